@@ -1,0 +1,27 @@
+//! Label and annotation keys, and the names under which we write.
+//!
+//! Source: the published contract of the `kubeflow.org/v1` kinds. Tools (Kueue, Katib, the Python SDKs) read these keys
+//! literally, so they never change.
+
+/// The controller that owns the object, e.g. `pytorchjob-controller`.
+pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";
+/// The job's name.
+pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
+/// The replica type in lower case, e.g. `worker`.
+pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
+/// The replica's index within its type, decimal, from 0.
+pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
+/// `master` on the one pod whose log and metrics speak for the job.
+pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
+/// The value of [`JOB_ROLE`].
+pub const JOB_ROLE_MASTER: &str = "master";
+
+/// The attempt that a pod belongs to, `<gang>.<replica>`; a pod without it is attempt `0.0`.
+pub const ATTEMPT: &str = "trainyard.dev/attempt";
+/// On a job: `Replica` (default) or `Gang`, what restarts together.
+pub const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
+
+/// The value of `spec.runPolicy.managedBy` that means "ours", besides an absent field.
+pub const MANAGED_BY_TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";
+/// The value of `spec.runPolicy.managedBy` with which Kueue keeps a job for itself.
+pub const MANAGED_BY_MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";

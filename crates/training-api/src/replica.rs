@@ -1,0 +1,63 @@
+//! The replicas of one role.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Replica specs by replica type as the user spelled it, e.g. `Master`, `Worker`.
+pub type ReplicaSpecs = BTreeMap<String, ReplicaSpec>;
+
+/// How many pods of one role there are, and what they look like.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaSpec {
+    /// Number of pods. Unset: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+    /// The pod. Its `restartPolicy` is replaced by the one beside it.
+    // Boxed: the type is over 2 KB even when empty, and finished jobs drop it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Box<PodTemplateSpec>>,
+    /// What happens when a pod of this role fails: `Always`, `OnFailure`, `Never` or `ExitCode` (exit codes 1–127 are permanent,
+    /// 128–255 are retried).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// What happens when a pod of a role fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// The kubelet restarts containers in place, also after success.
+    Always,
+    /// The kubelet restarts failed containers in place; a failed pod is made again.
+    OnFailure,
+    /// A failed pod stays, and fails the job.
+    Never,
+    /// Exit codes of 128 and more are retried with a new pod, others fail the job.
+    ExitCode,
+}
+
+impl RestartPolicy {
+    /// Reads the stored string; `None` where it is absent or empty (the kind's default applies), `Some(Err)` where it is unknown.
+    pub fn parse(value: Option<&str>) -> Option<Result<Self, String>> {
+        match value {
+            None | Some("") => None,
+            Some("Always") => Some(Ok(Self::Always)),
+            Some("OnFailure") => Some(Ok(Self::OnFailure)),
+            Some("Never") => Some(Ok(Self::Never)),
+            Some("ExitCode") => Some(Ok(Self::ExitCode)),
+            Some(other) => Some(Err(other.to_owned())),
+        }
+    }
+
+    /// The restart policy that the pod itself gets.
+    pub fn for_pod(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::OnFailure => "OnFailure",
+            Self::Never | Self::ExitCode => "Never",
+        }
+    }
+}

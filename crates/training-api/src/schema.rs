@@ -1,0 +1,1 @@
+//! Schema helpers: what a derive can't say.

@@ -1,0 +1,45 @@
+//! The rights that an operator needs, as data. Manifests are generated from it, and tests compare it with what is used.
+
+/// One RBAC rule with its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// API group; empty for core.
+    pub group: &'static str,
+    /// Resources, with subresources written `pods/log`.
+    pub resources: &'static [&'static str],
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+    /// Why the operator needs it.
+    pub why: &'static str,
+}
+
+/// The rights in the jobs' namespaces that every operator of pods and services needs, apart from those on its own kind.
+pub const REPLICAS: &[Grant] = &[
+    Grant {
+        group: "",
+        resources: &["pods", "services"],
+        verbs: &["create", "delete", "get", "list", "watch"],
+        why: "A job is pods, each with a Service of its name. get answers one question: who owns a name that is taken.",
+    },
+    Grant {
+        group: "",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+        why: "Users read events on their jobs; repeats are counted on the event that is there.",
+    },
+];
+
+/// The verbs on the operator's own kind: `list` and `watch` to see jobs, `delete` for their time to live.
+pub const OWN_KIND: &[&str] = &["delete", "list", "watch"];
+/// The verbs on the status of its own kind.
+pub const OWN_STATUS: &[&str] = &["patch"];
+/// The verbs on the finalizers of its own kind: owner references that block deletion need it where that admission check is on.
+pub const OWN_FINALIZERS: &[&str] = &["update"];
+
+/// The rights in the operator's own namespace.
+pub const OWN_NAMESPACE: &[Grant] = &[Grant {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["create", "get", "update"],
+    why: "Replicas of the operator elect their leader on one Lease.",
+}];

@@ -1,0 +1,132 @@
+//! What users are told as events: a closed catalogue of reasons with their severity and a hint.
+
+/// The severity of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Something went as it should.
+    Normal,
+    /// Someone should look.
+    Warning,
+}
+
+impl Severity {
+    /// The `type` of a Kubernetes event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// One event about a job, not yet written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// Severity.
+    pub severity: Severity,
+    /// The event's reason, `PascalCase`, stable.
+    pub reason: String,
+    /// The event's text; cut and cleaned when it is written.
+    pub message: String,
+}
+
+impl Note {
+    /// A note of severity Normal.
+    pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Normal, reason: reason.into(), message: message.into() }
+    }
+
+    /// A note of severity Warning.
+    pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, reason: reason.into(), message: message.into() }
+    }
+}
+
+/// A catalogue entry for a reason of ours: what the user sees, why, and what to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The reason.
+    pub reason: &'static str,
+    /// Severity.
+    pub severity: Severity,
+    /// What it means.
+    pub meaning: &'static str,
+    /// The next thing a human should do.
+    pub hint: &'static str,
+}
+
+/// The reasons that are ours; published reasons of the kinds are built from the kind's name.
+pub const CATALOGUE: &[Entry] = &[
+    Entry {
+        reason: "InvalidSpec",
+        severity: Severity::Warning,
+        meaning: "The job can't run as it is written; the message names the field and what it accepts.",
+        hint: "Fix the field and submit the job again: a failed job stays failed.",
+    },
+    Entry {
+        reason: "NameConflict",
+        severity: Severity::Warning,
+        meaning: "An object with the name that a pod or service of the job needs belongs to somebody else.",
+        hint: "Remove or rename that object, or submit the job under another name. The job goes on by itself once the name is free.",
+    },
+    Entry {
+        reason: "QuotaExceeded",
+        severity: Severity::Warning,
+        meaning: "A resource quota of the namespace refuses the job's pods or services; the message is the API server's.",
+        hint: "Raise the quota or wait for other work to end; the job goes on by itself.",
+    },
+    Entry {
+        reason: "PodSecurityDenied",
+        severity: Severity::Warning,
+        meaning: "The namespace's Pod Security level refuses the job's pods; the message names the rule.",
+        hint: "Set the securityContext that the rule asks for and submit again, or change the namespace's level.",
+    },
+    Entry {
+        reason: "Forbidden",
+        severity: Severity::Warning,
+        meaning: "The operator may not do what the job needs; the message names the verb and the resource.",
+        hint: "Apply the operator's current RBAC manifests; the job goes on by itself.",
+    },
+    Entry {
+        reason: "PodFailed",
+        severity: Severity::Warning,
+        meaning: "A pod failed; the message explains its exit code and carries its last lines.",
+        hint: "Read the pod's log. Exit code 137 means killed, usually for using more memory than its limit.",
+    },
+    Entry {
+        reason: "BackoffLimitExceeded",
+        severity: Severity::Warning,
+        meaning: "The job was restarted as often as its backoff limit allows.",
+        hint: "Read the failing replica's log, or raise runPolicy.backoffLimit and submit again.",
+    },
+    Entry {
+        reason: "DeadlineExceeded",
+        severity: Severity::Warning,
+        meaning: "The job ran longer than runPolicy.activeDeadlineSeconds.",
+        hint: "Raise runPolicy.activeDeadlineSeconds and submit again.",
+    },
+    Entry {
+        reason: "PodsStillRunning",
+        severity: Severity::Warning,
+        meaning: "The job has failed but its clean-up policy is None, so its pods still run and hold their resources.",
+        hint: "Set runPolicy.cleanPodPolicy to Running or All, or delete the job.",
+    },
+    Entry {
+        reason: "EnvReplaced",
+        severity: Severity::Warning,
+        meaning: "The pod template sets a variable that the rendezvous needs; the operator's value replaced it.",
+        hint: "Remove the variable from the template.",
+    },
+    Entry {
+        reason: "SettingIgnored",
+        severity: Severity::Warning,
+        meaning: "The job asks for something that this operator does not do, or not in its present configuration.",
+        hint: "The message names the field and the way to get what it asks for.",
+    },
+    Entry {
+        reason: "InternalError",
+        severity: Severity::Warning,
+        meaning: "A defect of the operator, not of the job. Other jobs are not affected.",
+        hint: "Report it with the operator's log.",
+    },
+];

@@ -1,0 +1,2 @@
+//! pytorch-operator.
+fn main() {}
