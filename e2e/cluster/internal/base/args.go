@@ -1,0 +1,82 @@
+// Package base holds what the light mode and the whole node share:
+// certificates, users, the flags of the control plane.
+package base
+
+// Gates switches on native gang scheduling: Workload and PodGroup objects and
+// the scheduler that admits a group whole.
+const Gates = "--feature-gates=GenericWorkload=true"
+
+// AuditPolicy logs who did what to which object, once per request.
+const AuditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived"],"rules":[{"level":"Metadata"}]}
+`
+
+// AuditArgs makes the API server write an audit log. Blocking: what a client
+// has seen answered is in the file. The size keeps it from being rotated away
+// under whoever reads it.
+func AuditArgs(policy, log string) []string {
+	return []string{
+		"--audit-policy-file=" + policy,
+		"--audit-log-path=" + log,
+		"--audit-log-format=json",
+		"--audit-log-mode=blocking",
+		"--audit-log-maxsize=1000000",
+	}
+}
+
+// EtcdArgs starts a single etcd. Without fsync a crash of the machine may
+// lose data; a crash of etcd does not.
+func EtcdArgs(dir, client, peer string, fsync bool) []string {
+	args := []string{
+		"etcd",
+		"--name=node",
+		"--data-dir=" + dir,
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=node=" + peer,
+		"--quota-backend-bytes=8589934592",
+		"--auto-compaction-retention=5m",
+		"--log-level=warn",
+	}
+	if !fsync {
+		args = append(args, "--unsafe-no-fsync")
+	}
+	return args
+}
+
+// APIServerArgs are the flags that do not depend on the mode. The files in
+// pki are those that the certificate functions of this package write.
+func APIServerArgs(pki, etcd string) []string {
+	return []string{
+		"kube-apiserver",
+		"--etcd-servers=" + etcd,
+		"--tls-cert-file=" + pki + "/apiserver.crt",
+		"--tls-private-key-file=" + pki + "/apiserver.key",
+		"--client-ca-file=" + pki + "/ca.crt",
+		"--service-account-key-file=" + pki + "/sa.pub",
+		"--service-account-signing-key-file=" + pki + "/sa.key",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--token-auth-file=" + pki + "/tokens.csv",
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--allow-privileged=true",
+		"--runtime-config=scheduling.k8s.io/v1beta1=true",
+		Gates,
+	}
+}
+
+// ControllerManagerArgs are the flags that do not depend on the mode. Without
+// higher limits its own rate limit is what a test with many objects measures.
+func ControllerManagerArgs(pki, kubeconfig string) []string {
+	return []string{
+		"kube-controller-manager",
+		"--kubeconfig=" + kubeconfig,
+		"--service-account-private-key-file=" + pki + "/sa.key",
+		"--root-ca-file=" + pki + "/ca.crt",
+		"--use-service-account-credentials=true",
+		"--leader-elect=false",
+		"--kube-api-qps=500",
+		"--kube-api-burst=1000",
+		Gates,
+	}
+}

@@ -1,0 +1,26 @@
+// The program of a pod's sandbox. It holds the pod's namespaces until it is
+// told to end, and reaps what the containers of a pod with a shared process
+// namespace leave behind.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			return
+		}
+		for {
+			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+			if err != nil || pid <= 0 {
+				break
+			}
+		}
+	}
+}
