@@ -1,0 +1,34 @@
+# The image of one operator: its static binary at /NAME and nothing else.
+#
+#   docker build --build-arg OPERATOR=pytorch-operator -t pytorch-operator:dev .
+#
+# compiles it in the image named by RUST_IMAGE. With a binary that is there
+# already, at target/x86_64-unknown-linux-gnu/release/NAME or where BINARY says,
+# no other image is needed:
+#
+#   docker build --target prebuilt --build-arg OPERATOR=pytorch-operator -t pytorch-operator:dev .
+#
+# An entry point can't contain build arguments, so that these images have none:
+# pods say `command: ["/pytorch-operator"]`, as the manifests in this repository do.
+# BuildKit, podman and buildah skip the stages that a build doesn't need.
+ARG RUST_IMAGE=rust:1.95
+
+FROM scratch AS prebuilt
+ARG OPERATOR=pytorch-operator
+ARG BINARY=target/x86_64-unknown-linux-gnu/release/${OPERATOR}
+COPY --chmod=0755 ${BINARY} /${OPERATOR}
+USER 65532:65532
+
+FROM ${RUST_IMAGE} AS builder
+ARG OPERATOR=pytorch-operator
+WORKDIR /src
+COPY . .
+RUN target="$(uname -m)-unknown-linux-gnu" \
+ && RUSTFLAGS="-C target-feature=+crt-static" \
+    cargo build --release --locked --target "$target" -p "$OPERATOR" \
+ && mkdir /out \
+ && mv "target/$target/release/$OPERATOR" /out/
+
+FROM scratch
+COPY --from=builder /out/ /
+USER 65532:65532
