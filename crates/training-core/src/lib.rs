@@ -1,4 +1,48 @@
-//! Every decision of the operators, without I/O.
+//! Every decision of the operators, as pure functions: no I/O, no clock, no randomness.
+//!
+//! The flow of one pass:
+//!
+//! 1. the runtime observes: [`Observed`] holds [`PodView`]s and [`ServiceView`]s of one job, and what went wrong last;
+//! 2. [`plan`] asks the [`Framework`] for its [`RoleSet`] and its [`Verdict`], and returns a [`Plan`]:
+//!    a status, [`Step`]s, [`Note`]s, and when to look again;
+//! 3. the runtime executes the plan. Nothing else talks to the API server.
+//!
+//! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]); everything else is
+//! shared. What must survive a restart of the operator is [`Memory`], and lives in the job's status.
 
+pub mod census;
+pub mod conditions;
+pub mod env;
+pub mod error;
+pub mod framework;
 pub mod grants;
+pub mod indices;
+pub mod memory;
+pub mod names;
 pub mod notes;
+pub mod observed;
+pub mod patch;
+pub mod plan;
+pub mod pod;
+pub mod restart;
+pub mod roles;
+pub mod service;
+pub mod step;
+pub mod uid;
+pub mod verdict;
+pub mod view;
+
+pub use census::{Census, Slot, SlotState};
+pub use env::{EnvOn, EnvSet};
+pub use error::SpecError;
+pub use framework::{Framework, JobCx, JobState, TrainingJob};
+pub use indices::IndexSet;
+pub use memory::Memory;
+pub use notes::{Note, Severity};
+pub use observed::{Observed, Stall};
+pub use plan::plan;
+pub use roles::{Rank, RoleSet, RoleSpec};
+pub use step::{Plan, StatusWrite, Step, Transition, Urgency};
+pub use uid::Uid;
+pub use verdict::{FailureCause, RankFailure, Verdict};
+pub use view::{Attempt, PodPhase, PodView, ServiceView, Trouble};

@@ -33,12 +33,20 @@ pub struct Note {
 impl Note {
     /// A note of severity Normal.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Normal, reason: reason.into(), message: message.into() }
+        Self {
+            severity: Severity::Normal,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// A note of severity Warning.
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, reason: reason.into(), message: message.into() }
+        Self {
+            severity: Severity::Warning,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 

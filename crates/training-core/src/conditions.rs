@@ -1,0 +1,186 @@
+//! The published rules of the list of conditions. Users' tools compare whole lists, and the last element is the job's state.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use training_api::{ConditionType, JobCondition};
+
+/// Sets a condition.
+///
+/// - Once `Failed` holds, nothing more is set.
+/// - The same status and reason: no change at all, neither message nor times.
+/// - The same status with another reason keeps `lastTransitionTime`.
+/// - A changed condition moves to the end. [`ConditionType::Stalled`] is the exception: it stands before all others, so that
+///   the last element keeps its published meaning.
+/// - Restarting removes Running, and Running removes Restarting.
+/// - Succeeded and Failed turn Running to False in place, and remove Restarting.
+pub fn set(
+    list: &mut Vec<JobCondition>,
+    type_: ConditionType,
+    holds: bool,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    if list.iter().any(|c| c.holds(ConditionType::Failed)) {
+        return;
+    }
+    let name = type_.as_str();
+    let status = if holds { "True" } else { "False" };
+    let old = list
+        .iter()
+        .position(|c| c.type_ == name)
+        .map(|at| list[at].clone());
+    if old
+        .as_ref()
+        .is_some_and(|c| c.status == status && c.reason.as_deref() == Some(reason))
+    {
+        return;
+    }
+    let transition = match &old {
+        Some(c) if c.status == status => c.last_transition_time.clone().unwrap_or(Time(now)),
+        _ => Time(now),
+    };
+    list.retain(|c| c.type_ != name);
+    match type_ {
+        ConditionType::Restarting => list.retain(|c| c.type_ != ConditionType::Running.as_str()),
+        ConditionType::Running => list.retain(|c| c.type_ != ConditionType::Restarting.as_str()),
+        ConditionType::Succeeded | ConditionType::Failed => {
+            list.retain(|c| c.type_ != ConditionType::Restarting.as_str());
+            for c in list.iter_mut().filter(|c| c.holds(ConditionType::Running)) {
+                "False".clone_into(&mut c.status);
+                c.last_transition_time = Some(Time(now));
+            }
+        }
+        ConditionType::Stalled | ConditionType::Created | ConditionType::Suspended => {}
+    }
+    let condition = JobCondition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_update_time: Some(Time(now)),
+        last_transition_time: Some(transition),
+    };
+    if type_ == ConditionType::Stalled {
+        list.insert(0, condition);
+    } else {
+        list.push(condition);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ConditionType::{Created, Failed, Restarting, Running, Stalled, Succeeded, Suspended};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn shape(list: &[JobCondition]) -> Vec<String> {
+        list.iter()
+            .map(|c| format!("{}={}", c.type_, c.status))
+            .collect()
+    }
+
+    fn build(sets: &[(ConditionType, bool)]) -> Vec<JobCondition> {
+        let mut list = Vec::new();
+        for (second, (type_, holds)) in (0i64..).zip(sets) {
+            set(
+                &mut list,
+                *type_,
+                *holds,
+                &format!("{}{holds}", type_.as_str()),
+                "m",
+                at(second),
+            );
+        }
+        list
+    }
+
+    #[test]
+    fn running_and_restarting_replace_each_other_and_a_failure_ends_the_list() {
+        let steps = [
+            (Created, true, vec!["Created=True"]),
+            (Running, true, vec!["Created=True", "Running=True"]),
+            (Restarting, true, vec!["Created=True", "Restarting=True"]),
+            (Running, true, vec!["Created=True", "Running=True"]),
+            (
+                Failed,
+                true,
+                vec!["Created=True", "Running=False", "Failed=True"],
+            ),
+            (
+                Running,
+                true,
+                vec!["Created=True", "Running=False", "Failed=True"],
+            ),
+        ];
+        let mut sets = Vec::new();
+        for (type_, holds, expected) in steps {
+            sets.push((type_, holds));
+            assert_eq!(shape(&build(&sets)), expected);
+        }
+    }
+
+    #[test]
+    fn a_suspended_and_resumed_job_shows_running_last() {
+        let list = build(&[
+            (Created, true),
+            (Running, true),
+            (Running, false),
+            (Suspended, true),
+            (Suspended, false),
+            (Running, true),
+        ]);
+        assert_eq!(
+            shape(&list),
+            ["Created=True", "Suspended=False", "Running=True"]
+        );
+    }
+
+    #[test]
+    fn a_success_never_leaves_a_restart_behind() {
+        assert_eq!(
+            shape(&build(&[
+                (Created, true),
+                (Restarting, true),
+                (Succeeded, true)
+            ])),
+            ["Created=True", "Succeeded=True"]
+        );
+    }
+
+    #[test]
+    fn stalled_stands_first_so_that_the_last_element_keeps_its_meaning() {
+        assert_eq!(
+            shape(&build(&[(Created, true), (Stalled, true)])),
+            ["Stalled=True", "Created=True"]
+        );
+        assert_eq!(
+            shape(&build(&[
+                (Stalled, true),
+                (Created, true),
+                (Stalled, false)
+            ])),
+            ["Stalled=False", "Created=True"]
+        );
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_when_the_status_flips() {
+        let mut list = Vec::new();
+        set(&mut list, Stalled, true, "QuotaExceeded", "a", at(1));
+        set(&mut list, Stalled, true, "NameConflict", "b", at(2));
+        assert_eq!(list[0].last_transition_time, Some(Time(at(1))));
+        assert_eq!(list[0].last_update_time, Some(Time(at(2))));
+        set(&mut list, Stalled, true, "NameConflict", "c", at(3));
+        assert_eq!(
+            list[0].message.as_deref(),
+            Some("b"),
+            "same status and reason is no change"
+        );
+        set(&mut list, Stalled, false, "NameConflict", "d", at(4));
+        assert_eq!(list[0].last_transition_time, Some(Time(at(4))));
+    }
+}

@@ -1,0 +1,151 @@
+//! The environment that a framework gives to a pod.
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
+
+/// Which containers receive the environment; part of each kind's published contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnvOn {
+    /// Every container of `spec.containers`.
+    Every,
+    /// The first container with the kind's name.
+    Main,
+    /// Container 0.
+    First,
+}
+
+/// Variables in the order in which they are appended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EnvSet {
+    vars: Vec<(EnvVar, Voice)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Voice {
+    Require,
+    Offer,
+}
+
+impl EnvSet {
+    /// Sets a variable that the rendezvous needs; it replaces what the user wrote.
+    pub fn require(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
+        self.push(name, value.into(), Voice::Require)
+    }
+
+    /// Sets a variable unless the user did.
+    pub fn offer(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
+        self.push(name, value.into(), Voice::Offer)
+    }
+
+    fn push(&mut self, name: &str, value: String, voice: Voice) -> &mut Self {
+        self.vars.push((
+            EnvVar {
+                name: name.to_owned(),
+                value: Some(value),
+                value_from: None,
+            },
+            voice,
+        ));
+        self
+    }
+
+    /// The variables in order, for tests and documents.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.vars
+            .iter()
+            .map(|(v, _)| (v.name.as_str(), v.value.as_deref().unwrap_or_default()))
+    }
+
+    /// Appends the variables to the containers that receive them, one entry per name, and returns the names that replaced a
+    /// different value of the user's, each once.
+    ///
+    /// Variables are appended, not prepended: `$(RANK)` then expands in commands and arguments, and in later variables only, as
+    /// users of these kinds expect.
+    pub fn install(&self, spec: &mut PodSpec, on: EnvOn, main: &str) -> Vec<String> {
+        let mut replaced = Vec::new();
+        let containers: Vec<&mut Container> = match on {
+            EnvOn::Every => spec.containers.iter_mut().collect(),
+            EnvOn::Main => spec
+                .containers
+                .iter_mut()
+                .find(|c| c.name == main)
+                .into_iter()
+                .collect(),
+            EnvOn::First => spec.containers.first_mut().into_iter().collect(),
+        };
+        for container in containers {
+            let env = container.env.get_or_insert_with(Vec::new);
+            for (var, voice) in &self.vars {
+                let users = env.iter().position(|e| e.name == var.name);
+                match (users, voice) {
+                    (Some(_), Voice::Offer) => continue,
+                    (Some(at), Voice::Require) => {
+                        if env[at] != *var && !replaced.contains(&var.name) {
+                            replaced.push(var.name.clone());
+                        }
+                        env.retain(|e| e.name != var.name);
+                    }
+                    (None, _) => {}
+                }
+                env.push(var.clone());
+            }
+        }
+        replaced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(env: &[(&str, &str)]) -> PodSpec {
+        let env = env
+            .iter()
+            .map(|(n, v)| EnvVar {
+                name: (*n).to_owned(),
+                value: Some((*v).to_owned()),
+                value_from: None,
+            })
+            .collect();
+        let container = |name: &str, env| Container {
+            name: name.to_owned(),
+            env,
+            ..Container::default()
+        };
+        PodSpec {
+            containers: vec![container("side", None), container("main", Some(env))],
+            ..PodSpec::default()
+        }
+    }
+
+    fn names(container: &Container) -> Vec<String> {
+        container
+            .env
+            .iter()
+            .flatten()
+            .map(|e| format!("{}={}", e.name, e.value.as_deref().unwrap_or("")))
+            .collect()
+    }
+
+    #[test]
+    fn a_required_variable_replaces_the_users_and_comes_last() {
+        let mut set = EnvSet::default();
+        set.require("RANK", "1").require("WORLD_SIZE", "2");
+        let mut spec = spec(&[("RANK", "9"), ("A", "$(RANK)"), ("RANK", "8")]);
+        assert_eq!(set.install(&mut spec, EnvOn::Every, "main"), ["RANK"]);
+        assert_eq!(
+            names(&spec.containers[1]),
+            ["A=$(RANK)", "RANK=1", "WORLD_SIZE=2"]
+        );
+        assert_eq!(names(&spec.containers[0]), ["RANK=1", "WORLD_SIZE=2"]);
+    }
+
+    #[test]
+    fn an_offered_variable_yields_to_the_users() {
+        let mut set = EnvSet::default();
+        set.offer("BOOT", "ssh").offer("X", "1");
+        let mut spec = spec(&[("BOOT", "rsh")]);
+        assert!(set.install(&mut spec, EnvOn::Main, "main").is_empty());
+        assert_eq!(names(&spec.containers[1]), ["BOOT=rsh", "X=1"]);
+        assert!(spec.containers[0].env.is_none());
+    }
+}

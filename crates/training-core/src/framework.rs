@@ -1,0 +1,147 @@
+//! The plug: what a framework tells the core about itself.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use training_api::{JobStatus, RunPolicy};
+
+use crate::census::Census;
+use crate::env::{EnvOn, EnvSet};
+use crate::error::SpecError;
+use crate::grants::Grant;
+use crate::memory::Memory;
+use crate::notes::Note;
+use crate::roles::{Rank, RoleSet};
+use crate::verdict::{Saying, Verdict};
+
+/// A status that can carry a job's durable memory.
+pub trait JobState:
+    Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync
+{
+    /// Reads the memory.
+    fn recall(&self) -> Memory;
+    /// The status that says what the memory holds. Invariant: `report(m).recall() == m` for every field that decides.
+    #[must_use]
+    fn report(&self, memory: &Memory) -> Self;
+}
+
+/// A custom resource that the core can plan for.
+pub trait TrainingJob:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// The kind's status.
+    type Status: JobState;
+    /// The run policy, as stored.
+    fn run_policy(&self) -> &RunPolicy;
+    /// The status, as stored.
+    fn status(&self) -> Option<&Self::Status>;
+    /// Replaces the status in memory after it was written.
+    fn set_status(&mut self, status: Self::Status);
+    /// Drops what a finished job no longer needs: the pod templates.
+    fn shrink(&mut self);
+}
+
+/// What is peculiar to one kind of job. Everything is synchronous and borrowed.
+pub trait Framework: Send + Sync + 'static {
+    /// The custom resource.
+    type Job: TrainingJob<Status = JobStatus>;
+    /// Short name, also the metric label `framework`, e.g. `pytorch`.
+    const NAME: &'static str;
+    /// The published controller name, e.g. `pytorchjob-controller`: label value, event source, and what the pod watch selects.
+    const CONTROLLER: &'static str;
+    /// Name of the main container: its port is the rendezvous, its exit code counts.
+    const CONTAINER: &'static str;
+    /// Which containers receive the environment.
+    const ENV_ON: EnvOn;
+    /// `replicaStatuses` carry the label selector of their pods, for the scale subresource.
+    const SELECTORS: bool;
+
+    /// The roles in global rank order, defaults applied in memory.
+    ///
+    /// # Errors
+    /// The first field that makes the job impossible to run; the job then fails for good.
+    fn roles<'a>(&self, job: &'a Self::Job) -> Result<RoleSet<'a>, SpecError>;
+
+    /// The variables of one replica.
+    ///
+    /// # Errors
+    /// As [`Framework::roles`].
+    fn env(&self, cx: &JobCx<'_, Self::Job>, me: Rank<'_>) -> Result<EnvSet, SpecError>;
+
+    /// What the pods say about the job's end.
+    fn judge(&self, cx: &JobCx<'_, Self::Job>, census: &Census<'_>) -> Verdict;
+
+    /// Whether a role's pods may be made now.
+    fn may_start(&self, _cx: &JobCx<'_, Self::Job>, _role: &str, _census: &Census<'_>) -> bool {
+        true
+    }
+
+    /// The last touch on a pod: defaults of the kind, init containers, volumes.
+    ///
+    /// # Errors
+    /// As [`Framework::roles`].
+    fn shape(
+        &self,
+        _cx: &JobCx<'_, Self::Job>,
+        _me: Rank<'_>,
+        _pod: &mut PodTemplateSpec,
+    ) -> Result<(), SpecError> {
+        Ok(())
+    }
+
+    /// What users should be told once, when the job is first seen: settings without effect, odd but runnable values.
+    fn advise(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<Note> {
+        Vec::new()
+    }
+
+    /// The published message for a state of the job.
+    fn say(&self, cx: &JobCx<'_, Self::Job>, what: &Saying<'_>) -> String {
+        crate::verdict::say_short(Self::Job::kind(&()).as_ref(), cx.name, what)
+    }
+
+    /// Rights beyond those that every operator needs.
+    fn grants(&self) -> &'static [Grant] {
+        &[]
+    }
+}
+
+/// One job in one pass.
+#[derive(Debug)]
+pub struct JobCx<'a, J> {
+    /// The job.
+    pub job: &'a J,
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its roles.
+    pub roles: &'a RoleSet<'a>,
+}
+
+impl<'a, J: TrainingJob> JobCx<'a, J> {
+    /// The context of a job with its roles.
+    pub fn new(job: &'a J, roles: &'a RoleSet<'a>) -> Self {
+        Self {
+            job,
+            name: job.meta().name.as_deref().unwrap_or_default(),
+            namespace: job.meta().namespace.as_deref().unwrap_or_default(),
+            roles,
+        }
+    }
+
+    /// The value of an annotation of the job.
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.job.annotations().get(key).map(String::as_str)
+    }
+}

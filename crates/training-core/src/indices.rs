@@ -1,0 +1,122 @@
+//! A set of replica indices, small in memory and in status.
+
+use std::fmt::{self, Write as _};
+
+/// A set of indices, kept as sorted, disjoint, non-adjacent ranges.
+///
+/// Shape: `0-2,5` for {0, 1, 2, 5}; empty for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexSet {
+    ranges: Vec<(u32, u32)>,
+}
+
+impl IndexSet {
+    /// Reads the printed form. Parts that are not numbers or ranges are left out: a damaged entry must not stop a job.
+    pub fn parse(text: &str) -> Self {
+        let mut set = Self::default();
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            if let (Ok(low), Ok(high)) = (low.trim().parse::<u32>(), high.trim().parse::<u32>())
+                && low <= high
+            {
+                set.insert_range(low, high);
+            }
+        }
+        set
+    }
+
+    /// True if the index is in the set.
+    pub fn contains(&self, index: u32) -> bool {
+        self.ranges
+            .iter()
+            .any(|(low, high)| (*low..=*high).contains(&index))
+    }
+
+    /// Adds one index.
+    pub fn insert(&mut self, index: u32) {
+        self.insert_range(index, index);
+    }
+
+    /// Number of indices below `limit`.
+    pub fn count_below(&self, limit: u32) -> u32 {
+        self.ranges
+            .iter()
+            .filter(|(low, _)| *low < limit)
+            .map(|(low, high)| high.min(&(limit - 1)) - low + 1)
+            .sum()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    fn insert_range(&mut self, low: u32, high: u32) {
+        let (mut low, mut high) = (low, high);
+        self.ranges.retain(|(l, h)| {
+            let touches = *l <= high.saturating_add(1) && low <= h.saturating_add(1);
+            if touches {
+                low = low.min(*l);
+                high = high.max(*h);
+            }
+            !touches
+        });
+        let at = self.ranges.partition_point(|(l, _)| *l < low);
+        self.ranges.insert(at, (low, high));
+    }
+}
+
+impl fmt::Display for IndexSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (low, high)) in self.ranges.iter().enumerate() {
+            if at > 0 {
+                f.write_char(',')?;
+            }
+            if low == high {
+                write!(f, "{low}")?;
+            } else {
+                write!(f, "{low}-{high}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::IndexSet;
+
+    #[test]
+    fn neighbours_become_one_range() {
+        let mut set = IndexSet::default();
+        for index in [5, 0, 2, 1] {
+            set.insert(index);
+        }
+        assert_eq!(set.to_string(), "0-2,5");
+    }
+
+    #[test]
+    fn a_damaged_entry_keeps_what_can_be_read() {
+        assert_eq!(IndexSet::parse("1-3,x,9-2,7").to_string(), "1-3,7");
+    }
+
+    proptest! {
+        #[test]
+        fn it_behaves_as_a_set_and_survives_printing(indices in proptest::collection::vec(0u32..40, 0..30), limit in 0u32..50) {
+            let mut set = IndexSet::default();
+            let model: BTreeSet<u32> = indices.iter().copied().collect();
+            for index in indices {
+                set.insert(index);
+            }
+            prop_assert_eq!(&IndexSet::parse(&set.to_string()), &set);
+            for index in 0..50 {
+                prop_assert_eq!(set.contains(index), model.contains(&index));
+            }
+            prop_assert_eq!(set.count_below(limit) as usize, model.range(..limit).count());
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! What a pass sees of one job.
+
+use crate::view::{PodView, ServiceView};
+
+/// A snapshot of a job's children, our own unseen writes included.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// The job's pods: controlled by its uid and named as we name them. At most one per name.
+    pub pods: Vec<PodView>,
+    /// The job's services, likewise.
+    pub services: Vec<ServiceView>,
+    /// What kept the last pass from being carried out.
+    pub stall: Option<Stall>,
+}
+
+/// What keeps a job from going on, without being its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The condition's reason, from the catalogue of [`crate::notes`].
+    pub reason: &'static str,
+    /// What the API server said.
+    pub message: String,
+    /// Trying again can't help: the API server calls the object itself invalid.
+    pub hopeless: bool,
+}

@@ -1,0 +1,382 @@
+//! The one decision function. It is total: it never fails, never panics, never asks the time; the same input gives the same
+//! plan, byte for byte.
+//!
+//! The order of questions is the order of the code.
+
+mod failing;
+mod finished;
+mod progress;
+mod suspended;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::{Resource, ResourceExt};
+use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus, labels};
+
+use crate::census::{Census, Count};
+use crate::conditions;
+use crate::error::SpecError;
+use crate::framework::{Framework, JobCx, JobState, TrainingJob};
+use crate::memory::Memory;
+use crate::names;
+use crate::notes::Note;
+use crate::observed::Observed;
+use crate::patch::merge_patch;
+use crate::pod;
+use crate::restart::explain;
+use crate::roles::RoleSet;
+use crate::step::{Plan, StatusWrite, Step, Transition, Urgency};
+use crate::verdict::FailureCause;
+use crate::view::PodView;
+
+/// Decides what is to be done for one job, from what was seen of it.
+///
+/// `now` is in whole seconds: a time in a status is stored in whole seconds, and a finer one would never equal it.
+pub fn plan<F: Framework>(
+    framework: &F,
+    job: &F::Job,
+    seen: &Observed,
+    now: Timestamp,
+) -> Plan<JobStatus> {
+    if job.meta().deletion_timestamp.is_some() || is_managed_elsewhere(job) {
+        return Plan::default();
+    }
+    let old = job.status().cloned().unwrap_or_default();
+    let memory = old.recall();
+    let mut draft = Draft::new(memory, now);
+    if draft.memory.is_finished() {
+        finished::decide(&mut draft, job, seen);
+        return draft.into_plan(&old);
+    }
+    match framework.roles(job) {
+        Ok(roles) => {
+            let cx = JobCx::new(job, &roles);
+            unfinished(framework, &cx, seen, &mut draft);
+        }
+        Err(error) => invalid(&mut draft, job, &error),
+    }
+    draft.into_plan(&old)
+}
+
+/// True if `spec.runPolicy.managedBy` names another controller. Such a job is not touched at all, not even its status.
+pub fn is_managed_elsewhere<J: TrainingJob>(job: &J) -> bool {
+    job.run_policy()
+        .managed_by
+        .as_deref()
+        .is_some_and(|m| m != labels::MANAGED_BY_TRAINING_OPERATOR)
+}
+
+fn unfinished<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    let suspended = cx.job.run_policy().suspend == Some(true);
+    if !draft.memory.holds(ConditionType::Created) {
+        created(framework, cx, draft, suspended);
+    }
+    if let Some(stall) = seen.stall.as_ref().filter(|s| s.hopeless) {
+        let error = SpecError::new(
+            "the API server refused an object of the job",
+            stall.message.clone(),
+        );
+        return invalid(draft, cx.job, &error);
+    }
+    report_stall(draft, seen);
+    let census = Census::take(cx.roles, seen, &draft.memory);
+    if suspended {
+        return suspended::decide(cx, seen, &census, draft);
+    }
+    if draft.memory.holds(ConditionType::Suspended) {
+        suspended::resume(cx, draft);
+    }
+    if draft.memory.started.is_none() {
+        draft.memory.started = Some(draft.now);
+        draft.urgency(Urgency::Beside);
+    }
+    remember_finished(&census, cx.roles, &mut draft.memory);
+    if let Err(error) = progress::decide(framework, cx, seen, &census, draft) {
+        invalid(draft, cx.job, &error);
+    }
+}
+
+/// The first look at a job: its first condition, and everything that users should be told once.
+fn created<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    draft: &mut Draft,
+    suspended: bool,
+) {
+    let kind = F::Job::kind(&());
+    draft.set(
+        ConditionType::Created,
+        true,
+        &format!("{kind}Created"),
+        &format!("{kind} {} is created.", cx.name),
+    );
+    draft.transitions.push(Transition::Created);
+    draft.urgency(Urgency::Beside);
+    draft.newborn = true;
+    if !suspended {
+        draft.memory.started = Some(draft.now);
+    }
+    for role in cx.roles.iter() {
+        if role
+            .template
+            .and_then(|t| t.spec.as_ref())
+            .is_some_and(|s| s.restart_policy.is_some())
+        {
+            draft.notes.push(Note::warning(
+                "SetPodTemplateRestartPolicy",
+                "Restart policy in pod template will be overwritten by restart policy in replica spec",
+            ));
+        }
+    }
+    draft.notes.extend(framework.advise(cx));
+}
+
+/// Sets or clears the condition that says what keeps the job from going on.
+fn report_stall(draft: &mut Draft, seen: &Observed) {
+    if let Some(stall) = &seen.stall {
+        let known =
+            draft.memory.conditions.iter().any(|c| {
+                c.holds(ConditionType::Stalled) && c.reason.as_deref() == Some(stall.reason)
+            });
+        if !known {
+            draft.set(
+                ConditionType::Stalled,
+                true,
+                stall.reason,
+                &clean(&stall.message, 1024),
+            );
+            draft
+                .notes
+                .push(Note::warning(stall.reason, stall.message.clone()));
+            draft.urgency(Urgency::Beside);
+        }
+    } else if draft.memory.holds(ConditionType::Stalled) {
+        let reason = draft
+            .memory
+            .conditions
+            .iter()
+            .find(|c| c.holds(ConditionType::Stalled))
+            .and_then(|c| c.reason.clone());
+        draft.set(
+            ConditionType::Stalled,
+            false,
+            reason.as_deref().unwrap_or("Resolved"),
+            "The job goes on.",
+        );
+        draft.urgency(Urgency::Beside);
+    }
+}
+
+/// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
+fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memory) {
+    for (slot, rank) in census.slots.iter().zip(roles.ranks()) {
+        if slot.state == crate::census::SlotState::Finished
+            && !memory.has_finished(&rank.role.label, slot.index)
+        {
+            memory
+                .finished
+                .entry(rank.role.label.clone())
+                .or_default()
+                .insert(slot.index);
+        }
+    }
+}
+
+/// Ends a job whose spec can't run.
+fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, error: &SpecError) {
+    let kind = J::kind(&());
+    if !draft.memory.holds(ConditionType::Created) {
+        let name = job.name_any();
+        draft.set(
+            ConditionType::Created,
+            true,
+            &format!("{kind}Created"),
+            &format!("{kind} {name} is created."),
+        );
+        draft.transitions.push(Transition::Created);
+    }
+    draft.steps.clear();
+    let message = clean(&error.to_string(), 1024);
+    failing::end(
+        draft,
+        &kind,
+        "InvalidSpec",
+        &FailureCause::InvalidSpec(message.clone()),
+        &message,
+    );
+    if draft.memory.counts.is_none() {
+        draft.memory.counts = Some(BTreeMap::new());
+    }
+}
+
+/// A plan in the making.
+pub(crate) struct Draft {
+    pub(crate) memory: Memory,
+    pub(crate) now: Timestamp,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) transitions: Vec<Transition>,
+    pub(crate) again: bool,
+    pub(crate) wake: Option<Timestamp>,
+    /// This is the pass that first sees the job.
+    pub(crate) newborn: bool,
+    urgency: Urgency,
+}
+
+impl Draft {
+    fn new(memory: Memory, now: Timestamp) -> Self {
+        Self {
+            memory,
+            now,
+            steps: Vec::new(),
+            notes: Vec::new(),
+            transitions: Vec::new(),
+            again: false,
+            wake: None,
+            newborn: false,
+            urgency: Urgency::CanWait,
+        }
+    }
+
+    pub(crate) fn set(&mut self, type_: ConditionType, holds: bool, reason: &str, message: &str) {
+        conditions::set(
+            &mut self.memory.conditions,
+            type_,
+            holds,
+            reason,
+            message,
+            self.now,
+        );
+    }
+
+    pub(crate) fn urgency(&mut self, urgency: Urgency) {
+        self.urgency = self.urgency.max(urgency);
+    }
+
+    pub(crate) fn wake_after(&mut self, start: Timestamp, seconds: i64) {
+        // A time beyond the calendar never comes.
+        if let Ok(at) = start.checked_add(SignedDuration::from_secs(seconds)) {
+            self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+        }
+    }
+
+    pub(crate) fn delete_pod(&mut self, job: &str, pod: &PodView) {
+        if !pod.leaving {
+            self.steps.push(Step::DeletePod {
+                name: names::replica(job, &pod.role, pod.index),
+                uid: pod.uid,
+            });
+        }
+    }
+
+    /// Records what the last failed pod said.
+    pub(crate) fn remember_failure(&mut self, job: &str, namespace: &str, pod: &PodView) {
+        let name = names::replica(job, &pod.role, pod.index);
+        let reason = pod
+            .trouble
+            .as_ref()
+            .map(|t| t.reason.clone())
+            .filter(|r| !r.is_empty());
+        let said = pod
+            .trouble
+            .as_ref()
+            .map(|t| t.message.trim())
+            .filter(|m| !m.is_empty());
+        let explained = pod
+            .exit_code
+            .map(|code| explain(code, reason.as_deref().unwrap_or_default()));
+        let message = match (explained, said) {
+            (Some(e), Some(s)) => format!("{e}; last words: {s}"),
+            (Some(e), None) => e,
+            (None, Some(s)) => s.to_owned(),
+            (None, None) => "the pod failed without saying why".to_owned(),
+        };
+        let message = clean(&message, 1024);
+        if let Some(code) = pod.exit_code.filter(|c| *c != 0) {
+            self.notes.push(Note::normal(
+                "ExitedWithCode",
+                format!("Pod: {namespace}.{name} exited with code {code}"),
+            ));
+        }
+        self.notes
+            .push(Note::warning("PodFailed", format!("Pod {name}: {message}")));
+        self.memory.last_failure = Some(LastFailure {
+            pod: name,
+            exit_code: pod.exit_code,
+            reason,
+            message: Some(message),
+            time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                self.now,
+            )),
+        });
+    }
+
+    fn into_plan(self, old: &JobStatus) -> Plan<JobStatus> {
+        let next = old.report(&self.memory);
+        // Serialising a status of ours can't fail; if it ever did, nothing is written rather than something wrong.
+        let values = serde_json::to_value(old)
+            .ok()
+            .zip(serde_json::to_value(&next).ok());
+        let patch = values.and_then(|(before, after)| merge_patch(&before, &after));
+        let urgency = self.urgency;
+        let decided = patch.is_some() && urgency == Urgency::First;
+        Plan {
+            status: patch.map(|patch| StatusWrite {
+                next,
+                patch,
+                urgency,
+            }),
+            steps: self.steps,
+            notes: self.notes,
+            transitions: self.transitions,
+            again: self.again || decided,
+            wake: self.wake,
+        }
+    }
+}
+
+/// The counts of the roles as the status shows them; types that left the spec keep theirs.
+pub(crate) fn count<F: Framework>(
+    cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
+    memory: &mut Memory,
+) {
+    let counts = memory.counts.get_or_insert_with(BTreeMap::new);
+    for (role, count) in cx.roles.iter().zip(&census.counts) {
+        let selector = F::SELECTORS.then(|| pod::selector::<F>(cx.name, &role.label));
+        counts.insert(role.key.clone(), shown(*count, selector));
+    }
+    memory.ready = Some(format!("{}/{}", census.ready(), cx.roles.total()));
+}
+
+fn shown(count: Count, selector: Option<String>) -> ReplicaStatus {
+    let number = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    ReplicaStatus {
+        active: number(count.active),
+        succeeded: number(count.succeeded),
+        failed: number(count.failed),
+        selector,
+        label_selector: None,
+    }
+}
+
+/// Cuts a text at a character boundary and replaces control characters, so that nothing a pod says can harm a terminal.
+///
+/// Units: `limit` in bytes.
+pub fn clean(text: &str, limit: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(limit));
+    for c in text.chars() {
+        let c = if c.is_control() { ' ' } else { c };
+        if out.len() + c.len_utf8() > limit {
+            break;
+        }
+        out.push(c);
+    }
+    out
+}

@@ -1,0 +1,226 @@
+//! The end of a job that fails, and the restarts that keep it from failing.
+
+use training_api::{CleanPodPolicy, ConditionType, labels};
+
+use super::Draft;
+use crate::census::{Census, SlotState};
+use crate::framework::{Framework, JobCx, TrainingJob};
+use crate::memory::ReplicaMemory;
+use crate::notes::Note;
+use crate::step::{Transition, Urgency};
+use crate::verdict::{FailureCause, RankFailure, Saying};
+
+use kube::Resource;
+
+/// What restarts together when a replica fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Replica,
+    Gang,
+}
+
+fn scope<J: TrainingJob>(cx: &JobCx<'_, J>) -> Scope {
+    match cx.annotation(labels::RESTART_SCOPE) {
+        Some("Gang") => Scope::Gang,
+        Some(_) | None => Scope::Replica,
+    }
+}
+
+/// Makes failed replicas again, or ends the job where the backoff limit is used up.
+///
+/// Only numbers move here. The pods that they concern are outdated by them, and the next pass replaces those.
+pub(super) fn retry<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
+    failures: &[RankFailure],
+    draft: &mut Draft,
+) {
+    remember(cx, census, failures, draft);
+    let scope = scope(cx);
+    let charged = failures.iter().filter(|f| !f.disrupted).count();
+    let cost = match scope {
+        Scope::Replica => u32::try_from(charged).unwrap_or(u32::MAX),
+        Scope::Gang => u32::from(charged > 0),
+    };
+    let spent = draft.memory.counted_failures.saturating_add(cost);
+    if let Some(limit) = cx.job.run_policy().backoff_limit
+        && cost > 0
+        && i64::from(spent) > i64::from(limit.max(0))
+    {
+        return fail(framework, cx, &FailureCause::BackoffLimit, draft);
+    }
+    draft.memory.counted_failures = spent;
+    let decided = Some(draft.now);
+    match scope {
+        Scope::Replica => {
+            for failure in failures {
+                let Some(role) = cx.roles.iter().nth(failure.role) else {
+                    continue;
+                };
+                let entry = draft
+                    .memory
+                    .replicas
+                    .entry((role.label.clone(), failure.index))
+                    .or_default();
+                *entry = ReplicaMemory {
+                    attempt: entry.attempt.saturating_add(1),
+                    decided,
+                };
+                draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+                draft.transitions.push(Transition::Restarted);
+            }
+        }
+        Scope::Gang => {
+            draft.memory.next_gang_attempt();
+            let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
+            draft.memory.gang_restart = Some(ReplicaMemory {
+                attempt: before.saturating_add(1),
+                decided,
+            });
+            draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
+            draft.transitions.push(Transition::Restarted);
+        }
+    }
+    let role = failures
+        .first()
+        .and_then(|f| cx.roles.iter().nth(f.role))
+        .map_or("", |r| r.key.as_str());
+    let message = framework.say(cx, &Saying::Restarting { role });
+    let reason = format!("{}Restarting", F::Job::kind(&()));
+    draft.set(ConditionType::Restarting, true, &reason, &message);
+    draft.notes.push(Note::warning(reason, message));
+    draft.urgency(Urgency::First);
+}
+
+/// At most so many failed pods are told one by one; the others are in the counts.
+const TOLD: usize = 3;
+
+fn remember<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    failures: &[RankFailure],
+    draft: &mut Draft,
+) {
+    for failure in failures.iter().take(TOLD) {
+        let pod = census
+            .slots
+            .iter()
+            .find(|s| s.role == failure.role && s.index == failure.index)
+            .and_then(|s| s.pod);
+        if let Some(pod) = pod {
+            draft.remember_failure(cx.name, cx.namespace, pod);
+        }
+    }
+}
+
+/// Ends the job for failed replicas or a limit, in the published words.
+pub(super) fn fail<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    cause: &FailureCause,
+    draft: &mut Draft,
+) {
+    let kind = F::Job::kind(&());
+    let name = cx.name;
+    let message = match cause {
+        FailureCause::Replicas { role, count } => framework.say(
+            cx,
+            &Saying::Failed {
+                role,
+                count: *count,
+            },
+        ),
+        FailureCause::PermanentExit { role } => {
+            format!("job \"{name}\" is failing because \"{role}\" replica(s) failed.")
+        }
+        FailureCause::BackoffLimit => {
+            format!("Job {name} has failed because it has reached the specified backoff limit")
+        }
+        FailureCause::Deadline => {
+            format!("Job {name} has failed because it was active longer than specified deadline")
+        }
+        FailureCause::InvalidSpec(message) => message.clone(),
+    };
+    let finer = match cause {
+        FailureCause::BackoffLimit => Some((
+            "BackoffLimitExceeded",
+            cx.job.run_policy().backoff_limit.map_or(0, i64::from),
+        )),
+        FailureCause::Deadline => Some((
+            "DeadlineExceeded",
+            cx.job.run_policy().active_deadline_seconds.unwrap_or(0),
+        )),
+        FailureCause::Replicas { .. }
+        | FailureCause::PermanentExit { .. }
+        | FailureCause::InvalidSpec(_) => None,
+    };
+    end(draft, &kind, &format!("{kind}Failed"), cause, &message);
+    if let Some((reason, limit)) = finer {
+        let hint = match cause {
+            FailureCause::Deadline => format!("runPolicy.activeDeadlineSeconds is {limit}"),
+            _ => format!("runPolicy.backoffLimit is {limit}; read the failing replica's log"),
+        };
+        draft.notes.push(Note::warning(reason, hint));
+    }
+}
+
+/// Tells about the pods that ended the job.
+pub(super) fn remember_role<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    role: &str,
+    draft: &mut Draft,
+) {
+    let failures: Vec<RankFailure> = census
+        .slots
+        .iter()
+        .filter(|s| {
+            s.state == SlotState::Failed
+                && cx.roles.iter().nth(s.role).is_some_and(|r| r.key == role)
+        })
+        .map(|s| RankFailure {
+            role: s.role,
+            index: s.index,
+            disrupted: false,
+        })
+        .collect();
+    remember(cx, census, &failures, draft);
+}
+
+/// Stores the end: condition, completion time, events.
+pub(super) fn end(
+    draft: &mut Draft,
+    kind: &str,
+    reason: &str,
+    cause: &FailureCause,
+    message: &str,
+) {
+    draft.set(ConditionType::Failed, true, reason, message);
+    draft.memory.completed = Some(draft.now);
+    draft.transitions.push(Transition::Failed);
+    // The published severities: a limit or a failed replica is Normal, a permanent exit code a Warning.
+    draft.notes.push(match cause {
+        FailureCause::PermanentExit { .. } => Note::warning(format!("{kind}Failed"), message),
+        FailureCause::InvalidSpec(_) => Note::warning("InvalidSpec", message),
+        FailureCause::Replicas { .. } | FailureCause::BackoffLimit | FailureCause::Deadline => {
+            Note::normal(format!("{kind}Failed"), message)
+        }
+    });
+    draft.urgency(Urgency::First);
+}
+
+/// Says that pods of a failed job still hold their resources, where the policy keeps them.
+pub(super) fn warn_of_running_pods<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) {
+    let active: u32 = census.counts.iter().map(|c| c.active).sum();
+    if active > 0 && cx.job.run_policy().clean_pod_policy() == CleanPodPolicy::None {
+        draft.notes.push(Note::warning(
+            "PodsStillRunning",
+            format!("{active} pods still run, because runPolicy.cleanPodPolicy is None"),
+        ));
+    }
+}

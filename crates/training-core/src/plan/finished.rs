@@ -1,0 +1,86 @@
+//! A job that has ended: clean up by policy, fold the counts, and delete it at the end of its time to live.
+
+use kube::ResourceExt;
+use training_api::{CleanPodPolicy, ConditionType};
+
+use super::Draft;
+use crate::framework::TrainingJob;
+use crate::names;
+use crate::observed::Observed;
+use crate::step::Step;
+use crate::view::PodPhase;
+
+pub(super) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
+    if draft.memory.holds(ConditionType::Succeeded) {
+        fold(draft);
+    }
+    clean_up(draft, job, seen);
+    let Some(ttl) = job.run_policy().ttl_seconds_after_finished else {
+        return;
+    };
+    let Some(ended) = draft.memory.completed.or_else(|| ended_by_condition(draft)) else {
+        return;
+    };
+    // Due strictly after the last second of its time to live.
+    let after = i64::from(ttl.max(0)) + 1;
+    let due = ended
+        .checked_add(k8s_openapi::jiff::SignedDuration::from_secs(after))
+        .is_ok_and(|at| at <= draft.now);
+    if due {
+        draft.steps.push(Step::DeleteJob);
+    } else {
+        draft.wake_after(ended, after);
+    }
+}
+
+/// What still ran when the job succeeded counts as succeeded.
+pub(super) fn fold(draft: &mut Draft) {
+    for count in draft.memory.counts.iter_mut().flat_map(|c| c.values_mut()) {
+        count.succeeded = count.succeeded.saturating_add(count.active);
+        count.active = 0;
+    }
+}
+
+/// Jobs of the existing operator may have ended without a completion time.
+fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
+    let ends = |c: &&training_api::JobCondition| {
+        c.holds(ConditionType::Failed) || c.holds(ConditionType::Succeeded)
+    };
+    draft
+        .memory
+        .conditions
+        .iter()
+        .find(ends)?
+        .last_transition_time
+        .as_ref()
+        .map(|t| t.0)
+}
+
+fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
+    let policy = job.run_policy().clean_pod_policy();
+    let name = job.name_any();
+    let goes = |phase: PodPhase| match policy {
+        CleanPodPolicy::None => false,
+        CleanPodPolicy::Running => !matches!(phase, PodPhase::Succeeded | PodPhase::Failed),
+        CleanPodPolicy::All => true,
+    };
+    if policy == CleanPodPolicy::None {
+        return;
+    }
+    for pod in seen.pods.iter().filter(|p| goes(p.phase)) {
+        draft.delete_pod(&name, pod);
+    }
+    // A service stays only with a pod that stays; services whose pod is already gone go as well.
+    for service in seen.services.iter().filter(|s| !s.leaving) {
+        let stays = seen
+            .pods
+            .iter()
+            .any(|p| p.role == service.role && p.index == service.index && !goes(p.phase));
+        if !stays {
+            draft.steps.push(Step::DeleteService {
+                name: names::replica(&name, &service.role, service.index),
+                uid: service.uid,
+            });
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A job that is neither finished nor suspended: judge its pods, and make what is missing.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::jiff::SignedDuration;
+use kube::Resource;
+use training_api::ConditionType;
+
+use super::{Draft, count, failing, finished};
+use crate::census::{Census, Slot, SlotState};
+use crate::error::SpecError;
+use crate::framework::{Framework, JobCx, TrainingJob};
+use crate::names;
+use crate::notes::Note;
+use crate::observed::Observed;
+use crate::restart::not_before;
+use crate::roles::Rank;
+use crate::step::{Step, Transition, Urgency};
+use crate::verdict::{FailureCause, Saying, Verdict, container_restarts};
+use crate::view::PodPhase;
+use crate::{pod, service};
+
+/// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
+const MOST_CREATES: usize = 512;
+
+pub(super) fn decide<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    count::<F>(cx, census, &mut draft.memory);
+    let in_place = container_restarts(cx.roles, census);
+    draft.memory.container_restarts = draft.memory.container_restarts.max(in_place);
+    // Success first: in one snapshot it wins over everything that went wrong elsewhere. Then the limits.
+    let verdict = match (framework.judge(cx, census), limit_reached(cx, draft)) {
+        (Verdict::Succeeded, _) => Verdict::Succeeded,
+        (_, Some(limit)) => Verdict::Failed(limit),
+        (verdict, None) => verdict,
+    };
+    match verdict {
+        Verdict::Succeeded => succeed(framework, cx, draft),
+        Verdict::Failed(cause) => {
+            if let FailureCause::Replicas { role, .. } | FailureCause::PermanentExit { role } =
+                &cause
+            {
+                failing::remember_role(cx, census, role, draft);
+            }
+            failing::fail(framework, cx, &cause, draft);
+            failing::warn_of_running_pods(cx, census, draft);
+        }
+        Verdict::Retry(failures) => failing::retry(framework, cx, census, &failures, draft),
+        Verdict::Progressing { running } => {
+            if running && (!draft.memory.holds(ConditionType::Restarting) || all_run(census)) {
+                let reason = format!("{}Running", F::Job::kind(&()));
+                draft.set(
+                    ConditionType::Running,
+                    true,
+                    &reason,
+                    &framework.say(cx, &Saying::Running),
+                );
+            }
+            remove_surplus(cx, seen, census, draft);
+            make_missing(framework, cx, census, draft)?;
+        }
+    }
+    if let (Some(started), Some(deadline)) = (
+        draft.memory.started,
+        cx.job.run_policy().active_deadline_seconds,
+    ) && !draft.memory.is_finished()
+    {
+        draft.wake_after(started, deadline.max(0));
+    }
+    Ok(())
+}
+
+fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
+    let reason = format!("{}Succeeded", F::Job::kind(&()));
+    let message = framework.say(cx, &Saying::Succeeded);
+    draft.set(ConditionType::Succeeded, true, &reason, &message);
+    draft.memory.completed = Some(draft.now);
+    finished::fold(draft);
+    draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));
+    draft.notes.push(Note::normal(reason, message));
+    draft.transitions.push(Transition::Succeeded);
+    draft.urgency(Urgency::First);
+}
+
+/// The limits that a job may not pass: in-place restarts first, then the deadline.
+fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<FailureCause> {
+    let policy = cx.job.run_policy();
+    let restarts = i64::from(draft.memory.container_restarts);
+    if policy
+        .backoff_limit
+        .is_some_and(|limit| restarts > 0 && restarts >= i64::from(limit))
+    {
+        return Some(FailureCause::BackoffLimit);
+    }
+    let (started, deadline) = (draft.memory.started?, policy.active_deadline_seconds?);
+    let limit = started
+        .checked_add(SignedDuration::from_secs(deadline.max(0)))
+        .ok()?;
+    (draft.now >= limit).then_some(FailureCause::Deadline)
+}
+
+/// Every replica runs in its present attempt, or has ended well: a restart is over.
+fn all_run(census: &Census<'_>) -> bool {
+    census.slots.iter().all(|s| {
+        s.state == SlotState::Finished
+            || s.state == SlotState::Live
+                && s.pod
+                    .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
+    })
+}
+
+fn remove_surplus<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    seen: &Observed,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) {
+    for pod in &census.surplus {
+        draft.delete_pod(cx.name, pod);
+    }
+    for service in seen.services.iter().filter(|s| !s.leaving) {
+        let wanted = cx
+            .roles
+            .by_label(&service.role)
+            .is_some_and(|(_, r)| service.index < r.replicas);
+        if !wanted {
+            let name = names::replica(cx.name, &service.role, service.index);
+            draft.steps.push(Step::DeleteService {
+                name,
+                uid: service.uid,
+            });
+        }
+    }
+    for slot in census
+        .slots
+        .iter()
+        .filter(|s| s.state == SlotState::Outdated)
+    {
+        if let Some(pod) = slot.pod {
+            draft.delete_pod(cx.name, pod);
+        }
+    }
+}
+
+fn make_missing<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    let mut ports_of: BTreeMap<usize, Vec<ContainerPort>> = BTreeMap::new();
+    let mut replaced = Vec::new();
+    let mut creates = 0;
+    for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
+        if creates >= MOST_CREATES {
+            draft.again = true;
+            break;
+        }
+        if !slot.has_service && !slot.service_leaving {
+            let ports = match ports_of.entry(slot.role) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(pod::main_ports(framework, cx, me)?),
+            };
+            draft
+                .steps
+                .push(Step::CreateService(Box::new(service::render::<F>(
+                    cx, me, ports,
+                ))));
+            creates += 1;
+        }
+        if slot.state == SlotState::Empty
+            && is_due(slot, me, draft)
+            && framework.may_start(cx, &me.role.key, census)
+        {
+            let attempt = draft.memory.attempt(&me.role.label, slot.index);
+            let rendered = pod::render(framework, cx, me, attempt)?;
+            for name in rendered.replaced {
+                if !replaced.contains(&name) {
+                    replaced.push(name);
+                }
+            }
+            draft.steps.push(Step::CreatePod(Box::new(rendered.pod)));
+            creates += 1;
+        }
+    }
+    if draft.newborn && !replaced.is_empty() {
+        let names = replaced.join(", ");
+        draft.notes.push(Note::warning(
+            "EnvReplaced",
+            format!("the pod template's {names} gave way to the rendezvous values"),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the pace of replacements allows this replica's next pod now; if not, remembers when it will.
+fn is_due(slot: &Slot<'_>, me: Rank<'_>, draft: &mut Draft) -> bool {
+    let own = draft
+        .memory
+        .replicas
+        .get(&(me.role.label.clone(), slot.index));
+    let due = not_before(own).max(not_before(draft.memory.gang_restart.as_ref()));
+    match due {
+        Some(at) if at > draft.now => {
+            draft.wake_after(at, 0);
+            false
+        }
+        Some(_) | None => true,
+    }
+}

@@ -1,0 +1,69 @@
+//! A suspended job has no pods, and says truthfully when they are gone: queues free their quota on it.
+
+use training_api::ConditionType;
+
+use super::Draft;
+use crate::census::Census;
+use crate::framework::{JobCx, TrainingJob};
+use crate::names;
+use crate::notes::Note;
+use crate::observed::Observed;
+use crate::step::{Step, Urgency};
+
+pub(super) fn decide<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    seen: &Observed,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) {
+    let kind = J::kind(&());
+    if !draft.memory.holds(ConditionType::Suspended) {
+        let (reason, message) = (
+            format!("{kind}Suspended"),
+            format!("{kind} {} is suspended.", cx.name),
+        );
+        draft
+            .memory
+            .conditions
+            .retain(|c| c.type_ != ConditionType::Restarting.as_str());
+        if draft.memory.holds(ConditionType::Running) {
+            draft.set(ConditionType::Running, false, &reason, &message);
+        }
+        draft.set(ConditionType::Suspended, true, &reason, &message);
+        draft.notes.push(Note::normal(reason, message));
+        if draft.memory.started.is_some() {
+            // Whatever is left of the run so far is outdated when the job is resumed, and can neither fail nor satisfy it.
+            draft.memory.next_gang_attempt();
+        }
+        draft.urgency(Urgency::First);
+    }
+    for pod in &seen.pods {
+        draft.delete_pod(cx.name, pod);
+    }
+    for service in seen.services.iter().filter(|s| !s.leaving) {
+        let name = names::replica(cx.name, &service.role, service.index);
+        draft.steps.push(Step::DeleteService {
+            name,
+            uid: service.uid,
+        });
+    }
+    let counts = draft.memory.counts.get_or_insert_default();
+    for (role, count) in cx.roles.iter().zip(&census.counts) {
+        let entry = counts.entry(role.key.clone()).or_default();
+        entry.active = i32::try_from(count.active).unwrap_or(i32::MAX);
+    }
+    draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
+}
+
+/// The job may run again: from its present template, with a new start time.
+pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
+    let kind = J::kind(&());
+    let (reason, message) = (
+        format!("{kind}Resumed"),
+        format!("{kind} {} is resumed.", cx.name),
+    );
+    draft.set(ConditionType::Suspended, false, &reason, &message);
+    draft.notes.push(Note::normal(reason, message));
+    draft.memory.started = Some(draft.now);
+    draft.urgency(Urgency::Beside);
+}

@@ -1,0 +1,222 @@
+//! Template + rank + environment = pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use training_api::labels as keys;
+
+use crate::error::SpecError;
+use crate::framework::{Framework, JobCx, TrainingJob};
+use crate::names;
+use crate::roles::{Rank, RoleSpec};
+use crate::view::Attempt;
+
+/// A pod, and the names of variables in which the rendezvous replaced the user's value.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    /// The pod.
+    pub pod: Pod,
+    /// Replaced variables.
+    pub replaced: Vec<String>,
+}
+
+/// The pod of one replica.
+///
+/// # Errors
+/// The field of the spec that makes it impossible.
+pub fn render<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    me: Rank<'_>,
+    attempt: Attempt,
+) -> Result<Rendered, SpecError> {
+    let mut template = defaulted(framework, cx, me)?;
+    let env = framework.env(cx, me)?;
+    let spec = template.spec.get_or_insert_with(PodSpec::default);
+    let replaced = env.install(spec, F::ENV_ON, F::CONTAINER);
+    spec.restart_policy = Some(me.role.restart.for_pod().to_owned());
+    if let Some(main) = spec.containers.iter_mut().find(|c| c.name == F::CONTAINER)
+        && main.termination_message_policy.is_none()
+    {
+        // The last lines of a failure then reach the job's status without anybody reading logs.
+        main.termination_message_policy = Some("FallbackToLogsOnError".to_owned());
+    }
+    let meta = template.metadata.take().unwrap_or_default();
+    let mut all_labels = meta.labels.unwrap_or_default();
+    all_labels.extend(labels::<F>(cx, me));
+    if me.role.speaks && me.index == 0 {
+        all_labels.insert(keys::JOB_ROLE.to_owned(), keys::JOB_ROLE_MASTER.to_owned());
+    }
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(keys::ATTEMPT.to_owned(), attempt.to_string());
+    let pod = Pod {
+        metadata: ObjectMeta {
+            name: Some(names::replica(cx.name, &me.role.label, me.index)),
+            namespace: Some(cx.namespace.to_owned()),
+            labels: Some(all_labels),
+            annotations: Some(annotations),
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![owner(cx.job)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    };
+    Ok(Rendered { pod, replaced })
+}
+
+/// The role's template as the framework shapes it, without environment.
+fn defaulted<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    me: Rank<'_>,
+) -> Result<PodTemplateSpec, SpecError> {
+    let mut template = me
+        .role
+        .template
+        .cloned()
+        .ok_or_else(|| SpecError::new(format!("{}.template", me.role.path), "is required"))?;
+    framework.shape(cx, me, &mut template)?;
+    Ok(template)
+}
+
+/// The ports of the role's main container with the kind's defaults applied.
+///
+/// # Errors
+/// As [`render`].
+pub fn main_ports<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    me: Rank<'_>,
+) -> Result<Vec<ContainerPort>, SpecError> {
+    let template = defaulted(framework, cx, me)?;
+    let containers = template.spec.map(|s| s.containers).unwrap_or_default();
+    let main = containers.into_iter().find(|c| c.name == F::CONTAINER);
+    Ok(main.and_then(|c| c.ports).unwrap_or_default())
+}
+
+/// The labels that select a replica's pod, also those of its service.
+pub fn labels<F: Framework>(cx: &JobCx<'_, F::Job>, me: Rank<'_>) -> BTreeMap<String, String> {
+    [
+        (keys::OPERATOR_NAME, F::CONTROLLER.to_owned()),
+        (keys::JOB_NAME, cx.name.to_owned()),
+        (keys::REPLICA_TYPE, me.role.label.clone()),
+        (keys::REPLICA_INDEX, me.index.to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// The selector of all pods of one role. Shape: the published order of keys.
+pub fn selector<F: Framework>(job: &str, role_label: &str) -> String {
+    format!(
+        "{}={job},{}={},{}={role_label}",
+        keys::JOB_NAME,
+        keys::OPERATOR_NAME,
+        F::CONTROLLER,
+        keys::REPLICA_TYPE
+    )
+}
+
+/// The owner reference that every child of a job carries.
+pub fn owner<J: TrainingJob>(job: &J) -> OwnerReference {
+    OwnerReference {
+        api_version: J::api_version(&()).into_owned(),
+        kind: J::kind(&()).into_owned(),
+        name: job.meta().name.clone().unwrap_or_default(),
+        uid: job.meta().uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Adds the kind's port to the main container, else to container 0, unless it has one of that name.
+pub fn default_port(spec: &mut PodSpec, container: &str, name: &str, number: i32) {
+    let at = spec
+        .containers
+        .iter()
+        .position(|c| c.name == container)
+        .unwrap_or(0);
+    let Some(container) = spec.containers.get_mut(at) else {
+        return;
+    };
+    let ports = container.ports.get_or_insert_with(Vec::new);
+    if ports.iter().all(|p| p.name.as_deref() != Some(name)) {
+        ports.push(ContainerPort {
+            name: Some(name.to_owned()),
+            container_port: number,
+            ..ContainerPort::default()
+        });
+    }
+}
+
+/// The number of the kind's port in a role: the user's where the template names one, else the default.
+pub fn port_number(role: &RoleSpec<'_>, container: &str, name: &str, default: i32) -> i32 {
+    let containers = role
+        .template
+        .and_then(|t| t.spec.as_ref())
+        .map(|s| s.containers.as_slice())
+        .unwrap_or_default();
+    let main: Option<&Container> = containers.iter().find(|c| c.name == container);
+    main.and_then(|c| {
+        c.ports
+            .as_ref()?
+            .iter()
+            .find(|p| p.name.as_deref() == Some(name))
+    })
+    .map_or(default, |p| p.container_port)
+}
+
+/// Checks what every kind needs of a template: containers, their images, and one with the kind's name.
+///
+/// # Errors
+/// The first field that is missing.
+pub fn check_template(role: &RoleSpec<'_>, container: &str) -> Result<(), SpecError> {
+    let path = format!("{}.template.spec.containers", role.path);
+    let containers = role
+        .template
+        .and_then(|t| t.spec.as_ref())
+        .map(|s| s.containers.as_slice())
+        .unwrap_or_default();
+    if containers.is_empty() {
+        return Err(SpecError::new(path, "must have at least one container"));
+    }
+    for (at, c) in containers.iter().enumerate() {
+        if c.image.as_deref().unwrap_or_default().is_empty() {
+            return Err(SpecError::new(format!("{path}[{at}].image"), "is required"));
+        }
+        if containers[..at].iter().any(|other| other.name == c.name) {
+            return Err(SpecError::new(
+                format!("{path}[{at}].name"),
+                format!("\"{}\" is there twice", c.name),
+            ));
+        }
+    }
+    if containers.iter().all(|c| c.name != container) {
+        return Err(SpecError::new(
+            path,
+            format!("must have a container named {container}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the longest pod name of a role is a DNS label.
+///
+/// # Errors
+/// On `metadata.name`, with the length that would fit.
+pub fn check_names(job: &str, role: &RoleSpec<'_>) -> Result<(), SpecError> {
+    let length = names::longest(job, &role.label, role.replicas);
+    if length <= names::MAX_NAME {
+        return Ok(());
+    }
+    let fits = job.len().saturating_sub(length - names::MAX_NAME);
+    let problem = format!(
+        "is too long: with {} {} replicas the last pod's name would have {length} characters of at most {}; use at most {fits}",
+        role.replicas,
+        role.key,
+        names::MAX_NAME
+    );
+    Err(SpecError::new("metadata.name", problem))
+}

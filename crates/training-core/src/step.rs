@@ -1,0 +1,116 @@
+//! What a pass decides to do, as data.
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::notes::Note;
+use crate::uid::Uid;
+
+/// One change to the world.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Delete a pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
+    /// Delete a service.
+    DeleteService {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
+    /// Create a pod.
+    CreatePod(Box<Pod>),
+    /// Create a service.
+    CreateService(Box<Service>),
+    /// Delete the job itself at the end of its time to live.
+    DeleteJob,
+}
+
+impl Step {
+    /// True if the step makes something.
+    pub fn is_create(&self) -> bool {
+        matches!(self, Self::CreatePod(_) | Self::CreateService(_))
+    }
+}
+
+/// How a status write relates to the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Nothing but counts and what follows from them: it may wait for more of them.
+    CanWait,
+    /// It may go beside the steps.
+    Beside,
+    /// It holds a decision: it is stored before any step.
+    First,
+}
+
+/// A status to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusWrite<S> {
+    /// The whole status as it will be.
+    pub next: S,
+    /// The merge patch that turns the stored status into it.
+    pub patch: serde_json::Value,
+    /// When it goes.
+    pub urgency: Urgency,
+}
+
+/// Something that happened once, for the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// The job was first seen.
+    Created,
+    /// It ended well.
+    Succeeded,
+    /// It ended badly.
+    Failed,
+    /// A replica, or the gang, is made again.
+    Restarted,
+}
+
+/// The outcome of a pass's decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S> {
+    /// The status to write, if it differs.
+    pub status: Option<StatusWrite<S>>,
+    /// What to do, deletes first.
+    pub steps: Vec<Step>,
+    /// What to tell, once the status is stored.
+    pub notes: Vec<Note>,
+    /// What to count, once the status is stored.
+    pub transitions: Vec<Transition>,
+    /// Look again as soon as the status is stored: it changes what is to be done.
+    pub again: bool,
+    /// When to look again at the latest.
+    pub wake: Option<Timestamp>,
+}
+
+impl<S> Default for Plan<S> {
+    fn default() -> Self {
+        Self {
+            status: None,
+            steps: Vec::new(),
+            notes: Vec::new(),
+            transitions: Vec::new(),
+            again: false,
+            wake: None,
+        }
+    }
+}
+
+impl<S> Plan<S> {
+    /// True if there is nothing to write.
+    pub fn is_idle(&self) -> bool {
+        self.status.is_none() && self.steps.is_empty()
+    }
+
+    /// Brings the wake-up forward.
+    pub fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+    }
+}

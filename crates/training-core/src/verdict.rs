@@ -1,0 +1,193 @@
+//! What the pods say about a job's end, and the published words for it.
+
+use training_api::RestartPolicy;
+
+use crate::census::{Census, SlotState};
+use crate::restart::{Answer, answer};
+use crate::roles::RoleSet;
+use crate::view::PodView;
+
+/// The judgement of one snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The job goes on.
+    Progressing {
+        /// The role that decides has a running pod.
+        running: bool,
+    },
+    /// The job has ended well.
+    Succeeded,
+    /// Replicas failed and are made again.
+    Retry(Vec<RankFailure>),
+    /// The job has ended badly.
+    Failed(FailureCause),
+}
+
+/// One replica that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankFailure {
+    /// Place of its role in the [`RoleSet`].
+    pub role: usize,
+    /// Its index.
+    pub index: u32,
+    /// Preempted, evicted through the API or by a taint: costs nothing of the backoff limit.
+    pub disrupted: bool,
+}
+
+/// Why a job has ended badly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// Replicas of a role failed and may not be restarted.
+    Replicas {
+        /// The role's key in the spec.
+        role: String,
+        /// How many.
+        count: u32,
+    },
+    /// An exit code that a restart would only repeat.
+    PermanentExit {
+        /// The role's key in the spec.
+        role: String,
+    },
+    /// Restarted as often as allowed.
+    BackoffLimit,
+    /// Ran longer than allowed.
+    Deadline,
+    /// The spec can't run.
+    InvalidSpec(String),
+}
+
+/// A state of a job that has a published message.
+#[derive(Clone, Debug)]
+pub enum Saying<'a> {
+    /// Condition Running.
+    Running,
+    /// Condition Succeeded.
+    Succeeded,
+    /// Condition Restarting.
+    Restarting {
+        /// The role's key in the spec.
+        role: &'a str,
+    },
+    /// Condition Failed for failed replicas.
+    Failed {
+        /// The role's key in the spec.
+        role: &'a str,
+        /// How many of them.
+        count: u32,
+    },
+}
+
+/// The messages that name the job alone.
+pub fn say_short(kind: &str, name: &str, what: &Saying<'_>) -> String {
+    match what {
+        Saying::Running => format!("{kind} {name} is running."),
+        Saying::Succeeded => format!("{kind} {name} is successfully completed."),
+        Saying::Restarting { role } => {
+            format!("job {name} is restarting because {role} replica(s) failed.")
+        }
+        Saying::Failed { role, count } => {
+            format!("{kind} {name} is failed because {count} {role} replica(s) failed.")
+        }
+    }
+}
+
+/// The messages that name the job with its namespace.
+pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &Saying<'_>) -> String {
+    match what {
+        Saying::Running => format!("{kind} {namespace}/{name} is running."),
+        Saying::Succeeded => format!("{kind} {namespace}/{name} successfully completed."),
+        Saying::Restarting { .. } | Saying::Failed { .. } => say_short(kind, name, what),
+    }
+}
+
+/// How many of the deciding role's replicas must end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enough {
+    /// All of them.
+    All,
+    /// Any one.
+    Any,
+}
+
+/// One role decides: the job succeeds with it, runs with it, and fails as the restart policies of all roles say.
+///
+/// In one snapshot the success of the deciding role wins over the failure of any other replica.
+pub fn role_decides(
+    roles: &RoleSet<'_>,
+    census: &Census<'_>,
+    decider: &str,
+    enough: Enough,
+) -> Verdict {
+    let deciding = roles.iter().enumerate().find(|(_, r)| r.key == decider);
+    if let Some((at, role)) = deciding {
+        let succeeded = census.counts[at].succeeded;
+        let done = match enough {
+            Enough::All => succeeded >= role.replicas,
+            Enough::Any => succeeded > 0,
+        };
+        if done && role.replicas > 0 {
+            return Verdict::Succeeded;
+        }
+    }
+    failures(roles, census).unwrap_or_else(|| Verdict::Progressing {
+        running: deciding.is_some_and(|(at, _)| census.counts[at].active > 0),
+    })
+}
+
+/// What the failed replicas mean under the restart policies of their roles; `None` where none failed.
+pub fn failures(roles: &RoleSet<'_>, census: &Census<'_>) -> Option<Verdict> {
+    let mut retries = Vec::new();
+    for (at, role) in roles.iter().enumerate() {
+        for slot in census.of_role(at) {
+            let Some(pod) = slot.pod else { continue };
+            let failure = RankFailure {
+                role: at,
+                index: slot.index,
+                disrupted: pod.disrupted,
+            };
+            if slot.state == SlotState::Failed {
+                match answer(role.restart, pod) {
+                    Answer::Replace => retries.push(failure),
+                    Answer::Fail => {
+                        let count = census.counts[at].failed;
+                        return Some(Verdict::Failed(FailureCause::Replicas {
+                            role: role.key.clone(),
+                            count,
+                        }));
+                    }
+                    Answer::FailPermanently => {
+                        return Some(Verdict::Failed(FailureCause::PermanentExit {
+                            role: role.key.clone(),
+                        }));
+                    }
+                }
+            } else if slot.state == SlotState::Live && pod.leaving && pod.disrupted {
+                // Its replacement belongs to a new attempt, so that disruptions are paced and shown.
+                retries.push(failure);
+            }
+        }
+    }
+    (!retries.is_empty()).then_some(Verdict::Retry(retries))
+}
+
+/// Sum of in-place container restarts over the pods whose kubelet restarts count against the backoff limit.
+///
+/// Source: the published rule, pods in phase Running of roles that restart at all.
+pub fn container_restarts(roles: &RoleSet<'_>, census: &Census<'_>) -> u32 {
+    let counts = |at: usize| {
+        roles
+            .iter()
+            .nth(at)
+            .is_some_and(|r| r.restart != RestartPolicy::Never)
+    };
+    let running = |pod: &&PodView| pod.phase == crate::view::PodPhase::Running;
+    census
+        .slots
+        .iter()
+        .filter(|s| counts(s.role))
+        .filter_map(|s| s.pod)
+        .filter(running)
+        .map(|p| p.restarts)
+        .fold(0, u32::saturating_add)
+}

@@ -1,0 +1,103 @@
+//! Elastic jobs: what `torchrun` is told about its rendezvous.
+
+use training_core::{EnvSet, JobCx, RoleSet, SpecError, names};
+
+use crate::api::{ElasticPolicy, PyTorchJob, REPLICA_MAP, WORKER};
+use crate::framework::port;
+
+/// Checks what only holds across fields.
+///
+/// # Errors
+/// The field that makes the job impossible.
+pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
+    if let Some(value) = job.spec.nproc_per_node.as_deref() {
+        let number = value.trim_start_matches('+').parse::<i64>();
+        let device = value.starts_with(|c: char| c.is_ascii_alphabetic())
+            && value
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+        if !value.is_empty() && !device && !number.is_ok_and(|n| n > 0) {
+            let problem = format!(
+                "\"{value}\" is neither a number above 0 nor a device such as auto, cpu or gpu"
+            );
+            return Err(SpecError::new("spec.nprocPerNode", problem));
+        }
+    }
+    let Some(policy) = &job.spec.elastic_policy else {
+        return Ok(());
+    };
+    if roles.get(WORKER).is_none() {
+        let field = format!("spec.{REPLICA_MAP}[{WORKER}]");
+        return Err(SpecError::new(
+            field,
+            "must be configured if elastic policy is used",
+        ));
+    }
+    if policy.n_proc_per_node.is_some() && job.spec.nproc_per_node.is_some() {
+        return Err(SpecError::new(
+            "spec.elasticPolicy.nProcPerNode",
+            "must not be used with spec.nprocPerNode",
+        ));
+    }
+    let (min, max) = bounds(policy, roles);
+    if min < 1 || max < min {
+        let problem =
+            format!("minReplicas {min} and maxReplicas {max} must be at least 1 and in order");
+        return Err(SpecError::new("spec.elasticPolicy", problem));
+    }
+    Ok(())
+}
+
+/// Fewest and most workers: one bound stands for both, none for the present number of workers.
+fn bounds(policy: &ElasticPolicy, roles: &RoleSet<'_>) -> (i64, i64) {
+    let workers = roles.get(WORKER).map_or(0, |w| i64::from(w.replicas));
+    let (min, max) = (
+        policy.min_replicas.map(i64::from),
+        policy.max_replicas.map(i64::from),
+    );
+    (
+        min.or(max).unwrap_or(workers),
+        max.or(min).unwrap_or(workers),
+    )
+}
+
+/// Appends the elastic block in its published order.
+pub(crate) fn environment(cx: &JobCx<'_, PyTorchJob>, policy: &ElasticPolicy, env: &mut EnvSet) {
+    let host = policy
+        .rdzv_host
+        .clone()
+        .unwrap_or_else(|| names::replica(cx.name, "worker", 0));
+    let endpoint = policy.rdzv_port.unwrap_or_else(|| port(cx, WORKER));
+    let (min, max) = bounds(policy, cx.roles);
+    env.require("PET_RDZV_ENDPOINT", format!("{host}:{endpoint}"))
+        .require(
+            "PET_RDZV_BACKEND",
+            policy.rdzv_backend.as_deref().unwrap_or("c10d"),
+        )
+        .require("PET_NNODES", format!("{min}:{max}"));
+    if let Some(restarts) = policy.max_restarts {
+        env.require("PET_MAX_RESTARTS", restarts.to_string());
+    }
+    if let Some(processes) = policy.n_proc_per_node {
+        env.require("PET_NPROC_PER_NODE", processes.to_string());
+    }
+    if let Some(id) = &policy.rdzv_id {
+        env.require("PET_RDZV_ID", id.as_str());
+    }
+    if let Some(settings) = policy.rdzv_conf.as_deref().filter(|s| !s.is_empty()) {
+        let pairs: Vec<String> = settings
+            .iter()
+            .map(|s| {
+                format!(
+                    "{}={}",
+                    s.key.as_deref().unwrap_or_default(),
+                    s.value.as_deref().unwrap_or_default()
+                )
+            })
+            .collect();
+        env.require("PET_RDZV_CONF", pairs.join(","));
+    }
+    if policy.standalone == Some(true) {
+        env.require("PET_STANDALONE", "");
+    }
+}

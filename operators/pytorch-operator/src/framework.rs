@@ -1,0 +1,269 @@
+//! What is peculiar to PyTorch: roles, rendezvous variables, and who decides the job's end.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use training_api::{CleanPodPolicy, JobStatus, ReplicaSpec, RestartPolicy, RunPolicy, labels};
+use training_core::pod::{check_names, check_template, default_port, port_number};
+use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
+use training_core::{
+    Census, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec, SpecError, TrainingJob,
+    Verdict,
+};
+
+use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
+use crate::elastic;
+use crate::init::InitContainer;
+
+/// The name of the rendezvous port.
+pub const PORT_NAME: &str = "pytorchjob-port";
+/// Its number where the template has no port of that name.
+pub const PORT: i32 = 23456;
+
+/// The PyTorch framework.
+#[derive(Clone, Debug, Default)]
+pub struct PyTorch {
+    /// The init container that makes workers wait for their master's name.
+    pub init: InitContainer,
+}
+
+impl TrainingJob for PyTorchJob {
+    type Status = JobStatus;
+
+    fn run_policy(&self) -> &RunPolicy {
+        &self.spec.run_policy
+    }
+
+    fn status(&self) -> Option<&JobStatus> {
+        self.status.as_ref()
+    }
+
+    fn set_status(&mut self, status: JobStatus) {
+        self.status = Some(status);
+    }
+
+    fn shrink(&mut self) {
+        for replica in self.spec.pytorch_replica_specs.values_mut() {
+            replica.template = None;
+        }
+        self.spec.elastic_policy = None;
+    }
+}
+
+impl Framework for PyTorch {
+    type Job = PyTorchJob;
+    const NAME: &'static str = "pytorch";
+    const CONTROLLER: &'static str = "pytorchjob-controller";
+    const CONTAINER: &'static str = CONTAINER;
+    const ENV_ON: EnvOn = EnvOn::Every;
+    const SELECTORS: bool = true;
+
+    fn roles<'a>(&self, job: &'a PyTorchJob) -> Result<RoleSet<'a>, SpecError> {
+        let specs = &job.spec.pytorch_replica_specs;
+        for key in specs.keys() {
+            if ![MASTER, WORKER]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(key))
+            {
+                let problem =
+                    format!("is not a replica type of a {KIND}; use {MASTER} or {WORKER}");
+                return Err(SpecError::new(
+                    format!("spec.{REPLICA_MAP}[{key}]"),
+                    problem,
+                ));
+            }
+        }
+        let mut roles = Vec::new();
+        for key in [MASTER, WORKER] {
+            let mut spellings = specs.iter().filter(|(k, _)| k.eq_ignore_ascii_case(key));
+            let Some((spelled, spec)) = spellings.next() else {
+                continue;
+            };
+            if let Some((other, _)) = spellings.next() {
+                let problem = format!("is there twice, as {spelled} and as {other}");
+                return Err(SpecError::new(
+                    format!("spec.{REPLICA_MAP}[{key}]"),
+                    problem,
+                ));
+            }
+            roles.push(role(key, spelled, spec)?);
+        }
+        if let Some(first) = roles.first_mut() {
+            first.speaks = true;
+        }
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        for role in &roles {
+            check_template(role, CONTAINER)?;
+            check_names(name, role)?;
+        }
+        let roles = RoleSet::new(roles);
+        if roles.get(MASTER).is_some_and(|m| m.replicas != 1) {
+            return Err(SpecError::new(
+                format!("spec.{REPLICA_MAP}[{MASTER}].replicas"),
+                "must be 1",
+            ));
+        }
+        elastic::check(job, &roles)?;
+        Ok(roles)
+    }
+
+    fn env(&self, cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> Result<EnvSet, SpecError> {
+        Ok(environment(cx, me))
+    }
+
+    fn judge(&self, cx: &JobCx<'_, PyTorchJob>, census: &Census<'_>) -> Verdict {
+        let (decider, enough) = match (has_master(cx), &cx.job.spec.elastic_policy) {
+            (true, _) => (MASTER, Enough::All),
+            (false, None) => (WORKER, Enough::All),
+            // An elastic run is over for all as soon as it is over for one.
+            (false, Some(_)) => (WORKER, Enough::Any),
+        };
+        role_decides(cx.roles, census, decider, enough)
+    }
+
+    fn shape(
+        &self,
+        cx: &JobCx<'_, PyTorchJob>,
+        me: Rank<'_>,
+        pod: &mut PodTemplateSpec,
+    ) -> Result<(), SpecError> {
+        let Some(spec) = pod.spec.as_mut() else {
+            return Ok(());
+        };
+        default_port(spec, CONTAINER, PORT_NAME, PORT);
+        if me.role.key == WORKER && has_master(cx) {
+            let containers = self.init.render(&master_address(cx));
+            spec.init_containers
+                .get_or_insert_default()
+                .extend(containers);
+        }
+        Ok(())
+    }
+
+    fn advise(&self, cx: &JobCx<'_, PyTorchJob>) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut ignored = |text: String| notes.push(Note::warning("SettingIgnored", text));
+        let policy = cx.job.run_policy();
+        if let Some(unknown) = policy
+            .clean_pod_policy
+            .as_deref()
+            .filter(|p| !CleanPodPolicy::is_known(Some(p)))
+        {
+            ignored(format!(
+                "spec.runPolicy.cleanPodPolicy \"{unknown}\" is read as All; use None, Running or All"
+            ));
+        }
+        if policy.scheduling_policy.is_some() {
+            ignored("spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".to_owned());
+        }
+        if let Some(elastic) = &cx.job.spec.elastic_policy {
+            if elastic.metrics.is_some() {
+                let text = "spec.elasticPolicy.metrics: no HorizontalPodAutoscaler is made; create one for the job's scale subresource";
+                ignored(text.to_owned());
+            }
+            if elastic.n_proc_per_node.is_some() {
+                ignored(
+                    "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"
+                        .to_owned(),
+                );
+            }
+        }
+        if let Some(other) = cx
+            .annotation(labels::RESTART_SCOPE)
+            .filter(|s| !matches!(*s, "Replica" | "Gang"))
+        {
+            ignored(format!(
+                "annotation {} \"{other}\" is read as Replica; use Replica or Gang",
+                labels::RESTART_SCOPE
+            ));
+        }
+        notes
+    }
+
+    fn say(&self, cx: &JobCx<'_, PyTorchJob>, what: &Saying<'_>) -> String {
+        if has_master(cx) {
+            say_short(KIND, cx.name, what)
+        } else {
+            say_qualified(KIND, cx.namespace, cx.name, what)
+        }
+    }
+}
+
+/// One role with its defaults: one replica, restart on failure.
+fn role<'a>(key: &str, spelled: &str, spec: &'a ReplicaSpec) -> Result<RoleSpec<'a>, SpecError> {
+    let path = format!("spec.{REPLICA_MAP}[{spelled}]");
+    let replicas = u32::try_from(spec.replicas.unwrap_or(1))
+        .map_err(|_| SpecError::new(format!("{path}.replicas"), "must not be negative"))?;
+    let restart = match RestartPolicy::parse(spec.restart_policy.as_deref()) {
+        None => RestartPolicy::OnFailure,
+        Some(Ok(policy)) => policy,
+        Some(Err(unknown)) => {
+            let problem =
+                format!("\"{unknown}\" is unknown; use Always, OnFailure, Never or ExitCode");
+            return Err(SpecError::new(format!("{path}.restartPolicy"), problem));
+        }
+    };
+    Ok(RoleSpec {
+        key: key.to_owned(),
+        label: key.to_ascii_lowercase(),
+        replicas,
+        restart,
+        template: spec.template.as_deref(),
+        speaks: false,
+        path,
+    })
+}
+
+fn has_master(cx: &JobCx<'_, PyTorchJob>) -> bool {
+    cx.roles.get(MASTER).is_some()
+}
+
+/// The service of the pod with rank 0.
+fn master_address(cx: &JobCx<'_, PyTorchJob>) -> String {
+    let role = if has_master(cx) { "master" } else { "worker" };
+    training_core::names::replica(cx.name, role, 0)
+}
+
+/// The rendezvous port of a role.
+pub(crate) fn port(cx: &JobCx<'_, PyTorchJob>, role: &str) -> i32 {
+    cx.roles
+        .get(role)
+        .map_or(PORT, |r| port_number(r, CONTAINER, PORT_NAME, PORT))
+}
+
+/// The variables of one replica, in their published order.
+///
+/// `RANK` is the rank of the pod, `WORLD_SIZE` counts processes. Without a master and without elasticity, worker 0 takes the
+/// master's part; with elasticity and without a master only `torchrun`'s own variables are set.
+fn environment(cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> EnvSet {
+    let mut env = EnvSet::default();
+    env.require("PYTHONUNBUFFERED", "1");
+    let total = cx.roles.total();
+    let elastic = cx.job.spec.elastic_policy.as_ref();
+    let nproc = cx.job.spec.nproc_per_node.as_deref();
+    if has_master(cx) || elastic.is_none() {
+        let leader = if has_master(cx) { MASTER } else { WORKER };
+        let (port, address) = (port(cx, leader).to_string(), master_address(cx));
+        let processes: u64 = nproc
+            .and_then(|n| n.trim_start_matches('+').parse().ok())
+            .unwrap_or(1);
+        env.require("MASTER_PORT", &*port)
+            .require("PET_MASTER_PORT", port)
+            .require("MASTER_ADDR", &*address)
+            .require("PET_MASTER_ADDR", address)
+            .require(
+                "WORLD_SIZE",
+                u64::from(total).saturating_mul(processes).to_string(),
+            )
+            .require("RANK", me.rank.to_string())
+            .require("PET_NODE_RANK", me.rank.to_string());
+    }
+    if nproc.is_some() || elastic.is_none_or(|e| e.n_proc_per_node.is_none()) {
+        env.require("PET_NPROC_PER_NODE", nproc.unwrap_or("auto"));
+    }
+    match elastic {
+        None => {
+            env.require("PET_NNODES", total.to_string());
+        }
+        Some(policy) => elastic::environment(cx, policy, &mut env),
+    }
+    env
+}

@@ -1,0 +1,161 @@
+//! The init container that keeps a worker from starting before its master's name resolves.
+//!
+//! Its template is YAML with the published variables. It is parsed first and filled in afterwards, inside strings only, so that
+//! no value can change its structure.
+
+use k8s_openapi::api::core::v1::Container;
+use serde_json::Value;
+
+/// The published default image: it has the shell and `nslookup` that the built-in template calls.
+pub const DEFAULT_IMAGE: &str = "alpine:3.10";
+/// The published default number of tries, two seconds apart.
+pub const DEFAULT_TRIES: u32 = 100;
+
+/// The init container of workers.
+#[derive(Clone, Debug)]
+pub struct InitContainer {
+    image: String,
+    tries: u32,
+    template: Vec<Value>,
+}
+
+impl Default for InitContainer {
+    fn default() -> Self {
+        Self {
+            image: DEFAULT_IMAGE.to_owned(),
+            tries: DEFAULT_TRIES,
+            template: built_in(),
+        }
+    }
+}
+
+/// A template that can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the init container template is not a YAML list of containers: {0}")]
+pub struct TemplateError(String);
+
+impl InitContainer {
+    /// An init container with this image and number of tries, from a template file's text or the built-in template.
+    ///
+    /// # Errors
+    /// If the text is not a YAML list whose items read as containers.
+    pub fn new(image: String, tries: u32, template: Option<&str>) -> Result<Self, TemplateError> {
+        let template = match template {
+            None => built_in(),
+            Some(text) => serde_saphyr::from_str::<Vec<Value>>(text)
+                .map_err(|e| TemplateError(e.to_string()))?,
+        };
+        let it = Self {
+            image,
+            tries,
+            template,
+        };
+        for item in &it.template {
+            it.fill(item, "master")
+                .map_err(|e| TemplateError(e.to_string()))?;
+        }
+        Ok(it)
+    }
+
+    /// The containers for a job whose master has this address.
+    pub fn render(&self, master: &str) -> Vec<Container> {
+        // Every item was read as a container when the template was accepted, and filling in changes only strings.
+        self.template
+            .iter()
+            .filter_map(|item| self.fill(item, master).ok())
+            .collect()
+    }
+
+    fn fill(&self, item: &Value, master: &str) -> Result<Container, serde_json::Error> {
+        let mut item = item.clone();
+        substitute(&mut item, &|text| {
+            text.replace("{{.MasterAddr}}", master)
+                .replace("{{.InitContainerImage}}", &self.image)
+                .replace("{{.MaxTries}}", &self.tries.to_string())
+        });
+        serde_json::from_value(item)
+    }
+}
+
+fn substitute(value: &mut Value, with: &impl Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = with(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| substitute(item, with)),
+        Value::Object(fields) => fields
+            .values_mut()
+            .for_each(|field| substitute(field, with)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The template for images with a shell. It passes the restricted Pod Security level.
+fn built_in() -> Vec<Value> {
+    vec![serde_json::json!({
+        "name": crate::api::INIT_CONTAINER,
+        "image": "{{.InitContainerImage}}",
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+            "requests": {"cpu": "50m", "memory": "10Mi"}
+        },
+        // Address and tries are arguments: nothing of a job's is ever part of the shell's text.
+        "command": [
+            "sh", "-c",
+            "tries=0; until nslookup \"$0\"; do tries=$((tries + 1)); [ \"$tries\" -lt \"$1\" ] || exit 1; echo waiting for master; sleep 2; done",
+            "{{.MasterAddr}}", "{{.MaxTries}}"
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"}
+        }
+    })]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_template_waits_for_the_master() {
+        let containers = InitContainer::default().render("pt-master-0");
+        assert_eq!(containers.len(), 1);
+        let command = containers[0].command.clone().unwrap();
+        assert_eq!(command[3..], ["pt-master-0", "100"]);
+        assert_eq!(containers[0].image.as_deref(), Some("alpine:3.10"));
+        assert!(
+            !command[2].contains("{{"),
+            "no variable inside the shell's text"
+        );
+    }
+
+    #[test]
+    fn a_template_file_is_filled_in_inside_strings_only() {
+        let text = "- name: w\n  image: '{{.InitContainerImage}}'\n  command: [wait, '--tries={{.MaxTries}}', '{{.MasterAddr}}']\n";
+        let it = InitContainer::new("img: [x]\n- evil".to_owned(), 7, Some(text)).unwrap();
+        let containers = it.render("a-master-0");
+        assert_eq!(containers[0].image.as_deref(), Some("img: [x]\n- evil"));
+        assert_eq!(
+            containers[0].command.as_deref().unwrap(),
+            ["wait", "--tries=7", "a-master-0"]
+        );
+    }
+
+    #[test]
+    fn a_template_that_is_no_list_of_containers_is_refused() {
+        for text in [
+            "name: x",
+            "- 1",
+            "- {image: 3}",
+            "{{.MasterAddr}}",
+            "- name: [x]",
+        ] {
+            assert!(
+                InitContainer::new(String::new(), 1, Some(text)).is_err(),
+                "{text}"
+            );
+        }
+    }
+}
