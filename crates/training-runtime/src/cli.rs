@@ -1,0 +1,374 @@
+//! The arguments every operator shares, parsed into real types.
+//!
+//! [`RuntimeArgs`] is flattened by each binary. Names that operators of these kinds already use are
+//! accepted as they are, in both of Go's spellings (see [`normalise_args`]); those that mean nothing
+//! here are accepted too and named once at start (see [`RuntimeArgs::without_effect`]).
+
+mod inert;
+mod normalise;
+mod value;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{ArgAction, Args, ValueEnum};
+use thiserror::Error;
+
+pub use inert::InertArgs;
+pub use normalise::normalise_args;
+pub use value::{Bind, parse_duration};
+
+use value::{parse_bool, parse_gang, parse_namespace};
+
+/// Where a pod finds the namespace it runs in.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// Arguments that contradict each other or ask for what this version does not have.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct UsageError(String);
+
+/// How much of what happens is written as Kubernetes events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EventMode {
+    /// Every published event, one by one.
+    Full,
+    /// Sums where many events would say the same; at most ten per job and minute.
+    #[default]
+    Folded,
+    /// None.
+    Off,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    #[default]
+    Json,
+    /// One line of text.
+    Compact,
+}
+
+/// The arguments that every operator understands.
+///
+/// Every duration is an argument, so that tests can scale time. Durations are written as Go writes
+/// them: `500ms`, `15s`, `1m30s`, `1h`.
+#[derive(Args, Clone, Debug)]
+pub struct RuntimeArgs {
+    /// Path of a kubeconfig file. Without it: KUBECONFIG, then ~/.kube/config, then the pod's service account
+    #[arg(long, env = "TRAINYARD_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Namespace to serve; repeat it or separate several by commas. Empty: all namespaces
+    #[arg(
+        long = "namespace",
+        env = "KUBEFLOW_NAMESPACE",
+        value_delimiter = ',',
+        value_name = "NAME",
+        value_parser = parse_namespace
+    )]
+    namespace: Vec<String>,
+
+    /// Gang scheduler. This version has none: only an empty value or "none" is accepted
+    #[arg(
+        long = "gang-scheduler-name",
+        alias = "gang",
+        env = "TRAINYARD_GANG_SCHEDULER_NAME",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME",
+        value_parser = parse_gang
+    )]
+    gang_scheduler_name: String,
+
+    /// Passes that may run at the same time, each for another job
+    #[arg(
+        long,
+        visible_alias = "concurrency",
+        env = "TRAINYARD_CONTROLLER_THREADS",
+        default_value_t = 16,
+        value_name = "COUNT"
+    )]
+    pub controller_threads: u16,
+
+    /// Address of the metrics: host:port, :port for all addresses, 0 for none
+    #[arg(long, env = "TRAINYARD_METRICS_BIND_ADDRESS", default_value = ":8080")]
+    pub metrics_bind_address: Bind,
+
+    /// Address of the probes: host:port, :port for all addresses, 0 for none
+    #[arg(
+        long,
+        env = "TRAINYARD_HEALTH_PROBE_BIND_ADDRESS",
+        default_value = ":8081"
+    )]
+    pub health_probe_bind_address: Bind,
+
+    /// Write only while holding the lease; needed with more than one replica
+    #[arg(
+        long,
+        env = "TRAINYARD_LEADER_ELECT",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        value_name = "true|false",
+        value_parser = parse_bool
+    )]
+    pub leader_elect: bool,
+
+    /// Name of the lease. Default: the operator's name followed by .trainyard.dev
+    #[arg(
+        long = "leader-election-id",
+        env = "TRAINYARD_LEADER_ELECTION_ID",
+        value_name = "NAME"
+    )]
+    leader_election_id: Option<String>,
+
+    /// Namespace of the lease. Default: the namespace the operator's pod runs in
+    #[arg(
+        long = "leader-election-namespace",
+        env = "POD_NAMESPACE",
+        value_name = "NAME"
+    )]
+    leader_election_namespace: Option<String>,
+
+    /// Time without renewal after which another replica takes the lease over
+    #[arg(
+        long,
+        alias = "leader-election-lease-duration",
+        env = "TRAINYARD_LEASE_DURATION",
+        default_value = "15s",
+        value_parser = parse_duration
+    )]
+    pub lease_duration: Duration,
+
+    /// Time without renewal after which the leader itself stops writing
+    #[arg(
+        long,
+        alias = "leader-election-renew-deadline",
+        env = "TRAINYARD_LEASE_RENEW_DEADLINE",
+        default_value = "10s",
+        value_parser = parse_duration
+    )]
+    pub lease_renew_deadline: Duration,
+
+    /// Time between two renewals of the lease
+    #[arg(
+        long,
+        alias = "leader-election-retry-period",
+        env = "TRAINYARD_LEASE_RETRY_PERIOD",
+        default_value = "3s",
+        value_parser = parse_duration
+    )]
+    pub lease_retry_period: Duration,
+
+    /// Longest time one request to the API server may take
+    #[arg(long, env = "TRAINYARD_CALL_DEADLINE", default_value = "30s", value_parser = parse_duration)]
+    pub call_deadline: Duration,
+
+    /// Longest time one pass over a job may take
+    #[arg(long, env = "TRAINYARD_PASS_DEADLINE", default_value = "60s", value_parser = parse_duration)]
+    pub pass_deadline: Duration,
+
+    /// Wait after the first failure of a job's pass; it doubles with each further one
+    #[arg(long, env = "TRAINYARD_BACKOFF_BASE", default_value = "2s", value_parser = parse_duration)]
+    pub backoff_base: Duration,
+
+    /// Longest wait after a failure of a job's pass
+    #[arg(long, env = "TRAINYARD_BACKOFF_CAP", default_value = "60s", value_parser = parse_duration)]
+    pub backoff_cap: Duration,
+
+    /// Time after which a job that nothing happened to is looked at again
+    #[arg(long, env = "TRAINYARD_SAFETY_PERIOD", default_value = "1h", value_parser = parse_duration)]
+    pub safety_period: Duration,
+
+    /// Longest time a status change of counters alone waits for others to join it
+    #[arg(long, env = "TRAINYARD_STATUS_DELAY", default_value = "100ms", value_parser = parse_duration)]
+    pub status_delay: Duration,
+
+    /// Seed of all jitter. Default: taken from the clock
+    #[arg(
+        long = "jitter-seed",
+        env = "TRAINYARD_JITTER_SEED",
+        value_name = "NUMBER"
+    )]
+    jitter_seed: Option<u64>,
+
+    /// Time that running requests get to end after a signal
+    #[arg(long, env = "TRAINYARD_SHUTDOWN_DEADLINE", default_value = "8s", value_parser = parse_duration)]
+    pub shutdown_deadline: Duration,
+
+    /// Kubernetes events: all of them, folded into few, or none
+    #[arg(long, env = "TRAINYARD_EVENTS", value_enum, default_value_t)]
+    pub events: EventMode,
+
+    /// What is logged: a level, or directives such as info,training_runtime=debug. Default: info
+    #[arg(
+        long = "log-filter",
+        env = "TRAINYARD_LOG_FILTER",
+        value_name = "DIRECTIVES"
+    )]
+    log_filter: Option<String>,
+
+    /// The shape of a log line. Default: json
+    #[arg(long = "log-format", env = "TRAINYARD_LOG_FORMAT", value_enum)]
+    log_format: Option<LogFormat>,
+
+    /// Collector that traces are sent to by OTLP over gRPC, such as http://collector:4317. Default: none are sent
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+
+    /// DNS domain of the cluster, appended to host names where a kind asks for full ones, such as cluster.local
+    #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN")]
+    pub cluster_domain: Option<String>,
+
+    /// Arguments of existing operators that change nothing here.
+    #[command(flatten)]
+    pub inert: InertArgs,
+}
+
+impl RuntimeArgs {
+    /// Refuses what can't be run with.
+    ///
+    /// # Errors
+    /// Names the argument and what it accepts. The process should end with it.
+    pub fn validate(&self) -> Result<(), UsageError> {
+        let refuse = |text: String| Err(UsageError(text));
+        if !self.gang_scheduler_name.is_empty() {
+            return refuse(format!(
+                "gang scheduling is not in this version: leave --gang-scheduler-name empty instead of \"{}\"; \
+                 jobs that run through Kueue need no such setting",
+                self.gang_scheduler_name
+            ));
+        }
+        if self.controller_threads == 0 {
+            return refuse("--controller-threads must be at least 1".to_owned());
+        }
+        for (name, value) in [
+            ("lease-retry-period", self.lease_retry_period),
+            ("call-deadline", self.call_deadline),
+            ("pass-deadline", self.pass_deadline),
+            ("backoff-base", self.backoff_base),
+            ("safety-period", self.safety_period),
+            ("shutdown-deadline", self.shutdown_deadline),
+        ] {
+            if value.is_zero() {
+                return refuse(format!("--{name} must be longer than zero"));
+            }
+        }
+        for (shorter, low, longer, high) in [
+            (
+                "lease-retry-period",
+                self.lease_retry_period,
+                "lease-renew-deadline",
+                self.lease_renew_deadline,
+            ),
+            (
+                "lease-renew-deadline",
+                self.lease_renew_deadline,
+                "lease-duration",
+                self.lease_duration,
+            ),
+        ] {
+            if low >= high {
+                return refuse(format!("--{shorter} must be shorter than --{longer}"));
+            }
+        }
+        if self.lease_duration < Duration::from_secs(1) {
+            return refuse(
+                "--lease-duration must be at least 1s: a Lease counts seconds".to_owned(),
+            );
+        }
+        if self.backoff_cap < self.backoff_base {
+            return refuse("--backoff-cap must not be shorter than --backoff-base".to_owned());
+        }
+        if let Some(endpoint) = self.otlp_endpoint()
+            && !endpoint.starts_with("http://")
+        {
+            return refuse(format!(
+                "--otlp-endpoint must start with http://, not \"{endpoint}\": traces are sent without TLS, \
+                 so let a collector next to the operator encrypt them"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The namespaces to serve, sorted, each once. Empty means all.
+    pub fn namespaces(&self) -> Vec<String> {
+        let mut names: Vec<_> = self
+            .namespace
+            .iter()
+            .filter(|n| !n.is_empty())
+            .cloned()
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The name of the lease of an operator, such as `pytorch-operator`.
+    pub fn leader_election_id(&self, operator: &str) -> String {
+        match self.leader_election_id.as_deref() {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => format!("{operator}.trainyard.dev"),
+        }
+    }
+
+    /// The namespace of the lease: as told, else the pod's own, else `default`.
+    pub fn leader_election_namespace(&self) -> String {
+        let told = self.leader_election_namespace.clone();
+        told.or_else(|| std::fs::read_to_string(NAMESPACE_FILE).ok())
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "default".to_owned())
+    }
+
+    /// The seed of all jitter: as told, else from the clock, so that replicas differ.
+    pub fn jitter_seed(&self) -> u64 {
+        self.jitter_seed.unwrap_or_else(|| {
+            let since = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            since.as_secs().rotate_left(32) ^ u64::from(since.subsec_nanos())
+        })
+    }
+
+    /// The log directives: `--log-filter`, else what `--zap-log-level` means, else `info`.
+    pub fn log_filter(&self) -> &str {
+        match self.log_filter.as_deref() {
+            Some(filter) if !filter.is_empty() => filter,
+            _ => self.inert.zap_level().unwrap_or("info"),
+        }
+    }
+
+    /// The shape of a log line: `--log-format`, else what `--zap-encoder` means, else JSON.
+    pub fn log_format(&self) -> LogFormat {
+        self.log_format
+            .or_else(|| self.inert.zap_format())
+            .unwrap_or_default()
+    }
+
+    /// The collector that traces go to, if any.
+    pub fn otlp_endpoint(&self) -> Option<&str> {
+        self.otlp_endpoint
+            .as_deref()
+            .filter(|endpoint| !endpoint.is_empty())
+    }
+
+    /// The cluster's DNS domain, if it was told.
+    pub fn cluster_domain(&self) -> Option<&str> {
+        self.cluster_domain
+            .as_deref()
+            .filter(|domain| !domain.is_empty())
+    }
+
+    /// The arguments that were given but mean nothing here, to be said once at start.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        self.inert.given()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! Go's spelling of flags, turned into ours.
+
+use std::ffi::OsString;
+
+/// Turns single-dash long flags (`-namespace=x`) into double-dash ones, before clap parses.
+///
+/// Go's flag package knows no short flags and takes one dash or two. The first argument is the
+/// program's name and stays; `-h`, `-V`, negative numbers and everything after `--` stay as well.
+pub fn normalise_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut literal = false;
+    args.enumerate()
+        .map(|(position, arg)| {
+            literal = literal || arg == "--";
+            if position == 0 || literal {
+                arg
+            } else {
+                double_dash(arg)
+            }
+        })
+        .collect()
+}
+
+fn double_dash(arg: OsString) -> OsString {
+    match arg.as_encoded_bytes() {
+        [b'-', first, _, ..] if first.is_ascii_alphabetic() => {
+            let mut longer = OsString::from("-");
+            longer.push(arg);
+            longer
+        }
+        _ => arg,
+    }
+}

@@ -1,0 +1,116 @@
+//! Parsers of single values, as the Go tools of this field write them.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// Nowhere.
+    Off,
+    /// On every address of the machine, at this port.
+    Any(u16),
+    /// On one address, as `host:port`; the host may be a name.
+    At(String),
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() || text == "0" {
+            return Ok(Self::Off);
+        }
+        let wrong = || format!("\"{text}\" is neither host:port nor :port nor 0");
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let port: u16 = port.parse().map_err(|_| wrong())?;
+        // A bare IPv6 address has colons of its own; without brackets its end would be taken for a port.
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            return Err(format!(
+                "the IPv6 address in \"{text}\" must be in brackets"
+            ));
+        }
+        Ok(if host.is_empty() {
+            Self::Any(port)
+        } else {
+            Self::At(text.to_owned())
+        })
+    }
+}
+
+/// A duration in Go's notation: numbers with units, such as `1m30s`, `500ms`, `1.5h`, or a plain `0`.
+///
+/// # Errors
+/// Says what the text should look like.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is not a duration such as 500ms, 15s, 1m30s or 1h");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.is_empty() {
+        return Err(wrong());
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+/// A truth value in any of the spellings that Go's flag package takes.
+pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither true nor false")),
+    }
+}
+
+/// A namespace, or nothing: an empty value means all namespaces.
+pub(super) fn parse_namespace(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let legal = name.len() <= 63
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if legal {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("\"{name}\" is not the name of a namespace"))
+    }
+}
+
+/// A gang scheduler's name; "none" in any case is the same as nothing.
+// clap asks for a Result.
+#[expect(clippy::unnecessary_wraps)]
+pub(super) fn parse_gang(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    Ok(if name.eq_ignore_ascii_case("none") {
+        String::new()
+    } else {
+        name.to_owned()
+    })
+}
