@@ -2,6 +2,11 @@
 // certificates, users, the flags of the control plane.
 package base
 
+import (
+	"net/http"
+	"time"
+)
+
 // Gates switches on native gang scheduling: Workload and PodGroup objects and
 // the scheduler that admits a group whole.
 const Gates = "--feature-gates=GenericWorkload=true"
@@ -43,6 +48,18 @@ func EtcdArgs(dir, client, peer string, fsync bool) []string {
 		args = append(args, "--unsafe-no-fsync")
 	}
 	return args
+}
+
+// EtcdReady says whether the etcd at the URL has a leader.
+func EtcdReady(url string) bool {
+	client := http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
+	res, err := client.Get(url + "/health")
+	if err != nil {
+		return false
+	}
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
 }
 
 // APIServerArgs are the flags that do not depend on the mode. The files in

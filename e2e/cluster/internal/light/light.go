@@ -287,6 +287,12 @@ func (l *instance) up(ctx context.Context) error {
 		os.Remove(dir + "/audit.log")
 		args = append(args, base.AuditArgs(pki+"/audit-policy.json", dir+"/audit.log")...)
 	}
+	// An API server that finds no etcd tries again a second later.
+	if err := l.until(ctx, "etcd to be ready", func() bool {
+		return base.EtcdReady(etcd)
+	}); err != nil {
+		return err
+	}
 	if err := l.run(args...); err != nil {
 		return err
 	}
@@ -319,7 +325,7 @@ func (l *instance) up(ctx context.Context) error {
 
 func (l *instance) until(ctx context.Context, what string, ok func() bool) error {
 	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(25 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
