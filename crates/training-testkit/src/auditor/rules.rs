@@ -1,0 +1,235 @@
+//! The invariants of a job's status, from one event to the next.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use crate::job::is_true;
+
+/// The longest message of a condition. Units: bytes.
+const MESSAGE: usize = 1024;
+
+/// What is wrong with a job as it is now, and with how it became so. `before` is the same object
+/// (by uid) at the event before.
+pub(super) fn job(before: Option<&Value>, now: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    conditions(before, now, &mut wrong);
+    for (a, b) in [
+        ("Succeeded", "Failed"),
+        ("Running", "Restarting"),
+        ("Running", "Suspended"),
+        ("Running", "Succeeded"),
+        ("Running", "Failed"),
+    ] {
+        if is_true(now, a) && is_true(now, b) {
+            let id = if a == "Succeeded" { "I-12" } else { "I-13" };
+            wrong.push(format!("{id}: {a} and {b} are both True"));
+        }
+    }
+    times(before, now, &mut wrong);
+    wrong
+}
+
+fn by_type(job: &Value) -> BTreeMap<&str, &Value> {
+    let list = job["status"]["conditions"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    list.iter()
+        .filter_map(|c| Some((c["type"].as_str()?, c)))
+        .collect()
+}
+
+fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
+    let old = before.map(by_type).unwrap_or_default();
+    let new = by_type(now);
+    let listed = now["status"]["conditions"].as_array().map_or(0, Vec::len);
+    if listed != new.len() {
+        wrong.push("I-14: a condition type is listed twice".to_owned());
+    }
+    for (kind, condition) in &new {
+        let reason = condition["reason"].as_str().unwrap_or_default();
+        let message = condition["message"].as_str().unwrap_or_default();
+        let camel = reason.starts_with(|c: char| c.is_ascii_uppercase())
+            && reason.chars().all(|c| c.is_ascii_alphanumeric());
+        if !camel {
+            wrong.push(format!("I-14: {kind} has the reason {reason:?}"));
+        }
+        if message.is_empty() || message.len() > MESSAGE {
+            wrong.push(format!(
+                "I-14: the message of {kind} has {} bytes",
+                message.len()
+            ));
+        }
+        if let Some(was) = old.get(kind) {
+            let flipped = was["status"] != condition["status"];
+            let moved = was["lastTransitionTime"] != condition["lastTransitionTime"];
+            // Times have whole seconds: a flip within the second of the last one moves nothing.
+            let must_move = flipped && !recently_flipped(was, condition);
+            if moved && !flipped || must_move && !moved {
+                wrong.push(format!(
+                    "I-14: {kind} flipped: {flipped}, its time moved: {moved}"
+                ));
+            }
+        }
+    }
+    for terminal in ["Succeeded", "Failed"] {
+        let was = old.get(terminal).is_some_and(|c| c["status"] == "True");
+        if was && !is_true(now, terminal) {
+            wrong.push(format!("I-12: {terminal} was True and is no longer"));
+        }
+    }
+}
+
+/// Whether the last transition is so young that the next one may fall into the same second.
+fn recently_flipped(was: &Value, now: &Value) -> bool {
+    let age = time(&was["lastTransitionTime"])
+        .or_else(|| time(&now["lastTransitionTime"]))
+        .map(|at| Timestamp::now().duration_since(at).as_secs());
+    age.is_some_and(|seconds| seconds <= 2)
+}
+
+fn times(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
+    let status = &now["status"];
+    let finished = is_true(now, "Succeeded") || is_true(now, "Failed");
+    if finished == status["completionTime"].is_null() {
+        let is = &status["completionTime"];
+        wrong.push(format!(
+            "I-17: finished is {finished}, and completionTime is {is}"
+        ));
+    }
+    if let (Some(start), Some(end)) = (time(&status["startTime"]), time(&status["completionTime"]))
+        && end < start
+    {
+        wrong.push(format!(
+            "I-17: completed at {end}, before it was started at {start}"
+        ));
+    }
+    let Some(before) = before else { return };
+    let was = &before["status"];
+    if !was["completionTime"].is_null() && was["completionTime"] != status["completionTime"] {
+        wrong.push("I-17: completionTime changed".to_owned());
+    }
+    // A new activation begins where a suspension ends.
+    let resumed = is_true(before, "Suspended") && !is_true(now, "Suspended");
+    if !was["startTime"].is_null() && was["startTime"] != status["startTime"] && !resumed {
+        wrong.push(format!(
+            "I-17: startTime changed to {}",
+            status["startTime"]
+        ));
+    }
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const OLD: &str = "2020-01-01T00:00:00Z";
+    const NEW: &str = "2020-01-01T00:01:00Z";
+
+    fn with(conditions: &[(&str, &str, &str)], times: &Value) -> Value {
+        let list: Vec<Value> = conditions
+            .iter()
+            .map(|(kind, status, at)| {
+                json!({
+                    "type": kind, "status": status, "lastTransitionTime": at,
+                    "reason": "SomeReason", "message": "m",
+                })
+            })
+            .collect();
+        let mut status = times.clone();
+        status["conditions"] = json!(list);
+        json!({ "status": status })
+    }
+
+    #[test]
+    fn an_ordinary_life_breaks_nothing() {
+        let mut life = vec![
+            with(&[("Created", "True", OLD)], &json!({"startTime": OLD})),
+            with(
+                &[("Created", "True", OLD), ("Running", "True", OLD)],
+                &json!({"startTime": OLD}),
+            ),
+        ];
+        life.push(with(
+            &[
+                ("Created", "True", OLD),
+                ("Running", "False", NEW),
+                ("Succeeded", "True", NEW),
+            ],
+            &json!({"startTime": OLD, "completionTime": NEW}),
+        ));
+        assert_eq!(job(None, &life[0]), Vec::<String>::new());
+        for pair in life.windows(2) {
+            assert_eq!(job(Some(&pair[0]), &pair[1]), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn each_broken_invariant_is_told_by_its_id() {
+        let done = json!({"startTime": OLD, "completionTime": NEW});
+        let succeeded = with(&[("Succeeded", "True", OLD)], &done);
+        let started = |at: &str| with(&[("Created", "True", OLD)], &json!({"startTime": at}));
+        for (before, now, id) in [
+            (
+                Some(&succeeded),
+                with(&[("Succeeded", "False", NEW)], &json!({})),
+                "I-12",
+            ),
+            (
+                None,
+                with(
+                    &[("Succeeded", "True", OLD), ("Failed", "True", OLD)],
+                    &done,
+                ),
+                "I-12",
+            ),
+            (
+                None,
+                with(
+                    &[("Running", "True", OLD), ("Restarting", "True", OLD)],
+                    &json!({}),
+                ),
+                "I-13",
+            ),
+            (
+                Some(&succeeded),
+                with(&[("Succeeded", "True", NEW)], &done),
+                "I-14",
+            ),
+            (
+                None,
+                with(
+                    &[("Created", "True", OLD), ("Created", "True", OLD)],
+                    &json!({}),
+                ),
+                "I-14",
+            ),
+            (
+                None,
+                with(&[("Succeeded", "True", OLD)], &json!({})),
+                "I-17",
+            ),
+            (Some(&started(OLD)), started(NEW), "I-17"),
+            (
+                None,
+                with(
+                    &[("Failed", "True", OLD)],
+                    &json!({"startTime": NEW, "completionTime": OLD}),
+                ),
+                "I-17",
+            ),
+        ] {
+            let wrong = job(before, &now);
+            assert!(
+                wrong.iter().any(|w| w.starts_with(id)),
+                "{id}: {wrong:?} for {now}"
+            );
+        }
+    }
+}

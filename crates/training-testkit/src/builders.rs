@@ -1,0 +1,155 @@
+//! Manifests of jobs as plain JSON.
+
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Map, Value, json};
+
+/// The resource of `PyTorchJob`, for untyped clients.
+pub fn pytorch_jobs() -> ApiResource {
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("kubeflow.org", "v1", "PyTorchJob"),
+        "pytorchjobs",
+    )
+}
+
+/// A `PyTorchJob` without replicas.
+pub fn pytorch_job(name: &str) -> Job {
+    Job::new("PyTorchJob", name, "pytorchReplicaSpecs", "pytorch")
+}
+
+/// A job under construction.
+///
+/// ```
+/// use training_testkit::builders::pytorch_job;
+/// let job = pytorch_job("pt").master().workers(2).run_policy("backoffLimit", 3).build();
+/// assert_eq!(job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 2);
+/// assert_eq!(job["spec"]["runPolicy"]["backoffLimit"], 3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Job {
+    object: Value,
+    replica_map: &'static str,
+    container: &'static str,
+}
+
+impl Job {
+    fn new(kind: &str, name: &str, replica_map: &'static str, container: &'static str) -> Self {
+        let object = json!({
+            "apiVersion": "kubeflow.org/v1",
+            "kind": kind,
+            "metadata": { "name": name },
+            "spec": { replica_map: {} },
+        });
+        Self {
+            object,
+            replica_map,
+            container,
+        }
+    }
+
+    /// Adds one `Master` with restart policy `OnFailure`.
+    #[must_use]
+    pub fn master(self) -> Self {
+        self.role("Master", 1)
+    }
+
+    /// Adds `count` `Worker` replicas with restart policy `OnFailure`.
+    #[must_use]
+    pub fn workers(self, count: u32) -> Self {
+        self.role("Worker", count)
+    }
+
+    /// Adds a role with one container under the kind's default name.
+    #[must_use]
+    pub fn role(self, role: &str, replicas: u32) -> Self {
+        let spec = json!({
+            "replicas": replicas,
+            "restartPolicy": "OnFailure",
+            "template": { "spec": { "containers": [
+                // Never pulled: in these tests nothing runs a container.
+                { "name": self.container, "image": "trainyard.test/train:1" },
+            ]}},
+        });
+        let path = format!("/spec/{}/{role}", self.replica_map);
+        self.set(&path, spec)
+    }
+
+    /// Sets the restart policy of one role.
+    #[must_use]
+    pub fn restart_policy(self, role: &str, policy: &str) -> Self {
+        let path = format!("/spec/{}/{role}/restartPolicy", self.replica_map);
+        self.set(&path, policy)
+    }
+
+    /// Sets a field of `runPolicy`.
+    #[must_use]
+    pub fn run_policy(self, field: &str, value: impl Into<Value>) -> Self {
+        self.set(&format!("/spec/runPolicy/{field}"), value)
+    }
+
+    /// Sets an annotation of the job.
+    #[must_use]
+    pub fn annotation(self, key: &str, value: &str) -> Self {
+        // "/" in a key is "~1" in a pointer.
+        self.set(
+            &format!("/metadata/annotations/{}", key.replace('/', "~1")),
+            value,
+        )
+    }
+
+    /// Sets anything, by JSON pointer; objects on the way are made.
+    ///
+    /// Elements of arrays can be replaced but not added.
+    #[must_use]
+    pub fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+        let mut at = &mut self.object;
+        for key in pointer.split('/').skip(1) {
+            let key = key.replace("~1", "/").replace("~0", "~");
+            if at.is_null() {
+                *at = Value::Object(Map::new());
+            }
+            at = match at {
+                Value::Array(elements) => {
+                    let index = key.parse::<usize>().unwrap_or(usize::MAX);
+                    match elements.get_mut(index) {
+                        Some(element) => element,
+                        None => return self,
+                    }
+                }
+                other => &mut other[key],
+            };
+        }
+        *at = value.into();
+        self
+    }
+
+    /// The manifest.
+    #[must_use]
+    pub fn build(self) -> Value {
+        self.object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_makes_objects_and_replaces_elements() {
+        let job = pytorch_job("a")
+            .workers(1)
+            .annotation("trainyard.dev/restart-scope", "Gang")
+            .set(
+                "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image",
+                "x",
+            )
+            .build();
+        assert_eq!(
+            job["metadata"]["annotations"]["trainyard.dev/restart-scope"],
+            "Gang"
+        );
+        assert_eq!(
+            job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"],
+            "x"
+        );
+    }
+}

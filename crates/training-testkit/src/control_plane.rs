@@ -1,0 +1,417 @@
+//! A real API server for the tests of one binary.
+//!
+//! It is the light mode of the local cluster: etcd and kube-apiserver as child processes on free
+//! ports of 127.0.0.1. They end when our end of a pipe closes, and the kernel closes it in whatever
+//! way this process ends. With `TRAINYARD_KUBECONFIG` set nothing is started and that cluster is
+//! used; [`Can`] tells what can't be tested there.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::audit::AuditLog;
+use crate::manifest;
+
+/// May do everything.
+pub const ADMIN: &str = "admin";
+/// May do everything, under another name, so that the audit log tells it from the test itself.
+pub const DRIVER: &str = "driver";
+/// The identity that the shipped manifests give to the `PyTorchJob` operator.
+pub const PYTORCH_OPERATOR: &str = "system:serviceaccount:trainyard-system:pytorch-operator";
+
+/// The cluster to use instead of starting one.
+const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
+/// The program of the light mode, for those who have built it elsewhere.
+const NODE_VARIABLE: &str = "TRAINYARD_NODE";
+
+/// How long a start may take. Two seconds is normal; a machine that builds beside the test is slow.
+const START: Duration = Duration::from_secs(180);
+/// After this the files that a test left behind are of no use to anybody.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// What to start.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Start kube-controller-manager: garbage collection, quotas, end of namespaces.
+    pub controller_manager: bool,
+    /// Write an audit log.
+    pub audit: bool,
+    /// Let etcd sync to disk.
+    pub fsync: bool,
+    /// Users beside [`ADMIN`], [`DRIVER`] and [`PYTORCH_OPERATOR`].
+    pub users: Vec<User>,
+}
+
+/// Somebody who may talk to the API server.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// The name that RBAC knows.
+    pub name: String,
+    /// The groups; those of a ServiceAccount come by themselves.
+    pub groups: Vec<String>,
+}
+
+/// What a control plane allows a test to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Can {
+    /// There is an audit log to read.
+    pub audit: bool,
+    /// Garbage collection, quotas and the end of namespaces happen.
+    pub controllers: bool,
+    /// Nobody else schedules and runs pods, so that the scripted kubelet may.
+    pub play_kubelet: bool,
+}
+
+/// A running API server.
+#[derive(Debug)]
+pub struct ControlPlane {
+    dir: PathBuf,
+    can: Can,
+    process: Option<Process>,
+    installed: OnceCell<()>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+impl ControlPlane {
+    /// The one that all tests of this binary share, with everything switched on and the manifests
+    /// of the `PyTorchJob` operator installed.
+    ///
+    /// It is never dropped; the closing pipe ends it together with this process.
+    pub async fn shared() -> Result<&'static Self> {
+        let shared = SHARED
+            .get_or_try_init(|| {
+                Self::start(Options {
+                    controller_manager: true,
+                    audit: true,
+                    ..Options::default()
+                })
+            })
+            .await?;
+        shared.install("pytorch-operator").await?;
+        Ok(shared)
+    }
+
+    /// Starts one and waits until it is ready.
+    pub async fn start(options: Options) -> Result<Self> {
+        // A second installation is refused, and is no mistake.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = scratch_directory()?;
+        if let Some(kubeconfig) = std::env::var_os(KUBECONFIG_VARIABLE) {
+            fs::copy(&kubeconfig, dir.join("kubeconfig"))
+                .with_context(|| format!("{KUBECONFIG_VARIABLE} is {}", kubeconfig.display()))?;
+            let can = Can {
+                audit: false,
+                controllers: true,
+                play_kubelet: false,
+            };
+            return Ok(Self {
+                dir,
+                can,
+                process: None,
+                installed: OnceCell::new(),
+            });
+        }
+        let can = Can {
+            audit: options.audit,
+            controllers: options.controller_manager,
+            play_kubelet: true,
+        };
+        let process = Some(spawn(&dir, &options).await?);
+        Ok(Self {
+            dir,
+            can,
+            process,
+            installed: OnceCell::new(),
+        })
+    }
+
+    /// What a test may do with it.
+    pub fn can(&self) -> Can {
+        self.can
+    }
+
+    /// A directory for files of tests; it goes with the control plane, or when it has become old.
+    pub fn scratch(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> Result<AuditLog> {
+        anyhow::ensure!(self.can.audit, "this control plane writes no audit log");
+        Ok(AuditLog::at(self.dir.join("audit.log")))
+    }
+
+    /// The kubeconfig file of a user.
+    ///
+    /// On a cluster that we did not start, a ServiceAccount gets a token from the token API, and
+    /// everybody else is whoever the given kubeconfig says.
+    pub async fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
+        let admin = self.dir.join("kubeconfig");
+        if user == ADMIN {
+            return Ok(admin);
+        }
+        let own = self.dir.join(format!("kubeconfig-{}", file_name(user)));
+        if self.process.is_some() {
+            anyhow::ensure!(
+                own.exists(),
+                "the control plane was started without the user {user}"
+            );
+            return Ok(own);
+        }
+        if !user.starts_with("system:serviceaccount:") {
+            return Ok(admin);
+        }
+        let token = self.token(user).await?;
+        let mut config = Kubeconfig::read_from(&admin)?;
+        for named in &mut config.auth_infos {
+            named.auth_info = Some(serde_json::from_value(
+                serde_json::json!({ "token": token }),
+            )?);
+        }
+        fs::write(&own, serde_json::to_vec(&config)?)?;
+        Ok(own)
+    }
+
+    /// The bearer token of a user.
+    pub async fn token(&self, user: &str) -> Result<String> {
+        if self.process.is_some() {
+            let path = self.dir.join(format!("token-{}", file_name(user)));
+            let token = fs::read_to_string(&path)
+                .with_context(|| format!("the control plane knows no user {user}"))?;
+            return Ok(token.trim().to_owned());
+        }
+        let mut parts = user.split(':').skip(2);
+        let (Some(namespace), Some(name)) = (parts.next(), parts.next()) else {
+            bail!("{user} is no ServiceAccount, so that a foreign cluster gives no token for it");
+        };
+        let accounts: Api<ServiceAccount> =
+            Api::namespaced(client_from(&self.dir.join("kubeconfig")).await?, namespace);
+        let spec = Some(TokenRequestSpec::default());
+        let request = TokenRequest {
+            spec,
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(name, &Default::default(), &request)
+            .await?;
+        answer
+            .status
+            .and_then(|status| status.token)
+            .context("a token request without an answer")
+    }
+
+    /// A client that acts as a user, for the calling test only: clients belong to the runtime that
+    /// made them, and every test has its own.
+    pub async fn client(&self, user: &str) -> Result<Client> {
+        client_from(&self.kubeconfig(user).await?).await
+    }
+
+    /// Installs what an operator ships, once: definitions, accounts, roles and policies.
+    ///
+    /// Workloads are left out, because the tests run the operator as a process of their own.
+    pub async fn install(&self, operator: &str) -> Result<()> {
+        self.installed
+            .get_or_try_init(|| async {
+                let client = self.client(ADMIN).await?;
+                let mut objects = Vec::new();
+                for file in manifest::files(&workspace().join("manifests").join(operator))? {
+                    objects.extend(manifest::documents(&file)?);
+                }
+                objects.retain(|object| object["kind"] != "Deployment");
+                manifest::apply(&client, objects).await
+            })
+            .await
+            .copied()
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            drop(process.stdin.take());
+            let end = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < end && !matches!(process.child.try_wait(), Ok(Some(_))) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // Without effect if it has ended, as it should.
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+        // A test that fails leaves the logs of its control plane behind.
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A client from a kubeconfig file, with neither retries nor timeouts of its own.
+pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
+    let mut config = config_from(kubeconfig).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+/// What a kubeconfig file says about reaching the API server.
+pub async fn config_from(kubeconfig: &Path) -> Result<Config> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+}
+
+/// The root of the workspace.
+pub fn workspace() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// The directory that cargo builds into, found from the running test, which is in
+/// `target/<profile>/deps`.
+pub fn target_directory() -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let target = test
+        .ancestors()
+        .nth(3)
+        .context("a test outside of a target directory")?;
+    Ok(target.to_owned())
+}
+
+/// Colons would end a path in a variable that lists several.
+fn file_name(user: &str) -> String {
+    user.replace([':', '/'], "_")
+}
+
+fn scratch_directory() -> Result<PathBuf> {
+    let all = target_directory()?.join("testkit");
+    fs::create_dir_all(&all)?;
+    sweep(&all);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    let dir = all.join(format!("{}-{number}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// Removes what earlier test processes left, unless somebody may still want to read it.
+fn sweep(all: &Path) {
+    let Ok(entries) = fs::read_dir(all) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_string_lossy()
+            .split('-')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let alive = Path::new("/proc").join(&process).exists();
+        let changed = entry
+            .metadata()
+            .and_then(|m| m.modified())
+            .unwrap_or(SystemTime::UNIX_EPOCH);
+        let old = changed.elapsed().is_ok_and(|age| age > STALE);
+        if old && !alive {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
+    let program = tokio::task::spawn_blocking(program).await??;
+    let mut command = Command::new(program);
+    command
+        .arg("light")
+        .arg("--dir")
+        .arg(dir)
+        .arg("--until-stdin-closes");
+    for (wanted, flag) in [
+        (options.controller_manager, "--controller-manager"),
+        (options.audit, "--audit"),
+        (options.fsync, "--fsync"),
+    ] {
+        if wanted {
+            command.arg(flag);
+        }
+    }
+    let operator = User {
+        name: PYTORCH_OPERATOR.to_owned(),
+        groups: Vec::new(),
+    };
+    for user in options.users.iter().chain([&operator]) {
+        let mut value = format!("{}={:032x}", user.name, fastrand::u128(..));
+        for group in &user.groups {
+            value.push(',');
+            value.push_str(group);
+        }
+        command.arg("--user").arg(value);
+    }
+    let log = fs::File::create(dir.join("light.log"))?;
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = command.spawn().context("can't start the control plane")?;
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take().context("a child without output")?;
+    // Made first, so that every error below ends the child too.
+    let mut process = Process { child, stdin };
+    let (ready, is_ready) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut ready = Some(ready);
+        // Reads on to the end: with the pipe closed a later line would kill the program.
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if line.starts_with("ready ")
+                && let Some(ready) = ready.take()
+            {
+                let _ = ready.send(());
+            }
+        }
+    });
+    let outcome = tokio::time::timeout(START, is_ready).await;
+    if !matches!(outcome, Ok(Ok(()))) {
+        let _ = process.child.kill();
+        let _ = process.child.wait();
+        let log = fs::read_to_string(dir.join("light.log")).unwrap_or_default();
+        bail!(
+            "the control plane did not become ready; {} says:\n{log}",
+            dir.display()
+        );
+    }
+    Ok(process)
+}
+
+/// Builds the program of the light mode if it is not there yet.
+fn program() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os(NODE_VARIABLE) {
+        return Ok(program.into());
+    }
+    let build = workspace().join("e2e/cluster/build");
+    let output = Command::new(&build)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("can't run {}", build.display()))?;
+    anyhow::ensure!(output.status.success(), "{} failed", build.display());
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text
+        .lines()
+        .last()
+        .context("the build names no program")?
+        .trim()
+        .into())
+}

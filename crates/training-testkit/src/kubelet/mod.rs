@@ -1,0 +1,438 @@
+//! Scheduler and kubelet from a script.
+//!
+//! Pods are bound as soon as they are seen. What becomes of them says the script, per role, index
+//! and incarnation, or the test itself, in bursts over all pods of a job ("lockstep"). Bound pods
+//! that are asked to go are finished as a kubelet does it: they stay in the API until it removes
+//! them.
+
+mod node;
+mod pod;
+mod status;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::future::join_all;
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Client, ResourceExt};
+use kube_runtime::watcher::{self, Event, watcher};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::task::{AbortHandle, JoinHandle};
+
+pub use pod::{Replica, SeenPod};
+pub use status::{State, now};
+
+use crate::wait::{HANG, Seen, eventually};
+use pod::SlimPod;
+
+/// What a step of a script does to the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Its status changes.
+    Become(State),
+    /// The object vanishes at once, as after a forced deletion.
+    Disappear,
+    /// Somebody deletes it in the ordinary way.
+    Delete,
+}
+
+/// One step of a pod's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How long after the step before it.
+    pub after: Duration,
+    /// What happens then.
+    pub act: Act,
+}
+
+impl Step {
+    /// A step some milliseconds after the one before.
+    pub fn after_ms(ms: u64, act: Act) -> Self {
+        Self {
+            after: Duration::from_millis(ms),
+            act,
+        }
+    }
+}
+
+/// The life of each pod, decided when it is first seen. No steps: it stays pending until the test
+/// says otherwise.
+pub type Script = Arc<dyn Fn(&Replica) -> Vec<Step> + Send + Sync>;
+
+/// Every pod waits for the test.
+pub fn lockstep() -> Script {
+    Arc::new(|_| Vec::new())
+}
+
+/// Every pod runs and then succeeds.
+pub fn run_and_succeed(run_ms: u64, succeed_ms: u64) -> Script {
+    Arc::new(move |_| {
+        vec![
+            Step::after_ms(run_ms, Act::Become(State::Running)),
+            Step::after_ms(succeed_ms, Act::Become(State::Succeeded)),
+        ]
+    })
+}
+
+/// A running player of scheduler and kubelet; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Kubelet {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    client: Client,
+    node: String,
+    script: Script,
+    pods: Mutex<BTreeMap<(String, String), Entry>>,
+    /// How many pods of a name have been seen.
+    incarnations: Mutex<HashMap<(String, String), u32>>,
+    finishes_deletes: AtomicBool,
+    finishing: Mutex<HashSet<String>>,
+    busy: AtomicUsize,
+    addresses: AtomicUsize,
+    errors: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("pods", &self.pods)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: SeenPod,
+    life: AbortHandle,
+}
+
+impl Kubelet {
+    /// Plays for the pods of these namespaces.
+    pub async fn start(client: Client, namespaces: &[&str], script: Script) -> Result<Self> {
+        let node = format!("scripted-{}", std::process::id());
+        node::register(&client, &node)
+            .await
+            .context("can't register the node")?;
+        let shared = Arc::new(Shared {
+            client: client.clone(),
+            node: node.clone(),
+            script,
+            pods: Mutex::default(),
+            incarnations: Mutex::default(),
+            finishes_deletes: AtomicBool::new(true),
+            finishing: Mutex::default(),
+            busy: AtomicUsize::new(0),
+            addresses: AtomicUsize::new(1),
+            errors: Mutex::default(),
+        });
+        let mut tasks = vec![tokio::spawn(node::heartbeats(client.clone(), node))];
+        for namespace in namespaces {
+            let api: Api<SlimPod> = Api::namespaced(client.clone(), namespace);
+            tasks.push(tokio::spawn(Arc::clone(&shared).watch(api)));
+        }
+        Ok(Self { shared, tasks })
+    }
+
+    /// The pods of a job as they are now, in the order of their names.
+    pub fn pods(&self, namespace: &str, job: &str) -> Vec<SeenPod> {
+        let pods = self.shared.pods.lock();
+        let pods = pods.values().map(|entry| &entry.pod);
+        pods.filter(|pod| pod.namespace == namespace && pod.replica.job == job)
+            .cloned()
+            .collect()
+    }
+
+    /// Waits until a job has exactly `count` pods that are bound and not on their way out.
+    pub async fn until_pods(
+        &self,
+        namespace: &str,
+        job: &str,
+        count: usize,
+    ) -> Result<Vec<SeenPod>> {
+        eventually(&format!("{count} pods of {job}"), HANG, async || {
+            let pods = self.pods(namespace, job);
+            let there = pods.iter().filter(|pod| pod.bound && !pod.deleting).count();
+            let whole = there == count && pods.len() == count;
+            Ok(if whole {
+                Seen::Yes(pods)
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await
+    }
+
+    /// All unfinished pods of a job start to run, in one burst. Returns their number.
+    pub async fn all_running(&self, namespace: &str, job: &str) -> Result<usize> {
+        self.all(namespace, job, &State::Running).await
+    }
+
+    /// All unfinished pods of a job succeed, in one burst. Returns their number.
+    pub async fn all_succeeded(&self, namespace: &str, job: &str) -> Result<usize> {
+        self.all(namespace, job, &State::Succeeded).await
+    }
+
+    async fn all(&self, namespace: &str, job: &str, state: &State) -> Result<usize> {
+        let pods = self.pods(namespace, job);
+        let open: Vec<_> = pods
+            .iter()
+            .filter(|pod| !pod.is_finished() && !pod.deleting)
+            .collect();
+        let burst = open
+            .iter()
+            .map(|pod| self.shared.become_state(pod, state, pod.restarts));
+        for outcome in join_all(burst).await {
+            outcome?;
+        }
+        Ok(open.len())
+    }
+
+    /// Puts one pod into a state.
+    pub async fn set(&self, namespace: &str, pod: &str, state: &State) -> Result<()> {
+        let pod = self.pod(namespace, pod)?;
+        self.shared.become_state(&pod, state, pod.restarts).await
+    }
+
+    /// The first container of a pod ends with a code, and the pod fails.
+    pub async fn fail(&self, namespace: &str, pod: &str, exit_code: i32) -> Result<()> {
+        let state = State::Failed {
+            exit_code,
+            message: String::new(),
+        };
+        self.set(namespace, pod, &state).await
+    }
+
+    /// The first container of a pod has been restarted in place, for the `restarts`-th time in all.
+    pub async fn restart_in_place(&self, namespace: &str, pod: &str, restarts: i32) -> Result<()> {
+        let pod = self.pod(namespace, pod)?;
+        self.shared
+            .become_state(&pod, &State::Running, restarts)
+            .await
+    }
+
+    /// The object of a pod vanishes at once.
+    pub async fn disappear(&self, namespace: &str, pod: &str) -> Result<()> {
+        let pod = self.pod(namespace, pod)?;
+        self.shared.remove(&pod, Some(0)).await
+    }
+
+    /// Whether bound pods that are asked to go are removed. Switched off they stay, as on a node
+    /// that does not answer.
+    pub fn finish_deletes(&self, finish: bool) {
+        self.shared.finishes_deletes.store(finish, Ordering::SeqCst);
+        if finish {
+            let pods: Vec<_> = self
+                .shared
+                .pods
+                .lock()
+                .values()
+                .map(|entry| entry.pod.clone())
+                .collect();
+            for pod in pods.into_iter().filter(|pod| pod.deleting) {
+                Arc::clone(&self.shared).finish(pod);
+            }
+        }
+    }
+
+    /// Whether no step of a script is due any more and no patch is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.shared.busy.load(Ordering::SeqCst) == 0
+    }
+
+    /// Fails if anything that the script wanted could not be done.
+    pub fn assert_no_errors(&self) -> Result<()> {
+        let errors = self.shared.errors.lock();
+        anyhow::ensure!(
+            errors.is_empty(),
+            "the scripted kubelet: {}",
+            errors.join("; ")
+        );
+        Ok(())
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Result<SeenPod> {
+        let pods = self.shared.pods.lock();
+        match pods.get(&(namespace.to_owned(), name.to_owned())) {
+            Some(entry) => Ok(entry.pod.clone()),
+            None => bail!("the scripted kubelet knows no pod {namespace}/{name}"),
+        }
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for entry in self.shared.pods.lock().values() {
+            entry.life.abort();
+        }
+    }
+}
+
+impl Shared {
+    async fn watch(self: Arc<Self>, api: Api<SlimPod>) {
+        let mut events = watcher(api, watcher::Config::default()).boxed();
+        loop {
+            match events.try_next().await {
+                Ok(Some(Event::Apply(pod) | Event::InitApply(pod))) => self.seen(&pod),
+                Ok(Some(Event::Delete(pod))) => self.gone(&pod),
+                Ok(Some(Event::Init | Event::InitDone)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    self.errors.lock().push(format!("watch: {error}"));
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn seen(self: &Arc<Self>, slim: &SlimPod) {
+        let key = (slim.namespace().unwrap_or_default(), slim.name_any());
+        let mut pods = self.pods.lock();
+        let mut pod = match pods.get(&key) {
+            Some(entry) if Some(&entry.pod.uid) == slim.metadata.uid.as_ref() => entry.pod.clone(),
+            _ => {
+                let mut incarnations = self.incarnations.lock();
+                let count = incarnations.entry(key.clone()).or_default();
+                let incarnation = *count;
+                *count += 1;
+                let number = self.addresses.fetch_add(1, Ordering::Relaxed);
+                SeenPod::new(slim, incarnation, number)
+            }
+        };
+        pod.update(slim);
+        if pod.deleting && pod.bound && self.finishes_deletes.load(Ordering::SeqCst) {
+            Arc::clone(self).finish(pod.clone());
+        }
+        match pods.get_mut(&key) {
+            Some(entry) if entry.pod.uid == pod.uid => entry.pod = pod,
+            other => {
+                if let Some(old) = other {
+                    old.life.abort();
+                }
+                let life = tokio::spawn(Arc::clone(self).live(pod.clone())).abort_handle();
+                pods.insert(key, Entry { pod, life });
+            }
+        }
+    }
+
+    fn gone(&self, slim: &SlimPod) {
+        let key = (slim.namespace().unwrap_or_default(), slim.name_any());
+        let mut pods = self.pods.lock();
+        let same = pods
+            .get(&key)
+            .is_some_and(|e| Some(&e.pod.uid) == slim.metadata.uid.as_ref());
+        if same && let Some(entry) = pods.remove(&key) {
+            entry.life.abort();
+        }
+    }
+
+    /// One pod's life: it is bound, and then the script's steps happen to it.
+    async fn live(self: Arc<Self>, pod: SeenPod) {
+        let _busy = Busy::new(Arc::clone(&self));
+        if !pod.bound
+            && let Err(error) = self.bind(&pod).await
+        {
+            self.note(&pod, &error);
+            return;
+        }
+        for step in (self.script)(&pod.replica) {
+            tokio::time::sleep(step.after).await;
+            let outcome = match &step.act {
+                Act::Become(state) => self.become_state(&pod, state, 0).await,
+                Act::Disappear => self.remove(&pod, Some(0)).await,
+                Act::Delete => self.remove(&pod, None).await,
+            };
+            if let Err(error) = outcome {
+                self.note(&pod, &error);
+                return;
+            }
+        }
+    }
+
+    fn note(&self, pod: &SeenPod, error: &anyhow::Error) {
+        // Someone else may have deleted the pod meanwhile; that is life, and not a mistake.
+        let passed = error.downcast_ref::<kube::Error>().is_some_and(
+            |e| matches!(e, kube::Error::Api(s) if s.is_not_found() || s.is_conflict()),
+        );
+        if !passed {
+            self.errors.lock().push(format!("{}: {error:#}", pod.name));
+        }
+    }
+
+    fn api(&self, pod: &SeenPod) -> Api<SlimPod> {
+        Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+
+    async fn bind(&self, pod: &SeenPod) -> Result<()> {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": { "name": pod.name, "uid": pod.uid },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": self.node },
+        });
+        let _: serde_json::Value = self
+            .api(pod)
+            .create_subresource("binding", &pod.name, &Default::default(), &binding)
+            .await?;
+        Ok(())
+    }
+
+    async fn become_state(&self, pod: &SeenPod, state: &State, restarts: i32) -> Result<()> {
+        let patch = Patch::Merge(status::patch(pod, state, restarts));
+        self.api(pod)
+            .patch_status(&pod.name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    async fn remove(&self, pod: &SeenPod, grace: Option<u32>) -> Result<()> {
+        let parameters = DeleteParams {
+            grace_period_seconds: grace,
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                ..Preconditions::default()
+            }),
+            ..DeleteParams::default()
+        };
+        self.api(pod).delete(&pod.name, &parameters).await?;
+        Ok(())
+    }
+
+    /// Removes a pod whose containers have been told to end, once.
+    fn finish(self: Arc<Self>, pod: SeenPod) {
+        if !self.finishing.lock().insert(pod.uid.clone()) {
+            return;
+        }
+        tokio::spawn(async move {
+            let _busy = Busy::new(Arc::clone(&self));
+            if let Err(error) = self.remove(&pod, Some(0)).await {
+                self.note(&pod, &error);
+            }
+        });
+    }
+}
+
+/// Counts as work while it lives, however its task ends.
+struct Busy(Arc<Shared>);
+
+impl Busy {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.busy.fetch_add(1, Ordering::SeqCst);
+        Self(shared)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,66 @@
+//! The node that the scripted pods are bound to.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use super::status::condition;
+
+/// A third of the time after which the node controller takes a node for lost.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Registers a ready node. Pods that are bound to a node that nobody knows are collected by the
+/// pod garbage collector.
+pub(super) async fn register(client: &Client, name: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = serde_json::from_value(json!({
+        "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
+    }))?;
+    match nodes.create(&PostParams::default(), &node).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        outcome => {
+            outcome?;
+        }
+    }
+    let status = json!({ "status": {
+        "conditions": [condition("Ready", "True", Some("KubeletReady"))],
+        "capacity": { "cpu": "1000", "memory": "1000Gi", "pods": "100000" },
+        "allocatable": { "cpu": "1000", "memory": "1000Gi", "pods": "100000" },
+    }});
+    nodes
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(&status))
+        .await?;
+    beat(client, name).await
+}
+
+/// Says from time to time that the node is alive, for ever.
+pub(super) async fn heartbeats(client: Client, name: String) {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        // The next one makes up for one that fails.
+        let _ = beat(&client, &name).await;
+    }
+}
+
+async fn beat(client: &Client, name: &str) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": name },
+        "spec": {
+            "holderIdentity": name, "leaseDurationSeconds": 40,
+            "renewTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+        },
+    });
+    let parameters = PatchParams::apply("scripted-kubelet").force();
+    leases
+        .patch(name, &parameters, &Patch::Apply(&lease))
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! What the scripted kubelet knows of a pod.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt as _};
+use serde::Deserialize;
+
+use crate::{JOB_NAME, REPLICA_INDEX, REPLICA_TYPE};
+
+/// The few fields of a pod that are read here.
+#[derive(Resource, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub(super) struct SlimPod {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: SlimSpec,
+    #[serde(default)]
+    status: SlimStatus,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimSpec {
+    node_name: String,
+    containers: Vec<SlimContainer>,
+    init_containers: Vec<SlimContainer>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimContainer {
+    name: String,
+    image: String,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimStatus {
+    phase: String,
+    container_statuses: Vec<SlimContainerStatus>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimContainerStatus {
+    restart_count: i32,
+}
+
+/// Whose turn it is: what a script decides by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replica {
+    /// The job's name; empty for a pod of somebody else.
+    pub job: String,
+    /// The role as in the label, in lower case.
+    pub role: String,
+    /// The index within the role.
+    pub index: u32,
+    /// How many pods of this name there were before.
+    pub incarnation: u32,
+}
+
+/// A pod as the scripted kubelet sees it.
+#[derive(Clone, Debug)]
+pub struct SeenPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// What it is of which job.
+    pub replica: Replica,
+    /// `Pending`, `Running`, `Succeeded` or `Failed`.
+    pub phase: String,
+    /// Whether it has a node.
+    pub bound: bool,
+    /// Whether it is asked to go.
+    pub deleting: bool,
+    /// In-place restarts of its first container.
+    pub restarts: i32,
+    pub(super) address: String,
+    pub(super) containers: Vec<(String, String)>,
+    pub(super) init_containers: Vec<(String, String)>,
+}
+
+impl SeenPod {
+    pub(super) fn new(slim: &SlimPod, incarnation: u32, number: usize) -> Self {
+        let label = |key: &str| slim.labels().get(key).cloned().unwrap_or_default();
+        let named = |containers: &[SlimContainer]| {
+            containers
+                .iter()
+                .map(|c| (c.name.clone(), c.image.clone()))
+                .collect()
+        };
+        Self {
+            namespace: slim.namespace().unwrap_or_default(),
+            name: slim.name_any(),
+            uid: slim.uid().unwrap_or_default(),
+            replica: Replica {
+                job: label(JOB_NAME),
+                role: label(REPLICA_TYPE),
+                index: label(REPLICA_INDEX).parse().unwrap_or_default(),
+                incarnation,
+            },
+            phase: String::new(),
+            bound: false,
+            deleting: false,
+            restarts: 0,
+            // Nobody connects to it; it only has to be an address.
+            address: format!("10.128.{}.{}", number / 250 % 250, number % 250 + 1),
+            containers: named(&slim.spec.containers),
+            init_containers: named(&slim.spec.init_containers),
+        }
+    }
+
+    pub(super) fn update(&mut self, slim: &SlimPod) {
+        self.phase.clone_from(&slim.status.phase);
+        self.bound = !slim.spec.node_name.is_empty();
+        self.deleting = slim.metadata.deletion_timestamp.is_some();
+        self.restarts = slim
+            .status
+            .container_statuses
+            .first()
+            .map_or(0, |c| c.restart_count);
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+}

@@ -1,0 +1,67 @@
+//! A namespace of its own for every test.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Namespace as Object;
+use kube::Client;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::json;
+
+use crate::control_plane::{ADMIN, ControlPlane, client_from};
+
+/// A namespace that is asked to go when the test ends, however it ends.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Its name: the prefix, the process and a number.
+    pub name: String,
+    kubeconfig: PathBuf,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Namespace {
+    /// Creates one whose name starts with a prefix.
+    pub async fn create(control_plane: &ControlPlane, prefix: &str) -> Result<Self> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{}-{number}", std::process::id());
+        let kubeconfig = control_plane.kubeconfig(ADMIN).await?;
+        let client = client_from(&kubeconfig).await?;
+        let object = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
+        Api::<Object>::all(client)
+            .create(&PostParams::default(), &object)
+            .await?;
+        Ok(Self { name, kubeconfig })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let (name, kubeconfig) = (self.name.clone(), self.kubeconfig.clone());
+        // The test's runtime may be at its end, and a destructor can't wait in it; hence a thread
+        // with a runtime of its own. Whatever goes wrong here is no failure of the test.
+        let thread = std::thread::spawn(move || {
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+            else {
+                return;
+            };
+            runtime.block_on(async move {
+                let _ =
+                    tokio::time::timeout(Duration::from_secs(5), delete(&kubeconfig, &name)).await;
+            });
+        });
+        let _ = thread.join();
+    }
+}
+
+async fn delete(kubeconfig: &std::path::Path, name: &str) -> Result<()> {
+    let client: Client = client_from(kubeconfig).await?;
+    Api::<Object>::all(client)
+        .delete(name, &DeleteParams::background())
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! The operator as a process of its own, which can be killed.
+
+use std::fs::{self, OpenOptions};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::control_plane::target_directory;
+use crate::wait::{HANG, Seen, eventually};
+
+/// Where the operators are that shall be tested, instead of the target directory.
+const BINARIES_VARIABLE: &str = "TRAINYARD_OPERATOR_BIN_DIR";
+
+/// How to start an operator.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary's name.
+    pub binary: String,
+    /// Who it is and where its API server is.
+    pub kubeconfig: PathBuf,
+    /// The namespace that it serves; all of them when empty.
+    pub namespace: String,
+    /// Further flags.
+    pub flags: Vec<String>,
+    /// The file that its output goes to; a restart appends.
+    pub log: PathBuf,
+}
+
+impl Options {
+    /// An operator without election, with backoff short enough for tests.
+    pub fn new(binary: &str, kubeconfig: &Path, namespace: &str, log: &Path) -> Self {
+        let flags = [
+            "--leader-elect=false",
+            "--backoff-base=50ms",
+            "--backoff-cap=1s",
+        ];
+        Self {
+            binary: binary.to_owned(),
+            kubeconfig: kubeconfig.to_owned(),
+            namespace: namespace.to_owned(),
+            flags: flags.map(str::to_owned).to_vec(),
+            log: log.to_owned(),
+        }
+    }
+
+    /// Sets a flag, in place of an earlier setting of the same flag.
+    #[must_use]
+    pub fn flag(mut self, name: &str, value: &str) -> Self {
+        let start = format!("--{name}=");
+        self.flags.retain(|flag| !flag.starts_with(&start));
+        self.flags.push(format!("{start}{value}"));
+        self
+    }
+}
+
+/// A running operator; it ends when this is dropped.
+#[derive(Debug)]
+pub struct OperatorProcess {
+    options: Options,
+    child: Child,
+    health: SocketAddr,
+    metrics: SocketAddr,
+    starts: usize,
+}
+
+impl OperatorProcess {
+    /// Starts it and waits until `/readyz` answers 200.
+    pub async fn start(options: Options) -> Result<Self> {
+        let operator = Self::spawn(options)?;
+        operator.ready().await
+    }
+
+    /// Starts it and does not wait: for operators that are not expected to become ready.
+    ///
+    /// Call it on the thread of the test: where possible the kernel is asked to kill the operator
+    /// when the thread that started it ends, so that a killed test leaves nothing running.
+    pub fn spawn(options: Options) -> Result<Self> {
+        let (health, metrics) = (free_address()?, free_address()?);
+        let child = launch(&options, health, metrics)?;
+        Ok(Self {
+            options,
+            child,
+            health,
+            metrics,
+            starts: 1,
+        })
+    }
+
+    async fn ready(mut self) -> Result<Self> {
+        self.until_ready().await?;
+        Ok(self)
+    }
+
+    /// Waits until `/readyz` answers 200.
+    ///
+    /// # Errors
+    /// When the process ends meanwhile, or the hang limit passes; with the end of its log.
+    pub async fn until_ready(&mut self) -> Result<()> {
+        let health = self.health;
+        let child = &mut self.child;
+        let outcome = eventually("/readyz to be 200", HANG, async || {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Seen::Yes(Some(status)));
+            }
+            let (code, body) = get(health, "/readyz").await?;
+            Ok(if code == 200 {
+                Seen::Yes(None)
+            } else {
+                Seen::NotYet(format!("{code} {body}"))
+            })
+        })
+        .await;
+        match outcome {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => bail!("the operator ended with {status}:\n{}", self.log_tail()),
+            Err(error) => bail!("{error}; its log ends:\n{}", self.log_tail()),
+        }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How often it was started.
+    pub fn starts(&self) -> usize {
+        self.starts
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub fn kill9(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM; returns how it ended, or fails if it has not ended after `limit`.
+    pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            anyhow::ensure!(
+                Instant::now() < end,
+                "still running {limit:?} after SIGTERM"
+            );
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// SIGSTOP: the process stands still and holds what it holds.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT: the process goes on as if no time had passed.
+    pub fn thaw(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("a process without an id")?, signal)?;
+        Ok(())
+    }
+
+    /// Starts it again with the same options, after it has ended, and does not wait until it is
+    /// ready.
+    pub fn respawn(&mut self) -> Result<()> {
+        anyhow::ensure!(self.has_ended()?, "respawn of a running operator");
+        (self.health, self.metrics) = (free_address()?, free_address()?);
+        self.child = launch(&self.options, self.health, self.metrics)?;
+        self.starts += 1;
+        Ok(())
+    }
+
+    /// Starts it again with the same options, after it has ended, and waits until it is ready.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.respawn()?;
+        self.until_ready().await
+    }
+
+    /// Whether the process has ended by itself.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// The status and body of a path of the probe port.
+    pub async fn probe(&self, path: &str) -> Result<(u16, String)> {
+        get(self.health, path).await
+    }
+
+    /// The text of `/metrics`.
+    pub async fn metrics(&self) -> Result<String> {
+        Ok(get(self.metrics, "/metrics").await?.1)
+    }
+
+    /// Resident memory. Units: bytes, now and at the highest so far.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace()
+                .next()?
+                .parse::<u64>()
+                .ok()
+                .map(|kib| kib * 1024)
+        };
+        field("VmRSS:")
+            .zip(field("VmHWM:"))
+            .context("no memory figures of the process")
+    }
+
+    /// Everything that it has written so far, over all its starts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.options.log).unwrap_or_default()
+    }
+
+    /// Fails if any start of it panicked.
+    pub fn assert_no_panic(&self) -> Result<()> {
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains("panicked at"));
+        anyhow::ensure!(
+            line.is_none(),
+            "the operator panicked: {}",
+            line.unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for OperatorProcess {
+    fn drop(&mut self) {
+        // A frozen process is killed too; one that has ended is left as it is.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The path of an operator's binary: from the directory that `TRAINYARD_OPERATOR_BIN_DIR` names,
+/// else the newest of the release and the debug build.
+pub fn find(binary: &str) -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os(BINARIES_VARIABLE) {
+        let path = Path::new(&dir).join(binary);
+        anyhow::ensure!(path.exists(), "{BINARIES_VARIABLE} has no {binary}");
+        return Ok(path);
+    }
+    let target = target_directory()?;
+    ["release", "debug"]
+        .into_iter()
+        .map(|profile| target.join(profile).join(binary))
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .max()
+        .map(|(_, path)| path)
+        .with_context(|| {
+            format!(
+                "no {binary} in {}; build it with: cargo build -p {binary}",
+                target.display()
+            )
+        })
+}
+
+fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<Child> {
+    let binary = find(&options.binary)?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&options.log)?;
+    // setpriv replaces itself by the operator, so that the process id is the operator's.
+    let setpriv = Path::new("/usr/bin/setpriv");
+    let mut command = if setpriv.exists() {
+        let mut command = Command::new(setpriv);
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&binary);
+        command
+    } else {
+        Command::new(&binary)
+    };
+    command.arg(format!("--kubeconfig={}", options.kubeconfig.display()));
+    command.arg(format!("--health-probe-bind-address={health}"));
+    command.arg(format!("--metrics-bind-address={metrics}"));
+    if !options.namespace.is_empty() {
+        command.arg(format!("--namespace={}", options.namespace));
+    }
+    command.args(&options.flags);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    command
+        .spawn()
+        .with_context(|| format!("can't start {}", binary.display()))
+}
+
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+/// One HTTP/1.0 request, which needs no client: the answer ends with the connection.
+async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        anyhow::Ok(answer)
+    };
+    let answer = timeout(Duration::from_secs(5), ask)
+        .await
+        .context("no answer in 5 s")??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("half an answer")?;
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Ok((code.context("an answer without a status")?, body.to_owned()))
+}

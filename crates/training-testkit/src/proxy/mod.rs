@@ -1,0 +1,404 @@
+//! The operator's only way to the API server, for tests that break it.
+//!
+//! Plain HTTP/1.1 on one side, TLS on the other. The caller's credentials are passed through, so
+//! that what the operator may do is decided by the API server and its roles. Every request is
+//! understood ([`Call`]), recorded, and passed on unless a [`Rule`] applies to it.
+
+mod class;
+mod rule;
+mod socket;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING,
+};
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::rt::TokioExecutor;
+use kube::client::ConfigExt as _;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+pub use class::Call;
+pub use rule::{Action, Answer, Applied, Effect, Gate, Rule};
+use socket::Socket;
+use stream::{Body, Broken, Framing};
+
+use crate::control_plane::config_from;
+use crate::wait::{HANG, Seen, eventually};
+
+/// A request that went through.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// What was asked.
+    pub call: Call,
+    /// What the operator was answered; `None` where it got no answer.
+    pub code: Option<u16>,
+    /// When it came.
+    pub at: Instant,
+    /// The rule that was applied to it.
+    pub rule: Option<String>,
+}
+
+/// A running proxy; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Mutex<Option<AbortHandle>>,
+}
+
+struct Shared {
+    upstream: Upstream,
+    rules: Mutex<Vec<Rule>>,
+    records: Mutex<BTreeMap<u64, Record>>,
+    next: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+type Sending = futures::future::BoxFuture<'static, Result<Response<Incoming>, Broken>>;
+type Upstream = Box<dyn Fn(Request<Full<Bytes>>) -> Sending + Send + Sync>;
+
+impl Proxy {
+    /// Starts one before the API server of a kubeconfig; only its address and its certificate
+    /// authority are used.
+    pub async fn start(kubeconfig: &Path) -> Result<Self> {
+        let config = config_from(kubeconfig).await?;
+        let server = config.cluster_url.clone();
+        Self::before(&server, config.rustls_https_connector()?).await
+    }
+
+    async fn before<C>(server: &Uri, connector: C) -> Result<Self>
+    where
+        C: Connect + Clone + Send + Sync + 'static,
+    {
+        let client: Client<C, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
+        let server = server.clone();
+        let upstream: Upstream = Box::new(move |mut request| {
+            let target = target(&server, request.uri());
+            let client = client.clone();
+            Box::pin(async move {
+                *request.uri_mut() = target?;
+                Ok(client.request(request).await?)
+            })
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            upstream,
+            rules: Mutex::default(),
+            records: Mutex::default(),
+            next: AtomicU64::default(),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
+        Ok(Self {
+            address,
+            shared,
+            accepting: Mutex::new(Some(accepting)),
+        })
+    }
+
+    /// A proxy before a server without TLS, for the tests of the proxy itself.
+    #[cfg(test)]
+    async fn before_plain(server: SocketAddr) -> Result<Self> {
+        Self::before(
+            &format!("http://{server}").parse()?,
+            hyper_util::client::legacy::connect::HttpConnector::new(),
+        )
+        .await
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Writes a kubeconfig that leads through it.
+    pub fn write_kubeconfig(&self, path: &Path, token: &str) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "clusters": [{
+                "name": "proxy", "cluster": { "server": format!("http://{}", self.address) },
+            }],
+            "users": [{ "name": "operator", "user": { "token": token } }],
+            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "operator" } }],
+        });
+        std::fs::write(path, serde_json::to_vec_pretty(&config)?)
+            .with_context(|| format!("can't write {}", path.display()))
+    }
+
+    /// Adds a rule. The first that applies to a request wins. Keep a clone to ask it for its hits.
+    pub fn add(&self, rule: &Rule) {
+        self.shared.rules.lock().push(rule.clone());
+    }
+
+    /// Removes all rules; what they hold stays held until its gate opens.
+    pub fn clear_rules(&self) {
+        self.shared.rules.lock().clear();
+    }
+
+    /// Announces every matching write after the API server has executed it and before its author is
+    /// answered.
+    pub fn announce(
+        &self,
+        name: &str,
+        matches: impl Fn(&Call) -> bool + Send + Sync + 'static,
+    ) -> mpsc::UnboundedReceiver<Applied> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.add(&Rule::new(name, Action::Announce(sender), matches));
+        receiver
+    }
+
+    /// Refuses new connections and resets those that are open.
+    pub fn refuse(&self) {
+        if let Some(accepting) = self.accepting.lock().take() {
+            accepting.abort();
+        }
+    }
+
+    /// Accepts connections again.
+    pub async fn accept(&self) -> Result<()> {
+        self.refuse();
+        // The port is free when the aborted task has been dropped, which takes a moment.
+        let listener = eventually("the proxy's port to be free", HANG, async || {
+            Ok(Seen::Yes(TcpListener::bind(self.address).await?))
+        })
+        .await?;
+        let task = tokio::spawn(accept(listener, Arc::clone(&self.shared)));
+        *self.accepting.lock() = Some(task.abort_handle());
+        Ok(())
+    }
+
+    /// Everything that went through so far.
+    pub fn records(&self) -> Vec<Record> {
+        self.shared.records.lock().values().cloned().collect()
+    }
+
+    /// Forgets what went through.
+    pub fn clear_records(&self) {
+        self.shared.records.lock().clear();
+    }
+
+    /// Numbers of requests by verb and resource.
+    pub fn counts(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for record in self.shared.records.lock().values() {
+            let what = Call {
+                name: String::new(),
+                ..record.call.clone()
+            };
+            *counts.entry(what.to_string()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// I-26: fails if a write could have hit an object that its author had not seen.
+    pub fn assert_guarded(&self) -> Result<()> {
+        let records = self.shared.records.lock();
+        let unguarded: Vec<String> = records
+            .values()
+            .filter_map(|record| record.call.unguarded())
+            .collect();
+        anyhow::ensure!(unguarded.is_empty(), "{}", unguarded.join("\n"));
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.refuse();
+    }
+}
+
+fn target(server: &Uri, asked: &Uri) -> Result<Uri, Broken> {
+    let mut parts = server.clone().into_parts();
+    parts.path_and_query = asked.path_and_query().cloned();
+    Ok(Uri::from_parts(parts)?)
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Connections end with this task.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        // An answer of a few bytes must not wait for the acknowledgement of the one before.
+        let _ = stream.set_nodelay(true);
+        connections.spawn(serve(stream, Arc::clone(&shared)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    let service = service_fn(|request| answer(request, Arc::clone(&shared)));
+    let server = hyper::server::conn::http1::Builder::new();
+    // An error here is one that a rule asked for, or an operator that was killed.
+    let _ = server.serve_connection(Socket::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Body>, Broken> {
+    let (mut head, body) = request.into_parts();
+    let bytes = body.collect().await?.to_bytes();
+    for hop in [
+        HOST,
+        CONNECTION,
+        CONTENT_LENGTH,
+        TRANSFER_ENCODING,
+        ACCEPT_ENCODING,
+    ] {
+        head.headers.remove(hop);
+    }
+    let request = Request::from_parts(head, Full::new(bytes.clone()));
+    let call = Call::of(&request, &bytes);
+    let rule = shared
+        .rules
+        .lock()
+        .iter()
+        .find(|rule| rule.applies(&call))
+        .cloned();
+    let id = shared.record(&call, rule.as_ref());
+    let answer = match rule {
+        None => shared
+            .pass_on(request)
+            .await
+            .map(|answer| answer.map(stream::untouched)),
+        Some(rule) => shared.broken(request, call, rule).await,
+    };
+    if let (Ok(answer), Some(record)) = (&answer, shared.records.lock().get_mut(&id)) {
+        record.code = Some(answer.status().as_u16());
+    }
+    answer
+}
+
+impl Shared {
+    fn record(&self, call: &Call, rule: Option<&Rule>) -> u64 {
+        let record = Record {
+            call: call.clone(),
+            code: None,
+            at: Instant::now(),
+            rule: rule.map(|rule| rule.name().to_owned()),
+        };
+        let id = self.next.fetch_add(1, Ordering::SeqCst);
+        self.records.lock().insert(id, record);
+        id
+    }
+
+    /// Passes a request on. It is finished even if its author dies meanwhile: what is on the wire
+    /// is on the wire.
+    async fn pass_on(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Broken> {
+        let mut answer = tokio::spawn((self.upstream)(request)).await??;
+        for hop in [CONNECTION, TRANSFER_ENCODING] {
+            answer.headers_mut().remove(hop);
+        }
+        Ok(answer)
+    }
+
+    async fn broken(
+        &self,
+        request: Request<Full<Bytes>>,
+        call: Call,
+        rule: Rule,
+    ) -> Result<Response<Body>, Broken> {
+        match rule.action.clone() {
+            Action::ResetBefore => {
+                rule.hit();
+                Err("reset before".into())
+            }
+            Action::ResetAfter => {
+                self.pass_on(request).await?.into_body().collect().await?;
+                rule.hit();
+                Err("reset after".into())
+            }
+            Action::Answer(effect, answer) => {
+                if effect == Effect::With {
+                    self.pass_on(request).await?.into_body().collect().await?;
+                }
+                rule.hit();
+                failure(&answer)
+            }
+            Action::CutAnswer => {
+                let (head, bytes) = self.whole(request).await?;
+                rule.hit();
+                let mut answer = Response::from_parts(head, stream::cut(&bytes));
+                answer
+                    .headers_mut()
+                    .insert(CONTENT_LENGTH, bytes.len().into());
+                Ok(answer)
+            }
+            Action::Delay(time) => {
+                rule.hit();
+                tokio::time::sleep(time).await;
+                Ok(self.pass_on(request).await?.map(stream::untouched))
+            }
+            Action::Hold(gate) => {
+                rule.hit();
+                gate.passed().await;
+                Ok(self.pass_on(request).await?.map(stream::untouched))
+            }
+            Action::Announce(listener) => {
+                let (head, bytes) = self.whole(request).await?;
+                rule.hit();
+                let (applied, released) = Applied::new(call, head.status.as_u16());
+                if listener.send(applied).is_ok() {
+                    released.await?;
+                }
+                Ok(Response::from_parts(head, stream::full(bytes)))
+            }
+            Action::CloseWatchAfter(_)
+            | Action::DropEvent(_)
+            | Action::DuplicateEvent(_)
+            | Action::DelayEvents(_)
+            | Action::HoldEvents(_) => {
+                let answer = self.pass_on(request).await?;
+                let kind = answer
+                    .headers()
+                    .get(CONTENT_TYPE)
+                    .and_then(|kind| kind.to_str().ok());
+                let framing = Framing::of(kind.unwrap_or_default());
+                Ok(answer.map(|body| stream::events(body, framing, rule)))
+            }
+        }
+    }
+
+    /// The API server's answer with its whole body.
+    async fn whole(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(http::response::Parts, Bytes), Broken> {
+        let (head, body) = self.pass_on(request).await?.into_parts();
+        Ok((head, body.collect().await?.to_bytes()))
+    }
+}
+
+fn failure(answer: &Answer) -> Result<Response<Body>, Broken> {
+    let mut response = Response::builder()
+        .status(answer.code)
+        .header(CONTENT_TYPE, "application/json");
+    if let Some(time) = &answer.retry_after {
+        response = response.header(RETRY_AFTER, time);
+    }
+    Ok(response.body(stream::full(answer.body().to_string()))?)
+}

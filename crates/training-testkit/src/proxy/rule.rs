@@ -1,0 +1,212 @@
+//! What the proxy does to the requests that it is told to break.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::class::Call;
+
+/// Whether a request that is answered wrongly takes effect all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It reaches the API server; only the answer is another.
+    With,
+    /// It ends in the proxy.
+    Without,
+}
+
+/// An answer in place of the API server's.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub code: u16,
+    /// The machine-readable cause, such as `AlreadyExists`.
+    pub reason: String,
+    /// The human-readable cause.
+    pub message: String,
+    /// The value of `Retry-After`, whatever it is.
+    pub retry_after: Option<String>,
+}
+
+impl Answer {
+    /// An answer as API servers give it.
+    pub fn new(code: u16, reason: &str, message: &str) -> Self {
+        Self {
+            code,
+            reason: reason.into(),
+            message: message.into(),
+            retry_after: None,
+        }
+    }
+
+    /// The `Status` object of the body.
+    pub fn body(&self) -> Value {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "code": self.code, "reason": self.reason, "message": self.message,
+        })
+    }
+}
+
+/// What happens to a request that a rule applies to.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// The connection is reset; the API server never hears of the request.
+    ResetBefore,
+    /// The API server does what it is asked, and the connection is reset in place of the answer.
+    ResetAfter,
+    /// Another answer.
+    Answer(Effect, Answer),
+    /// The API server's own answer, cut in the middle of its body.
+    CutAnswer,
+    /// The request waits before it is passed on.
+    Delay(Duration),
+    /// The request waits before it is passed on until the gate is opened.
+    Hold(Gate),
+    /// The API server does what it is asked; the test is told, and the answer waits for it.
+    Announce(mpsc::UnboundedSender<Applied>),
+    /// The stream ends properly after this many events.
+    CloseWatchAfter(usize),
+    /// The event with this number is left out, counted from one.
+    DropEvent(usize),
+    /// The event with this number comes twice, counted from one.
+    DuplicateEvent(usize),
+    /// Every event comes this much later.
+    DelayEvents(Duration),
+    /// Events wait until the gate is opened.
+    HoldEvents(Gate),
+}
+
+/// A barrier that a test opens, once and for good.
+#[derive(Clone, Debug)]
+pub struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    /// A closed one.
+    pub fn closed() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    /// Lets everything through.
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) async fn passed(&self) {
+        // We hold a sender ourselves, so that this ends only by opening.
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// A write that the API server has executed while its author still waits for the answer.
+#[derive(Debug)]
+pub struct Applied {
+    /// The write.
+    pub call: Call,
+    /// What the API server answered.
+    pub code: u16,
+    answer: oneshot::Sender<()>,
+}
+
+impl Applied {
+    pub(crate) fn new(call: Call, code: u16) -> (Self, oneshot::Receiver<()>) {
+        let (answer, wait) = oneshot::channel();
+        (Self { call, code, answer }, wait)
+    }
+
+    /// Gives the answer. Dropping this instead resets the connection, and the answer is lost.
+    pub fn release(self) {
+        // The author may have died meanwhile, which is what these are for.
+        let _ = self.answer.send(());
+    }
+}
+
+type Matches = dyn Fn(&Call) -> bool + Send + Sync;
+
+/// Which requests are broken, and how.
+#[derive(Clone)]
+pub struct Rule {
+    name: String,
+    matches: Arc<Matches>,
+    /// Which of the matching requests, counted from one.
+    which: Range<usize>,
+    pub(crate) action: Action,
+    seen: Arc<AtomicUsize>,
+    hits: Arc<AtomicUsize>,
+}
+
+impl Rule {
+    /// Breaks every request that matches.
+    pub fn new(
+        name: &str,
+        action: Action,
+        matches: impl Fn(&Call) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            matches: Arc::new(matches),
+            which: 1..usize::MAX,
+            action,
+            seen: Arc::default(),
+            hits: Arc::default(),
+        }
+    }
+
+    /// Breaks only the n-th request that matches, counted from one.
+    #[must_use]
+    pub fn nth(self, n: usize) -> Self {
+        self.only(n..n.saturating_add(1))
+    }
+
+    /// Breaks only the first `n` requests that match.
+    #[must_use]
+    pub fn first(self, n: usize) -> Self {
+        self.only(1..n.saturating_add(1))
+    }
+
+    /// Breaks only these of the requests that match, counted from one.
+    #[must_use]
+    pub fn only(mut self, which: Range<usize>) -> Self {
+        self.which = which;
+        self
+    }
+
+    /// How often it was applied. A test whose rule never hit has tested nothing: assert it.
+    pub fn hits(&self) -> usize {
+        self.hits.load(Ordering::SeqCst)
+    }
+
+    /// The name that it was made with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it applies to a request; counts.
+    pub(crate) fn applies(&self, call: &Call) -> bool {
+        if !(self.matches)(call) {
+            return false;
+        }
+        let number = self.seen.fetch_add(1, Ordering::SeqCst) + 1;
+        self.which.contains(&number)
+    }
+
+    /// Counts a hit: called at the moment at which the rule does something to the traffic.
+    pub(crate) fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("name", &self.name)
+            .field("action", &self.action)
+            .field("hits", &self.hits())
+            .finish_non_exhaustive()
+    }
+}

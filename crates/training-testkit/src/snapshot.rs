@@ -1,0 +1,216 @@
+//! The end state of a job, comparable between runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::ApiResource;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+
+use crate::JOB_NAME;
+
+/// All objects of one job without what differs from run to run, as `kind/name` → path → value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot(pub BTreeMap<String, BTreeMap<String, String>>);
+
+/// Fields that differ between two runs that mean the same.
+const MASKED: [&str; 14] = [
+    "uid",
+    "resourceVersion",
+    "generation",
+    "namespace",
+    "podIP",
+    "podIPs",
+    "hostIP",
+    "hostIPs",
+    "nodeName",
+    "clusterIP",
+    "clusterIPs",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "timestamp",
+];
+
+impl Snapshot {
+    /// The job, its pods and its services as they are now.
+    pub async fn take(
+        client: Client,
+        namespace: &str,
+        jobs: &ApiResource,
+        name: &str,
+    ) -> Result<Self> {
+        let mut snapshot = Self::default();
+        let of_job = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        for pod in pods.list(&of_job).await? {
+            snapshot.add("pod", &pod.name_any(), &serde_json::to_value(&pod)?);
+        }
+        let services: Api<Service> = Api::namespaced(client.clone(), namespace);
+        for service in services.list(&of_job).await? {
+            snapshot.add(
+                "service",
+                &service.name_any(),
+                &serde_json::to_value(&service)?,
+            );
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, jobs);
+        if let Some(job) = api.get_opt(name).await? {
+            snapshot.add("job", name, &serde_json::to_value(&job)?["status"]);
+        }
+        Ok(snapshot)
+    }
+
+    /// Adds one object.
+    pub fn add(&mut self, kind: &str, name: &str, object: &Value) {
+        let mut leaves = BTreeMap::new();
+        flatten("", object, &mut leaves);
+        self.0.insert(format!("{kind}/{name}"), leaves);
+    }
+
+    /// What differs, one line each, empty when nothing does. `-` is only in `self`, `+` only in
+    /// `other`.
+    #[must_use]
+    pub fn diff(&self, other: &Self) -> String {
+        let mut text = String::new();
+        let objects: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        for object in objects {
+            match (self.0.get(object), other.0.get(object)) {
+                (Some(a), Some(b)) => diff_leaves(object, a, b, &mut text),
+                (Some(_), None) => line(&mut text, &format!("- {object}")),
+                (None, _) => line(&mut text, &format!("+ {object}")),
+            }
+        }
+        text
+    }
+}
+
+fn diff_leaves(
+    object: &str,
+    a: &BTreeMap<String, String>,
+    b: &BTreeMap<String, String>,
+    text: &mut String,
+) {
+    let paths: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    for path in paths {
+        let (a, b) = (a.get(path), b.get(path));
+        if a != b {
+            if let Some(a) = a {
+                line(text, &format!("- {object} {path} = {a}"));
+            }
+            if let Some(b) = b {
+                line(text, &format!("+ {object} {path} = {b}"));
+            }
+        }
+    }
+}
+
+fn line(text: &mut String, what: &str) {
+    // Writing to a String can't fail.
+    let _ = writeln!(text, "{what}");
+}
+
+fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let path = format!("{path}.{key}");
+                if key == "managedFields" {
+                    continue;
+                }
+                // Whether a headless service has an address is part of what it is.
+                let means_something = field.as_str() == Some("None");
+                let time = key.ends_with("Time") || key.ends_with("At");
+                if (MASKED.contains(&key.as_str()) || time) && !means_something {
+                    leaves.insert(path, "…".into());
+                } else {
+                    flatten(&path, field, leaves);
+                }
+            }
+        }
+        Value::Array(elements) => {
+            for (index, element) in elements.iter().enumerate() {
+                // Lists of named things are compared by name, so that one more element is one
+                // difference and not a shift of all that follow. Order is compared beside it.
+                let key = ["name", "type"].iter().find_map(|k| element[k].as_str());
+                match key {
+                    Some(key) if !generated(key) => {
+                        leaves.insert(format!("{path}[{index}]"), key.to_owned());
+                        flatten(&format!("{path}[{key}]"), element, leaves);
+                    }
+                    Some(_) => {
+                        leaves.insert(format!("{path}[{index}]"), "…".to_owned());
+                    }
+                    None => flatten(&format!("{path}[{index}]"), element, leaves),
+                }
+            }
+        }
+        Value::String(text) if generated(text) => {
+            leaves.insert(path.to_owned(), "…".into());
+        }
+        scalar => {
+            leaves.insert(path.to_owned(), scalar.to_string());
+        }
+    }
+}
+
+/// The token volume that the ServiceAccount admission adds has a random name.
+fn generated(name: &str) -> bool {
+    name.starts_with("kube-api-access-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn snapshot(object: &Value) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.add("pod", "a", object);
+        snapshot
+    }
+
+    #[test]
+    fn what_every_run_makes_anew_is_no_difference() {
+        let object = |n: u32| {
+            json!({
+                "metadata": {
+                    "uid": format!("u{n}"), "resourceVersion": n.to_string(),
+                    "managedFields": [n], "ownerReferences": [{"name": "j", "uid": n}],
+                },
+                "spec": { "volumes": [{"name": format!("kube-api-access-{n}")}] },
+                "status": { "startTime": n, "podIP": n, "conditions": [
+                    {"type": "Ready", "status": "True", "lastTransitionTime": n},
+                ]},
+            })
+        };
+        assert_eq!(snapshot(&object(1)).diff(&snapshot(&object(2))), "");
+    }
+
+    #[test]
+    fn a_difference_names_object_path_and_both_values() {
+        let a = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let b = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        assert_eq!(
+            snapshot(&a).diff(&snapshot(&b)),
+            "- pod/a .status.conditions[Ready].status = \"True\"\n\
+             + pod/a .status.conditions[Ready].status = \"False\"\n"
+        );
+    }
+
+    #[test]
+    fn the_address_of_a_headless_service_is_compared() {
+        let (a, b) = (
+            json!({"clusterIP": "None"}),
+            json!({"clusterIP": "10.0.0.1"}),
+        );
+        assert_ne!(snapshot(&a), snapshot(&b));
+    }
+
+    #[test]
+    fn a_missing_object_is_one_line() {
+        assert_eq!(snapshot(&json!({})).diff(&Snapshot::default()), "- pod/a\n");
+    }
+}
