@@ -15,6 +15,7 @@ pub type ReplicaSpecs = BTreeMap<String, ReplicaSpec>;
 pub struct ReplicaSpec {
     /// Number of pods. Unset: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
     /// The pod. Its `restartPolicy` is replaced by the one beside it.
     // Boxed: the type is over 2 KB even when empty, and finished jobs drop it.
@@ -23,6 +24,7 @@ pub struct ReplicaSpec {
     /// What happens when a pod of this role fails: `Always`, `OnFailure`, `Never` or `ExitCode` (exit codes 1–127 are permanent,
     /// 128–255 are retried).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["", "Always", "OnFailure", "Never", "ExitCode"]))]
     pub restart_policy: Option<String>,
 }
 

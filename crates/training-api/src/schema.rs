@@ -1,1 +1,430 @@
-//! Schema helpers: what a derive can't say.
+//! What a derive can't say about a CRD: the embedded Kubernetes types, the bounds of numbers, and the rules that the kinds
+//! share.
+//!
+//! - [`finish`] turns a derived CRD into the one that is installed
+//! - the functions that return a [`Rule`] are attached to fields with `#[x_kube(validation = …)]`
+//!
+//! Rules stand where a change elsewhere leaves their own value untouched: the API server lets an object keep an old
+//! violation as long as that value doesn't change, and only so can the status of an object be written that was stored
+//! before a rule existed. A rule on the root object never enjoys this, because every write changes the root: such rules
+//! say themselves that what was there already may stay.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{Message, Reason, Rule};
+use serde_json::{Map, Value, json};
+
+/// Containers of one pod template at most. Kubernetes has no such limit, but the cost estimate of rules over a list needs
+/// one; it is far above what a pod can run.
+pub const MAX_CONTAINERS: usize = 512;
+
+/// Replica types of one job at most, for the same reason. No kind has more than five.
+pub const MAX_REPLICA_TYPES: usize = 8;
+
+/// The spelling of a quantity, as generated CRDs publish it.
+pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+
+/// A point in time that our types can read: the `date-time` format alone also admits offsets of 99 hours.
+pub const TIMESTAMP: &str = r"^([0-8][0-9]{3}|9[0-8][0-9]{2})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
+
+/// Lists within a pod template that two appliers share, with the keys of their elements.
+///
+/// Source: the list-type markers of Kubernetes 1.37.
+const LIST_MAPS: &[(&str, &[&str])] = &[
+    ("claims", &["name"]),
+    ("containers", &["name"]),
+    ("env", &["name"]),
+    ("ephemeralContainers", &["name"]),
+    ("evictionResponders", &["name"]),
+    ("hostAliases", &["ip"]),
+    ("imagePullSecrets", &["name"]),
+    ("initContainers", &["name"]),
+    ("ports", &["containerPort", "protocol"]),
+    ("resourceClaims", &["name"]),
+    ("schedulingGates", &["name"]),
+    (
+        "topologySpreadConstraints",
+        &["topologyKey", "whenUnsatisfiable"],
+    ),
+    ("volumeDevices", &["devicePath"]),
+    ("volumeMounts", &["mountPath"]),
+    ("volumes", &["name"]),
+];
+
+/// Objects within a pod template that one applier owns as a whole. Source as for the lists.
+const ATOMIC: &[&str] = &[
+    "configMapKeyRef",
+    "dataSource",
+    "fieldRef",
+    "fileKeyRef",
+    "labelSelector",
+    "namespaceSelector",
+    "nodePublishSecretRef",
+    "nodeSelector",
+    "preference",
+    "resourceFieldRef",
+    "secretKeyRef",
+    "selector",
+];
+
+/// Fields of Kubernetes types that are described in Kubernetes' own reference; only the field itself is described here.
+const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "template"];
+
+/// Finishes a derived CRD of a kind whose replica specs stand in `spec.<replica_map>`.
+///
+/// - Nothing is nullable: the API server then drops an explicit `null`, as it does with the published CRDs.
+/// - 32-bit integers get their bounds, so that nothing is stored that can't be read back.
+/// - Pod templates lose their descriptions (300 KB), which keeps the CRD small enough for plain `kubectl apply`; they get
+///   the markers with which several appliers can share a template, and the rules that every pod template must meet.
+///
+/// # Errors
+/// Never for a CRD that `kube` derived: the schema is taken apart and put together as JSON.
+pub fn finish(
+    crd: &CustomResourceDefinition,
+    replica_map: &str,
+) -> Result<CustomResourceDefinition, serde_json::Error> {
+    let mut crd = serde_json::to_value(crd)?;
+    if let Some(versions) = crd
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut)
+    {
+        for version in versions {
+            let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") else {
+                continue;
+            };
+            everywhere(None, schema);
+            // Rules may point at the name only where the schema mentions it.
+            if let Some(Value::Object(root)) = schema.get_mut("properties") {
+                let name = json!({ "name": { "type": "string" } });
+                root.insert(
+                    "metadata".into(),
+                    json!({ "type": "object", "properties": name }),
+                );
+            }
+            let map = format!("/properties/spec/properties/{replica_map}");
+            if let Some(map) = schema.pointer_mut(&map) {
+                set(map, "minProperties", 1.into());
+                set(map, "maxProperties", MAX_REPLICA_TYPES.into());
+                if let Some(replica) = map.get_mut("additionalProperties") {
+                    require(replica, "template");
+                    if let Some(template) = replica.pointer_mut("/properties/template") {
+                        pod_template(template);
+                    }
+                }
+            }
+        }
+    }
+    serde_json::from_value(crd)
+}
+
+fn everywhere(name: Option<&str>, schema: &mut Value) {
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("nullable");
+        if let Some(Value::String(text)) = object.get_mut("description") {
+            // Doc comments are wrapped for editors.
+            *text = text
+                .split("\n\n")
+                .map(|p| p.replace('\n', " "))
+                .collect::<Vec<_>>()
+                .join("\n\n");
+        }
+        let int_or_string = object.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
+        let format = object
+            .get("format")
+            .and_then(Value::as_str)
+            .map(str::to_owned);
+        if format.as_deref() == Some("int32") || (int_or_string && name == Some("port")) {
+            object.entry("minimum").or_insert(i32::MIN.into());
+            object.entry("maximum").or_insert(i32::MAX.into());
+        }
+        if format.as_deref() == Some("date-time") {
+            object.insert("pattern".into(), TIMESTAMP.into());
+        }
+        if int_or_string {
+            object.insert(
+                "anyOf".into(),
+                json!([{ "type": "integer" }, { "type": "string" }]),
+            );
+            // Ports are the only such values that are no quantities.
+            if name != Some("port") {
+                object.insert("pattern".into(), QUANTITY.into());
+            }
+        }
+    }
+    if name.is_some_and(|name| EMBEDDED.contains(&name)) {
+        strip_descriptions(schema);
+    }
+    each_child(schema, everywhere);
+}
+
+/// Calls `f` with the name of the property, where there is one, and the schema of each value directly below.
+fn each_child(schema: &mut Value, mut f: impl FnMut(Option<&str>, &mut Value)) {
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
+    if let Some(Value::Object(properties)) = object.get_mut("properties") {
+        for (name, property) in properties {
+            f(Some(name), property);
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(child) = object.get_mut(key) {
+            f(None, child);
+        }
+    }
+}
+
+/// Removes the descriptions of everything below `schema`, but not its own.
+pub fn strip_descriptions(schema: &mut Value) {
+    each_child(schema, |_, child| {
+        if let Some(object) = child.as_object_mut() {
+            object.remove("description");
+        }
+        strip_descriptions(child);
+    });
+}
+
+fn pod_template(template: &mut Value) {
+    pod_markers(None, template);
+    require(template, "spec");
+    let ports = json!({ "minimum": 1, "maximum": 65535 });
+    for list in ["containers", "initContainers"] {
+        let Some(list) = template.pointer_mut(&format!("/properties/spec/properties/{list}"))
+        else {
+            continue;
+        };
+        set(list, "maxItems", MAX_CONTAINERS.into());
+        if let Some(name) = list.pointer_mut("/items/properties/name") {
+            set(name, "minLength", 1.into());
+            set(name, "maxLength", 63.into());
+        }
+        if let Some(port) = list.pointer_mut("/items/properties/ports/items/properties") {
+            if let Some(number) = port.get_mut("containerPort") {
+                extend(number, &ports);
+            }
+            if let Some(name) = port.get_mut("name") {
+                set(name, "maxLength", 15.into());
+                set(name, "pattern", "^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$".into());
+            }
+        }
+    }
+    if let Some(containers) = template.pointer_mut("/properties/spec/properties/containers") {
+        set(containers, "minItems", 1.into());
+        if let Some(container) = containers.get_mut("items") {
+            require(container, "image");
+            if let Some(image) = container.pointer_mut("/properties/image") {
+                set(image, "minLength", 1.into());
+            }
+        }
+    }
+}
+
+fn pod_markers(name: Option<&str>, schema: &mut Value) {
+    if name == Some("metadata") {
+        *schema = embedded_metadata();
+        return;
+    }
+    if let Some(name) = name {
+        let is_list = schema.get("type").and_then(Value::as_str) == Some("array");
+        if is_list && let Some((_, keys)) = LIST_MAPS.iter().find(|(list, _)| *list == name) {
+            set(schema, "x-kubernetes-list-type", "map".into());
+            set(schema, "x-kubernetes-list-map-keys", json!(keys));
+            // A key must be there: required, or with a default.
+            if name == "imagePullSecrets"
+                && let Some(key) = schema.pointer_mut("/items/properties/name")
+            {
+                set(key, "default", "".into());
+            }
+        }
+        if !is_list && (ATOMIC.contains(&name) || name.ends_with("ecretRef")) {
+            set(schema, "x-kubernetes-map-type", "atomic".into());
+        }
+        if name == "ports"
+            && let Some(protocol) = schema.pointer_mut("/items/properties/protocol")
+        {
+            set(protocol, "default", "TCP".into());
+        }
+    }
+    each_child(schema, pod_markers);
+}
+
+/// The part of an object's metadata that a template may carry, as the published CRDs keep it.
+fn embedded_metadata() -> Value {
+    let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    json!({
+        "type": "object",
+        "properties": {
+            "annotations": strings,
+            "finalizers": { "type": "array", "items": { "type": "string" } },
+            "labels": strings,
+            "name": { "type": "string" },
+            "namespace": { "type": "string" },
+        },
+    })
+}
+
+fn set(schema: &mut Value, key: &str, value: Value) {
+    if let Some(object) = schema.as_object_mut() {
+        object.insert(key.into(), value);
+    }
+}
+
+fn extend(schema: &mut Value, with: &Value) {
+    for (key, value) in with.as_object().unwrap_or(&Map::new()) {
+        set(schema, key, value.clone());
+    }
+}
+
+fn require(schema: &mut Value, field: &str) {
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
+    let required = object.entry("required").or_insert_with(|| json!([]));
+    if let Some(required) = required.as_array_mut()
+        && !required.iter().any(|r| r == field)
+    {
+        required.push(field.into());
+        required.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+    }
+}
+
+fn rule(rule: impl Into<String>, message: impl Into<String>, reason: Reason) -> Rule {
+    Rule::new(rule)
+        .message(Message::Message(message.into()))
+        .reason(reason)
+}
+
+/// For the root: the job's name is a DNS label that starts with a letter, because Services get names that start with it.
+pub fn name_is_dns_label() -> Rule {
+    rule(
+        "oldSelf.hasValue() || self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')",
+        "metadata.name must be a DNS-1035 label: at most 63 lower-case letters, digits and '-', starting with a letter and \
+         ending with a letter or digit",
+        Reason::FieldValueInvalid,
+    )
+    .field_path(".metadata.name")
+    .optional_old_self(true)
+}
+
+/// For the root: `<job>-<replica type>-<highest index>` fits into 63 characters, the limit of the names of Services and of
+/// host names. A job that exists may stay as it is while the number of its replicas doesn't change.
+pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
+    let map = format!("self.spec.{replica_map}");
+    let count = format!("{map}['{type_}'].?replicas.orValue(1)");
+    let old = format!("oldSelf.?spec.?{replica_map}[?'{type_}']");
+    // What is left for the job's name beside two hyphens, the replica type and the digits of the index. The text is
+    // chosen among constants, because the API server can't bound the cost of one that is put together.
+    let room = |digits: usize| (61_usize.saturating_sub(type_.len() + digits)).to_string();
+    let limit = (1..10)
+        .map(|digits| {
+            format!(
+                "{count} <= {} ? '{}' : ",
+                10_u64.pow(digits),
+                room(digits as usize)
+            )
+        })
+        .collect::<String>();
+    let type_lower = type_.to_ascii_lowercase();
+    Rule::new(format!(
+        "!has(self.spec) || !has({map}) || !('{type_}' in {map}) || \
+         self.metadata.name.size() + string({count} > 1 ? {count} - 1 : 0).size() <= {} || \
+         ({old}.hasValue() && {old}.?replicas.orValue(1) == {count})",
+        room(0)
+    ))
+    .message(Message::Expression(format!(
+        "'metadata.name may have at most ' + ({limit}'{}') + ' characters with this number of replicas, because \
+         <metadata.name>-{type_lower}-<index> names pods and services and may have 63'",
+        room(10)
+    )))
+    .reason(Reason::FieldValueInvalid)
+    .field_path(".metadata.name")
+    .optional_old_self(true)
+}
+
+/// For the map of replica specs: only these replica types, in exactly this spelling.
+pub fn replica_types_are(types: &[&str]) -> Rule {
+    let list = types
+        .iter()
+        .map(|t| format!("'{t}'"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let names = types
+        .iter()
+        .map(|t| format!("\"{t}\""))
+        .collect::<Vec<_>>()
+        .join(", ");
+    rule(
+        format!("self.all(t, t in [{list}])"),
+        format!("unsupported replica type; supported values, spelled exactly so: {names}"),
+        Reason::FieldValueInvalid,
+    )
+}
+
+/// For a spec: replica type `type_`, where it is there, has one pod.
+pub fn has_one(replica_map: &str, type_: &str) -> Rule {
+    let path = format!("{replica_map}['{type_}'].replicas");
+    rule(
+        format!("!('{type_}' in self.{replica_map}) || !has(self.{path}) || self.{path} == 1"),
+        "must be 1",
+        Reason::FieldValueForbidden,
+    )
+    .field_path(format!(".{path}"))
+}
+
+/// For a spec: replica type `type_`, where it is there, has at least one pod.
+pub fn has_some(replica_map: &str, type_: &str) -> Rule {
+    let path = format!("{replica_map}['{type_}'].replicas");
+    rule(
+        format!("!('{type_}' in self.{replica_map}) || !has(self.{path}) || self.{path} >= 1"),
+        "must be at least 1",
+        Reason::FieldValueForbidden,
+    )
+    .field_path(format!(".{path}"))
+}
+
+/// For a spec: the pods of replica type `type_` have the container of this name.
+// Rules of this shape are attached to the spec and not to the map, because the API server joins the path of a map and a key
+// to `map.[key]`.
+pub fn has_container(replica_map: &str, type_: &str, container: &str) -> Rule {
+    let path = format!("{replica_map}['{type_}'].template.spec.containers");
+    let absent = no_containers(replica_map, type_);
+    rule(
+        format!("{absent} || self.{path}.exists(c, c.name == '{container}')"),
+        format!("must have at least one container with name {container}"),
+        Reason::FieldValueRequired,
+    )
+    .field_path(format!(".{path}"))
+}
+
+/// CEL, for a spec: true where there is nothing to look at in the containers of a replica type.
+///
+/// The schema requires them, but a rule that trips over their absence would refuse every write to objects that were stored
+/// before: the API server forgives old violations, not errors.
+pub fn no_containers(replica_map: &str, type_: &str) -> String {
+    let replica = format!("self.{replica_map}['{type_}']");
+    format!(
+        "!('{type_}' in self.{replica_map}) || !has({replica}.template) || \
+         !has({replica}.template.spec) || !has({replica}.template.spec.containers)"
+    )
+}
+
+/// For a spec: `runPolicy.managedBy` stays as it is, also when it, or its parent, comes or goes.
+pub fn managed_by_stays() -> Rule {
+    let of =
+        |object: &str| format!("(has({object}.runPolicy) && has({object}.runPolicy.managedBy))");
+    let (new, old) = (of("self"), of("oldSelf"));
+    rule(
+        format!(
+            "{new} == {old} && (!{new} || self.runPolicy.managedBy == oldSelf.runPolicy.managedBy)"
+        ),
+        "spec.runPolicy.managedBy is immutable",
+        Reason::FieldValueForbidden,
+    )
+    .field_path(".runPolicy.managedBy")
+}
+
+/// For `runPolicy.schedulingPolicy.queue`: it stays as it is. The text is the published one.
+pub fn queue_stays() -> Rule {
+    Rule::new("self == oldSelf")
+        .message("spec.runPolicy.schedulingPolicy.queue is immutable")
+        .reason(Reason::FieldValueInvalid)
+}
