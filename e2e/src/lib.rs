@@ -1,1 +1,116 @@
-//! Shared by the end-to-end tests.
+//! What the end-to-end tests have in common: one job's world, set up and taken down.
+
+// Whatever fails here fails a test; there is nothing else for a caller to do about it.
+#![allow(clippy::missing_errors_doc)]
+
+pub mod look;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Result;
+use kube::Client;
+use training_testkit::auditor::Auditor;
+use training_testkit::builders::pytorch_jobs;
+use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, PYTORCH_OPERATOR};
+use training_testkit::job::Jobs;
+use training_testkit::kubelet::{Kubelet, Script};
+use training_testkit::namespace::Namespace;
+use training_testkit::operator::{OperatorProcess, Options};
+use training_testkit::proxy::Proxy;
+
+/// A namespace with a scripted kubelet and an auditor, on the control plane that the tests of a
+/// binary share.
+pub struct World {
+    /// The API server.
+    pub control: &'static ControlPlane,
+    /// Acts as the user.
+    pub client: Client,
+    /// The jobs of the namespace.
+    pub jobs: Jobs,
+    /// Plays scheduler and kubelet.
+    pub kubelet: Kubelet,
+    /// Checks the invariants.
+    pub auditor: Auditor,
+    // Dropped last: what watches it ends before it does.
+    namespace: Namespace,
+}
+
+static FILES: AtomicU32 = AtomicU32::new(0);
+
+impl World {
+    /// A world of its own for one test; `None`, with a word on it, on a cluster where somebody else
+    /// runs the pods.
+    pub async fn start(prefix: &str, script: Script) -> Result<Option<Self>> {
+        let control = ControlPlane::shared().await?;
+        if !control.can().play_kubelet {
+            eprintln!("{prefix}: skipped, this cluster has a kubelet of its own");
+            return Ok(None);
+        }
+        let namespace = Namespace::create(control, prefix).await?;
+        let client = control.client(ADMIN).await?;
+        let driver = control.client(DRIVER).await?;
+        let auditor = Auditor::start(client.clone(), &namespace.name, &pytorch_jobs()).await?;
+        let kubelet = Kubelet::start(driver, &[&namespace.name], script).await?;
+        let jobs = Jobs::pytorch(client.clone(), &namespace.name);
+        Ok(Some(Self {
+            control,
+            client,
+            jobs,
+            kubelet,
+            auditor,
+            namespace,
+        }))
+    }
+
+    /// The namespace's name.
+    pub fn namespace(&self) -> &str {
+        &self.namespace.name
+    }
+
+    /// Starts the `PyTorchJob` operator for this namespace with its shipped identity.
+    pub async fn operator(&self) -> Result<OperatorProcess> {
+        let kubeconfig = self.control.kubeconfig(PYTORCH_OPERATOR).await?;
+        OperatorProcess::start(self.options(&kubeconfig)).await
+    }
+
+    /// Starts a proxy, and writes the kubeconfig that leads the operator through it.
+    pub async fn proxy(&self) -> Result<(Proxy, PathBuf)> {
+        let proxy = Proxy::start(&self.control.kubeconfig(ADMIN).await?).await?;
+        let kubeconfig = self.file("proxy.kubeconfig");
+        proxy.write_kubeconfig(&kubeconfig, &self.control.token(PYTORCH_OPERATOR).await?)?;
+        Ok((proxy, kubeconfig))
+    }
+
+    /// Starts the `PyTorchJob` operator behind a proxy.
+    pub async fn proxied_operator(&self) -> Result<(Proxy, OperatorProcess)> {
+        let (proxy, kubeconfig) = self.proxy().await?;
+        let operator = OperatorProcess::start(self.options(&kubeconfig)).await?;
+        Ok((proxy, operator))
+    }
+
+    /// How the tests start the `PyTorchJob` operator.
+    pub fn options(&self, kubeconfig: &std::path::Path) -> Options {
+        Options::new(
+            "pytorch-operator",
+            kubeconfig,
+            self.namespace(),
+            &self.file("operator.log"),
+        )
+    }
+
+    /// A path for a file that belongs to this test.
+    pub fn file(&self, name: &str) -> PathBuf {
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        self.control
+            .scratch()
+            .join(format!("{}-{number}-{name}", self.namespace()))
+    }
+
+    /// The end of every test: nobody found anything wrong, and the operator did not panic.
+    pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
+        operator.assert_no_panic()?;
+        self.kubelet.assert_no_errors()?;
+        self.auditor.assert_clean().await
+    }
+}

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
@@ -35,9 +36,9 @@ const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
 const NODE_VARIABLE: &str = "TRAINYARD_NODE";
 
 /// How long a start may take. Two seconds is normal; a machine that builds beside the test is slow.
-const START: Duration = Duration::from_secs(180);
+const START: Duration = Duration::from_mins(3);
 /// After this the files that a test left behind are of no use to anybody.
-const STALE: Duration = Duration::from_secs(3600);
+const STALE: Duration = Duration::from_hours(1);
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +58,7 @@ pub struct Options {
 pub struct User {
     /// The name that RBAC knows.
     pub name: String,
-    /// The groups; those of a ServiceAccount come by themselves.
+    /// The groups; those of a `ServiceAccount` come by themselves.
     pub groups: Vec<String>,
 }
 
@@ -161,7 +162,7 @@ impl ControlPlane {
 
     /// The kubeconfig file of a user.
     ///
-    /// On a cluster that we did not start, a ServiceAccount gets a token from the token API, and
+    /// On a cluster that we did not start, a `ServiceAccount` gets a token from the token API, and
     /// everybody else is whoever the given kubeconfig says.
     pub async fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
         let admin = self.dir.join("kubeconfig");
@@ -210,7 +211,7 @@ impl ControlPlane {
             ..TokenRequest::default()
         };
         let answer = accounts
-            .create_token_request(name, &Default::default(), &request)
+            .create_token_request(name, &PostParams::default(), &request)
             .await?;
         answer
             .status

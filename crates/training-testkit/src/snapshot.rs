@@ -156,7 +156,7 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The token volume that the ServiceAccount admission adds has a random name.
+/// The token volume that the `ServiceAccount` admission adds has a random name.
 fn generated(name: &str) -> bool {
     name.starts_with("kube-api-access-")
 }

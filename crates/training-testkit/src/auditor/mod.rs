@@ -233,9 +233,9 @@ impl State {
             return;
         };
         if matches!(kind, "Pod" | "Service") {
-            self.child(kind, object, value)
+            self.child(kind, object, value);
         } else {
-            self.job(object, value)
+            self.job(object, value);
         }
     }
 

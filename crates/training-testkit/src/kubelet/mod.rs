@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
 use kube_runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
@@ -381,7 +381,7 @@ impl Shared {
         });
         let _: serde_json::Value = self
             .api(pod)
-            .create_subresource("binding", &pod.name, &Default::default(), &binding)
+            .create_subresource("binding", &pod.name, &PostParams::default(), &binding)
             .await?;
         Ok(())
     }

@@ -40,7 +40,7 @@ impl Call {
         let rooted = match parts.next() {
             Some("api") => parts.next().is_some(),
             Some("apis") => {
-                call.group = parts.next().unwrap_or_default().to_owned();
+                parts.next().unwrap_or_default().clone_into(&mut call.group);
                 parts.next().is_some()
             }
             _ => false,
@@ -49,7 +49,7 @@ impl Call {
         // `namespaces/x` alone is the object x; with more behind it, it says where.
         if rest.len() > 2 && rest[0] == "namespaces" && rest[2] != "status" && rest[2] != "finalize"
         {
-            call.namespace = rest[1].to_owned();
+            rest[1].clone_into(&mut call.namespace);
             rest.drain(..2);
         }
         let mut rest = rest.into_iter().map(str::to_owned);
@@ -62,10 +62,8 @@ impl Call {
             !call.name.is_empty(),
         );
         if call.verb == "create" && call.name.is_empty() {
-            call.name = call.body["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
+            let name = call.body["metadata"]["name"].as_str().unwrap_or_default();
+            name.clone_into(&mut call.name);
         }
         call
     }

@@ -23,7 +23,7 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
 
 /// The API server's body as it comes: every frame is passed on at once.
 pub(crate) fn untouched(body: Incoming) -> Body {
-    body.map_err(|error| Broken::from(error)).boxed()
+    body.map_err(Broken::from).boxed()
 }
 
 /// The first half of a body, and then the end of the connection.

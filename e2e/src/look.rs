@@ -1,0 +1,101 @@
+//! Reading objects and events as JSON.
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{Event, Pod, Service};
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Map, Value};
+use training_testkit::JOB_NAME;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+/// The pods of a job in the order of their names.
+pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let of_job = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
+    let list = api.list(&of_job).await?;
+    sorted(list.items.iter().map(serde_json::to_value))
+}
+
+/// The services of a job in the order of their names.
+pub async fn services(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
+    let api: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let of_job = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
+    let list = api.list(&of_job).await?;
+    sorted(list.items.iter().map(serde_json::to_value))
+}
+
+fn sorted(objects: impl Iterator<Item = serde_json::Result<Value>>) -> Result<Vec<Value>> {
+    let mut objects = objects.collect::<serde_json::Result<Vec<_>>>()?;
+    objects.sort_by_key(name);
+    Ok(objects)
+}
+
+/// The name of an object.
+pub fn name(object: &Value) -> String {
+    object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The names of objects.
+pub fn names(objects: &[Value]) -> Vec<String> {
+    objects.iter().map(name).collect()
+}
+
+/// Waits until a job has exactly these pods and services, in the order of their names.
+pub async fn until_children(
+    client: &Client,
+    namespace: &str,
+    job: &str,
+    pods_expected: &[&str],
+    services_expected: &[&str],
+) -> Result<()> {
+    let what = format!("pods {pods_expected:?} and services {services_expected:?}");
+    eventually(&what, HANG, async || {
+        let pods = names(&pods(client, namespace, job).await?);
+        let services = names(&services(client, namespace, job).await?);
+        let there = pods == pods_expected && services == services_expected;
+        Ok(if there {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?} {services:?}"))
+        })
+    })
+    .await
+}
+
+/// The events about a job, as `(type, reason, message)` in the order in which they came.
+pub async fn events(
+    client: &Client,
+    namespace: &str,
+    job: &str,
+) -> Result<Vec<(String, String, String)>> {
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let about = ListParams::default().fields(&format!("involvedObject.name={job}"));
+    let mut list = api.list(&about).await?.items;
+    list.sort_by_key(|event| event.resource_version().and_then(|v| v.parse::<u64>().ok()));
+    Ok(list
+        .into_iter()
+        .map(|event| {
+            let text = Option::unwrap_or_default;
+            (text(event.type_), text(event.reason), text(event.message))
+        })
+        .collect())
+}
+
+/// The pods of a list by their names' ends: `master-0`, `worker-1`.
+pub fn by_rank<'a>(pods: &'a [Value], job: &str, rank: &str) -> Result<&'a Value> {
+    let wanted = format!("{job}-{rank}");
+    pods.iter()
+        .find(|pod| name(pod) == wanted)
+        .with_context(|| format!("no pod {wanted}"))
+}
+
+/// An object of strings.
+pub fn map(rows: &[(&str, &str)]) -> Value {
+    let rows = rows
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
+    Value::Object(rows.collect::<Map<_, _>>())
+}
