@@ -1,1 +1,397 @@
-//! TBD
+//! Every figure the process shows, in one struct.
+//!
+//! Labels are bounded sets; no series carries a job's name. The five published counters carry the
+//! namespace, and their series vanish with the namespace's last job.
+
+mod process;
+mod watches;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub use watches::WatchTimes;
+
+/// The content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds of the pass histogram, in seconds: a pass without writes takes well under a
+/// millisecond, and none may take longer than a minute.
+const PASS_SECONDS: [f64; 12] =
+    [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
+
+/// What happened to a job, as the published counters tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// It was seen for the first time.
+    Created,
+    /// It was deleted.
+    Deleted,
+    /// It ended well.
+    Successful,
+    /// It ended badly.
+    Failed,
+    /// A replica of it was replaced.
+    Restarted,
+}
+
+/// What became of an event that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventOutcome {
+    /// Written as a new event.
+    Posted,
+    /// Counted on an event that exists.
+    Repeated,
+    /// Summed up with others of its job.
+    Folded,
+    /// The API server did not take it.
+    Failed,
+    /// There was no room in the queue.
+    Overflowed,
+    /// This process did not lead any more.
+    NotLeading,
+}
+
+impl EventOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Posted => "posted",
+            Self::Repeated => "repeated",
+            Self::Folded => "folded",
+            Self::Failed => "failed",
+            Self::Overflowed => "overflowed",
+            Self::NotLeading => "not_leading",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabels {
+    job_namespace: String,
+    framework: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    verb: &'static str,
+    resource: String,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Index {
+    index: &'static str,
+}
+
+/// All metrics of one operator process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    framework: &'static str,
+    jobs: Jobs,
+    reconciles: Family<Outcome, Counter>,
+    pass_seconds: Histogram,
+    requests: Family<Request, Counter>,
+    resources: Mutex<BTreeSet<String>>,
+    queue_depth: Gauge,
+    index_objects: Family<Index, Gauge>,
+    leader: Gauge,
+    panics: Counter,
+    events: Family<Outcome, Counter>,
+    watches: WatchTimes,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    created: Family<JobLabels, Counter>,
+    deleted: Family<JobLabels, Counter>,
+    successful: Family<JobLabels, Counter>,
+    failed: Family<JobLabels, Counter>,
+    restarted: Family<JobLabels, Counter>,
+}
+
+impl Metrics {
+    /// Metrics of a framework, such as `pytorch`.
+    pub fn new(framework: &'static str) -> Self {
+        let metrics = Self {
+            registry: Registry::default(),
+            framework,
+            jobs: Jobs::default(),
+            reconciles: Family::default(),
+            pass_seconds: Histogram::new(PASS_SECONDS),
+            requests: Family::default(),
+            resources: Mutex::default(),
+            queue_depth: Gauge::default(),
+            index_objects: Family::default(),
+            leader: Gauge::default(),
+            panics: Counter::default(),
+            events: Family::default(),
+            watches: WatchTimes::default(),
+        };
+        metrics.registered()
+    }
+
+    /// The text format appends `_total` to every counter by itself, so names here don't have it.
+    fn registered(mut self) -> Self {
+        let Self {
+            registry: r,
+            framework: _,
+            jobs,
+            reconciles,
+            pass_seconds,
+            requests,
+            resources: _,
+            queue_depth,
+            index_objects,
+            leader,
+            panics,
+            events,
+            watches,
+        } = &mut self;
+        for (name, help, family) in [
+            ("created", "Jobs seen for the first time", &jobs.created),
+            ("deleted", "Jobs deleted", &jobs.deleted),
+            ("successful", "Jobs that succeeded", &jobs.successful),
+            ("failed", "Jobs that failed", &jobs.failed),
+            ("restarted", "Replicas of jobs that were replaced", &jobs.restarted),
+        ] {
+            r.register(format!("training_operator_jobs_{name}"), help, family.clone());
+        }
+        r.register("trainyard_reconciles", "Passes over a job by outcome", reconciles.clone());
+        r.register("trainyard_pass_seconds", "Duration of a pass over a job", pass_seconds.clone());
+        r.register("trainyard_requests", "Answers of the API server", requests.clone());
+        r.register("trainyard_queue_depth", "Jobs that wait for a pass", queue_depth.clone());
+        r.register("trainyard_index_objects", "Objects held in memory", index_objects.clone());
+        r.register("trainyard_leader", "1 while this process may write", leader.clone());
+        r.register("trainyard_panics", "Passes that ended in a panic", panics.clone());
+        r.register("trainyard_events", "Kubernetes events by what became of them", events.clone());
+        r.register_collector(Box::new(watches.clone()));
+        r.register_collector(Box::new(process::Process));
+        self
+    }
+
+    /// Counts what happened to a job of a namespace.
+    pub fn job(&self, transition: Transition, namespace: &str) {
+        let labels = self.job_labels(namespace);
+        self.family(transition).get_or_create(&labels).inc();
+    }
+
+    /// Ends the series of a namespace; to be called when its last job is gone.
+    pub fn forget_namespace(&self, namespace: &str) {
+        let labels = self.job_labels(namespace);
+        let Jobs { created, deleted, successful, failed, restarted } = &self.jobs;
+        for family in [created, deleted, successful, failed, restarted] {
+            family.remove(&labels);
+        }
+    }
+
+    fn job_labels(&self, namespace: &str) -> JobLabels {
+        JobLabels { job_namespace: namespace.to_owned(), framework: self.framework }
+    }
+
+    fn family(&self, transition: Transition) -> &Family<JobLabels, Counter> {
+        match transition {
+            Transition::Created => &self.jobs.created,
+            Transition::Deleted => &self.jobs.deleted,
+            Transition::Successful => &self.jobs.successful,
+            Transition::Failed => &self.jobs.failed,
+            Transition::Restarted => &self.jobs.restarted,
+        }
+    }
+
+    /// Counts a pass; `outcome` is one of a fixed set of words, such as those of
+    /// [`crate::fault::Fault::as_str`].
+    pub fn pass(&self, outcome: &'static str, took: Duration) {
+        self.reconciles.get_or_create(&Outcome { outcome }).inc();
+        self.pass_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts an answer of the API server; no code means that there was none.
+    pub fn request(&self, verb: &'static str, resource: &str, code: Option<u16>) {
+        let labels =
+            Request { verb, resource: self.bounded(resource).to_owned(), code: bucket(code) };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// An operator speaks of about a dozen resources; should a path ever be read wrongly, names in it
+    /// must not become series.
+    fn bounded<'a>(&self, resource: &'a str) -> &'a str {
+        const MOST: usize = 32;
+        let mut known = self.resources.lock();
+        if known.contains(resource) {
+            return resource;
+        }
+        if known.len() >= MOST {
+            return "other";
+        }
+        known.insert(resource.to_owned());
+        resource
+    }
+
+    /// Sets how many jobs wait for a pass.
+    pub fn queue_depth(&self, jobs: usize) {
+        self.queue_depth.set(i64::try_from(jobs).unwrap_or(i64::MAX));
+    }
+
+    /// Sets how many objects an index holds, such as `pods`.
+    pub fn index_objects(&self, index: &'static str, objects: usize) {
+        let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+        self.index_objects.get_or_create(&Index { index }).set(objects);
+    }
+
+    /// Sets whether this process may write.
+    pub fn leader(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// Counts a pass that ended in a panic.
+    pub fn panicked(&self) {
+        self.panics.inc();
+    }
+
+    /// Counts events by what became of them.
+    pub fn events(&self, outcome: EventOutcome, count: u64) {
+        self.events.get_or_create(&Outcome { outcome: outcome.as_str() }).inc_by(count);
+    }
+
+    /// How many events came to an end of a kind so far.
+    pub fn events_so_far(&self, outcome: EventOutcome) -> u64 {
+        self.events.get(&Outcome { outcome: outcome.as_str() }).map_or(0, |counter| counter.get())
+    }
+
+    /// The state of the watches.
+    pub fn watches(&self) -> &WatchTimes {
+        &self.watches
+    }
+
+    /// All metrics as text, of [`CONTENT_TYPE`].
+    ///
+    /// # Errors
+    /// If a metric can't be written as text, which would be a defect.
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// The codes worth telling apart; the others by their class.
+fn bucket(code: Option<u16>) -> &'static str {
+    match code {
+        None => "none",
+        Some(401) => "401",
+        Some(403) => "403",
+        Some(404) => "404",
+        Some(409) => "409",
+        Some(410) => "410",
+        Some(422) => "422",
+        Some(429) => "429",
+        Some(500) => "500",
+        Some(503) => "503",
+        Some(504) => "504",
+        Some(100..=199) => "1xx",
+        Some(200..=299) => "2xx",
+        Some(300..=399) => "3xx",
+        Some(400..=499) => "4xx",
+        Some(_) => "5xx",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(metrics: &Metrics, start: &str) -> Option<String> {
+        let text = metrics.render().unwrap();
+        text.lines().find(|line| line.starts_with(start)).map(str::to_owned)
+    }
+
+    #[test]
+    fn the_published_counters_keep_their_names_and_labels() {
+        let metrics = Metrics::new("pytorch");
+        for (transition, name) in [
+            (Transition::Created, "created"),
+            (Transition::Deleted, "deleted"),
+            (Transition::Successful, "successful"),
+            (Transition::Failed, "failed"),
+            (Transition::Restarted, "restarted"),
+        ] {
+            metrics.job(transition, "team");
+            metrics.job(transition, "team");
+            let expected = format!(
+                "training_operator_jobs_{name}_total{{job_namespace=\"team\",framework=\"pytorch\"}} 2"
+            );
+            assert_eq!(line(&metrics, &expected).as_deref(), Some(expected.as_str()));
+        }
+    }
+
+    #[test]
+    fn i_41_series_vanish_with_the_last_job_of_a_namespace() {
+        let metrics = Metrics::new("pytorch");
+        metrics.job(Transition::Created, "team");
+        metrics.job(Transition::Failed, "team");
+        metrics.job(Transition::Created, "other");
+        metrics.forget_namespace("team");
+        let text = metrics.render().unwrap();
+        assert!(!text.contains("team") && text.contains("other"), "{text}");
+    }
+
+    #[test]
+    fn i_41_strings_of_others_do_not_become_series() {
+        let metrics = Metrics::new("pytorch");
+        for n in 0..1_000_u16 {
+            metrics.request("get", &format!("thing{n}"), Some(n));
+        }
+        let text = metrics.render().unwrap();
+        let series = text.lines().filter(|l| l.starts_with("trainyard_requests_total")).count();
+        assert!(series <= 33 * 16, "{series}");
+        assert!(text.contains("resource=\"other\""));
+    }
+
+    #[test]
+    fn the_text_is_complete_and_ends() {
+        let metrics = Metrics::new("pytorch");
+        metrics.pass("ok", Duration::from_millis(3));
+        metrics.request("create", "pods", Some(201));
+        metrics.request("create", "pods", None);
+        metrics.queue_depth(4);
+        metrics.index_objects("pods", 7);
+        metrics.leader(true);
+        metrics.panicked();
+        metrics.events(EventOutcome::Posted, 3);
+        metrics.watches().open("pods");
+        let text = metrics.render().unwrap();
+        for expected in [
+            "trainyard_reconciles_total{outcome=\"ok\"} 1",
+            "trainyard_pass_seconds_count 1",
+            "trainyard_requests_total{verb=\"create\",resource=\"pods\",code=\"2xx\"} 1",
+            "trainyard_requests_total{verb=\"create\",resource=\"pods\",code=\"none\"} 1",
+            "trainyard_queue_depth 4",
+            "trainyard_index_objects{index=\"pods\"} 7",
+            "trainyard_leader 1",
+            "trainyard_panics_total 1",
+            "trainyard_events_total{outcome=\"posted\"} 3",
+            "trainyard_watch_up{watch=\"pods\"} 1",
+            "trainyard_watch_age_seconds{watch=\"pods\"} ",
+            "process_resident_memory_bytes ",
+            "process_cpu_seconds_total ",
+            "process_open_fds ",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}
