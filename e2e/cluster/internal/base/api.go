@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -25,7 +26,13 @@ func NewAPI(server string, ca []byte, token string) *API {
 	roots.AppendCertsFromPEM(ca)
 	return &API{Server: server, Token: token, client: &http.Client{
 		Timeout:   3 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true},
+		Transport: &http.Transport{
+			TLSClientConfig:   &tls.Config{RootCAs: roots},
+			ForceAttemptHTTP2: true,
+			// What is lost because the other side has no network yet is not
+			// worth waiting for: the kernel would send it again after a second.
+			DialContext: (&net.Dialer{Timeout: 300 * time.Millisecond}).DialContext,
+		},
 	}}
 }
 

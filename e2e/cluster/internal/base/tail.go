@@ -20,3 +20,9 @@ func Tail(path string, lines int) string {
 	}
 	return "    " + strings.Join(all, "\n    ") + "\n"
 }
+
+// FirstLine is the first line of a tool's output, for an error message.
+func FirstLine(out []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
+}

@@ -6,10 +6,10 @@ package components
 
 import (
 	"context"
-	"flag"
 	"os"
 	_ "time/tzdata" // CronJobs name time zones
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/errors"
@@ -59,6 +59,13 @@ var all = map[string]func(args []string) int{
 	},
 }
 
+func init() {
+	// The order in which the plugins of a server see a query. By default
+	// template comes before kubernetes, and could not be what answers for all
+	// names that kubernetes does not know.
+	dnsserver.Directives = []string{"bind", "health", "ready", "errors", "loadbalance", "kubernetes", "template"}
+}
+
 // Known says whether name is one of the components.
 func Known(name string) bool {
 	_, ok := all[name]
@@ -69,10 +76,5 @@ func Known(name string) bool {
 func Run(args []string) int {
 	// Every part reads its flags from os.Args.
 	os.Args = args
-	if args[0] != "coredns" {
-		// The linked parts share one global flag set, and CoreDNS has put its
-		// own flags there. The others must not offer or reject them.
-		flag.CommandLine = flag.NewFlagSet(args[0], flag.ExitOnError)
-	}
 	return all[args[0]](args)
 }
