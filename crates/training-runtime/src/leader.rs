@@ -128,6 +128,12 @@ impl Leadership {
         }))
     }
 
+    /// A leadership that is never acquired.
+    #[cfg(test)]
+    pub(crate) fn standby_for_tests() -> Self {
+        Self::standby()
+    }
+
     /// Leadership without election: held from now on and never lost.
     pub fn always() -> Self {
         let leadership = Self::standby();

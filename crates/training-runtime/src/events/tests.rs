@@ -1,0 +1,240 @@
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::fault::{Absent, Fault};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+struct Log {
+    created: Vec<(Instant, Event)>,
+    repeated: Vec<(Instant, String, i32)>,
+    refuse: Vec<Fault>,
+    stuck: bool,
+}
+
+impl Written {
+    async fn answer(&self) -> Result<(), Fault> {
+        if self.0.lock().stuck {
+            return std::future::pending().await;
+        }
+        self.0.lock().refuse.pop().map_or(Ok(()), Err)
+    }
+
+    fn messages(&self) -> Vec<String> {
+        let log = self.0.lock();
+        log.created.iter().map(|(_, event)| event.message.clone().unwrap()).collect()
+    }
+}
+
+impl EventWriter for Written {
+    async fn create(&self, event: &Event) -> Result<(), Fault> {
+        self.answer().await?;
+        self.0.lock().created.push((Instant::now(), event.clone()));
+        Ok(())
+    }
+
+    async fn repeat(&self, _: &str, name: &str, count: i32, _: &Time) -> Result<(), Fault> {
+        self.answer().await?;
+        self.0.lock().repeated.push((Instant::now(), name.to_owned(), count));
+        Ok(())
+    }
+}
+
+fn job(uid: &str) -> Arc<Regarding> {
+    Arc::new(Regarding {
+        api_version: "kubeflow.org/v1".into(),
+        kind: "PyTorchJob".into(),
+        namespace: "team".into(),
+        name: "bert".into(),
+        uid: uid.into(),
+        resource_version: Some("7".into()),
+    })
+}
+
+fn sink_for(mode: EventMode, leadership: Leadership) -> (EventSink, Written, Arc<Metrics>) {
+    let written = Written::default();
+    let metrics = Arc::new(Metrics::new("pytorch"));
+    let config = EventConfig {
+        component: "pytorchjob-controller".into(),
+        instance: "pod_1_abc".into(),
+        mode,
+        call_deadline: SECOND * 10,
+    };
+    let sink = EventSink::spawn(config, written.clone(), leadership, Arc::clone(&metrics));
+    (sink, written, metrics)
+}
+
+fn sink(mode: EventMode) -> (EventSink, Written, Arc<Metrics>) {
+    sink_for(mode, Leadership::always())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_has_what_tools_read() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    sink.post(&job("u"), Note::warning("PodFailed", "line one\nline two\u{7}"));
+    sink.flush(SECOND).await;
+    let (_, event) = written.0.lock().created.pop().unwrap();
+    let value = serde_json::to_value(&event).unwrap();
+    assert_eq!(value["type"], "Warning");
+    assert_eq!(value["reason"], "PodFailed");
+    assert_eq!(value["message"], "line one line two");
+    assert_eq!(value["count"], 1);
+    assert_eq!(value["source"]["component"], "pytorchjob-controller");
+    assert_eq!(value["reportingComponent"], "pytorchjob-controller");
+    assert_eq!(value["reportingInstance"], "pod_1_abc");
+    assert_eq!(value["firstTimestamp"], value["lastTimestamp"]);
+    assert_eq!(value["metadata"]["namespace"], "team");
+    assert_eq!(
+        value["involvedObject"],
+        serde_json::json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "namespace": "team",
+            "name": "bert", "uid": "u", "resourceVersion": "7"
+        })
+    );
+    let name = value["metadata"]["name"].as_str().unwrap();
+    let suffix = name.strip_prefix("bert.").unwrap();
+    assert!(suffix.len() == 16 && suffix.bytes().all(|b| b.is_ascii_hexdigit()), "{name}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_40_repeats_are_counted_on_the_event_that_exists() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for _ in 0..3 {
+        sink.post(&job("u"), Note::warning("QuotaExceeded", "no room"));
+        sleep(SECOND * 20).await;
+    }
+    sink.post(&job("other"), Note::warning("QuotaExceeded", "no room"));
+    sink.flush(SECOND).await;
+    {
+        let log = written.0.lock();
+        assert_eq!(log.created.len(), 2);
+        let name = log.created[0].1.metadata.name.clone().unwrap();
+        let repeats: Vec<_> = log.repeated.iter().map(|(_, n, count)| (n.clone(), *count)).collect();
+        assert_eq!(repeats, [(name.clone(), 2), (name, 3)]);
+    }
+    sleep(SECOND * 3_600).await;
+    sink.post(&job("u"), Note::warning("QuotaExceeded", "no room"));
+    sink.flush(SECOND).await;
+    assert_eq!(written.0.lock().created.len(), 3, "after an hour the event may be gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_gone_is_made_again() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    sink.post(&job("u"), Note::normal("A", "a"));
+    sink.flush(SECOND).await;
+    let gone = Fault::Missing { what: Absent::Object, message: String::new() };
+    written.0.lock().refuse.push(gone);
+    sink.post(&job("u"), Note::normal("A", "a"));
+    sink.flush(SECOND).await;
+    assert_eq!(written.0.lock().created.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
+    let (sink, written, metrics) = sink(EventMode::Folded);
+    for n in 0..3_000 {
+        sink.post(&job("u"), Note::normal("SuccessfulCreatePod", format!("Created pod: {n}")));
+        sleep(Duration::from_millis(100)).await;
+    }
+    sink.post(&job("other"), Note::normal("PyTorchJobSucceeded", "done"));
+    sleep(SECOND * 120).await;
+    let log = written.0.lock();
+    assert!(log.created.iter().any(|(_, e)| e.involved_object.uid.as_deref() == Some("other")));
+    let times: Vec<_> = log
+        .created
+        .iter()
+        .filter(|(_, e)| e.involved_object.uid.as_deref() == Some("u"))
+        .map(|(at, _)| *at)
+        .collect();
+    for (index, first) in times.iter().enumerate() {
+        let within =
+            times[index..].iter().take_while(|at| **at - *first < SECOND * 60).count();
+        assert!(within <= 10, "{within} events in a minute");
+    }
+    let total: u64 = log
+        .created
+        .iter()
+        .map(|(_, event)| {
+            let message = event.message.as_deref().unwrap();
+            message.split_once(" more events").map_or(1, |(count, _)| count.parse().unwrap())
+        })
+        .sum();
+    assert_eq!(total, 3_001, "every note is told or counted");
+    assert!(metrics.events_so_far(EventOutcome::Folded) > 2_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sum_tells_the_last_note_and_the_gravest() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for n in 0..9 {
+        sink.post(&job("u"), Note::normal("A", n.to_string()));
+    }
+    sink.post(&job("u"), Note::warning("B", "bad"));
+    sink.post(&job("u"), Note::normal("PyTorchJobSucceeded", "well"));
+    sink.flush(SECOND).await;
+    let (_, sum) = written.0.lock().created.pop().unwrap();
+    assert_eq!(sum.message.as_deref(), Some("2 more events, the last of them: well"));
+    assert_eq!(sum.reason.as_deref(), Some("PyTorchJobSucceeded"));
+    assert_eq!(sum.type_.as_deref(), Some("Warning"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_events_are_written_where_all_are_wanted_and_none_where_none_are() {
+    let (sink, written, _) = sink(EventMode::Full);
+    for n in 0..50 {
+        sink.post(&job("u"), Note::normal("A", n.to_string()));
+    }
+    sink.flush(SECOND).await;
+    assert_eq!(written.messages().len(), 50);
+    let (sink, written, _) = self::sink(EventMode::Off);
+    sink.post(&job("u"), Note::normal("A", "a"));
+    sink.flush(SECOND).await;
+    assert!(written.messages().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_trouble_is_bridged_and_a_long_one_counted() {
+    let (sink, written, metrics) = sink(EventMode::Folded);
+    let trouble = || Fault::Transient("reset".into());
+    written.0.lock().refuse.push(trouble());
+    sink.post(&job("u"), Note::normal("A", "a"));
+    sink.flush(SECOND * 5).await;
+    assert_eq!(written.messages(), ["a"]);
+    written.0.lock().refuse.extend([trouble(), trouble()]);
+    sink.post(&job("u"), Note::normal("B", "b"));
+    sink.flush(SECOND * 5).await;
+    assert_eq!(written.messages(), ["a"]);
+    assert_eq!(metrics.events_so_far(EventOutcome::Failed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_39_a_stuck_server_delays_no_pass_and_fills_no_memory() {
+    let (sink, written, metrics) = sink(EventMode::Folded);
+    written.0.lock().stuck = true;
+    let start = Instant::now();
+    for n in 0..5_000 {
+        sink.post(&job(&n.to_string()), Note::normal("A", "a"));
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(metrics.events_so_far(EventOutcome::Overflowed), 5_000 - QUEUE as u64);
+    sink.flush(SECOND).await;
+    assert!(start.elapsed() <= SECOND * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_37_nothing_is_written_without_the_lease() {
+    let standby = Leadership::standby_for_tests();
+    let (sink, written, metrics) = sink_for(EventMode::Folded, standby);
+    sink.post(&job("u"), Note::normal("A", "a"));
+    sink.flush(SECOND).await;
+    assert!(written.messages().is_empty());
+    assert_eq!(metrics.events_so_far(EventOutcome::NotLeading), 1);
+}

@@ -1,0 +1,320 @@
+//! The background task that writes events.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use k8s_openapi::api::core::v1::{Event, EventSource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ObjectMeta;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+use training_core::notes::{Note, Severity};
+
+use super::{EventConfig, EventWriter, Message, Regarding, text};
+use crate::cli::EventMode;
+use crate::fault::{Fault, within};
+use crate::leader::Leadership;
+use crate::metrics::{EventOutcome, Metrics};
+
+/// Notes of one job that are written as they come in a minute; the tenth write is the sum of the rest.
+const PER_MINUTE: usize = 9;
+
+/// The window of the limit.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// How long a repeat is counted on the event that exists. API servers keep events for an hour by
+/// default, from their last change; a little less, so that the event is still there.
+const REMEMBERED: Duration = Duration::from_secs(55 * 60);
+
+/// Events of our own that are remembered for their repeats: 32 bytes each.
+const MADE: usize = 1_024;
+
+/// The wait before the one second try.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// An event of ours that is still there.
+struct Made {
+    suffix: u64,
+    count: i32,
+    at: Instant,
+}
+
+/// What one job wrote in the last minute.
+#[derive(Default)]
+struct Recent {
+    writes: VecDeque<Instant>,
+    folded: Option<Folded>,
+}
+
+/// What waits to be summed up.
+struct Folded {
+    regarding: Arc<Regarding>,
+    count: u64,
+    last: Note,
+    severity: Severity,
+    due: Instant,
+}
+
+pub(super) struct Worker<W> {
+    config: EventConfig,
+    writer: W,
+    leadership: Leadership,
+    metrics: Arc<Metrics>,
+    /// By the hash of object, reason and message: the texts themselves would be too much to keep.
+    made: HashMap<u64, Made>,
+    /// By uid.
+    recent: HashMap<String, Recent>,
+    /// When jobs that rest are forgotten next.
+    tidy: Instant,
+    suffix: u64,
+    troubled: bool,
+}
+
+impl<W: EventWriter> Worker<W> {
+    pub(super) fn new(
+        config: EventConfig,
+        writer: W,
+        leadership: Leadership,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        // Names differ between processes by their start, and within one by counting on.
+        let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            config,
+            writer,
+            leadership,
+            metrics,
+            made: HashMap::new(),
+            recent: HashMap::new(),
+            tidy: Instant::now() + WINDOW,
+            suffix: u64::try_from(start.as_nanos()).unwrap_or_default(),
+            troubled: false,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+        loop {
+            let due = self.next_due();
+            let timer = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some(Message::Note(regarding, note)) => self.note(&regarding, note).await,
+                    Some(Message::Flush(done)) => {
+                        self.sum_up(None).await;
+                        // Nobody may be waiting any more.
+                        let _ = done.send(());
+                    }
+                    None => return self.sum_up(None).await,
+                },
+                () = timer => {
+                    let now = Instant::now();
+                    self.sum_up(Some(now)).await;
+                    self.forget_resting(now);
+                }
+            }
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let sums = self.recent.values().filter_map(|recent| Some(recent.folded.as_ref()?.due)).min();
+        // Without jobs there is nothing to wake up for.
+        let tidy = (!self.recent.is_empty()).then_some(self.tidy);
+        sums.into_iter().chain(tidy).min()
+    }
+
+    async fn note(&mut self, regarding: &Arc<Regarding>, note: Note) {
+        let now = Instant::now();
+        if self.config.mode == EventMode::Folded {
+            let recent = self.recent.entry(regarding.uid.clone()).or_default();
+            recent.forget_before(now);
+            match &mut recent.folded {
+                Some(folded) => {
+                    folded.count += 1;
+                    folded.severity = folded.severity.max(note.severity);
+                    folded.last = note;
+                    self.metrics.events(EventOutcome::Folded, 1);
+                    return;
+                }
+                none if recent.writes.len() >= PER_MINUTE => {
+                    *none = Some(Folded {
+                        regarding: Arc::clone(regarding),
+                        count: 1,
+                        severity: note.severity,
+                        last: note,
+                        // By then all nine are more than a minute old.
+                        due: now + WINDOW,
+                    });
+                    self.metrics.events(EventOutcome::Folded, 1);
+                    return;
+                }
+                _ => recent.writes.push_back(now),
+            }
+        }
+        self.write(regarding, &note).await;
+    }
+
+    /// Writes the sums that are due, or all of them.
+    async fn sum_up(&mut self, now: Option<Instant>) {
+        let mut due = Vec::new();
+        for recent in self.recent.values_mut() {
+            let ripe = |folded: &mut Folded| now.is_none_or(|now| folded.due <= now);
+            if let Some(folded) = recent.folded.take_if(ripe) {
+                recent.writes.push_back(Instant::now());
+                due.push(folded);
+            }
+        }
+        for folded in due {
+            let Folded { regarding, count, last, severity, due: _ } = folded;
+            let note = match count {
+                1 => last,
+                // The last note's reason, so that filters for it find something.
+                _ => Note {
+                    severity,
+                    message: format!("{count} more events, the last of them: {}", last.message),
+                    reason: last.reason,
+                },
+            };
+            self.write(&regarding, &note).await;
+        }
+    }
+
+    fn forget_resting(&mut self, now: Instant) {
+        if now < self.tidy {
+            return;
+        }
+        self.tidy = now + WINDOW;
+        self.recent.retain(|_, recent| {
+            recent.forget_before(now);
+            recent.folded.is_some() || !recent.writes.is_empty()
+        });
+        self.made.retain(|_, made| now.saturating_duration_since(made.at) < REMEMBERED);
+    }
+
+    async fn write(&mut self, regarding: &Regarding, note: &Note) {
+        let message = text::clean(&note.message);
+        let reason = text::reason(&note.reason);
+        let mut hasher = DefaultHasher::new();
+        (&regarding.uid, &reason, &message).hash(&mut hasher);
+        let key = hasher.finish();
+        let now = Instant::now();
+        let known = self.made.get(&key).filter(|made| now - made.at < REMEMBERED);
+        if let Some(&Made { suffix, count, .. }) = known {
+            let count = count.saturating_add(1);
+            let name = text::name(&regarding.name, suffix);
+            let last = Time(Timestamp::now());
+            let answer = self
+                .insist(|writer| writer.repeat(&regarding.namespace, &name, count, &last))
+                .await;
+            match answer {
+                Ok(()) => {
+                    self.made.insert(key, Made { suffix, count, at: now });
+                    return self.metrics.events(EventOutcome::Repeated, 1);
+                }
+                // It expired or was removed: a new one is due.
+                Err(Fault::Missing { .. }) => {
+                    self.made.remove(&key);
+                }
+                Err(fault) => return self.failed(&fault),
+            }
+        }
+        self.suffix = self.suffix.wrapping_add(1);
+        let suffix = self.suffix;
+        let event = self.event(regarding, note.severity, reason, message, suffix);
+        match self.insist(|writer| writer.create(&event)).await {
+            Ok(()) => {
+                self.remember(key, Made { suffix, count: 1, at: now });
+                self.troubled = false;
+                self.metrics.events(EventOutcome::Posted, 1);
+            }
+            Err(fault) => self.failed(&fault),
+        }
+    }
+
+    fn event(
+        &self,
+        regarding: &Regarding,
+        severity: Severity,
+        reason: String,
+        message: String,
+        suffix: u64,
+    ) -> Event {
+        let now = Time(Timestamp::now());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(text::name(&regarding.name, suffix)),
+                namespace: Some(regarding.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: regarding.reference(),
+            type_: Some(severity.as_str().to_owned()),
+            reason: Some(reason),
+            message: Some(message),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            count: Some(1),
+            source: Some(EventSource {
+                component: Some(self.config.component.clone()),
+                ..EventSource::default()
+            }),
+            reporting_component: Some(self.config.component.clone()),
+            reporting_instance: Some(text::reason(&self.config.instance)),
+            ..Event::default()
+        }
+    }
+
+    /// Sends a request, and once more if the network or the server failed.
+    async fn insist<'a, F>(&'a self, request: impl Fn(&'a W) -> F) -> Result<(), Fault>
+    where
+        F: Future<Output = Result<(), Fault>>,
+    {
+        let mut pause = AGAIN;
+        for last in [false, true] {
+            if !self.leadership.holds() {
+                return Err(Fault::NotLeading);
+            }
+            match within(self.config.call_deadline, request(&self.writer)).await {
+                Err(Fault::Throttled { after }) if !last => pause = after,
+                Err(Fault::Transient(_) | Fault::Deadline { .. }) if !last => {}
+                answer => return answer,
+            }
+            sleep(pause).await;
+        }
+        Err(Fault::Bug("an event was neither written nor refused".to_owned()))
+    }
+
+    fn failed(&mut self, fault: &Fault) {
+        if *fault == Fault::NotLeading {
+            return self.metrics.events(EventOutcome::NotLeading, 1);
+        }
+        self.metrics.events(EventOutcome::Failed, 1);
+        // Once per trouble: an outage must not fill the log as well.
+        if !std::mem::replace(&mut self.troubled, true) {
+            tracing::warn!(%fault, "an event was not written");
+        }
+    }
+
+    fn remember(&mut self, key: u64, made: Made) {
+        if self.made.len() >= MADE
+            && let Some(oldest) = self.made.iter().min_by_key(|(_, made)| made.at).map(|(k, _)| *k)
+        {
+            self.made.remove(&oldest);
+        }
+        self.made.insert(key, made);
+    }
+}
+
+impl Recent {
+    fn forget_before(&mut self, now: Instant) {
+        while self.writes.front().is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW) {
+            self.writes.pop_front();
+        }
+    }
+}
