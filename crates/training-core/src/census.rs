@@ -48,6 +48,8 @@ pub struct Count {
     pub failed: u32,
     /// Replicas that are ready or ended well.
     pub ready: u32,
+    /// Pods of the present attempt in phase Running that are not on their way out.
+    pub running: u32,
 }
 
 /// Every replica's place, in global rank order, and what doesn't belong.
@@ -120,6 +122,7 @@ impl<'a> Census<'a> {
                 SlotState::Failed => count.failed += 1,
                 SlotState::Live => {
                     count.ready += u32::from(slot.pod.is_some_and(|p| p.ready && !p.leaving));
+                    count.running += u32::from(running && slot.pod.is_some_and(|p| !p.leaving));
                 }
                 SlotState::Empty | SlotState::Outdated => {}
             }
@@ -129,6 +132,15 @@ impl<'a> Census<'a> {
             counts,
             surplus,
         }
+    }
+
+    /// The place of one replica.
+    pub fn slot(&self, role: usize, index: u32) -> Option<&Slot<'a>> {
+        let at = self
+            .slots
+            .binary_search_by_key(&(role, index), |s| (s.role, s.index))
+            .ok()?;
+        self.slots.get(at)
     }
 
     /// The places of one role.
@@ -143,6 +155,10 @@ impl<'a> Census<'a> {
 }
 
 fn state_of(pod: &PodView, memory: &Memory) -> SlotState {
+    // A pod that was being disrupted may still end well. What it did needs no second run, unless all pods run anew.
+    if pod.phase == PodPhase::Succeeded && pod.attempt.gang >= memory.gang_attempt {
+        return SlotState::Finished;
+    }
     if pod.attempt < memory.attempt(&pod.role, pod.index) {
         return SlotState::Outdated;
     }

@@ -10,9 +10,9 @@ use training_api::{ConditionType, JobCondition};
 /// - The same status and reason: no change at all, neither message nor times.
 /// - The same status with another reason keeps `lastTransitionTime`.
 /// - A changed condition moves to the end. [`ConditionType::Stalled`] is the exception: it stands before all others, so that
-///   the last element keeps its published meaning.
+///   the last element keeps its published meaning. [`ConditionType::Created`] comes right behind it, also where it was lost.
 /// - Restarting removes Running, and Running removes Restarting.
-/// - Succeeded and Failed turn Running to False in place, and remove Restarting.
+/// - Succeeded and Failed turn Running and Stalled to False in place, and remove Restarting.
 pub fn set(
     list: &mut Vec<JobCondition>,
     type_: ConditionType,
@@ -46,7 +46,10 @@ pub fn set(
         ConditionType::Running => list.retain(|c| c.type_ != ConditionType::Restarting.as_str()),
         ConditionType::Succeeded | ConditionType::Failed => {
             list.retain(|c| c.type_ != ConditionType::Restarting.as_str());
-            for c in list.iter_mut().filter(|c| c.holds(ConditionType::Running)) {
+            let over = |c: &&mut JobCondition| {
+                c.holds(ConditionType::Running) || c.holds(ConditionType::Stalled)
+            };
+            for c in list.iter_mut().filter(over) {
                 "False".clone_into(&mut c.status);
                 c.last_transition_time = Some(Time(now));
             }
@@ -61,10 +64,20 @@ pub fn set(
         last_update_time: Some(Time(now)),
         last_transition_time: Some(transition),
     };
-    if type_ == ConditionType::Stalled {
-        list.insert(0, condition);
-    } else {
-        list.push(condition);
+    match type_ {
+        ConditionType::Stalled => list.insert(0, condition),
+        ConditionType::Created => {
+            let stalled = ConditionType::Stalled.as_str();
+            list.insert(
+                list.iter().take_while(|c| c.type_ == stalled).count(),
+                condition,
+            );
+        }
+        ConditionType::Running
+        | ConditionType::Restarting
+        | ConditionType::Suspended
+        | ConditionType::Succeeded
+        | ConditionType::Failed => list.push(condition),
     }
 }
 
@@ -164,6 +177,22 @@ mod tests {
                 (Stalled, false)
             ])),
             ["Stalled=False", "Created=True"]
+        );
+    }
+
+    #[test]
+    fn a_condition_created_that_was_lost_does_not_become_the_state() {
+        assert_eq!(
+            shape(&build(&[(Running, true), (Stalled, true), (Created, true)])),
+            ["Stalled=True", "Created=True", "Running=True"]
+        );
+    }
+
+    #[test]
+    fn nothing_is_stalled_after_the_end() {
+        assert_eq!(
+            shape(&build(&[(Stalled, true), (Created, true), (Failed, true)])),
+            ["Stalled=False", "Created=True", "Failed=True"]
         );
     }
 

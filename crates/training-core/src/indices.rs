@@ -27,9 +27,8 @@ impl IndexSet {
 
     /// True if the index is in the set.
     pub fn contains(&self, index: u32) -> bool {
-        self.ranges
-            .iter()
-            .any(|(low, high)| (*low..=*high).contains(&index))
+        let at = self.ranges.partition_point(|(_, high)| *high < index);
+        self.ranges.get(at).is_some_and(|(low, _)| *low <= index)
     }
 
     /// Adds one index.
@@ -44,6 +43,19 @@ impl IndexSet {
             .filter(|(low, _)| *low < limit)
             .map(|(low, high)| high.min(&(limit - 1)) - low + 1)
             .sum()
+    }
+
+    /// The printed form, cut after the last range that fits into so many bytes.
+    ///
+    /// What is cut off is still known from the pods themselves while they exist.
+    pub fn print_within(&self, limit: usize) -> String {
+        let mut text = self.to_string();
+        if text.len() > limit {
+            // One byte more, so that a range that ends exactly at the limit stays.
+            let end = text.as_bytes()[..=limit].iter().rposition(|b| *b == b',');
+            text.truncate(end.unwrap_or(0));
+        }
+        text
     }
 
     /// True if there is none.
@@ -102,6 +114,18 @@ mod tests {
     #[test]
     fn a_damaged_entry_keeps_what_can_be_read() {
         assert_eq!(IndexSet::parse("1-3,x,9-2,7").to_string(), "1-3,7");
+    }
+
+    #[test]
+    fn a_long_set_is_cut_between_two_ranges() {
+        let set = IndexSet::parse("1,3,5-7,90");
+        let cut: Vec<String> = [0, 1, 4, 6, 7, 10, 99]
+            .map(|limit| set.print_within(limit))
+            .to_vec();
+        assert_eq!(
+            cut,
+            ["", "1", "1,3", "1,3", "1,3,5-7", "1,3,5-7,90", "1,3,5-7,90"]
+        );
     }
 
     proptest! {

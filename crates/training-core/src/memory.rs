@@ -89,9 +89,10 @@ impl Memory {
             .is_some_and(|set| set.contains(index))
     }
 
-    /// Begins a new attempt of all pods: what single replicas did is forgotten, what counts against limits is not.
-    pub fn next_gang_attempt(&mut self) {
-        self.gang_attempt = self.gang_attempt.saturating_add(1);
+    /// Begins a new attempt of all pods, above every one that a pod was `seen` to carry: what single replicas did is
+    /// forgotten, what counts against limits is not.
+    pub fn next_gang_attempt(&mut self, seen: u32) {
+        self.gang_attempt = self.gang_attempt.max(seen).saturating_add(1);
         self.replicas.clear();
         self.finished.clear();
     }
@@ -118,6 +119,22 @@ fn report_attempt(entry: ReplicaMemory) -> ReplicaAttempt {
         attempt: i32::try_from(entry.attempt).unwrap_or(i32::MAX),
         time: entry.decided.map(Time),
     }
+}
+
+/// Most bytes that the finished indices of all roles take in a status. With everything else a status stays under 32 KiB.
+const FINISHED_BYTES: usize = 8 * 1024;
+
+fn report_finished(finished: &BTreeMap<String, IndexSet>) -> BTreeMap<String, String> {
+    let mut left = FINISHED_BYTES;
+    let mut out = BTreeMap::new();
+    for (role, set) in finished {
+        let text = set.print_within(left);
+        left -= text.len();
+        if !text.is_empty() {
+            out.insert(role.clone(), text);
+        }
+    }
+    out
 }
 
 impl JobState for JobStatus {
@@ -174,12 +191,7 @@ impl JobState for JobStatus {
             gang_restart: memory.gang_restart.map(report_attempt),
             counted_failures: unless_zero(memory.counted_failures),
             container_restarts: unless_zero(memory.container_restarts),
-            finished_indices: memory
-                .finished
-                .iter()
-                .filter(|(_, set)| !set.is_empty())
-                .map(|(role, set)| (role.clone(), set.to_string()))
-                .collect(),
+            finished_indices: report_finished(&memory.finished),
             last_failure: memory.last_failure.clone(),
         }
     }

@@ -13,6 +13,13 @@ pub struct Observed {
     pub stall: Option<Stall>,
 }
 
+impl Observed {
+    /// The highest attempt of all pods together that a pod carries.
+    pub fn newest_gang(&self) -> u32 {
+        self.pods.iter().map(|p| p.attempt.gang).max().unwrap_or(0)
+    }
+}
+
 /// What keeps a job from going on, without being its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {

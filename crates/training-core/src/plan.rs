@@ -49,7 +49,10 @@ pub fn plan<F: Framework>(
         finished::decide(&mut draft, job, seen);
         return draft.into_plan(&old);
     }
-    match framework.roles(job) {
+    match framework
+        .roles(job)
+        .and_then(|r| within(r, framework.most_replicas()))
+    {
         Ok(roles) => {
             let cx = JobCx::new(job, &roles);
             unfinished(framework, &cx, seen, &mut draft);
@@ -65,6 +68,20 @@ pub fn is_managed_elsewhere<J: TrainingJob>(job: &J) -> bool {
         .managed_by
         .as_deref()
         .is_some_and(|m| m != labels::MANAGED_BY_TRAINING_OPERATOR)
+}
+
+/// Refuses more replicas than the operator is set to bear: one job must not take the memory of all others.
+fn within(roles: RoleSet<'_>, most: u32) -> Result<RoleSet<'_>, SpecError> {
+    let total = roles.total();
+    match roles.iter().max_by_key(|r| r.replicas) {
+        Some(largest) if total > most => Err(SpecError::new(
+            format!("{}.replicas", largest.path),
+            format!(
+                "{total} replicas are more than this operator runs in one job; use at most {most}"
+            ),
+        )),
+        Some(_) | None => Ok(roles),
+    }
 }
 
 fn unfinished<F: Framework>(
@@ -85,13 +102,13 @@ fn unfinished<F: Framework>(
         return invalid(draft, cx.job, &error);
     }
     report_stall(draft, seen);
-    let census = Census::take(cx.roles, seen, &draft.memory);
     if suspended {
-        return suspended::decide(cx, seen, &census, draft);
+        return suspended::decide(cx, seen, draft);
     }
     if draft.memory.holds(ConditionType::Suspended) {
-        suspended::resume(cx, draft);
+        suspended::resume(cx, seen, draft);
     }
+    let census = Census::take(cx.roles, seen, &draft.memory);
     if draft.memory.started.is_none() {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Beside);
@@ -118,11 +135,8 @@ fn created<F: Framework>(
     );
     draft.transitions.push(Transition::Created);
     draft.urgency(Urgency::Beside);
-    draft.newborn = true;
-    if !suspended {
-        draft.memory.started = Some(draft.now);
-    }
-    for role in cx.roles.iter() {
+    draft.starts = !suspended;
+    for role in cx.roles {
         if role
             .template
             .and_then(|t| t.spec.as_ref())
@@ -224,8 +238,8 @@ pub(crate) struct Draft {
     pub(crate) transitions: Vec<Transition>,
     pub(crate) again: bool,
     pub(crate) wake: Option<Timestamp>,
-    /// This is the pass that first sees the job.
-    pub(crate) newborn: bool,
+    /// This is the pass that starts the job, or resumes it.
+    pub(crate) starts: bool,
     urgency: Urgency,
 }
 
@@ -239,7 +253,7 @@ impl Draft {
             transitions: Vec::new(),
             again: false,
             wake: None,
-            newborn: false,
+            starts: false,
             urgency: Urgency::CanWait,
         }
     }
@@ -281,7 +295,7 @@ impl Draft {
         let reason = pod
             .trouble
             .as_ref()
-            .map(|t| t.reason.clone())
+            .map(|t| clean(&t.reason, 128))
             .filter(|r| !r.is_empty());
         let said = pod
             .trouble
@@ -295,6 +309,9 @@ impl Draft {
             (Some(e), Some(s)) => format!("{e}; last words: {s}"),
             (Some(e), None) => e,
             (None, Some(s)) => s.to_owned(),
+            (None, None) if pod.disrupted => {
+                "the cluster took the pod away: preemption, eviction or a tainted node".to_owned()
+            }
             (None, None) => "the pod failed without saying why".to_owned(),
         };
         let message = clean(&message, 1024);

@@ -45,6 +45,7 @@ pub fn render<F: Framework>(
     let meta = template.metadata.take().unwrap_or_default();
     let mut all_labels = meta.labels.unwrap_or_default();
     all_labels.extend(labels::<F>(cx, me));
+    all_labels.remove(keys::JOB_ROLE);
     if me.role.speaks && me.index == 0 {
         all_labels.insert(keys::JOB_ROLE.to_owned(), keys::JOB_ROLE_MASTER.to_owned());
     }
@@ -202,11 +203,20 @@ pub fn check_template(role: &RoleSpec<'_>, container: &str) -> Result<(), SpecEr
     Ok(())
 }
 
-/// Checks that the longest pod name of a role is a DNS label.
+/// Checks that the names of a role's pods and services are DNS labels as services need them: lower-case letters, digits and
+/// dashes, a letter first, and not too long.
 ///
 /// # Errors
 /// On `metadata.name`, with the length that would fit.
 pub fn check_names(job: &str, role: &RoleSpec<'_>) -> Result<(), SpecError> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if !job.starts_with(|c: char| c.is_ascii_lowercase())
+        || !job.bytes().all(plain)
+        || job.ends_with('-')
+    {
+        let problem = "must begin with a letter and consist of lower-case letters, digits and dashes, because services get it in their names";
+        return Err(SpecError::new("metadata.name", problem));
+    }
     let length = names::longest(job, &role.label, role.replicas);
     if length <= names::MAX_NAME {
         return Ok(());

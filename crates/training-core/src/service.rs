@@ -1,7 +1,5 @@
 //! The headless service of one replica, named like its pod: every framework's addresses rest on it.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::ContainerPort;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -41,9 +39,9 @@ pub fn render<F: Framework>(
 }
 
 /// One service port per container port, in their order. A port without a name gets one, because a service of several ports
-/// needs names; the protocol is kept.
+/// needs names; the protocol is kept. A name, or a number of one protocol, that comes again is left out: a pod may have it, a
+/// service may not.
 fn service_ports(ports: &[ContainerPort]) -> Vec<ServicePort> {
-    let mut by_name: BTreeMap<String, usize> = BTreeMap::new();
     let mut out: Vec<ServicePort> = Vec::new();
     for port in ports {
         let protocol = port.protocol.as_deref().filter(|p| *p != "TCP");
@@ -55,7 +53,11 @@ fn service_ports(ports: &[ContainerPort]) -> Vec<ServicePort> {
                 Some(p) => format!("p-{}-{}", port.container_port, p.to_ascii_lowercase()),
                 None => format!("p-{}", port.container_port),
             });
-        if by_name.insert(name.clone(), out.len()).is_none() {
+        let known = |p: &ServicePort| {
+            p.name.as_ref() == Some(&name)
+                || p.port == port.container_port && p.protocol.as_deref() == protocol
+        };
+        if !out.iter().any(known) {
             out.push(ServicePort {
                 name: Some(name),
                 port: port.container_port,
@@ -83,6 +85,7 @@ mod tests {
             port(Some("b"), 2, Some("TCP")),
             port(None, 1, None),
             port(None, 1, Some("UDP")),
+            port(Some("again"), 2, None),
         ]);
         let shape: Vec<_> = ports
             .iter()

@@ -12,7 +12,7 @@ use crate::view::PodView;
 pub enum Verdict {
     /// The job goes on.
     Progressing {
-        /// The role that decides has a running pod.
+        /// The role that decides has a running pod of the present attempt.
         running: bool,
     },
     /// The job has ended well.
@@ -131,7 +131,7 @@ pub fn role_decides(
         }
     }
     failures(roles, census).unwrap_or_else(|| Verdict::Progressing {
-        running: deciding.is_some_and(|(at, _)| census.counts[at].active > 0),
+        running: deciding.is_some_and(|(at, _)| census.counts[at].running > 0),
     })
 }
 

@@ -5,10 +5,12 @@ use training_api::{CleanPodPolicy, ConditionType, labels};
 use super::Draft;
 use crate::census::{Census, SlotState};
 use crate::framework::{Framework, JobCx, TrainingJob};
-use crate::memory::ReplicaMemory;
+use crate::memory::{Memory, ReplicaMemory};
 use crate::notes::Note;
+use crate::observed::Observed;
 use crate::step::{Transition, Urgency};
 use crate::verdict::{FailureCause, RankFailure, Saying};
+use crate::view::Attempt;
 
 use kube::Resource;
 
@@ -26,12 +28,60 @@ fn scope<J: TrainingJob>(cx: &JobCx<'_, J>) -> Scope {
     }
 }
 
+/// Most replicas whose attempts a status remembers: about 13 KiB of the 32 KiB that a status may have.
+const MOST_ATTEMPTS: usize = 192;
+
+/// The failures that this pass deals with; the others wait until the replacements of the earlier ones are there.
+///
+/// A replacement carries its attempt itself, so what the status says of it can go.
+pub(super) fn batch<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    failures: Vec<RankFailure>,
+    memory: &mut Memory,
+) -> Vec<RankFailure> {
+    if scope(cx) == Scope::Gang || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS {
+        return failures;
+    }
+    let gang = memory.gang_attempt;
+    memory.replicas.retain(|(label, index), entry| {
+        let slot = cx
+            .roles
+            .by_label(label)
+            .and_then(|(at, _)| census.slot(at, *index));
+        let decided = Attempt {
+            gang,
+            replica: entry.attempt,
+        };
+        slot.is_some_and(|s| {
+            s.state != SlotState::Finished && s.pod.is_none_or(|p| p.attempt < decided)
+        })
+    });
+    let mut room = MOST_ATTEMPTS.saturating_sub(memory.replicas.len());
+    let mut fits = |failure: &RankFailure| {
+        let Some(role) = cx.roles.iter().nth(failure.role) else {
+            return false;
+        };
+        if memory
+            .replicas
+            .contains_key(&(role.label.clone(), failure.index))
+        {
+            return true;
+        }
+        let free = room > 0;
+        room = room.saturating_sub(1);
+        free
+    };
+    failures.into_iter().filter(|f| fits(f)).collect()
+}
+
 /// Makes failed replicas again, or ends the job where the backoff limit is used up.
 ///
 /// Only numbers move here. The pods that they concern are outdated by them, and the next pass replaces those.
 pub(super) fn retry<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
     census: &Census<'_>,
     failures: &[RankFailure],
     draft: &mut Draft,
@@ -48,40 +98,23 @@ pub(super) fn retry<F: Framework>(
         && cost > 0
         && i64::from(spent) > i64::from(limit.max(0))
     {
-        return fail(framework, cx, &FailureCause::BackoffLimit, draft);
+        return fail(framework, cx, census, &FailureCause::BackoffLimit, draft);
     }
     draft.memory.counted_failures = spent;
-    let decided = Some(draft.now);
     match scope {
-        Scope::Replica => {
-            for failure in failures {
-                let Some(role) = cx.roles.iter().nth(failure.role) else {
-                    continue;
-                };
-                let entry = draft
-                    .memory
-                    .replicas
-                    .entry((role.label.clone(), failure.index))
-                    .or_default();
-                *entry = ReplicaMemory {
-                    attempt: entry.attempt.saturating_add(1),
-                    decided,
-                };
-                draft.memory.recreated = draft.memory.recreated.saturating_add(1);
-                draft.transitions.push(Transition::Restarted);
-            }
-        }
+        Scope::Replica => next_attempts(cx, census, failures, draft),
         Scope::Gang => {
-            draft.memory.next_gang_attempt();
+            draft.memory.next_gang_attempt(seen.newest_gang());
             let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
             draft.memory.gang_restart = Some(ReplicaMemory {
                 attempt: before.saturating_add(1),
-                decided,
+                decided: Some(draft.now),
             });
             draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
             draft.transitions.push(Transition::Restarted);
         }
     }
+    remove_unreachable(cx, census, failures, draft);
     let role = failures
         .first()
         .and_then(|f| cx.roles.iter().nth(f.role))
@@ -91,6 +124,53 @@ pub(super) fn retry<F: Framework>(
     draft.set(ConditionType::Restarting, true, &reason, &message);
     draft.notes.push(Note::warning(reason, message));
     draft.urgency(Urgency::First);
+}
+
+/// Every failed replica gets the attempt after the one that its pod carries.
+fn next_attempts<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    failures: &[RankFailure],
+    draft: &mut Draft,
+) {
+    let gang = draft.memory.gang_attempt;
+    for failure in failures {
+        let Some(role) = cx.roles.iter().nth(failure.role) else {
+            continue;
+        };
+        let carried = census
+            .slot(failure.role, failure.index)
+            .and_then(|s| s.pod)
+            .filter(|p| p.attempt.gang == gang)
+            .map_or(0, |p| p.attempt.replica);
+        let entry = draft
+            .memory
+            .replicas
+            .entry((role.label.clone(), failure.index))
+            .or_default();
+        *entry = ReplicaMemory {
+            attempt: entry.attempt.max(carried).saturating_add(1),
+            decided: Some(draft.now),
+        };
+        draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+        draft.transitions.push(Transition::Restarted);
+    }
+}
+
+/// Somebody may have wiped the status or changed a pod's attempt: a failed pod that no number outdates would fail again and
+/// again. It goes right after the status that counts it.
+fn remove_unreachable<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    failures: &[RankFailure],
+    draft: &mut Draft,
+) {
+    for failure in failures {
+        let pod = census.slot(failure.role, failure.index).and_then(|s| s.pod);
+        if let Some(pod) = pod.filter(|p| p.attempt >= draft.memory.attempt(&p.role, p.index)) {
+            draft.delete_pod(cx.name, pod);
+        }
+    }
 }
 
 /// At most so many failed pods are told one by one; the others are in the counts.
@@ -103,12 +183,7 @@ fn remember<J: TrainingJob>(
     draft: &mut Draft,
 ) {
     for failure in failures.iter().take(TOLD) {
-        let pod = census
-            .slots
-            .iter()
-            .find(|s| s.role == failure.role && s.index == failure.index)
-            .and_then(|s| s.pod);
-        if let Some(pod) = pod {
+        if let Some(pod) = census.slot(failure.role, failure.index).and_then(|s| s.pod) {
             draft.remember_failure(cx.name, cx.namespace, pod);
         }
     }
@@ -118,6 +193,7 @@ fn remember<J: TrainingJob>(
 pub(super) fn fail<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
     cause: &FailureCause,
     draft: &mut Draft,
 ) {
@@ -163,6 +239,7 @@ pub(super) fn fail<F: Framework>(
         };
         draft.notes.push(Note::warning(reason, hint));
     }
+    warn_of_running_pods(cx, census, draft);
 }
 
 /// Tells about the pods that ended the job.
@@ -211,11 +288,7 @@ pub(super) fn end(
 }
 
 /// Says that pods of a failed job still hold their resources, where the policy keeps them.
-pub(super) fn warn_of_running_pods<J: TrainingJob>(
-    cx: &JobCx<'_, J>,
-    census: &Census<'_>,
-    draft: &mut Draft,
-) {
+fn warn_of_running_pods<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>, draft: &mut Draft) {
     let active: u32 = census.counts.iter().map(|c| c.active).sum();
     if active > 0 && cx.job.run_policy().clean_pod_policy() == CleanPodPolicy::None {
         draft.notes.push(Note::warning(

@@ -49,10 +49,16 @@ pub(super) fn decide<F: Framework>(
             {
                 failing::remember_role(cx, census, role, draft);
             }
-            failing::fail(framework, cx, &cause, draft);
-            failing::warn_of_running_pods(cx, census, draft);
+            failing::fail(framework, cx, census, &cause, draft);
         }
-        Verdict::Retry(failures) => failing::retry(framework, cx, census, &failures, draft),
+        Verdict::Retry(failures) => {
+            let failures = failing::batch(cx, census, failures, &mut draft.memory);
+            if failures.is_empty() {
+                fill(framework, cx, seen, census, draft)?;
+            } else {
+                failing::retry(framework, cx, seen, census, &failures, draft);
+            }
+        }
         Verdict::Progressing { running } => {
             if running && (!draft.memory.holds(ConditionType::Restarting) || all_run(census)) {
                 let reason = format!("{}Running", F::Job::kind(&()));
@@ -63,8 +69,7 @@ pub(super) fn decide<F: Framework>(
                     &framework.say(cx, &Saying::Running),
                 );
             }
-            remove_surplus(cx, seen, census, draft);
-            make_missing(framework, cx, census, draft)?;
+            fill(framework, cx, seen, census, draft)?;
         }
     }
     if let (Some(started), Some(deadline)) = (
@@ -75,6 +80,18 @@ pub(super) fn decide<F: Framework>(
         draft.wake_after(started, deadline.max(0));
     }
     Ok(())
+}
+
+/// Makes the pods and services those that the job should have.
+fn fill<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    remove_surplus(cx, seen, census, draft);
+    make_missing(framework, cx, census, draft)
 }
 
 fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
@@ -89,13 +106,16 @@ fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draf
     draft.urgency(Urgency::First);
 }
 
-/// The limits that a job may not pass: in-place restarts first, then the deadline.
+/// The limits that a job may not pass: restarts first, then the deadline.
 fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<FailureCause> {
     let policy = cx.job.run_policy();
     let restarts = i64::from(draft.memory.container_restarts);
+    // More than the limit was never allowed, so the limit was lowered since.
+    let counted = i64::from(draft.memory.counted_failures);
     if policy
         .backoff_limit
-        .is_some_and(|limit| restarts > 0 && restarts >= i64::from(limit))
+        .map(i64::from)
+        .is_some_and(|limit| restarts > 0 && restarts >= limit || counted > 0 && counted > limit)
     {
         return Some(FailureCause::BackoffLimit);
     }
@@ -190,7 +210,7 @@ fn make_missing<F: Framework>(
             creates += 1;
         }
     }
-    if draft.newborn && !replaced.is_empty() {
+    if draft.starts && !replaced.is_empty() {
         let names = replaced.join(", ");
         draft.notes.push(Note::warning(
             "EnvReplaced",

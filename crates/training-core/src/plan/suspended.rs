@@ -10,13 +10,9 @@ use crate::notes::Note;
 use crate::observed::Observed;
 use crate::step::{Step, Urgency};
 
-pub(super) fn decide<J: TrainingJob>(
-    cx: &JobCx<'_, J>,
-    seen: &Observed,
-    census: &Census<'_>,
-    draft: &mut Draft,
-) {
+pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let kind = J::kind(&());
+    let census = Census::take(cx.roles, seen, &draft.memory);
     if !draft.memory.holds(ConditionType::Suspended) {
         let (reason, message) = (
             format!("{kind}Suspended"),
@@ -33,7 +29,7 @@ pub(super) fn decide<J: TrainingJob>(
         draft.notes.push(Note::normal(reason, message));
         if draft.memory.started.is_some() {
             // Whatever is left of the run so far is outdated when the job is resumed, and can neither fail nor satisfy it.
-            draft.memory.next_gang_attempt();
+            draft.memory.next_gang_attempt(seen.newest_gang());
         }
         draft.urgency(Urgency::First);
     }
@@ -56,7 +52,7 @@ pub(super) fn decide<J: TrainingJob>(
 }
 
 /// The job may run again: from its present template, with a new start time.
-pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
+pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let kind = J::kind(&());
     let (reason, message) = (
         format!("{kind}Resumed"),
@@ -65,5 +61,15 @@ pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
     draft.set(ConditionType::Suspended, false, &reason, &message);
     draft.notes.push(Note::normal(reason, message));
     draft.memory.started = Some(draft.now);
+    draft.starts = true;
     draft.urgency(Urgency::Beside);
+    if seen
+        .pods
+        .iter()
+        .any(|p| p.attempt.gang >= draft.memory.gang_attempt)
+    {
+        // Another operator suspended the job, and its pods are not gone yet: they belong to the former run.
+        draft.memory.next_gang_attempt(seen.newest_gang());
+        draft.urgency(Urgency::First);
+    }
 }
