@@ -11,7 +11,7 @@ use crate::framework::port;
 /// The field that makes the job impossible.
 pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
     if let Some(value) = job.spec.nproc_per_node.as_deref() {
-        let number = value.trim_start_matches('+').parse::<i64>();
+        let number = value.strip_prefix('+').unwrap_or(value).parse::<i64>();
         let device = value.starts_with(|c: char| c.is_ascii_alphabetic())
             && value
                 .chars()
@@ -39,11 +39,21 @@ pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecErr
             "must not be used with spec.nprocPerNode",
         ));
     }
+    for (field, bound) in [
+        ("minReplicas", policy.min_replicas),
+        ("maxReplicas", policy.max_replicas),
+    ] {
+        if bound.is_some_and(|b| b < 1) {
+            return Err(SpecError::new(
+                format!("spec.elasticPolicy.{field}"),
+                "must be at least 1",
+            ));
+        }
+    }
     let (min, max) = bounds(policy, roles);
-    if min < 1 || max < min {
-        let problem =
-            format!("minReplicas {min} and maxReplicas {max} must be at least 1 and in order");
-        return Err(SpecError::new("spec.elasticPolicy", problem));
+    if max < min {
+        let problem = format!("is {min}, which is more than maxReplicas {max}");
+        return Err(SpecError::new("spec.elasticPolicy.minReplicas", problem));
     }
     Ok(())
 }

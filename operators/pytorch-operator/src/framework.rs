@@ -101,6 +101,9 @@ impl Framework for PyTorch {
                 "must be 1",
             ));
         }
+        if let Some(worker) = roles.get(WORKER).filter(|_| roles.get(MASTER).is_some()) {
+            self.check_init_names(worker)?;
+        }
         elastic::check(job, &roles)?;
         Ok(roles)
     }
@@ -187,6 +190,30 @@ impl Framework for PyTorch {
     }
 }
 
+impl PyTorch {
+    /// A container of the user's with the name of ours would make every worker pod invalid.
+    fn check_init_names(&self, worker: &RoleSpec<'_>) -> Result<(), SpecError> {
+        let Some(spec) = worker.template.and_then(|t| t.spec.as_ref()) else {
+            return Ok(());
+        };
+        let mut users = spec
+            .containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten());
+        let ours = self.init.render("");
+        match users.find(|c| ours.iter().any(|o| o.name == c.name)) {
+            Some(taken) => Err(SpecError::new(
+                format!("{}.template.spec.initContainers", worker.path),
+                format!(
+                    "the operator adds an init container named {}; choose another name for yours",
+                    taken.name
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
 /// One role with its defaults: one replica, restart on failure.
 fn role<'a>(key: &str, spelled: &str, spec: &'a ReplicaSpec) -> Result<RoleSpec<'a>, SpecError> {
     let path = format!("spec.{REPLICA_MAP}[{spelled}]");
@@ -243,7 +270,7 @@ fn environment(cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> EnvSet {
         let leader = if has_master(cx) { MASTER } else { WORKER };
         let (port, address) = (port(cx, leader).to_string(), master_address(cx));
         let processes: u64 = nproc
-            .and_then(|n| n.trim_start_matches('+').parse().ok())
+            .and_then(|n| n.strip_prefix('+').unwrap_or(n).parse().ok())
             .unwrap_or(1);
         env.require("MASTER_PORT", &*port)
             .require("PET_MASTER_PORT", port)
