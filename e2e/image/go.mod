@@ -1,0 +1,3 @@
+module trainyard/e2e/image
+
+go 1.22
