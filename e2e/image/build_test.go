@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestKeysFollowTheRecipes(t *testing.T) {
+	dir := t.TempDir()
+	script := write(t, dir, "x.py", "1")
+	recipes := func() []Recipe {
+		return []Recipe{
+			{Name: "a/base:1", Apt: []string{"p", "q"}},
+			{Name: "a/more:1", From: "a/base:1", Apt: []string{"r"}, Pip: []string{"s"}, Files: []File{{"x.py", "/x.py", 0o644}}},
+		}
+	}
+	make := func(rs []Recipe) []*Plan {
+		ps, err := plans(rs, "bookworm", dir)
+		must(t, err)
+		return ps
+	}
+	first := make(recipes())
+	var kinds []string
+	for _, l := range first[1].Top.Stack() {
+		kinds = append(kinds, l.Kind)
+	}
+	equal(t, kinds, []string{"base", "apt", "pip", "files"})
+	equal(t, first[1].Top.Stack()[0].ID(), first[0].Top.ID())
+
+	rs := recipes()
+	rs[0].Apt = []string{"q", "p"}
+	equal(t, key(make(rs), true), key(first, true)) // the order says nothing
+	rs[0].Apt = []string{"q"}
+	changed := make(rs)
+	for i := range changed {
+		if changed[i].ID() == first[i].ID() {
+			t.Errorf("%s doesn't follow its base", changed[i].Name)
+		}
+	}
+	must(t, os.WriteFile(script, []byte("2"), 0o644))
+	edited := make(recipes())
+	equal(t, edited[1].Heavy.ID(), first[1].Heavy.ID())
+	equal(t, key(edited, false), key(first, false))
+	if key(edited, true) == key(first, true) || edited[1].ID() == first[1].ID() {
+		t.Error("an edited file changes nothing")
+	}
+	if _, err := plans([]Recipe{{Name: "a:1", From: "b:1"}}, "bookworm", dir); err == nil {
+		t.Error("a recipe without its parent was taken")
+	}
+}
+
+func TestRecipesAreComplete(t *testing.T) {
+	ps, err := plans(Recipes, "bookworm", "../../examples")
+	must(t, err)
+	equal(t, len(ps), len(Recipes))
+}
+
+func TestSourcesOfTheHost(t *testing.T) {
+	targets := strings.Join([]string{
+		"/etc/apt/sources.list.d/debian.sources:1|Debian|bookworm|bookworm",
+		"/etc/apt/sources.list.d/debian.sources:2|Debian|bookworm-security|bookworm-security",
+		"/etc/apt/sources.list.d/other.list:1|Somebody|bookworm|bookworm",
+		"/etc/apt/sources.list.d/next.sources:1|Debian|trixie|testing",
+		"/etc/apt/sources.list:3|$(ORIGIN)|$(CODENAME)|bookworm-updates",
+		"",
+	}, "\n")
+	got, err := sourceFiles(targets, "bookworm")
+	must(t, err)
+	equal(t, got, []string{"/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"})
+	if _, err := sourceFiles("", "bookworm"); err == nil {
+		t.Error("no sources are no error")
+	}
+	equal(t, acquireOptions("APT \"\";\nAcquire::http \"\";\nAcquire::http::Proxy \"http://proxy.example\";\nAcquire::Languages:: \"none\";\n"),
+		[]string{`Acquire::http::Proxy "http://proxy.example"`})
+}
+
+func TestFileLayersAndArchivesAreCached(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "x.py", "1")
+	ctx := context.Background()
+	b := &Builder{Cache: filepath.Join(dir, "cache"), Log: io.Discard}
+	make := func() string {
+		l := &Layer{Kind: "files", Image: "a/b:1"}
+		data, err := os.ReadFile(filepath.Join(dir, "x.py"))
+		must(t, err)
+		l.Files = []layerFile{{File{"x.py", "/x.py", 0o644}, sum(data), filepath.Join(dir, "x.py")}}
+		ps := []*Plan{{Name: "a/b:1", Top: l, Heavy: l}}
+		unlock, err := b.lock(ctx)
+		must(t, err)
+		defer unlock()
+		must(t, b.clean())
+		must(t, b.Layers(ctx, ps))
+		paths, err := b.Archives(ps)
+		must(t, err)
+		checkArchive(t, paths[0])
+		return paths[0]
+	}
+	first := make()
+	before, err := os.Stat(first)
+	must(t, err)
+	equal(t, make(), first)
+	after, err := os.Stat(first)
+	must(t, err)
+	if !os.SameFile(before, after) {
+		t.Error("a finished archive was written again")
+	}
+	write(t, dir, "x.py", "2")
+	second := make()
+	if second == first {
+		t.Error("the archive doesn't follow the file")
+	}
+	if _, err := os.Stat(first); err == nil {
+		t.Error("the old archive is still there")
+	}
+}
+
+func TestLeftoversAreRemovedUnlessInUse(t *testing.T) {
+	b := &Builder{Cache: t.TempDir(), Log: io.Discard}
+	unlock, err := b.lock(context.Background())
+	must(t, err)
+	defer unlock()
+	write(t, b.Cache, "tmp/dead/upper/file", "x")
+	write(t, b.Cache, "layers/.new-x-1", "x")
+	used, remove, err := b.tempDir()
+	must(t, err)
+	must(t, b.clean())
+	if _, err := os.Stat(filepath.Join(b.Cache, "tmp/dead")); err == nil {
+		t.Error("what nobody uses is still there")
+	}
+	if _, err := os.Stat(filepath.Join(b.Cache, "layers/.new-x-1")); err == nil {
+		t.Error("half a layer is still there")
+	}
+	if _, err := os.Stat(used); err != nil {
+		t.Error("what is in use was removed")
+	}
+	remove()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := b.lock(ctx); err == nil {
+		t.Error("two have the lock")
+	}
+}
+
+func TestRemovedPaths(t *testing.T) {
+	root := t.TempDir()
+	for _, f := range []string{"usr/include/x.h", "usr/lib/a.a", "usr/lib/p/tests/t.py", "usr/lib/p/q/tests/t.py", "usr/lib/p/testing/t.py", "usr/lib/a.ab"} {
+		write(t, root, f, "")
+	}
+	must(t, removeMatching(root, root, []string{"/usr/include", "/usr/lib/*.a", "/usr/lib/*/tests"}))
+	var left []string
+	must(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if !d.IsDir() {
+			left = append(left, strings.TrimPrefix(path, root))
+		}
+		return err
+	}))
+	equal(t, left, []string{"/usr/lib/a.ab", "/usr/lib/p/testing/t.py"})
+}
+
+func TestEditsMustApply(t *testing.T) {
+	path := write(t, t.TempDir(), "f", "one two")
+	must(t, edit(path, Edit{Path: "/f", Old: "two", New: "three"}))
+	data, err := os.ReadFile(path)
+	must(t, err)
+	equal(t, string(data), "one three")
+	if err := edit(path, Edit{Path: "/f", Old: "two", New: "three"}); err == nil {
+		t.Error("an edit that doesn't apply was no error")
+	}
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sort"
+	"strings"
+)
+
+// A Recipe says what is in a workload image. It becomes up to three layers on
+// top of those of the image it starts from: Debian packages, Python packages,
+// files. A recipe without From starts with a bootstrapped Debian instead.
+type Recipe struct {
+	Name   string   // reference, without a registry's host
+	From   string   // reference of another recipe
+	Suite  string   // Debian release when From is empty; "" is the host's own
+	Apt    []string // Debian packages, installed without recommended ones
+	Remove []string // paths to remove after that; * stands for anything, / too
+	Edits  []Edit   // repairs of what the packages have installed
+	Pip    []string // Python requirements, installed to /usr/local
+	Files  []File   // last, because they change most often
+	Env    []string // added to what the parent has
+}
+
+// A File is copied from the examples directory into the image.
+type File struct {
+	Src  string // below the examples directory
+	Dst  string // absolute
+	Mode int64
+}
+
+// An Edit replaces one piece of text, which must be there, in a file.
+type Edit struct{ Path, Old, New string }
+
+// Recipes are all the workload images; a parent comes before its children.
+var Recipes = []Recipe{
+	{
+		Name: "trainyard/python:1",
+		Apt:  []string{"python3", "ca-certificates"},
+		Env: []string{
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"LANG=C.UTF-8",
+			"PYTHONUNBUFFERED=1",
+		},
+	},
+	{
+		Name: "trainyard/pytorch-cpu:1",
+		From: "trainyard/python:1",
+		// scikit-learn is there for the digits data set that it ships.
+		Apt: []string{"python3-torch", "python3-sklearn"},
+		// The packages bring compilers, graphics drivers and their test suites;
+		// a fifth of the layer. torch/testing and the like, which the libraries
+		// import themselves, don't match.
+		Remove: []string{
+			"/usr/bin/*-lto-dump-*",
+			"/usr/include",
+			"/usr/lib/*.a",
+			"/usr/lib/*/dri",
+			"/usr/lib/*/libLLVM-*",
+			"/usr/lib/*/mfx",
+			"/usr/lib/gcc/*/cc1*",
+			"/usr/lib/gcc/*/lto*",
+			"/usr/lib/python3*/dist-packages/*/tests",
+			"/usr/lib/python3/dist-packages/torch/bin/test_*",
+			"/usr/share/proj",
+		},
+		// Iterating over an enum leaves out its zero since Python 3.11, which
+		// torchrun 1.13 trips over.
+		Edits: []Edit{{
+			Path: "/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.py",
+			Old:  "for s in Std:",
+			New:  "for s in (Std.NONE, Std.OUT, Std.ERR, Std.ALL):",
+		}},
+		Files: []File{{Src: "pytorch/ddp.py", Dst: "/opt/trainyard/ddp.py", Mode: 0o644}},
+	},
+}
+
+// pipTools is what installs Python packages. It lies under the layer while
+// that is built and is part of no image.
+var pipTools = []string{"python3-pip", "python3-setuptools", "python3-wheel"}
+
+// commonExcludes are path options that dpkg is given in the base layer, for every
+// package there and above. Licences stay.
+var commonExcludes = []string{
+	"path-exclude=/usr/share/doc/*",
+	"path-include=/usr/share/doc/*/copyright",
+	"path-exclude=/usr/share/man/*",
+	"path-exclude=/usr/share/info/*",
+	"path-exclude=/usr/share/locale/*",
+	"path-exclude=/usr/share/lintian/*",
+	"path-exclude=/usr/share/bug/*",
+}
+
+// layerFormat changes when the same recipe would give another layer.
+const layerFormat = 1
+
+// A Layer is one step of a recipe. Its hash covers all that decides what is in
+// the layer, except for the versions that the Debian or Python archive has
+// today. Fields that aren't set have no part in it: one can be added.
+type Layer struct {
+	Kind     string // base, apt, pip, files
+	Image    string `json:"-"` // for messages
+	Parent   *Layer `json:"-"`
+	ParentID string `json:",omitempty"`
+	Format   int
+	Suite    string
+	Arch     string
+	Packages []string    `json:",omitempty"`
+	Excludes []string    `json:",omitempty"`
+	Remove   []string    `json:",omitempty"`
+	Edits    []Edit      `json:",omitempty"`
+	Files    []layerFile `json:",omitempty"`
+}
+
+type layerFile struct {
+	File
+	SHA256 string
+	path   string
+}
+
+func (l *Layer) ID() string {
+	b, err := json.Marshal(l)
+	if err != nil {
+		panic(err)
+	}
+	return shortHash(b)
+}
+
+// Stack lists the layer and all below it, lowest first.
+func (l *Layer) Stack() []*Layer {
+	if l == nil {
+		return nil
+	}
+	return append(l.Parent.Stack(), l)
+}
+
+func shortHash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// A Plan is a recipe with its layers and its image configuration worked out.
+type Plan struct {
+	Name  string
+	Top   *Layer
+	Heavy *Layer // the topmost layer that isn't mere files
+	Env   []string
+}
+
+// plans turns recipes into layers. Files are looked up below examples.
+func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
+	byName := map[string]*Plan{}
+	var out []*Plan
+	for _, r := range recipes {
+		p := &Plan{Name: r.Name}
+		suite := suite
+		if r.From != "" {
+			parent := byName[r.From]
+			if parent == nil {
+				return nil, fmt.Errorf("recipe %s: there is no recipe %q before it", r.Name, r.From)
+			}
+			p.Top, p.Heavy = parent.Top, parent.Heavy
+			suite = parent.Top.Suite
+			p.Env = append(p.Env, parent.Env...)
+		} else if r.Suite != "" {
+			suite = r.Suite
+		}
+		p.Env = append(p.Env, r.Env...)
+		push := func(l *Layer) *Layer {
+			l.Image, l.Format, l.Suite, l.Arch = r.Name, layerFormat, suite, runtime.GOARCH
+			if p.Top != nil {
+				l.Parent, l.ParentID = p.Top, p.Top.ID()
+			}
+			p.Top = l
+			return l
+		}
+		if p.Top == nil {
+			p.Heavy = push(&Layer{Kind: "base", Packages: sorted(r.Apt), Excludes: commonExcludes, Remove: r.Remove, Edits: r.Edits})
+		} else if len(r.Apt) > 0 {
+			p.Heavy = push(&Layer{Kind: "apt", Packages: sorted(r.Apt), Remove: r.Remove, Edits: r.Edits})
+		}
+		if len(r.Pip) > 0 {
+			p.Heavy = push(&Layer{Kind: "pip", Packages: sorted(r.Pip)})
+		}
+		if len(r.Files) > 0 {
+			l := &Layer{Kind: "files"}
+			for _, f := range r.Files {
+				path := filepath.Join(examples, f.Src)
+				data, err := os.ReadFile(path)
+				if err != nil {
+					return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+				}
+				sum := sha256.Sum256(data)
+				l.Files = append(l.Files, layerFile{f, hex.EncodeToString(sum[:]), path})
+			}
+			push(l)
+		}
+		byName[r.Name] = p
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// ID names the image's content: its layers and its configuration.
+func (p *Plan) ID() string {
+	return shortHash([]byte(p.Name + "\n" + p.Top.ID() + "\n" + strings.Join(p.Env, "\n")))
+}
+
+// key is one hash over several plans; without files it doesn't change with the
+// examples.
+func key(ps []*Plan, files bool) string {
+	var b strings.Builder
+	for _, p := range ps {
+		if files {
+			fmt.Fprintln(&b, p.ID())
+		} else {
+			fmt.Fprintln(&b, p.Name, p.Heavy.ID())
+		}
+	}
+	return shortHash([]byte(b.String()))
+}
+
+func sorted(in []string) []string {
+	out := append([]string{}, in...)
+	sort.Strings(out)
+	return out
+}
+
+// hostSuite is the Debian release of this machine.
+func hostSuite() (string, error) {
+	data, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "", err
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if v, ok := strings.CutPrefix(line, "VERSION_CODENAME="); ok {
+			return strings.Trim(v, `"'`), nil
+		}
+	}
+	return "", fmt.Errorf("/etc/os-release has no VERSION_CODENAME; a Debian machine is needed to build workload images")
+}
+
+// findExamples looks for the examples of the work tree that the caller is in.
+func findExamples() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		c := filepath.Join(dir, "examples")
+		if _, err := os.Stat(filepath.Join(c, "pytorch", "ddp.py")); err == nil {
+			return c, nil
+		}
+		if dir == "/" {
+			return "", fmt.Errorf("no examples directory here or above; give --examples DIR")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
