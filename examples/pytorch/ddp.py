@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Trains a small network on the digits data set with DistributedDataParallel.
+
+Every replica of the PyTorchJob runs this file with plain python3. The operator
+injects MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. The data, 1,797 images
+of 8x8 pixels, ship with scikit-learn, so that nothing is downloaded.
+"""
+
+import os
+import signal
+import sys
+
+
+def supervise():
+    """Lets a child process do the work and waits for it.
+
+    A container's main process doesn't end on SIGTERM unless it handles it, and
+    Python can't run a handler while torch waits for other replicas. This one
+    always can.
+    """
+    child = 0
+
+    def forward(*_):
+        os.write(1, b"SIGTERM received, leaving\n")
+        if child:
+            os.kill(child, signal.SIGTERM)
+        else:
+            os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, forward)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    # As a shell does: 143 means "ended by SIGTERM". The training isn't done, so
+    # that 0 would be wrong.
+    os._exit(128 - code if code < 0 else code)
+
+
+# Before the imports: they take seconds, and fork() wants no other threads.
+if __name__ == "__main__":
+    supervise()
+
+import socket
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+EPOCHS = int(os.environ.get("EPOCHS", "30"))
+BATCH = 32  # per replica
+TEST_SHARE = 0.2
+SEED = 1
+
+
+def digits():
+    """The data, shuffled in the same way on every replica: train and test set."""
+    data = load_digits()
+    x = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
+    y = torch.tensor(data.target, dtype=torch.long)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(SEED))
+    test = int(len(x) * TEST_SHARE)
+    return (
+        TensorDataset(x[order[test:]], y[order[test:]]),
+        TensorDataset(x[order[:test]], y[order[:test]]),
+    )
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+def total(*values):
+    """Sums of these numbers over all replicas."""
+    numbers = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(numbers)
+    return numbers.tolist()
+
+
+def train_epoch(model, loader, optimizer):
+    """One pass over the training data: the mean loss over all replicas."""
+    model.train()
+    loss_sum = seen = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        loss_sum += loss.item() * len(y)
+        seen += len(y)
+    loss_sum, seen = total(loss_sum, seen)
+    return loss_sum / seen
+
+
+def accuracy(model, test, rank, world):
+    """The share of the test set that is recognised; each replica takes a part."""
+    x, y = test.tensors
+    x, y = x[rank::world], y[rank::world]
+    model.eval()
+    with torch.no_grad():
+        right = (model(x).argmax(1) == y).sum().item()
+    right, seen = total(right, len(y))
+    return right / seen
+
+
+def main():
+    start = time.monotonic()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    host = socket.gethostname()
+    print(f"rank {rank}/{world} on {host}", flush=True)
+
+    torch.manual_seed(SEED)
+    train, test = digits()
+    sampler = DistributedSampler(train, world, rank, shuffle=True, seed=SEED)
+    loader = DataLoader(train, batch_size=BATCH, sampler=sampler)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+
+    losses = []
+    for epoch in range(1, EPOCHS + 1):
+        sampler.set_epoch(epoch)
+        losses.append(train_epoch(model, loader, optimizer))
+        # The bare network: no replica may wait for another one's forward pass.
+        share = accuracy(model.module, test, rank, world)
+        if rank == 0:
+            print(f"epoch {epoch}/{EPOCHS} loss {losses[-1]:.4f} accuracy {share:.4f}", flush=True)
+
+    # The master holds the rendezvous, so nobody leaves before everybody is here.
+    dist.barrier()
+    dist.destroy_process_group()
+    seconds = time.monotonic() - start
+    print(f"rank {rank}/{world} done on {host} in {seconds:.1f} s", flush=True)
+    if losses[-1] >= losses[0]:
+        return f"rank {rank}/{world}: the loss didn't fall: {losses[0]:.4f} to {losses[-1]:.4f}"
+    if share < 0.9:
+        return f"rank {rank}/{world}: accuracy {share:.4f} is below 0.9"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
