@@ -34,3 +34,86 @@ async fn next(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = interrupt.recv() => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+
+    const CHILD: &str = "TRAINYARD_TEST_SIGNALS";
+
+    /// Not a test of its own: the process that the others send signals to.
+    #[tokio::test]
+    async fn child() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let stop = listen().unwrap();
+        println!("\nlistening");
+        stop.cancelled().await;
+        println!("\nstopping");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+    }
+
+    struct Process {
+        child: Child,
+        lines: BufReader<std::process::ChildStdout>,
+    }
+
+    impl Process {
+        fn start() -> Self {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "shutdown::tests::child", "--nocapture"])
+                .env(CHILD, "1")
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap());
+            Self { child, lines }
+        }
+
+        fn says(&mut self, word: &str) {
+            let mut line = String::new();
+            while self.lines.read_line(&mut line).unwrap() > 0 {
+                if line.trim() == word {
+                    return;
+                }
+                line.clear();
+            }
+            panic!("it ended without saying {word}");
+        }
+
+        fn signal(&self, name: &str) {
+            let pid = self.child.id().to_string();
+            assert!(
+                Command::new("kill")
+                    .args([name, &pid])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn the_first_signal_asks_and_the_second_ends_at_once() {
+        for signal in ["-TERM", "-INT"] {
+            let mut process = Process::start();
+            process.says("listening");
+            process.signal(signal);
+            process.says("stopping");
+            process.signal(signal);
+            assert_eq!(process.child.wait().unwrap().code(), Some(1), "{signal}");
+        }
+    }
+}
