@@ -204,7 +204,7 @@ pub struct RuntimeArgs {
     #[arg(long, env = "TRAINYARD_EVENTS", value_enum, default_value_t)]
     pub events: EventMode,
 
-    /// What is logged: a level, or directives such as info,training_runtime=debug. Default: info
+    /// What is logged: a level, or directives such as `info,training_runtime=debug`. Default: info
     #[arg(
         long = "log-filter",
         env = "TRAINYARD_LOG_FILTER",
@@ -216,7 +216,7 @@ pub struct RuntimeArgs {
     #[arg(long = "log-format", env = "TRAINYARD_LOG_FORMAT", value_enum)]
     log_format: Option<LogFormat>,
 
-    /// Collector that traces are sent to by OTLP over gRPC, such as http://collector:4317. Default: none are sent
+    /// Collector that traces are sent to by OTLP over gRPC, such as `http://collector:4317`. Default: none are sent
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 

@@ -68,7 +68,9 @@ impl Identity {
     /// The identity of this process. `name` is the operator's, `build` tells two builds of one version
     /// apart.
     pub fn new(name: &str, version: &str, build: &str) -> Self {
-        let told = ["POD_NAME", "HOSTNAME"].into_iter().find_map(|key| std::env::var(key).ok());
+        let told = ["POD_NAME", "HOSTNAME"]
+            .into_iter()
+            .find_map(|key| std::env::var(key).ok());
         let host = told
             .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
             .map(|host| host.trim().to_owned())
@@ -136,10 +138,17 @@ pub async fn connect(
         .map_err(|_| ConnectError::UserAgent(identity.user_agent.clone()))?;
     config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
-    let recipe = |config| Recipe { config, metrics: Arc::clone(metrics) };
+    let recipe = |config| Recipe {
+        config,
+        metrics: Arc::clone(metrics),
+    };
     Ok(Clients {
         watching: recipe(watching(config.clone())).open()?,
-        calling: recipe(limited(config.clone(), args.call_deadline.min(READ_TIMEOUT))).open()?,
+        calling: recipe(limited(
+            config.clone(),
+            args.call_deadline.min(READ_TIMEOUT),
+        ))
+        .open()?,
         lease: recipe(limited(config, args.lease_duration / 3)),
     })
 }

@@ -94,18 +94,27 @@ impl EventSink {
         metrics: Arc<Metrics>,
     ) -> Self {
         if config.mode == EventMode::Off {
-            return Self { queue: None, metrics };
+            return Self {
+                queue: None,
+                metrics,
+            };
         }
         let (queue, messages) = mpsc::channel(QUEUE);
         let worker = Worker::new(config, writer, leadership, Arc::clone(&metrics));
         tokio::spawn(worker.run(messages));
-        Self { queue: Some(queue), metrics }
+        Self {
+            queue: Some(queue),
+            metrics,
+        }
     }
 
     /// Leaves a note to be written. Never waits: without room the note is only counted.
     pub fn post(&self, regarding: &Arc<Regarding>, note: Note) {
         let Some(queue) = &self.queue else { return };
-        if queue.try_send(Message::Note(Arc::clone(regarding), note)).is_err() {
+        if queue
+            .try_send(Message::Note(Arc::clone(regarding), note))
+            .is_err()
+        {
             if self.metrics.events_so_far(EventOutcome::Overflowed) == 0 {
                 tracing::warn!("too many events wait to be written: more are only counted");
             }

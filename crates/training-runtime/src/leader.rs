@@ -102,7 +102,8 @@ impl Inner {
         }
         self.until.store(self.nanos(until), Ordering::SeqCst);
         if new {
-            self.held.send_replace(Some(self.term.load(Ordering::SeqCst)));
+            self.held
+                .send_replace(Some(self.term.load(Ordering::SeqCst)));
         }
     }
 
@@ -156,7 +157,10 @@ impl Leadership {
             // The sender lives in `self`, so this can't happen; no term is the safe answer.
             Err(_) => std::future::pending().await,
         };
-        Term { inner: Arc::clone(&self.0), number }
+        Term {
+            inner: Arc::clone(&self.0),
+            number,
+        }
     }
 
     /// Waits until this process does not lead.
@@ -244,23 +248,29 @@ where
     let leadership = Leadership::standby();
     let (release, released) = oneshot::channel();
     let (end, ended) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let lose = LoseAtEnd(leadership.clone());
-    std::thread::Builder::new().name("election".to_owned()).spawn(move || {
-        let lose = lose;
-        let why = runtime.block_on(async {
-            match connect() {
-                Ok(store) => {
-                    Election::new(config, store, lose.0.clone()).run(released).await;
-                    "it was released".to_owned()
+    std::thread::Builder::new()
+        .name("election".to_owned())
+        .spawn(move || {
+            let lose = lose;
+            let why = runtime.block_on(async {
+                match connect() {
+                    Ok(store) => {
+                        Election::new(config, store, lose.0.clone())
+                            .run(released)
+                            .await;
+                        "it was released".to_owned()
+                    }
+                    Err(error) => error.to_string(),
                 }
-                Err(error) => error.to_string(),
-            }
-        });
-        drop(lose);
-        // Nobody may be waiting.
-        let _ = end.send(why);
-    })?;
+            });
+            drop(lose);
+            // Nobody may be waiting.
+            let _ = end.send(why);
+        })?;
     Ok((leadership, ElectionHandle { release, ended }))
 }
 

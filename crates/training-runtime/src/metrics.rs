@@ -25,8 +25,9 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// Upper bounds of the pass histogram, in seconds: a pass without writes takes well under a
 /// millisecond, and none may take longer than a minute.
-const PASS_SECONDS: [f64; 12] =
-    [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
+const PASS_SECONDS: [f64; 12] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0,
+];
 
 /// What happened to a job, as the published counters tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,18 +167,58 @@ impl Metrics {
             ("deleted", "Jobs deleted", &jobs.deleted),
             ("successful", "Jobs that succeeded", &jobs.successful),
             ("failed", "Jobs that failed", &jobs.failed),
-            ("restarted", "Replicas of jobs that were replaced", &jobs.restarted),
+            (
+                "restarted",
+                "Replicas of jobs that were replaced",
+                &jobs.restarted,
+            ),
         ] {
-            r.register(format!("training_operator_jobs_{name}"), help, family.clone());
+            r.register(
+                format!("training_operator_jobs_{name}"),
+                help,
+                family.clone(),
+            );
         }
-        r.register("trainyard_reconciles", "Passes over a job by outcome", reconciles.clone());
-        r.register("trainyard_pass_seconds", "Duration of a pass over a job", pass_seconds.clone());
-        r.register("trainyard_requests", "Answers of the API server", requests.clone());
-        r.register("trainyard_queue_depth", "Jobs that wait for a pass", queue_depth.clone());
-        r.register("trainyard_index_objects", "Objects held in memory", index_objects.clone());
-        r.register("trainyard_leader", "1 while this process may write", leader.clone());
-        r.register("trainyard_panics", "Passes that ended in a panic", panics.clone());
-        r.register("trainyard_events", "Kubernetes events by what became of them", events.clone());
+        r.register(
+            "trainyard_reconciles",
+            "Passes over a job by outcome",
+            reconciles.clone(),
+        );
+        r.register(
+            "trainyard_pass_seconds",
+            "Duration of a pass over a job",
+            pass_seconds.clone(),
+        );
+        r.register(
+            "trainyard_requests",
+            "Answers of the API server",
+            requests.clone(),
+        );
+        r.register(
+            "trainyard_queue_depth",
+            "Jobs that wait for a pass",
+            queue_depth.clone(),
+        );
+        r.register(
+            "trainyard_index_objects",
+            "Objects held in memory",
+            index_objects.clone(),
+        );
+        r.register(
+            "trainyard_leader",
+            "1 while this process may write",
+            leader.clone(),
+        );
+        r.register(
+            "trainyard_panics",
+            "Passes that ended in a panic",
+            panics.clone(),
+        );
+        r.register(
+            "trainyard_events",
+            "Kubernetes events by what became of them",
+            events.clone(),
+        );
         r.register_collector(Box::new(watches.clone()));
         r.register_collector(Box::new(process::Process));
         self
@@ -192,14 +233,23 @@ impl Metrics {
     /// Ends the series of a namespace; to be called when its last job is gone.
     pub fn forget_namespace(&self, namespace: &str) {
         let labels = self.job_labels(namespace);
-        let Jobs { created, deleted, successful, failed, restarted } = &self.jobs;
+        let Jobs {
+            created,
+            deleted,
+            successful,
+            failed,
+            restarted,
+        } = &self.jobs;
         for family in [created, deleted, successful, failed, restarted] {
             family.remove(&labels);
         }
     }
 
     fn job_labels(&self, namespace: &str) -> JobLabels {
-        JobLabels { job_namespace: namespace.to_owned(), framework: self.framework }
+        JobLabels {
+            job_namespace: namespace.to_owned(),
+            framework: self.framework,
+        }
     }
 
     fn family(&self, transition: Transition) -> &Family<JobLabels, Counter> {
@@ -221,8 +271,11 @@ impl Metrics {
 
     /// Counts an answer of the API server; no code means that there was none.
     pub fn request(&self, verb: &'static str, resource: &str, code: Option<u16>) {
-        let labels =
-            Request { verb, resource: self.bounded(resource).to_owned(), code: bucket(code) };
+        let labels = Request {
+            verb,
+            resource: self.bounded(resource).to_owned(),
+            code: bucket(code),
+        };
         self.requests.get_or_create(&labels).inc();
     }
 
@@ -243,13 +296,16 @@ impl Metrics {
 
     /// Sets how many jobs wait for a pass.
     pub fn queue_depth(&self, jobs: usize) {
-        self.queue_depth.set(i64::try_from(jobs).unwrap_or(i64::MAX));
+        self.queue_depth
+            .set(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
 
     /// Sets how many objects an index holds, such as `pods`.
     pub fn index_objects(&self, index: &'static str, objects: usize) {
         let objects = i64::try_from(objects).unwrap_or(i64::MAX);
-        self.index_objects.get_or_create(&Index { index }).set(objects);
+        self.index_objects
+            .get_or_create(&Index { index })
+            .set(objects);
     }
 
     /// Sets whether this process may write.
@@ -264,12 +320,20 @@ impl Metrics {
 
     /// Counts events by what became of them.
     pub fn events(&self, outcome: EventOutcome, count: u64) {
-        self.events.get_or_create(&Outcome { outcome: outcome.as_str() }).inc_by(count);
+        self.events
+            .get_or_create(&Outcome {
+                outcome: outcome.as_str(),
+            })
+            .inc_by(count);
     }
 
     /// How many events came to an end of a kind so far.
     pub fn events_so_far(&self, outcome: EventOutcome) -> u64 {
-        self.events.get(&Outcome { outcome: outcome.as_str() }).map_or(0, |counter| counter.get())
+        self.events
+            .get(&Outcome {
+                outcome: outcome.as_str(),
+            })
+            .map_or(0, |counter| counter.get())
     }
 
     /// The state of the watches.
@@ -311,87 +375,4 @@ fn bucket(code: Option<u16>) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(metrics: &Metrics, start: &str) -> Option<String> {
-        let text = metrics.render().unwrap();
-        text.lines().find(|line| line.starts_with(start)).map(str::to_owned)
-    }
-
-    #[test]
-    fn the_published_counters_keep_their_names_and_labels() {
-        let metrics = Metrics::new("pytorch");
-        for (transition, name) in [
-            (Transition::Created, "created"),
-            (Transition::Deleted, "deleted"),
-            (Transition::Successful, "successful"),
-            (Transition::Failed, "failed"),
-            (Transition::Restarted, "restarted"),
-        ] {
-            metrics.job(transition, "team");
-            metrics.job(transition, "team");
-            let expected = format!(
-                "training_operator_jobs_{name}_total{{job_namespace=\"team\",framework=\"pytorch\"}} 2"
-            );
-            assert_eq!(line(&metrics, &expected).as_deref(), Some(expected.as_str()));
-        }
-    }
-
-    #[test]
-    fn i_41_series_vanish_with_the_last_job_of_a_namespace() {
-        let metrics = Metrics::new("pytorch");
-        metrics.job(Transition::Created, "team");
-        metrics.job(Transition::Failed, "team");
-        metrics.job(Transition::Created, "other");
-        metrics.forget_namespace("team");
-        let text = metrics.render().unwrap();
-        assert!(!text.contains("team") && text.contains("other"), "{text}");
-    }
-
-    #[test]
-    fn i_41_strings_of_others_do_not_become_series() {
-        let metrics = Metrics::new("pytorch");
-        for n in 0..1_000_u16 {
-            metrics.request("get", &format!("thing{n}"), Some(n));
-        }
-        let text = metrics.render().unwrap();
-        let series = text.lines().filter(|l| l.starts_with("trainyard_requests_total")).count();
-        assert!(series <= 33 * 16, "{series}");
-        assert!(text.contains("resource=\"other\""));
-    }
-
-    #[test]
-    fn the_text_is_complete_and_ends() {
-        let metrics = Metrics::new("pytorch");
-        metrics.pass("ok", Duration::from_millis(3));
-        metrics.request("create", "pods", Some(201));
-        metrics.request("create", "pods", None);
-        metrics.queue_depth(4);
-        metrics.index_objects("pods", 7);
-        metrics.leader(true);
-        metrics.panicked();
-        metrics.events(EventOutcome::Posted, 3);
-        metrics.watches().open("pods");
-        let text = metrics.render().unwrap();
-        for expected in [
-            "trainyard_reconciles_total{outcome=\"ok\"} 1",
-            "trainyard_pass_seconds_count 1",
-            "trainyard_requests_total{verb=\"create\",resource=\"pods\",code=\"2xx\"} 1",
-            "trainyard_requests_total{verb=\"create\",resource=\"pods\",code=\"none\"} 1",
-            "trainyard_queue_depth 4",
-            "trainyard_index_objects{index=\"pods\"} 7",
-            "trainyard_leader 1",
-            "trainyard_panics_total 1",
-            "trainyard_events_total{outcome=\"posted\"} 3",
-            "trainyard_watch_up{watch=\"pods\"} 1",
-            "trainyard_watch_age_seconds{watch=\"pods\"} ",
-            "process_resident_memory_bytes ",
-            "process_cpu_seconds_total ",
-            "process_open_fds ",
-        ] {
-            assert!(text.contains(expected), "{expected} is not in\n{text}");
-        }
-        assert!(text.ends_with("# EOF\n"));
-    }
-}
+mod tests;

@@ -197,8 +197,8 @@ mod tests {
     use crate::fault::Denial;
 
     const BASE: Duration = Duration::from_secs(2);
-    const CAP: Duration = Duration::from_secs(60);
-    const MINUTE: Duration = Duration::from_secs(60);
+    const CAP: Duration = Duration::from_mins(1);
+    const MINUTE: Duration = Duration::from_mins(1);
 
     fn faults() -> Vec<Fault> {
         let text = String::new;

@@ -93,7 +93,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(args.lease_renew_deadline, Duration::from_secs(10));
     assert_eq!(args.lease_retry_period, Duration::from_secs(3));
     assert_eq!(args.call_deadline, Duration::from_secs(30));
-    assert_eq!(args.pass_deadline, Duration::from_secs(60));
+    assert_eq!(args.pass_deadline, Duration::from_mins(1));
     assert_eq!(args.events, EventMode::Folded);
     assert_eq!(args.log_filter(), "info");
     assert_eq!(args.log_format(), LogFormat::Json);

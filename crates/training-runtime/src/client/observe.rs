@@ -38,7 +38,10 @@ impl<S> Layer<S> for Observe {
     type Service = Observed<S>;
 
     fn layer(&self, inner: S) -> Observed<S> {
-        Observed { inner, metrics: Arc::clone(&self.metrics) }
+        Observed {
+            inner,
+            metrics: Arc::clone(&self.metrics),
+        }
     }
 }
 
@@ -70,9 +73,18 @@ where
         let metrics = Arc::clone(&self.metrics);
         let answer = self.inner.call(request);
         Box::pin(async move {
-            let mut unanswered = Unanswered { metrics: Some(metrics), verb, resource };
+            let mut unanswered = Unanswered {
+                metrics: Some(metrics),
+                verb,
+                resource,
+            };
             let answer = answer.await;
-            unanswered.answered(answer.as_ref().ok().map(|response| response.status().as_u16()));
+            unanswered.answered(
+                answer
+                    .as_ref()
+                    .ok()
+                    .map(|response| response.status().as_u16()),
+            );
             let response = answer?;
             Ok(match asked_to_wait(response.status(), response.headers()) {
                 Some(seconds) => with_delay(response, seconds).await,
@@ -129,18 +141,22 @@ where
     if status.code == 0 {
         status.code = parts.status.as_u16();
     }
-    let details = status.details.get_or_insert_with(|| kube::core::response::StatusDetails {
-        name: String::new(),
-        group: String::new(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: Vec::new(),
-        retry_after_seconds: 0,
-    });
+    let details = status
+        .details
+        .get_or_insert_with(|| kube::core::response::StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        });
     details.retry_after_seconds = seconds;
     let body = serde_json::to_vec(&status).unwrap_or_default();
     parts.headers.remove(CONTENT_LENGTH);
-    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts
+        .headers
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(parts, Either::Right(Full::new(body.into())))
 }
 
@@ -158,7 +174,9 @@ pub(super) fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
         rest.drain(..2);
     }
     let named = rest.len() > 1;
-    let watches = uri.query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
+    let watches = uri
+        .query()
+        .is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
     let verb = match *method {
         Method::GET if watches => "watch",
         Method::GET if named => "get",

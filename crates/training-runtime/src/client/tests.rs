@@ -16,11 +16,31 @@ use crate::fault::Fault;
 fn requests_are_told_as_roles_name_them() {
     for (method, uri, verb, resource) in [
         (Method::GET, "/api/v1/pods?&watch=true", "watch", "pods"),
-        (Method::GET, "/api/v1/namespaces/team/pods?limit=500", "list", "pods"),
+        (
+            Method::GET,
+            "/api/v1/namespaces/team/pods?limit=500",
+            "list",
+            "pods",
+        ),
         (Method::GET, "/api/v1/namespaces/team", "get", "namespaces"),
-        (Method::POST, "/api/v1/namespaces/team/pods?", "create", "pods"),
-        (Method::DELETE, "/api/v1/namespaces/team/pods/a", "delete", "pods"),
-        (Method::DELETE, "/api/v1/namespaces/team/pods", "deletecollection", "pods"),
+        (
+            Method::POST,
+            "/api/v1/namespaces/team/pods?",
+            "create",
+            "pods",
+        ),
+        (
+            Method::DELETE,
+            "/api/v1/namespaces/team/pods/a",
+            "delete",
+            "pods",
+        ),
+        (
+            Method::DELETE,
+            "/api/v1/namespaces/team/pods",
+            "deletecollection",
+            "pods",
+        ),
         (
             Method::PATCH,
             "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/bert/status?",
@@ -58,7 +78,10 @@ async fn overloaded(code: u16, header: Option<&str>, body: &str) -> Fault {
         send.send_response(response);
     });
     let pods: Api<Pod> = Api::namespaced(client, "team");
-    let error = pods.create(&PostParams::default(), &Pod::default()).await.unwrap_err();
+    let error = pods
+        .create(&PostParams::default(), &Pod::default())
+        .await
+        .unwrap_err();
     server.await.unwrap();
     error.into()
 }
@@ -67,9 +90,14 @@ async fn overloaded(code: u16, header: Option<&str>, body: &str) -> Fault {
 async fn f_10_f_72_the_retry_after_header_reaches_the_fault() {
     let plain = "Too many requests, please try again later.";
     let json = r#"{"kind":"Status","status":"Failure","message":"slow down","reason":"TooManyRequests","code":429}"#;
-    for (header, seconds) in
-        [(Some("1"), 1), (Some("7"), 7), (Some("3600"), 30), (None, 1), (Some("-5"), 1), (Some("soon"), 1)]
-    {
+    for (header, seconds) in [
+        (Some("1"), 1),
+        (Some("7"), 7),
+        (Some("3600"), 30),
+        (None, 1),
+        (Some("-5"), 1),
+        (Some("soon"), 1),
+    ] {
         for body in [plain, json] {
             let after = Duration::from_secs(seconds);
             assert_eq!(
@@ -80,9 +108,18 @@ async fn f_10_f_72_the_retry_after_header_reaches_the_fault() {
         }
     }
     let after = Duration::from_secs(3);
-    assert_eq!(overloaded(503, Some("3"), plain).await, Fault::Throttled { after });
-    assert!(matches!(overloaded(503, None, plain).await, Fault::Transient(_)));
-    assert!(matches!(overloaded(500, Some("3"), plain).await, Fault::Transient(_)));
+    assert_eq!(
+        overloaded(503, Some("3"), plain).await,
+        Fault::Throttled { after }
+    );
+    assert!(matches!(
+        overloaded(503, None, plain).await,
+        Fault::Transient(_)
+    ));
+    assert!(matches!(
+        overloaded(500, Some("3"), plain).await,
+        Fault::Transient(_)
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +141,9 @@ async fn a_call_dropped_at_its_deadline_is_counted_as_unanswered() {
 /// A server that answers every request with one text, and counts and keeps what it was sent.
 async fn serve(answer: &'static str) -> (Uri, Arc<AtomicUsize>, Arc<parking_lot::Mutex<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let uri = format!("http://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let seen = Arc::new(parking_lot::Mutex::new(String::new()));
     let (counter, keeper) = (Arc::clone(&count), Arc::clone(&seen));
@@ -135,8 +174,13 @@ fn recipe(uri: Uri) -> Recipe {
     let mut config = limited(Config::new(uri), Duration::from_secs(2));
     config.default_retry = false;
     let identity = Identity::new("pytorch-operator", "1.2.3", "abc");
-    config.headers.push((USER_AGENT, identity.user_agent.parse().unwrap()));
-    Recipe { config, metrics: Arc::new(Metrics::new("pytorch")) }
+    config
+        .headers
+        .push((USER_AGENT, identity.user_agent.parse().unwrap()));
+    Recipe {
+        config,
+        metrics: Arc::new(Metrics::new("pytorch")),
+    }
 }
 
 #[tokio::test]
@@ -151,7 +195,10 @@ async fn f_71_a_create_answered_with_504_is_on_the_wire_once() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
     let request = seen.lock().to_ascii_lowercase();
-    assert!(request.contains("user-agent: pytorch-operator/1.2.3 (abc)\r\n"), "{request}");
+    assert!(
+        request.contains("user-agent: pytorch-operator/1.2.3 (abc)\r\n"),
+        "{request}"
+    );
 }
 
 #[tokio::test]
@@ -169,7 +216,11 @@ async fn f_70_a_server_that_never_answers_ends_the_call() {
 fn identity_names_process_and_build() {
     let identity = Identity::new("pytorch-operator", "0.1.0", "deadbeef");
     assert_eq!(identity.user_agent, "pytorch-operator/0.1.0 (deadbeef)");
-    assert!(identity.holder.ends_with(&format!("_{}_deadbeef", std::process::id())));
+    assert!(
+        identity
+            .holder
+            .ends_with(&format!("_{}_deadbeef", std::process::id()))
+    );
 }
 
 #[tokio::test]

@@ -29,7 +29,10 @@ impl Written {
 
     fn messages(&self) -> Vec<String> {
         let log = self.0.lock();
-        log.created.iter().map(|(_, event)| event.message.clone().unwrap()).collect()
+        log.created
+            .iter()
+            .map(|(_, event)| event.message.clone().unwrap())
+            .collect()
     }
 }
 
@@ -42,7 +45,10 @@ impl EventWriter for Written {
 
     async fn repeat(&self, _: &str, name: &str, count: i32, _: &Time) -> Result<(), Fault> {
         self.answer().await?;
-        self.0.lock().repeated.push((Instant::now(), name.to_owned(), count));
+        self.0
+            .lock()
+            .repeated
+            .push((Instant::now(), name.to_owned(), count));
         Ok(())
     }
 }
@@ -78,7 +84,10 @@ fn sink(mode: EventMode) -> (EventSink, Written, Arc<Metrics>) {
 #[tokio::test(start_paused = true)]
 async fn an_event_has_what_tools_read() {
     let (sink, written, _) = sink(EventMode::Folded);
-    sink.post(&job("u"), Note::warning("PodFailed", "line one\nline two\u{7}"));
+    sink.post(
+        &job("u"),
+        Note::warning("PodFailed", "line one\nline two\u{7}"),
+    );
     sink.flush(SECOND).await;
     let (_, event) = written.0.lock().created.pop().unwrap();
     let value = serde_json::to_value(&event).unwrap();
@@ -100,7 +109,10 @@ async fn an_event_has_what_tools_read() {
     );
     let name = value["metadata"]["name"].as_str().unwrap();
     let suffix = name.strip_prefix("bert.").unwrap();
-    assert!(suffix.len() == 16 && suffix.bytes().all(|b| b.is_ascii_hexdigit()), "{name}");
+    assert!(
+        suffix.len() == 16 && suffix.bytes().all(|b| b.is_ascii_hexdigit()),
+        "{name}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,13 +128,21 @@ async fn i_40_repeats_are_counted_on_the_event_that_exists() {
         let log = written.0.lock();
         assert_eq!(log.created.len(), 2);
         let name = log.created[0].1.metadata.name.clone().unwrap();
-        let repeats: Vec<_> = log.repeated.iter().map(|(_, n, count)| (n.clone(), *count)).collect();
+        let repeats: Vec<_> = log
+            .repeated
+            .iter()
+            .map(|(_, n, count)| (n.clone(), *count))
+            .collect();
         assert_eq!(repeats, [(name.clone(), 2), (name, 3)]);
     }
     sleep(SECOND * 3_600).await;
     sink.post(&job("u"), Note::warning("QuotaExceeded", "no room"));
     sink.flush(SECOND).await;
-    assert_eq!(written.0.lock().created.len(), 3, "after an hour the event may be gone");
+    assert_eq!(
+        written.0.lock().created.len(),
+        3,
+        "after an hour the event may be gone"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +150,10 @@ async fn an_event_that_is_gone_is_made_again() {
     let (sink, written, _) = sink(EventMode::Folded);
     sink.post(&job("u"), Note::normal("A", "a"));
     sink.flush(SECOND).await;
-    let gone = Fault::Missing { what: Absent::Object, message: String::new() };
+    let gone = Fault::Missing {
+        what: Absent::Object,
+        message: String::new(),
+    };
     written.0.lock().refuse.push(gone);
     sink.post(&job("u"), Note::normal("A", "a"));
     sink.flush(SECOND).await;
@@ -141,13 +164,20 @@ async fn an_event_that_is_gone_is_made_again() {
 async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
     let (sink, written, metrics) = sink(EventMode::Folded);
     for n in 0..3_000 {
-        sink.post(&job("u"), Note::normal("SuccessfulCreatePod", format!("Created pod: {n}")));
+        sink.post(
+            &job("u"),
+            Note::normal("SuccessfulCreatePod", format!("Created pod: {n}")),
+        );
         sleep(Duration::from_millis(100)).await;
     }
     sink.post(&job("other"), Note::normal("PyTorchJobSucceeded", "done"));
     sleep(SECOND * 120).await;
     let log = written.0.lock();
-    assert!(log.created.iter().any(|(_, e)| e.involved_object.uid.as_deref() == Some("other")));
+    assert!(
+        log.created
+            .iter()
+            .any(|(_, e)| e.involved_object.uid.as_deref() == Some("other"))
+    );
     let times: Vec<_> = log
         .created
         .iter()
@@ -155,8 +185,10 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
         .map(|(at, _)| *at)
         .collect();
     for (index, first) in times.iter().enumerate() {
-        let within =
-            times[index..].iter().take_while(|at| **at - *first < SECOND * 60).count();
+        let within = times[index..]
+            .iter()
+            .take_while(|at| **at - *first < SECOND * 60)
+            .count();
         assert!(within <= 10, "{within} events in a minute");
     }
     let total: u64 = log
@@ -164,7 +196,9 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
         .iter()
         .map(|(_, event)| {
             let message = event.message.as_deref().unwrap();
-            message.split_once(" more events").map_or(1, |(count, _)| count.parse().unwrap())
+            message
+                .split_once(" more events")
+                .map_or(1, |(count, _)| count.parse().unwrap())
         })
         .sum();
     assert_eq!(total, 3_001, "every note is told or counted");
@@ -181,7 +215,10 @@ async fn the_sum_tells_the_last_note_and_the_gravest() {
     sink.post(&job("u"), Note::normal("PyTorchJobSucceeded", "well"));
     sink.flush(SECOND).await;
     let (_, sum) = written.0.lock().created.pop().unwrap();
-    assert_eq!(sum.message.as_deref(), Some("2 more events, the last of them: well"));
+    assert_eq!(
+        sum.message.as_deref(),
+        Some("2 more events, the last of them: well")
+    );
     assert_eq!(sum.reason.as_deref(), Some("PyTorchJobSucceeded"));
     assert_eq!(sum.type_.as_deref(), Some("Warning"));
 }
@@ -224,7 +261,10 @@ async fn i_39_a_stuck_server_delays_no_pass_and_fills_no_memory() {
         sink.post(&job(&n.to_string()), Note::normal("A", "a"));
     }
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(metrics.events_so_far(EventOutcome::Overflowed), 5_000 - QUEUE as u64);
+    assert_eq!(
+        metrics.events_so_far(EventOutcome::Overflowed),
+        5_000 - QUEUE as u64
+    );
     sink.flush(SECOND).await;
     assert!(start.elapsed() <= SECOND * 2);
 }

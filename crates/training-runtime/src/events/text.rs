@@ -44,7 +44,10 @@ pub(super) fn name(object: &str, suffix: u64) -> String {
     while !object.is_char_boundary(end) {
         end -= 1;
     }
-    let object = object.get(..end).unwrap_or_default().trim_end_matches(['.', '-']);
+    let object = object
+        .get(..end)
+        .unwrap_or_default()
+        .trim_end_matches(['.', '-']);
     format!("{object}.{suffix:016x}")
 }
 

@@ -23,11 +23,11 @@ use crate::metrics::{EventOutcome, Metrics};
 const PER_MINUTE: usize = 9;
 
 /// The window of the limit.
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_mins(1);
 
 /// How long a repeat is counted on the event that exists. API servers keep events for an hour by
 /// default, from their last change; a little less, so that the event is still there.
-const REMEMBERED: Duration = Duration::from_secs(55 * 60);
+const REMEMBERED: Duration = Duration::from_mins(55);
 
 /// Events of our own that are remembered for their repeats: 32 bytes each.
 const MADE: usize = 1_024;
@@ -81,7 +81,9 @@ impl<W: EventWriter> Worker<W> {
         metrics: Arc<Metrics>,
     ) -> Self {
         // Names differ between processes by their start, and within one by counting on.
-        let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let start = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self {
             config,
             writer,
@@ -124,7 +126,11 @@ impl<W: EventWriter> Worker<W> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let sums = self.recent.values().filter_map(|recent| Some(recent.folded.as_ref()?.due)).min();
+        let sums = self
+            .recent
+            .values()
+            .filter_map(|recent| Some(recent.folded.as_ref()?.due))
+            .min();
         // Without jobs there is nothing to wake up for.
         let tidy = (!self.recent.is_empty()).then_some(self.tidy);
         sums.into_iter().chain(tidy).min()
@@ -143,8 +149,8 @@ impl<W: EventWriter> Worker<W> {
                     self.metrics.events(EventOutcome::Folded, 1);
                     return;
                 }
-                none if recent.writes.len() >= PER_MINUTE => {
-                    *none = Some(Folded {
+                empty if recent.writes.len() >= PER_MINUTE => {
+                    *empty = Some(Folded {
                         regarding: Arc::clone(regarding),
                         count: 1,
                         severity: note.severity,
@@ -172,7 +178,13 @@ impl<W: EventWriter> Worker<W> {
             }
         }
         for folded in due {
-            let Folded { regarding, count, last, severity, due: _ } = folded;
+            let Folded {
+                regarding,
+                count,
+                last,
+                severity,
+                due: _,
+            } = folded;
             let note = match count {
                 1 => last,
                 // The last note's reason, so that filters for it find something.
@@ -195,7 +207,8 @@ impl<W: EventWriter> Worker<W> {
             recent.forget_before(now);
             recent.folded.is_some() || !recent.writes.is_empty()
         });
-        self.made.retain(|_, made| now.saturating_duration_since(made.at) < REMEMBERED);
+        self.made
+            .retain(|_, made| now.saturating_duration_since(made.at) < REMEMBERED);
     }
 
     async fn write(&mut self, regarding: &Regarding, note: &Note) {
@@ -205,7 +218,10 @@ impl<W: EventWriter> Worker<W> {
         (&regarding.uid, &reason, &message).hash(&mut hasher);
         let key = hasher.finish();
         let now = Instant::now();
-        let known = self.made.get(&key).filter(|made| now - made.at < REMEMBERED);
+        let known = self
+            .made
+            .get(&key)
+            .filter(|made| now - made.at < REMEMBERED);
         if let Some(&Made { suffix, count, .. }) = known {
             let count = count.saturating_add(1);
             let name = text::name(&regarding.name, suffix);
@@ -215,7 +231,14 @@ impl<W: EventWriter> Worker<W> {
                 .await;
             match answer {
                 Ok(()) => {
-                    self.made.insert(key, Made { suffix, count, at: now });
+                    self.made.insert(
+                        key,
+                        Made {
+                            suffix,
+                            count,
+                            at: now,
+                        },
+                    );
                     return self.metrics.events(EventOutcome::Repeated, 1);
                 }
                 // It expired or was removed: a new one is due.
@@ -230,7 +253,14 @@ impl<W: EventWriter> Worker<W> {
         let event = self.event(regarding, note.severity, reason, message, suffix);
         match self.insist(|writer| writer.create(&event)).await {
             Ok(()) => {
-                self.remember(key, Made { suffix, count: 1, at: now });
+                self.remember(
+                    key,
+                    Made {
+                        suffix,
+                        count: 1,
+                        at: now,
+                    },
+                );
                 self.troubled = false;
                 self.metrics.events(EventOutcome::Posted, 1);
             }
@@ -287,7 +317,9 @@ impl<W: EventWriter> Worker<W> {
             }
             sleep(pause).await;
         }
-        Err(Fault::Bug("an event was neither written nor refused".to_owned()))
+        Err(Fault::Bug(
+            "an event was neither written nor refused".to_owned(),
+        ))
     }
 
     fn failed(&mut self, fault: &Fault) {
@@ -303,7 +335,11 @@ impl<W: EventWriter> Worker<W> {
 
     fn remember(&mut self, key: u64, made: Made) {
         if self.made.len() >= MADE
-            && let Some(oldest) = self.made.iter().min_by_key(|(_, made)| made.at).map(|(k, _)| *k)
+            && let Some(oldest) = self
+                .made
+                .iter()
+                .min_by_key(|(_, made)| made.at)
+                .map(|(k, _)| *k)
         {
             self.made.remove(&oldest);
         }
@@ -313,7 +349,11 @@ impl<W: EventWriter> Worker<W> {
 
 impl Recent {
     fn forget_before(&mut self, now: Instant) {
-        while self.writes.front().is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW) {
+        while self
+            .writes
+            .front()
+            .is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW)
+        {
             self.writes.pop_front();
         }
     }

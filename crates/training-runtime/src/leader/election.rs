@@ -9,7 +9,7 @@ use kube::api::ObjectMeta;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::{ElectionConfig, LeaseStore, Leadership};
+use super::{ElectionConfig, Leadership, LeaseStore};
 use crate::fault::{Absent, Fault, within};
 use crate::retry::Jitter;
 
@@ -37,7 +37,15 @@ pub(super) struct Election<S> {
 impl<S: LeaseStore> Election<S> {
     pub(super) fn new(config: ElectionConfig, store: S, leadership: Leadership) -> Self {
         let jitter = Jitter::new(config.seed);
-        Self { config, store, leadership, ours: None, seen: None, jitter, trouble: None }
+        Self {
+            config,
+            store,
+            leadership,
+            ours: None,
+            seen: None,
+            jitter,
+            trouble: None,
+        }
     }
 
     /// Takes part until asked to release, then clears the holder if it is this process.
@@ -60,7 +68,11 @@ impl<S: LeaseStore> Election<S> {
 
     /// One look, and the wait until the next.
     async fn turn(&mut self) {
-        let pause = if self.leads() { self.renew().await } else { self.stand_by().await };
+        let pause = if self.leads() {
+            self.renew().await
+        } else {
+            self.stand_by().await
+        };
         sleep(pause).await;
     }
 
@@ -92,13 +104,19 @@ impl<S: LeaseStore> Election<S> {
             return self.standby_pause();
         }
         // Sooner than the usual pace, as each attempt may be the last.
-        let pause = self.jitter.half(self.config.retry_period.min(STANDBY_PERIOD));
+        let pause = self
+            .jitter
+            .half(self.config.retry_period.min(STANDBY_PERIOD));
         pause.min(deadline.saturating_duration_since(Instant::now()))
     }
 
     /// When the leadership ends without a further renewal.
     fn deadline(&self) -> Instant {
-        let until = self.leadership.0.until.load(std::sync::atomic::Ordering::SeqCst);
+        let until = self
+            .leadership
+            .0
+            .until
+            .load(std::sync::atomic::Ordering::SeqCst);
         self.leadership.0.origin + Duration::from_nanos(until)
     }
 
@@ -165,7 +183,10 @@ impl<S: LeaseStore> Election<S> {
                 now.saturating_duration_since(seen.since) >= patience
             }
             _ => {
-                self.seen = Some(Seen { version, since: now });
+                self.seen = Some(Seen {
+                    version,
+                    since: now,
+                });
                 false
             }
         }
@@ -216,7 +237,9 @@ impl<S: LeaseStore> Election<S> {
     }
 
     async fn release(&mut self) {
-        let Some(mut lease) = self.ours.take() else { return };
+        let Some(mut lease) = self.ours.take() else {
+            return;
+        };
         if let Some(spec) = lease.spec.as_mut() {
             // An empty holder, as other implementations of this protocol write and read it.
             spec.holder_identity = Some(String::new());
@@ -254,18 +277,23 @@ impl<S: LeaseStore> Election<S> {
     }
 
     fn standby_pause(&mut self) -> Duration {
-        self.jitter.half(self.config.retry_period.min(STANDBY_PERIOD))
+        self.jitter
+            .half(self.config.retry_period.min(STANDBY_PERIOD))
     }
 
     fn said(&mut self, fault: Option<&Fault>) {
         let kind = fault.map(|fault| match fault {
-            Fault::Missing { what: Absent::Namespace, .. } => "namespace",
+            Fault::Missing {
+                what: Absent::Namespace,
+                ..
+            } => "namespace",
             other => other.as_str(),
         });
         if kind != self.trouble {
-            match fault {
-                Some(fault) => tracing::warn!(%fault, "the lease can't be read or written"),
-                None => tracing::info!("the lease can be read and written again"),
+            if let Some(fault) = fault {
+                tracing::warn!(%fault, "the lease can't be read or written");
+            } else {
+                tracing::info!("the lease can be read and written again");
             }
             self.trouble = kind;
         }

@@ -37,7 +37,10 @@ pub struct KubeLeases {
 impl KubeLeases {
     /// The Lease of a name.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned() }
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -55,6 +58,9 @@ impl LeaseStore for KubeLeases {
     }
 
     async fn replace(&self, lease: &Lease) -> Result<Lease, Fault> {
-        Ok(self.api.replace(&self.name, &PostParams::default(), lease).await?)
+        Ok(self
+            .api
+            .replace(&self.name, &PostParams::default(), lease)
+            .await?)
     }
 }

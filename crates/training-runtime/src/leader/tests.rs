@@ -42,7 +42,10 @@ impl Server {
         match (&state.lease, creates) {
             (Some(_), true) => return Err(Fault::Conflict("exists".into())),
             (None, false) => {
-                return Err(Fault::Missing { what: Absent::Object, message: "gone".into() });
+                return Err(Fault::Missing {
+                    what: Absent::Object,
+                    message: "gone".into(),
+                });
             }
             (Some(stored), false)
                 if stored.metadata.resource_version != lease.metadata.resource_version =>
@@ -63,12 +66,19 @@ impl Server {
 
     async fn answer(&self) {
         if self.0.borrow().silent {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
     fn holder(&self) -> Option<String> {
-        self.0.borrow().lease.as_ref()?.spec.as_ref()?.holder_identity.clone()
+        self.0
+            .borrow()
+            .lease
+            .as_ref()?
+            .spec
+            .as_ref()?
+            .holder_identity
+            .clone()
     }
 
     /// What somebody with rights to it does to the Lease by hand.
@@ -78,8 +88,10 @@ impl Server {
         let version = state.version.to_string();
         match (holder, state.lease.as_mut()) {
             (Some(holder), Some(lease)) => {
-                lease.spec.get_or_insert_with(LeaseSpec::default).holder_identity =
-                    Some(holder.to_owned());
+                lease
+                    .spec
+                    .get_or_insert_with(LeaseSpec::default)
+                    .holder_identity = Some(holder.to_owned());
                 lease.metadata.resource_version = Some(version);
             }
             _ => state.lease = None,
@@ -127,7 +139,11 @@ fn start(server: &Server, holder: &str) -> Replica {
     let (release, released) = oneshot::channel();
     let election = Election::new(config(holder), server.clone(), leadership.clone());
     let task = tokio::task::spawn_local(election.run(released));
-    Replica { leadership, release: Some(release), task }
+    Replica {
+        leadership,
+        release: Some(release),
+        task,
+    }
 }
 
 /// Runs a test with local tasks.
@@ -149,7 +165,11 @@ async fn the_first_one_leads_and_the_second_stands_by() {
             assert!(first.leadership.holds() && !second.leadership.holds());
         }
         // Only renewals, one per period.
-        assert!((40..=42).contains(&server.0.borrow().writes), "{}", server.0.borrow().writes);
+        assert!(
+            (40..=42).contains(&server.0.borrow().writes),
+            "{}",
+            server.0.borrow().writes
+        );
     })
     .await;
 }
@@ -168,7 +188,15 @@ async fn f_51_a_released_lease_is_taken_within_two_seconds() {
         assert!(!first.leadership.holds());
         second.leadership.acquired().await;
         assert!(released.elapsed() <= SECOND * 2, "{:?}", released.elapsed());
-        let transitions = server.0.borrow().lease.clone().unwrap().spec.unwrap().lease_transitions;
+        let transitions = server
+            .0
+            .borrow()
+            .lease
+            .clone()
+            .unwrap()
+            .spec
+            .unwrap()
+            .lease_transitions;
         assert_eq!(transitions, Some(1));
     })
     .await;
@@ -297,11 +325,7 @@ async fn without_election_leadership_is_always_held() {
 
 #[tokio::test]
 async fn the_thread_elects_and_releases() {
-    let (leadership, handle) = elect(
-        config("a"),
-        || Ok::<_, String>(Server::default()),
-    )
-    .unwrap();
+    let (leadership, handle) = elect(config("a"), || Ok::<_, String>(Server::default())).unwrap();
     leadership.acquired().await;
     assert!(leadership.holds());
     handle.release(SECOND * 5).await;

@@ -25,7 +25,13 @@ struct Watch {
 impl WatchTimes {
     /// A watch is open and complete.
     pub fn open(&self, watch: &'static str) {
-        self.0.lock().insert(watch, Watch { up: true, heard: Instant::now() });
+        self.0.lock().insert(
+            watch,
+            Watch {
+                up: true,
+                heard: Instant::now(),
+            },
+        );
     }
 
     /// A watch said something, if only a bookmark.
@@ -38,7 +44,10 @@ impl WatchTimes {
     /// A watch broke off; its age goes on counting from when it was last heard.
     pub fn down(&self, watch: &'static str) {
         let mut watches = self.0.lock();
-        let entry = watches.entry(watch).or_insert(Watch { up: false, heard: Instant::now() });
+        let entry = watches.entry(watch).or_insert(Watch {
+            up: false,
+            heard: Instant::now(),
+        });
         entry.up = false;
     }
 
