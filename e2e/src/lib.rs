@@ -4,6 +4,7 @@
 #![allow(clippy::missing_errors_doc)]
 
 pub mod look;
+pub mod loose;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +43,15 @@ impl World {
     /// A world of its own for one test; `None`, with a word on it, on a cluster where somebody else
     /// runs the pods.
     pub async fn start(prefix: &str, script: Script) -> Result<Option<Self>> {
-        let control = ControlPlane::shared().await?;
+        Self::on(ControlPlane::shared().await?, prefix, script).await
+    }
+
+    /// The same on a control plane that the test has prepared.
+    pub async fn on(
+        control: &'static ControlPlane,
+        prefix: &str,
+        script: Script,
+    ) -> Result<Option<Self>> {
         if !control.can().play_kubelet {
             eprintln!("{prefix}: skipped, this cluster has a kubelet of its own");
             return Ok(None);

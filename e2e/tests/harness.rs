@@ -25,26 +25,8 @@ use training_testkit::wait::{HANG, Seen, eventually};
 /// A definition that takes any job, and a role that is there without the controller that fills the
 /// usual ones.
 fn stand_ins() -> Vec<Value> {
-    let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     vec![
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": { "name": "pytorchjobs.kubeflow.org" },
-            "spec": {
-                "group": "kubeflow.org", "scope": "Namespaced",
-                "names": {
-                    "kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob",
-                    "listKind": "PyTorchJobList",
-                },
-                "versions": [{
-                    "name": "v1", "served": true, "storage": true,
-                    "subresources": { "status": {} },
-                    "schema": { "openAPIV3Schema": {
-                        "type": "object", "properties": { "spec": anything, "status": anything },
-                    }},
-                }],
-            },
-        }),
+        e2e::loose::definition(),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": { "name": "stand-in" },
