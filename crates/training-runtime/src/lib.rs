@@ -5,18 +5,35 @@
 //! 1. [`cli`] turns arguments and environment into real types and refuses contradictions.
 //! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process visible.
 //! 3. [`client`] builds the connections to the API server; [`fault`] gives their errors a meaning.
-//! 4. [`leader`] decides whether this process may write; [`retry`] when a failed job is tried again.
-//! 5. [`events`] tells users what happened; [`shutdown`] ends it all in order.
+//! 4. [`run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] decides whose turn it is, [`pass`] plans and
+//!    has the [`executor`] write.
+//! 5. [`leader`] decides whether this process may write; [`retry`] when a failed job is tried again.
+//! 6. [`events`] tells users what happened; [`shutdown`] ends it all in order.
 
 pub mod admin;
 pub mod cli;
 pub mod client;
+pub mod dispatcher;
 pub mod events;
+pub mod executor;
 pub mod fault;
+pub mod feed;
+pub mod key;
 pub mod leader;
 pub mod metrics;
+pub mod pass;
 pub mod retry;
+pub mod run;
 pub mod shutdown;
 pub mod telemetry;
+pub mod told;
+pub mod wait;
 
 pub use cli::RuntimeArgs;
+pub use run::run;
+
+/// What this binary was built from, for logs, audit logs and the lease.
+pub const BUILD: &str = match option_env!("TRAINYARD_BUILD") {
+    Some(build) => build,
+    None => "dev",
+};

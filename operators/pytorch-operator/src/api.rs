@@ -126,7 +126,7 @@ pub struct ElasticPolicy {
     /// How often `torchrun` starts its processes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<i32>,
-    /// Metrics by which the number of workers is scaled. Set: a HorizontalPodAutoscaler is kept with the job.
+    /// Metrics for a HorizontalPodAutoscaler. Kept, but none is made: create one for the job's scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricSpec>>,
 }

@@ -1,0 +1,585 @@
+//! Steps -> API calls: the only writer.
+//!
+//! Every call is checked against the lease right before it is sent, has its own deadline, and is sent once. What an answer
+//! says goes into the index at once, so that the next pass sees our own writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream;
+use http::header::ACCEPT;
+use http::{HeaderValue, Request};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{
+    DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
+use kube::core::Request as Build;
+use kube::{Client, Resource, ResourceExt};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use training_api::labels;
+use training_core::{Attempt, Framework, PodPhase, PodView, ServiceView, Stall, Step, Uid};
+
+use crate::fault::{Denial, Fault};
+use crate::feed::index::Index;
+use crate::feed::slim::{
+    Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
+};
+use crate::key::JobKey;
+
+/// Requests of one job that are under way at once. The first refusal stops the rest, and the next pass begins with one.
+const WINDOW: usize = 16;
+/// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
+const IN_FLIGHT: usize = 64;
+/// Asks for an object's metadata instead of the whole object: an answer to a create is then half as large.
+const METADATA_ONLY: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+
+/// Whether this process may write at this moment.
+pub type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Turns steps into calls.
+pub struct Executor {
+    client: Client,
+    gate: Gate,
+    deadline: Duration,
+    manager: String,
+    parent: Parent,
+    in_flight: Semaphore,
+    pods: Arc<Index<PodView>>,
+    services: Arc<Index<ServiceView>>,
+}
+
+/// What became of the steps of one plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Names of what was made and deleted, for the events.
+    pub done: Done,
+    /// What keeps the job from going on.
+    pub refusal: Option<Refusal>,
+    /// What went wrong otherwise.
+    pub fault: Option<Fault>,
+    /// The job itself was deleted.
+    pub job_deleted: bool,
+}
+
+/// Names of what was made and deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Pods made.
+    pub created_pods: Vec<String>,
+    /// Services made.
+    pub created_services: Vec<String>,
+    /// Pods deleted.
+    pub deleted_pods: Vec<String>,
+    /// Services deleted.
+    pub deleted_services: Vec<String>,
+}
+
+/// A create that was refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The published reason of the failed create: `FailedCreatePod` or `FailedCreateService`.
+    pub event: &'static str,
+    /// For the core.
+    pub stall: Stall,
+    /// For the backoff.
+    pub fault: Fault,
+}
+
+/// The part of an answer that is read.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+struct Answer {
+    kind: String,
+    metadata: AnswerMeta,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct AnswerMeta {
+    uid: String,
+    resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+enum Failure {
+    Exists(String),
+    Fault(Fault),
+}
+
+impl Executor {
+    /// An executor for one kind of job.
+    pub fn new<F: Framework>(
+        client: Client,
+        gate: Gate,
+        deadline: Duration,
+        parent: Parent,
+        pods: Arc<Index<PodView>>,
+        services: Arc<Index<ServiceView>>,
+    ) -> Self {
+        let manager = format!("{}-operator", F::NAME);
+        Self {
+            client,
+            gate,
+            deadline,
+            manager,
+            parent,
+            in_flight: Semaphore::new(IN_FLIGHT),
+            pods,
+            services,
+        }
+    }
+
+    /// Writes a status: a merge patch that names the object and the version that the decision was based on. Returns the new
+    /// resource version.
+    ///
+    /// # Errors
+    /// [`Fault::Conflict`] if the job has changed since: the decision is void.
+    pub async fn write_status<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        patch: &Value,
+    ) -> Result<String, Fault> {
+        let meta = job.meta();
+        let body = json!({
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": patch,
+        });
+        let params = PatchParams {
+            field_manager: Some(self.manager.clone()),
+            ..PatchParams::default()
+        };
+        let url = J::url_path(&(), meta.namespace.as_deref());
+        let request = Build::new(url).patch_subresource(
+            "status",
+            &job.name_any(),
+            &params,
+            &Patch::Merge(&body),
+        );
+        let answer: Answer = self.call(request).await.map_err(Failure::into_fault)?;
+        Ok(answer.metadata.resource_version)
+    }
+
+    /// Carries out steps in their order, several at a time; the first refusal or fault stops those not yet begun.
+    pub async fn execute<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        steps: &[Step],
+        cautious: bool,
+    ) -> Outcome {
+        let window = if cautious { 1 } else { WINDOW };
+        let stopped = AtomicBool::new(false);
+        // Over indices, not references: the compiler can't prove the closure general enough for references.
+        let results = stream::iter(0..steps.len())
+            .map(|at| {
+                let (stopped, step) = (&stopped, &steps[at]);
+                async move {
+                    if stopped.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    let result = self.step(job, step).await;
+                    if result.is_err() {
+                        stopped.store(true, Ordering::Relaxed);
+                    }
+                    Some((at, result))
+                }
+            })
+            .buffer_unordered(window)
+            .filter_map(std::future::ready)
+            .collect::<Vec<_>>()
+            .await;
+        let mut outcome = Outcome::default();
+        for (at, result) in results {
+            match result {
+                Ok(()) => outcome.record(&steps[at]),
+                Err(Stopped::Refused(refusal)) => outcome.refusal = Some(*refusal),
+                Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
+            }
+        }
+        outcome.done.sort();
+        outcome
+    }
+
+    async fn step<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        step: &Step,
+    ) -> Result<(), Stopped> {
+        let owner = uid(job);
+        match step {
+            Step::DeletePod { name, uid } => {
+                self.delete::<Pod, _>(job, name, *uid, &*self.pods).await
+            }
+            Step::DeleteService { name, uid } => {
+                self.delete::<Service, _>(job, name, *uid, &*self.services)
+                    .await
+            }
+            Step::DeleteJob => self.delete_job(job).await,
+            Step::CreatePod(pod) => match self.create(&**pod).await {
+                Ok(answer) => {
+                    if let Some(view) = made_pod(pod, &answer) {
+                        self.pods
+                            .created(self.owned(job, owner, view), Instant::now());
+                    }
+                    Ok(())
+                }
+                Err(Failure::Exists(message)) => {
+                    let seen: SlimPod = self.read::<Pod, _>(job, &pod.name_any()).await?;
+                    let view = pod_view(&seen, self.parent, &mut Roles::default());
+                    self.settle(
+                        owner,
+                        view,
+                        &seen.metadata,
+                        message,
+                        "FailedCreatePod",
+                        &self.pods,
+                    )
+                }
+                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreatePod")),
+            },
+            Step::CreateService(service) => match self.create(&**service).await {
+                Ok(answer) => {
+                    if let Some(view) = made_service(service, &answer) {
+                        self.services
+                            .created(self.owned(job, owner, view), Instant::now());
+                    }
+                    Ok(())
+                }
+                Err(Failure::Exists(message)) => {
+                    let seen: SlimService =
+                        self.read::<Service, _>(job, &service.name_any()).await?;
+                    let view = service_view(&seen, self.parent, &mut Roles::default());
+                    self.settle(
+                        owner,
+                        view,
+                        &seen.metadata,
+                        message,
+                        "FailedCreateService",
+                        &self.services,
+                    )
+                }
+                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreateService")),
+            },
+        }
+    }
+
+    fn owned<J: Resource<DynamicType = ()>, V>(&self, job: &J, owner: Uid, view: V) -> Owned<V> {
+        let key = JobKey::new(
+            job.namespace().as_deref().unwrap_or_default(),
+            &job.name_any(),
+        );
+        Owned { key, owner, view }
+    }
+
+    /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched.
+    fn settle<V: crate::feed::index::Child>(
+        &self,
+        owner: Uid,
+        view: Option<Owned<V>>,
+        seen: &kube::core::ObjectMeta,
+        message: String,
+        event: &'static str,
+        index: &Index<V>,
+    ) -> Result<(), Stopped> {
+        if let Some(view) = view.filter(|v| v.owner == owner) {
+            index.apply(view);
+            return Ok(());
+        }
+        let whose = match controller(seen) {
+            Some(other) => format!("it belongs to {} {}", other.kind, other.name),
+            None => "it belongs to no job".to_owned(),
+        };
+        let going = if seen.deletion_timestamp.is_some() {
+            ", and is being deleted"
+        } else {
+            ""
+        };
+        let message = format!("{message}; {whose}{going}");
+        let stall = Stall {
+            reason: "NameConflict",
+            message: message.clone(),
+            hopeless: false,
+        };
+        let fault = Fault::Denied {
+            what: Denial::Policy,
+            message,
+        };
+        Err(Stopped::Refused(Box::new(Refusal {
+            event,
+            stall,
+            fault,
+        })))
+    }
+
+    async fn create<K>(&self, object: &K) -> Result<Answer, Failure>
+    where
+        K: Resource<DynamicType = ()> + serde::Serialize,
+    {
+        let params = PostParams {
+            field_manager: Some(self.manager.clone()),
+            ..PostParams::default()
+        };
+        let body =
+            serde_json::to_vec(object).map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+        let url = K::url_path(&(), object.meta().namespace.as_deref());
+        self.call(Build::new(url).create(&params, body)).await
+    }
+
+    async fn read<K, T>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        name: &str,
+    ) -> Result<T, Stopped>
+    where
+        K: Resource<DynamicType = ()>,
+        T: DeserializeOwned,
+    {
+        let url = K::url_path(&(), job.meta().namespace.as_deref());
+        match self
+            .ask(Build::new(url).get(name, &GetParams::default()))
+            .await
+        {
+            Ok(object) => Ok(object),
+            // Gone between the two calls: the next look will find the name free.
+            Err(failure) => Err(Stopped::Fault(match failure.into_fault() {
+                Fault::Missing { message, .. } => Fault::Conflict(message),
+                other => other,
+            })),
+        }
+    }
+
+    async fn delete<K, V>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        name: &str,
+        uid_of_child: Uid,
+        index: &Index<V>,
+    ) -> Result<(), Stopped>
+    where
+        K: Resource<DynamicType = ()>,
+        V: crate::feed::index::Child,
+    {
+        let owner = uid(job);
+        let url = K::url_path(&(), job.meta().namespace.as_deref());
+        match self
+            .call::<Answer>(Build::new(url).delete(name, &only(&uid_of_child.to_string())))
+            .await
+        {
+            // A pod that has to end first comes back with a deletion timestamp; anything else is gone.
+            Ok(answer)
+                if answer.kind != "Status" && answer.metadata.deletion_timestamp.is_some() =>
+            {
+                index.leaving(
+                    owner,
+                    uid_of_child,
+                    answer.metadata.resource_version.parse().unwrap_or(0),
+                );
+                Ok(())
+            }
+            // Gone already, or replaced by another object of that name: either way this one is no more.
+            Ok(_)
+            | Err(
+                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
+            ) => {
+                index.gone(owner, uid_of_child, Instant::now());
+                Ok(())
+            }
+            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
+        }
+    }
+
+    async fn delete_job<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Stopped> {
+        let params = only(job.meta().uid.as_deref().unwrap_or_default());
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..params
+        };
+        let url = J::url_path(&(), job.meta().namespace.as_deref());
+        match self
+            .call::<Answer>(Build::new(url).delete(&job.name_any(), &params))
+            .await
+        {
+            Ok(_)
+            | Err(
+                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
+            ) => Ok(()),
+            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
+        }
+    }
+
+    /// Sends a request whose answer is wanted as metadata.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, Failure> {
+        let request = request.map(|mut request| {
+            request.headers_mut().insert(ACCEPT, METADATA_ONLY);
+            request
+        });
+        self.ask(request).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, Failure> {
+        let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+        let _place = self.in_flight.acquire().await;
+        // Right before sending: a process that slept through its lease must not write when it wakes.
+        if !(self.gate)() {
+            return Err(Failure::Fault(Fault::NotLeading));
+        }
+        match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if crate::fault::is_already_exists(&error) => {
+                Err(Failure::Exists(error.to_string()))
+            }
+            Ok(Err(error)) => Err(Failure::Fault(error.into())),
+            Err(_) => Err(Failure::Fault(Fault::Deadline {
+                limit: self.deadline,
+            })),
+        }
+    }
+}
+
+enum Stopped {
+    Refused(Box<Refusal>),
+    Fault(Fault),
+}
+
+impl Failure {
+    fn into_fault(self) -> Fault {
+        match self {
+            Self::Exists(message) => Fault::Conflict(message),
+            Self::Fault(fault) => fault,
+        }
+    }
+}
+
+impl Outcome {
+    fn record(&mut self, step: &Step) {
+        let done = &mut self.done;
+        match step {
+            Step::CreatePod(pod) => done.created_pods.push(pod.name_any()),
+            Step::CreateService(service) => done.created_services.push(service.name_any()),
+            Step::DeletePod { name, .. } => done.deleted_pods.push(name.clone()),
+            Step::DeleteService { name, .. } => done.deleted_services.push(name.clone()),
+            Step::DeleteJob => self.job_deleted = true,
+        }
+    }
+}
+
+impl Done {
+    fn sort(&mut self) {
+        for names in [
+            &mut self.created_pods,
+            &mut self.created_services,
+            &mut self.deleted_pods,
+            &mut self.deleted_services,
+        ] {
+            names.sort_unstable();
+        }
+    }
+}
+
+/// What a refused create means for the job.
+fn refuse(fault: Fault, event: &'static str) -> Stopped {
+    let (reason, hopeless) = match &fault {
+        Fault::Denied { what, .. } => match what {
+            Denial::Quota => ("QuotaExceeded", false),
+            Denial::PodSecurity => ("PodSecurityDenied", false),
+            Denial::Rbac => ("Forbidden", false),
+            Denial::Policy => ("AdmissionDenied", false),
+            // The job goes with its namespace; there is nobody left to tell.
+            Denial::NamespaceTerminating => return Stopped::Fault(fault),
+        },
+        Fault::Rejected { .. } => ("InvalidSpec", true),
+        Fault::Conflict(_)
+        | Fault::Throttled { .. }
+        | Fault::Transient(_)
+        | Fault::Missing { .. }
+        | Fault::Deadline { .. }
+        | Fault::NotLeading
+        | Fault::Bug(_) => return Stopped::Fault(fault),
+    };
+    let message = match &fault {
+        Fault::Denied { message, .. } | Fault::Rejected { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    Stopped::Refused(Box::new(Refusal {
+        event,
+        stall: Stall {
+            reason,
+            message,
+            hopeless,
+        },
+        fault,
+    }))
+}
+
+fn uid(job: &impl Resource) -> Uid {
+    job.meta()
+        .uid
+        .as_deref()
+        .and_then(Uid::parse)
+        .unwrap_or_default()
+}
+
+fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    }
+}
+
+/// The view of a pod that was just made, without waiting for the watch.
+fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
+    let (role, index) = replica(pod)?;
+    let annotations = pod.metadata.annotations.as_ref();
+    Some(PodView {
+        uid: Uid::parse(&answer.metadata.uid)?,
+        version: answer.metadata.resource_version.parse().ok()?,
+        role: role.into(),
+        index,
+        attempt: Attempt::parse(
+            annotations
+                .and_then(|a| a.get(labels::ATTEMPT))
+                .map(String::as_str),
+        ),
+        phase: PodPhase::Pending,
+        ready: false,
+        leaving: false,
+        disrupted: false,
+        exit_code: None,
+        restarts: 0,
+        trouble: None,
+    })
+}
+
+fn made_service(service: &Service, answer: &Answer) -> Option<ServiceView> {
+    let (role, index) = replica(service)?;
+    Some(ServiceView {
+        uid: Uid::parse(&answer.metadata.uid)?,
+        version: answer.metadata.resource_version.parse().ok()?,
+        role: role.into(),
+        index,
+        leaving: false,
+    })
+}
+
+fn replica(object: &impl Resource) -> Option<(&str, u32)> {
+    let own = object.meta().labels.as_ref()?;
+    Some((
+        own.get(labels::REPLICA_TYPE)?,
+        own.get(labels::REPLICA_INDEX)?.parse().ok()?,
+    ))
+}

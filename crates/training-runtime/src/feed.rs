@@ -1,0 +1,234 @@
+//! Watch -> index -> wake-ups. Each watch runs in its own task with its own backoff; a stream of its own keeps a missing kind
+//! or right from slowing the others.
+
+pub mod index;
+pub mod jobs;
+pub mod slim;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, Resource};
+use kube_runtime::WatchStreamExt;
+use kube_runtime::watcher::{self, Config, Event, watcher};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use training_api::labels;
+use training_core::{Framework, PodView, ServiceView};
+
+use crate::key::JobKey;
+use index::{Child, Index};
+use jobs::Jobs;
+use slim::{Owned, Parent, Roles, SlimPod, SlimService, pod_view, service_view};
+
+/// What a feed tells about.
+pub trait Listener: Send + Sync + 'static {
+    /// A job should be looked at.
+    fn wake(&self, key: JobKey);
+    /// A child of a job is gone: a name that was taken may be free.
+    fn freed(&self, key: JobKey);
+    /// A job is gone.
+    fn forget(&self, key: &JobKey);
+    /// A job can't be read; it is set aside.
+    fn unreadable(&self, metadata: &kube::core::ObjectMeta, error: &str);
+    /// A watch works (an event came) or not (an error came).
+    fn watching(&self, feed: &'static str, error: Option<&watcher::Error>);
+}
+
+/// One watch's scope: one namespace, or all.
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// The stream of a watch. Initial lists are quorum reads in pages; every reconnect waits, so that a stream that closes at once
+/// costs little.
+fn stream<K>(
+    api: Api<K>,
+    selector: Option<String>,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let config = selector.map_or_else(Config::default, |s| Config::default().labels(&s));
+    watcher(api, config).default_backoff()
+}
+
+/// Watches the jobs of one namespace, or of all. Never returns.
+pub async fn watch_jobs<F: Framework>(
+    client: Client,
+    namespace: Option<String>,
+    jobs: Arc<Jobs<F::Job>>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    // Decoded one by one behind a boundary: an object that can't be read must not hide the others.
+    let mut events = stream(
+        api::<DeserializeGuard<F::Job>>(&client, namespace.as_deref()),
+        None,
+    )
+    .boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => jobs.begin_list(),
+            Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(job),
+            Ok(Event::InitApply(DeserializeGuard(Err(invalid)))) => {
+                listener.unreadable(&invalid.metadata, &invalid.error)
+            }
+            Ok(Event::InitDone) => {
+                let (there, gone) = jobs.end_list();
+                gone.iter().for_each(|key| listener.forget(key));
+                there.into_iter().for_each(|key| listener.wake(key));
+                synced.send_replace(true);
+                listener.watching("jobs", None);
+            }
+            Ok(Event::Apply(DeserializeGuard(Ok(job)))) => {
+                let key = Jobs::<F::Job>::key(&job);
+                if jobs.apply(job) {
+                    listener.wake(key);
+                }
+            }
+            Ok(Event::Apply(DeserializeGuard(Err(invalid)))) => {
+                jobs.remove(&key_of(&invalid.metadata));
+                listener.unreadable(&invalid.metadata, &invalid.error);
+            }
+            Ok(Event::Delete(DeserializeGuard(job))) => {
+                let key = job.map_or_else(
+                    |invalid| key_of(&invalid.metadata),
+                    |job| Jobs::<F::Job>::key(&job),
+                );
+                jobs.remove(&key);
+                listener.forget(&key);
+            }
+            Err(error) => listener.watching("jobs", Some(&error)),
+        }
+    }
+}
+
+fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
+    JobKey::new(
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// The kind that the children of a framework's jobs belong to.
+pub fn parent<F: Framework>() -> Parent {
+    // Both are compile-time constants of the derive; leaked once per process instead of cloned per object.
+    fn constant(text: std::borrow::Cow<'static, str>) -> &'static str {
+        match text {
+            std::borrow::Cow::Borrowed(text) => text,
+            std::borrow::Cow::Owned(text) => Box::leak(text.into_boxed_str()),
+        }
+    }
+    Parent {
+        api_version: constant(F::Job::api_version(&())),
+        kind: constant(F::Job::kind(&())),
+        container: F::CONTAINER,
+    }
+}
+
+/// The children that this operator's jobs may have: nobody else's pods ever arrive.
+fn selector<F: Framework>() -> String {
+    format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER)
+}
+
+/// Watches the pods of the framework's jobs. Never returns.
+pub async fn watch_pods<F: Framework>(
+    client: Client,
+    namespace: Option<String>,
+    parent: Parent,
+    index: Arc<Index<PodView>>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    let events = stream(
+        api::<SlimPod>(&client, namespace.as_deref()),
+        Some(selector::<F>()),
+    );
+    let mut roles = Roles::default();
+    fold(
+        events,
+        |pod| pod_view(pod, parent, &mut roles),
+        "pods",
+        &index,
+        &*listener,
+        &synced,
+    )
+    .await;
+}
+
+/// Watches the services of the framework's jobs. Never returns.
+pub async fn watch_services<F: Framework>(
+    client: Client,
+    namespace: Option<String>,
+    parent: Parent,
+    index: Arc<Index<ServiceView>>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    let events = stream(
+        api::<SlimService>(&client, namespace.as_deref()),
+        Some(selector::<F>()),
+    );
+    let mut roles = Roles::default();
+    fold(
+        events,
+        |service| service_view(service, parent, &mut roles),
+        "services",
+        &index,
+        &*listener,
+        &synced,
+    )
+    .await;
+}
+
+/// Folds a watch of children into their index.
+async fn fold<K: Send, V: Child>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send,
+    mut view: impl FnMut(&K) -> Option<Owned<V>>,
+    feed: &'static str,
+    index: &Index<V>,
+    listener: &impl Listener,
+    synced: &watch::Sender<bool>,
+) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => index.begin_list(),
+            Ok(Event::InitApply(object)) => {
+                if let Some(owned) = view(&object) {
+                    index.listed(owned);
+                }
+            }
+            Ok(Event::InitDone) => {
+                index
+                    .end_list(Instant::now())
+                    .into_iter()
+                    .for_each(|key| listener.wake(key));
+                synced.send_replace(true);
+                listener.watching(feed, None);
+            }
+            Ok(Event::Apply(object)) => {
+                if let Some(key) = view(&object).and_then(|owned| index.apply(owned)) {
+                    listener.wake(key);
+                }
+            }
+            Ok(Event::Delete(object)) => {
+                if let Some(owned) = view(&object) {
+                    index.deleted(&owned);
+                    listener.freed(owned.key);
+                }
+            }
+            Err(error) => listener.watching(feed, Some(&error)),
+        }
+    }
+}

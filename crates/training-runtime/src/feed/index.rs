@@ -1,0 +1,394 @@
+//! The children of all jobs, by owner: what the watch showed, and what we wrote ourselves but the watch has not shown yet.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use training_core::{PodView, ServiceView, Uid};
+
+use super::slim::Owned;
+use crate::key::JobKey;
+
+/// How long a write of ours counts without the watch showing it.
+const UNSEEN: Duration = Duration::from_secs(30);
+
+/// What an index needs to know of a child.
+pub trait Child: Clone {
+    /// Its uid.
+    fn uid(&self) -> Uid;
+    /// The resource version at which it was seen.
+    fn version(&self) -> u64;
+    /// True if both stand for the same replica.
+    fn same_place(&self, other: &Self) -> bool;
+    /// True if nothing that a decision depends on differs.
+    fn same_for_decisions(&self, other: &Self) -> bool;
+    /// Marks that deletion was asked for, at this version.
+    fn leave(&mut self, version: u64);
+}
+
+impl Child for PodView {
+    fn uid(&self) -> Uid {
+        self.uid
+    }
+    fn version(&self) -> u64 {
+        self.version
+    }
+    fn same_place(&self, other: &Self) -> bool {
+        self.index == other.index && self.role == other.role
+    }
+    fn same_for_decisions(&self, other: &Self) -> bool {
+        PodView::same_for_decisions(self, other)
+    }
+    fn leave(&mut self, version: u64) {
+        self.leaving = true;
+        self.version = self.version.max(version);
+    }
+}
+
+impl Child for ServiceView {
+    fn uid(&self) -> Uid {
+        self.uid
+    }
+    fn version(&self) -> u64 {
+        self.version
+    }
+    fn same_place(&self, other: &Self) -> bool {
+        self.index == other.index && self.role == other.role
+    }
+    fn same_for_decisions(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.leaving == other.leaving
+    }
+    fn leave(&mut self, version: u64) {
+        self.leaving = true;
+        self.version = self.version.max(version);
+    }
+}
+
+/// An index of one type of child.
+#[derive(Debug)]
+pub struct Index<V> {
+    inner: Mutex<Inner<V>>,
+}
+
+#[derive(Debug)]
+struct Inner<V> {
+    owners: HashMap<Uid, Kids<V>>,
+    /// The next state, while the first list or a relist is coming in.
+    incoming: Option<HashMap<Uid, Kids<V>>>,
+    /// Created by us and not shown by the watch yet.
+    unseen: HashMap<Uid, Instant>,
+    /// Deleted by us, answered as gone, and not shown as gone by the watch yet.
+    gone: HashMap<Uid, Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Kids<V> {
+    key: JobKey,
+    children: Vec<V>,
+}
+
+impl<V> Default for Index<V> {
+    fn default() -> Self {
+        let inner = Inner {
+            owners: HashMap::new(),
+            incoming: None,
+            unseen: HashMap::new(),
+            gone: HashMap::new(),
+        };
+        Self {
+            inner: Mutex::new(inner),
+        }
+    }
+}
+
+impl<V: Child> Index<V> {
+    /// A list begins: what it holds replaces everything, once it is complete.
+    pub fn begin_list(&self) {
+        self.inner.lock().incoming = Some(HashMap::new());
+    }
+
+    /// One object of a list.
+    pub fn listed(&self, owned: Owned<V>) {
+        if let Some(incoming) = &mut self.inner.lock().incoming {
+            place(incoming, owned);
+        }
+    }
+
+    /// The list is complete. Returns the jobs whose children changed, those whose children vanished included: a relist may
+    /// hide deletions.
+    pub fn end_list(&self, now: Instant) -> Vec<JobKey> {
+        let inner = &mut *self.inner.lock();
+        let Some(mut next) = inner.incoming.take() else {
+            return Vec::new();
+        };
+        inner.unseen.retain(|_, since| now < *since + UNSEEN);
+        inner.gone.retain(|_, since| now < *since + UNSEEN);
+        for (owner, kids) in &inner.owners {
+            for child in &kids.children {
+                let listed = next
+                    .get(owner)
+                    .and_then(|k| k.children.iter().find(|c| c.uid() == child.uid()));
+                let newer = listed.is_some_and(|l| l.version() < child.version());
+                // What we made after the list was taken, and what we know from later than the list, stays.
+                if newer || listed.is_none() && inner.unseen.contains_key(&child.uid()) {
+                    place(
+                        &mut next,
+                        Owned {
+                            key: kids.key.clone(),
+                            owner: *owner,
+                            view: child.clone(),
+                        },
+                    );
+                }
+            }
+        }
+        next.retain(|_, kids| {
+            kids.children.retain(|c| !inner.gone.contains_key(&c.uid()));
+            !kids.children.is_empty()
+        });
+        let mut changed = HashSet::new();
+        for (owner, kids) in inner.owners.iter().chain(&next) {
+            let (before, after) = (inner.owners.get(owner), next.get(owner));
+            if !same(before, after) {
+                changed.insert(kids.key.clone());
+            }
+        }
+        inner.owners = next;
+        changed.into_iter().collect()
+    }
+
+    /// An object as the watch or an answer shows it. Returns the job to wake, if a decision may depend on the change.
+    pub fn apply(&self, owned: Owned<V>) -> Option<JobKey> {
+        let inner = &mut *self.inner.lock();
+        let uid = owned.view.uid();
+        inner.unseen.remove(&uid);
+        if inner.gone.contains_key(&uid) {
+            return None;
+        }
+        if let Some(incoming) = &mut inner.incoming {
+            place(incoming, owned.clone());
+        }
+        let key = owned.key.clone();
+        place(&mut inner.owners, owned).then_some(key)
+    }
+
+    /// An object that we made ourselves. Nobody is woken: the pass that made it knows.
+    pub fn created(&self, owned: Owned<V>, now: Instant) {
+        let inner = &mut *self.inner.lock();
+        let uid = owned.view.uid();
+        let known = inner
+            .owners
+            .get(&owned.owner)
+            .is_some_and(|k| k.children.iter().any(|c| c.uid() == uid));
+        if !known {
+            inner.unseen.insert(uid, now);
+            place(&mut inner.owners, owned);
+        }
+    }
+
+    /// The watch says that an object is gone.
+    pub fn deleted(&self, owned: &Owned<V>) -> Option<JobKey> {
+        let inner = &mut *self.inner.lock();
+        let uid = owned.view.uid();
+        inner.gone.remove(&uid);
+        inner.unseen.remove(&uid);
+        if let Some(incoming) = &mut inner.incoming {
+            remove(incoming, owned.owner, uid);
+        }
+        remove(&mut inner.owners, owned.owner, uid).then(|| owned.key.clone())
+    }
+
+    /// The answer to a delete of ours: the object is on its way out.
+    pub fn leaving(&self, owner: Uid, uid: Uid, version: u64) {
+        let inner = &mut *self.inner.lock();
+        if let Some(child) = inner
+            .owners
+            .get_mut(&owner)
+            .and_then(|k| k.children.iter_mut().find(|c| c.uid() == uid))
+        {
+            child.leave(version);
+        }
+    }
+
+    /// The answer to a delete of ours: the object is gone.
+    pub fn gone(&self, owner: Uid, uid: Uid, now: Instant) {
+        let inner = &mut *self.inner.lock();
+        if remove(&mut inner.owners, owner, uid) {
+            inner.unseen.remove(&uid);
+            inner.gone.insert(uid, now);
+        }
+        if inner.gone.len() > 4096 {
+            inner.gone.retain(|_, since| now < *since + UNSEEN);
+        }
+    }
+
+    /// The children of a job, in no particular order.
+    pub fn of(&self, owner: Uid) -> Vec<V> {
+        self.inner
+            .lock()
+            .owners
+            .get(&owner)
+            .map(|k| k.children.clone())
+            .unwrap_or_default()
+    }
+
+    /// Number of children of all jobs.
+    pub fn len(&self) -> usize {
+        self.inner
+            .lock()
+            .owners
+            .values()
+            .map(|k| k.children.len())
+            .sum()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Puts a child in its place; true if a decision may depend on the difference.
+fn place<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owned: Owned<V>) -> bool {
+    let kids = owners.entry(owned.owner).or_insert_with(|| Kids {
+        key: owned.key,
+        children: Vec::with_capacity(1),
+    });
+    let Some(at) = kids
+        .children
+        .iter()
+        .position(|c| c.uid() == owned.view.uid() || c.same_place(&owned.view))
+    else {
+        kids.children.push(owned.view);
+        return true;
+    };
+    let child = &mut kids.children[at];
+    if owned.view.version() < child.version() {
+        return false;
+    }
+    let changed = !child.same_for_decisions(&owned.view);
+    *child = owned.view;
+    changed
+}
+
+fn remove<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owner: Uid, uid: Uid) -> bool {
+    let Some(kids) = owners.get_mut(&owner) else {
+        return false;
+    };
+    let before = kids.children.len();
+    kids.children.retain(|c| c.uid() != uid);
+    let removed = kids.children.len() < before;
+    if kids.children.is_empty() {
+        owners.remove(&owner);
+    }
+    removed
+}
+
+fn same<V: Child>(before: Option<&Kids<V>>, after: Option<&Kids<V>>) -> bool {
+    let (before, after) = (
+        before.map_or(&[][..], |k| &k.children),
+        after.map_or(&[][..], |k| &k.children),
+    );
+    before.len() == after.len()
+        && before
+            .iter()
+            .all(|b| after.iter().any(|a| a.same_for_decisions(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(uid: u128, index: u32, version: u64) -> Owned<ServiceView> {
+        let view = ServiceView {
+            uid: Uid(uid),
+            version,
+            role: "worker".into(),
+            index,
+            leaving: false,
+        };
+        Owned {
+            key: JobKey::new("ns", "job"),
+            owner: Uid(7),
+            view,
+        }
+    }
+
+    fn uids(index: &Index<ServiceView>) -> Vec<u128> {
+        let mut uids: Vec<u128> = index.of(Uid(7)).iter().map(|s| s.uid.0).collect();
+        uids.sort_unstable();
+        uids
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f_32_f_34_older_and_repeated_news_change_nothing() {
+        let index = Index::default();
+        assert!(index.apply(service(1, 0, 5)).is_some());
+        assert!(index.apply(service(1, 0, 5)).is_none());
+        index.leaving(Uid(7), Uid(1), 9);
+        assert!(
+            index.apply(service(1, 0, 6)).is_none(),
+            "the watch is behind our own delete"
+        );
+        assert!(index.of(Uid(7))[0].leaving);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_we_made_survives_a_list_taken_before_it() {
+        let index = Index::default();
+        index.begin_list();
+        index.created(service(1, 0, 5), Instant::now());
+        index.listed(service(2, 1, 4));
+        index.end_list(Instant::now());
+        assert_eq!(uids(&index), [1, 2]);
+        tokio::time::advance(UNSEEN + Duration::from_secs(1)).await;
+        index.begin_list();
+        let woken = index.end_list(Instant::now());
+        assert_eq!(uids(&index), [] as [u128; 0]);
+        assert_eq!(
+            woken,
+            [JobKey::new("ns", "job")],
+            "a relist hid the deletions"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f_41_a_list_from_an_older_revision_does_not_undo_what_is_known() {
+        let index = Index::default();
+        index.apply(service(1, 0, 9));
+        index.leaving(Uid(7), Uid(1), 10);
+        index.apply(service(2, 1, 8));
+        index.gone(Uid(7), Uid(2), Instant::now());
+        index.begin_list();
+        index.listed(service(1, 0, 3));
+        index.listed(service(2, 1, 3));
+        index.end_list(Instant::now());
+        assert_eq!(uids(&index), [1]);
+        assert!(index.of(Uid(7))[0].leaving);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f_43_a_successor_of_the_same_name_takes_the_place() {
+        let index = Index::default();
+        index.apply(service(1, 0, 5));
+        assert!(index.apply(service(2, 0, 8)).is_some());
+        assert_eq!(uids(&index), [2]);
+        assert!(
+            index.deleted(&service(1, 0, 7)).is_none(),
+            "late news of the predecessor"
+        );
+        assert_eq!(uids(&index), [2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_after_the_watch_adds_nothing() {
+        let index = Index::default();
+        index.apply(service(1, 0, 6));
+        index.created(service(1, 0, 5), Instant::now());
+        assert_eq!(index.of(Uid(7))[0].version, 6);
+        index.begin_list();
+        index.end_list(Instant::now());
+        assert!(index.is_empty(), "it was not kept as unseen");
+    }
+}

@@ -1,0 +1,449 @@
+//! What is decoded of a pod and of a service: the few fields that decisions read. Everything else is skipped on the wire.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use training_api::labels;
+use training_core::plan::clean;
+use training_core::{Attempt, PodPhase, PodView, ServiceView, Trouble, Uid, names};
+
+use crate::key::JobKey;
+
+/// A pod as it is watched. It can't fail to decode: every field has a default.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+#[serde(default)]
+pub struct SlimPod {
+    /// Name, uid, labels, owner, attempt.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+    /// Phase, conditions, what containers said.
+    pub status: SlimPodStatus,
+}
+
+/// A service as it is watched.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Service")]
+#[serde(default)]
+pub struct SlimService {
+    /// Name, uid, labels, owner.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+}
+
+/// The part of a pod's status that decisions read.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SlimPodStatus {
+    phase: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+    conditions: Option<Vec<SlimCondition>>,
+    container_statuses: Option<Vec<SlimContainer>>,
+    init_container_statuses: Option<Vec<SlimContainer>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimCondition {
+    #[serde(rename = "type")]
+    type_: Option<String>,
+    status: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimContainer {
+    name: Option<String>,
+    restart_count: Option<i64>,
+    state: Option<SlimState>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimState {
+    terminated: Option<SlimTerminated>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimTerminated {
+    exit_code: Option<i64>,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+/// A child of a job, and whose.
+#[derive(Clone, Debug)]
+pub struct Owned<V> {
+    /// The job by name.
+    pub key: JobKey,
+    /// The job's uid.
+    pub owner: Uid,
+    /// The child.
+    pub view: V,
+}
+
+/// The kind that a feed's children belong to.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent {
+    /// `apiVersion` of the owner reference.
+    pub api_version: &'static str,
+    /// `kind` of the owner reference.
+    pub kind: &'static str,
+    /// The main container, whose exit code counts.
+    pub container: &'static str,
+}
+
+/// Role names, each kept once however many pods carry it.
+#[derive(Debug, Default)]
+pub struct Roles(BTreeMap<Box<str>, Arc<str>>);
+
+impl Roles {
+    /// The shared copy of a role's name.
+    pub fn shared(&mut self, role: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(role) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = role.into();
+        self.0.insert(role.into(), Arc::clone(&new));
+        new
+    }
+}
+
+/// The longest text of a container that is kept. Units: bytes.
+const SAID: usize = 512;
+
+/// The pod as a child of a job; `None` if it is nobody's, another kind's, or not named as we name pods. Labels alone prove
+/// nothing: anybody can set them.
+pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<PodView>> {
+    let child = identify(&pod.metadata, parent, roles)?;
+    let status = &pod.status;
+    let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
+    let holds = |type_: &str| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|c| c.type_.as_deref() == Some(type_) && c.status.as_deref() == Some("True"))
+    };
+    let containers = || status.container_statuses.iter().flatten();
+    let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
+    let ended = |c: &'_ SlimContainer| c.state.as_ref().and_then(|s| s.terminated.clone());
+    let terminated = main.and_then(ended);
+    let restarts: i64 = containers()
+        .chain(status.init_container_statuses.iter().flatten())
+        .filter_map(|c| c.restart_count)
+        .sum();
+    let view = PodView {
+        uid: child.uid,
+        version: child.version,
+        role: child.role,
+        index: child.index,
+        attempt: Attempt::parse(annotation(&pod.metadata, labels::ATTEMPT)),
+        phase,
+        ready: holds("Ready"),
+        leaving: pod.metadata.deletion_timestamp.is_some(),
+        disrupted: holds("DisruptionTarget"),
+        exit_code: terminated
+            .as_ref()
+            .and_then(|t| i32::try_from(t.exit_code?).ok()),
+        restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
+        trouble: (phase == PodPhase::Failed).then(|| Box::new(trouble(status, terminated, main))),
+    };
+    Some(Owned {
+        key: child.key,
+        owner: child.owner,
+        view,
+    })
+}
+
+/// The service as a child of a job; as [`pod_view`].
+pub fn service_view(
+    service: &SlimService,
+    parent: Parent,
+    roles: &mut Roles,
+) -> Option<Owned<ServiceView>> {
+    let child = identify(&service.metadata, parent, roles)?;
+    let view = ServiceView {
+        uid: child.uid,
+        version: child.version,
+        role: child.role,
+        index: child.index,
+        leaving: service.metadata.deletion_timestamp.is_some(),
+    };
+    Some(Owned {
+        key: child.key,
+        owner: child.owner,
+        view,
+    })
+}
+
+struct Child {
+    key: JobKey,
+    owner: Uid,
+    uid: Uid,
+    version: u64,
+    role: Arc<str>,
+    index: u32,
+}
+
+fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Child> {
+    let label = |key: &str| {
+        meta.labels
+            .as_ref()
+            .and_then(|l| l.get(key))
+            .map(String::as_str)
+    };
+    let owner = controller(meta)?;
+    if owner.kind != parent.kind || owner.api_version != parent.api_version {
+        return None;
+    }
+    let (name, role) = (meta.name.as_deref()?, label(labels::REPLICA_TYPE)?);
+    let index = label(labels::REPLICA_INDEX)?.parse().ok()?;
+    if label(labels::JOB_NAME) != Some(owner.name.as_str())
+        || !names::is_replica(name, &owner.name, role, index)
+    {
+        return None;
+    }
+    Some(Child {
+        key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
+        owner: Uid::parse(&owner.uid)?,
+        uid: Uid::parse(meta.uid.as_deref()?)?,
+        version: version(meta),
+        role: roles.shared(role),
+        index,
+    })
+}
+
+/// The controlling owner reference, if any.
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references
+        .as_ref()?
+        .iter()
+        .find(|o| o.controller == Some(true))
+}
+
+/// The resource version as a number, so that older news can be told from newer. Source: since Kubernetes 1.35 it is specified
+/// to be one; earlier servers have always used one. 0, older than all, where it is not.
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version
+        .as_deref()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(0)
+}
+
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// What a failed pod says: its main container's last words, else those of any container that ended badly, else its own.
+fn trouble(
+    status: &SlimPodStatus,
+    main: Option<SlimTerminated>,
+    named: Option<&SlimContainer>,
+) -> Trouble {
+    let bad = |t: &SlimTerminated| t.exit_code != Some(0);
+    let others = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(status.init_container_statuses.iter().flatten());
+    let other = || {
+        others
+            .filter_map(|c| Some((c.name.clone(), c.state.as_ref()?.terminated.clone()?)))
+            .find(|(_, t)| bad(t))
+    };
+    let found = match main.filter(bad) {
+        Some(t) => Some((named.and_then(|c| c.name.clone()), t)),
+        None => other(),
+    };
+    let (container, ended) = found.unwrap_or_default();
+    // Evictions and node shutdowns speak through the pod, and say more than the signal that ended the container.
+    let reason = status.reason.clone().or(ended.reason).unwrap_or_default();
+    let message = status.message.clone().or(ended.message).unwrap_or_default();
+    Trouble {
+        reason: clean(&reason, 64),
+        message: tail(&message, SAID),
+        container: container.unwrap_or_default(),
+    }
+}
+
+/// The end of a text, which is where a program says why it died.
+fn tail(text: &str, limit: usize) -> String {
+    let text = text.trim_end();
+    let mut from = text.len().saturating_sub(limit);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    clean(&text[from..], limit)
+}
+
+/// Decodes metadata without what nobody reads: managed fields above all, which are larger than the rest of a pod.
+fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let slim = SlimMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: slim.name,
+        namespace: slim.namespace,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        labels: slim.labels,
+        annotations: slim
+            .annotations
+            .0
+            .map(|v| [(labels::ATTEMPT.to_owned(), v)].into()),
+        owner_references: slim.owner_references,
+        deletion_timestamp: slim.deletion_timestamp,
+        ..ObjectMeta::default()
+    })
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: OnlyAttempt,
+    owner_references: Option<Vec<OwnerReference>>,
+    deletion_timestamp: Option<Time>,
+}
+
+/// The one annotation that is read; others may be hundreds of kilobytes.
+#[derive(Default)]
+struct OnlyAttempt(Option<String>);
+
+impl<'de> Deserialize<'de> for OnlyAttempt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = OnlyAttempt;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+            fn visit_unit<E>(self) -> Result<OnlyAttempt, E> {
+                Ok(OnlyAttempt(None))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OnlyAttempt, A::Error> {
+                let mut found = None;
+                while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+                    if key == labels::ATTEMPT {
+                        found = map.next_value()?;
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(OnlyAttempt(found))
+            }
+        }
+        deserializer.deserialize_any(Map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const PARENT: Parent = Parent {
+        api_version: "kubeflow.org/v1",
+        kind: "PyTorchJob",
+        container: "pytorch",
+    };
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Option<Owned<PodView>> {
+        let mut value = json!({
+            "metadata": {
+                "name": "pt-worker-1", "namespace": "ns", "uid": "0b9f3c1e-00aa-4bcd-8eff-000012345678",
+                "resourceVersion": "42",
+                "labels": {
+                    "training.kubeflow.org/job-name": "pt", "training.kubeflow.org/replica-type": "worker",
+                    "training.kubeflow.org/replica-index": "1"
+                },
+                "annotations": {"trainyard.dev/attempt": "1.2", "other": "x"},
+                "managedFields": [{"fieldsV1": {"f:a": {}}}],
+                "ownerReferences": [{
+                    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt", "controller": true,
+                    "uid": "11111111-00aa-4bcd-8eff-000012345678"
+                }]
+            },
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        });
+        change(&mut value);
+        let slim: SlimPod = serde_json::from_value(value).unwrap();
+        pod_view(&slim, PARENT, &mut Roles::default())
+    }
+
+    #[test]
+    fn a_pod_of_a_job_is_recognised_with_its_attempt() {
+        let owned = pod(|_| ()).unwrap();
+        assert_eq!(owned.key, JobKey::new("ns", "pt"));
+        let view = owned.view;
+        assert_eq!(
+            (view.index, view.version, view.attempt),
+            (
+                1,
+                42,
+                Attempt {
+                    gang: 1,
+                    replica: 2
+                }
+            )
+        );
+        assert!(view.ready && !view.leaving && view.trouble.is_none());
+    }
+
+    #[test]
+    fn mt_53_labels_or_a_name_alone_do_not_make_a_pod_ours() {
+        assert!(pod(|p| p["metadata"]["name"] = json!("other-worker-1")).is_none());
+        assert!(
+            pod(|p| p["metadata"]["labels"]["training.kubeflow.org/replica-index"] = json!("2"))
+                .is_none()
+        );
+        assert!(
+            pod(|p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false)).is_none()
+        );
+        assert!(pod(|p| p["metadata"]["ownerReferences"][0]["kind"] = json!("TFJob")).is_none());
+        assert!(pod(|p| p["metadata"]["ownerReferences"] = json!([])).is_none());
+        assert!(pod(|p| p["metadata"]["uid"] = json!("x")).is_none());
+    }
+
+    #[test]
+    fn a_failed_pod_says_the_exit_code_of_the_main_container_and_its_last_words() {
+        let view = pod(|p| {
+            p["status"] = json!({"phase": "Failed", "containerStatuses": [
+                {"name": "side", "restartCount": 1, "state": {"terminated": {"exitCode": 0}}},
+                {"name": "pytorch", "restartCount": 2, "state": {"terminated":
+                    {"exitCode": 137, "reason": "OOMKilled", "message": "a\u{1b}[31mb\n"}}}
+            ]});
+        })
+        .unwrap()
+        .view;
+        assert_eq!((view.exit_code, view.restarts), (Some(137), 3));
+        let trouble = view.trouble.unwrap();
+        assert_eq!(
+            (trouble.reason.as_str(), trouble.message.as_str()),
+            ("OOMKilled", "a [31mb")
+        );
+    }
+
+    #[test]
+    fn f_65_odd_statuses_have_a_defined_reading() {
+        for status in [
+            json!({"phase": "Failed"}),
+            json!({"phase": "Succeeded", "containerStatuses": null}),
+            json!({"phase": "Weird", "containerStatuses": [{"name": "pytorch", "restartCount": -5}]}),
+            json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+            json!({}),
+        ] {
+            let view = pod(|p| p["status"] = status.clone()).unwrap().view;
+            assert_eq!(view.exit_code, None, "{status}");
+            assert_eq!(view.restarts, 0, "{status}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! One look at one job: observe, plan, execute.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::Resource;
+use parking_lot::Mutex;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use training_api::JobStatus;
+use training_core::{
+    Framework, Note, Observed, Plan, PodView, ServiceView, Stall, Step, Transition, Uid, Urgency,
+    plan,
+};
+
+use crate::cli::EventMode;
+use crate::events::{EventSink, Regarding};
+use crate::executor::{Executor, Outcome, Refusal};
+use crate::fault::Fault;
+use crate::feed::index::Index;
+use crate::feed::jobs::JobsOf;
+use crate::key::JobKey;
+use crate::metrics::{self, Metrics};
+use crate::retry::{Backoff, Jitter};
+use crate::told::folded;
+
+/// A decision, its write and the look at what follows from it are one pass; more rounds than this never make sense.
+const ROUNDS: usize = 8;
+
+/// The times that a pass keeps to.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Longest pass.
+    pub deadline: Duration,
+    /// Longest wait of a status that holds nothing but counts.
+    pub status_delay: Duration,
+    /// A job that nothing happens to is looked at again after about this time.
+    pub safety_period: Duration,
+    /// How events are told.
+    pub events: EventMode,
+}
+
+/// Everything a pass needs.
+pub struct Worker<F: Framework> {
+    /// The framework.
+    pub framework: F,
+    /// The jobs.
+    pub jobs: Arc<JobsOf<F>>,
+    /// Their pods.
+    pub pods: Arc<Index<PodView>>,
+    /// Their services.
+    pub services: Arc<Index<ServiceView>>,
+    /// The writer.
+    pub executor: Executor,
+    /// Earliest next attempts of jobs whose pass failed.
+    pub backoff: Backoff<JobKey>,
+    /// Where events go.
+    pub events: EventSink,
+    /// Where counts go.
+    pub metrics: Arc<Metrics>,
+    /// The times to keep to.
+    pub settings: Settings,
+    /// What nobody needs to survive a restart: it would come about again.
+    pub passing: Passing,
+}
+
+/// Memory of the process alone.
+#[derive(Debug)]
+pub struct Passing {
+    stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
+    waiting: Mutex<HashMap<JobKey, Instant>>,
+    jitter: Mutex<Jitter>,
+}
+
+impl Passing {
+    /// Empty, with a seed for the spread of safety passes.
+    pub fn new(seed: u64) -> Self {
+        let (stalls, waiting) = (Mutex::default(), Mutex::default());
+        Self {
+            stalls,
+            waiting,
+            jitter: Mutex::new(Jitter::new(seed)),
+        }
+    }
+}
+
+/// How a pass ended.
+enum Ended {
+    /// Nothing to be done until then.
+    Quiet(Instant),
+    /// It may not go on before then.
+    Held(Instant),
+    /// It failed.
+    Failed(Fault),
+}
+
+impl<F: Framework> Worker<F> {
+    /// Looks at a job once; answers when it wants to be looked at again.
+    pub async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
+        let Some(job) = self.jobs.get(&key) else {
+            self.forget(&key);
+            return None;
+        };
+        let begun = Instant::now();
+        let outcome = tokio::time::timeout(self.settings.deadline, self.look(&key, begun)).await;
+        let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
+            limit: self.settings.deadline,
+        }));
+        let (word, next) = match ended {
+            Ended::Quiet(at) => ("done", Some(at)),
+            Ended::Held(at) => ("held", Some(at)),
+            Ended::Failed(Fault::NotLeading) => ("not_leading", None),
+            Ended::Failed(fault) => {
+                let at = self.backoff.record_failure(&key, &fault, Instant::now());
+                let uid = job.meta().uid.as_deref().unwrap_or_default();
+                let wait = at.saturating_duration_since(Instant::now());
+                let conflict = matches!(fault, Fault::Conflict(_));
+                if conflict {
+                    tracing::debug!(job = %key, uid, %fault, ?wait, "looking again");
+                } else {
+                    tracing::warn!(job = %key, uid, %fault, ?wait, "the pass failed");
+                }
+                (fault.as_str(), Some(at))
+            }
+        };
+        self.metrics.pass(word, begun.elapsed());
+        next
+    }
+
+    async fn look(&self, key: &JobKey, begun: Instant) -> Ended {
+        let held = self.backoff.not_before(key).filter(|at| *at > begun);
+        if let Some(at) = held
+            && !self.passing.stalls.lock().contains_key(key)
+        {
+            return Ended::Held(at);
+        }
+        let mut refused = None;
+        for _ in 0..ROUNDS {
+            let Some(job) = self.jobs.get(key) else {
+                return Ended::Quiet(self.safety());
+            };
+            let Some(uid) = job.meta().uid.as_deref().and_then(Uid::parse) else {
+                return Ended::Failed(Fault::Bug("the job has no uid".to_owned()));
+            };
+            let seen = self.observe(key, uid);
+            let stalled = seen.stall.is_some();
+            let mut plan = plan(&self.framework, &job, &seen, now());
+            let wake = self.wake(plan.wake);
+            let planned_creates = plan.steps.iter().any(Step::is_create);
+            if held.is_some() || refused.is_some() {
+                // What was refused is not tried again before its time; everything else goes on.
+                plan.steps.retain(|s| !s.is_create());
+            }
+            if let Some(at) = self.may_wait(key, &plan, begun) {
+                return Ended::Quiet(at.min(wake));
+            }
+            let outcome = match self.carry_out(key, &job, &plan, stalled).await {
+                Ok(outcome) => outcome,
+                Err(fault) => return Ended::Failed(fault),
+            };
+            if outcome.job_deleted {
+                self.metrics
+                    .job(metrics::Transition::Deleted, &key.namespace);
+            }
+            if let Some(refusal) = outcome.refusal {
+                refused = Some(self.refuse(key, uid, &job, &refusal, stalled));
+                continue;
+            }
+            if let Some(fault) = outcome.fault {
+                return Ended::Failed(fault);
+            }
+            if let Some(at) = refused.or(held) {
+                if plan.again {
+                    continue;
+                }
+                return Ended::Held(at.min(wake));
+            }
+            if stalled {
+                // Everything that was refused is made, or no longer wanted.
+                self.passing.stalls.lock().remove(key);
+                self.backoff.forget(key);
+                continue;
+            }
+            self.backoff.forget(key);
+            // A plan that created nothing and decided nothing has nothing to follow it.
+            if !plan.again || plan.is_idle() && !planned_creates {
+                return Ended::Quiet(wake);
+            }
+        }
+        // Something keeps changing under us; it will wake us if it matters, and this bounds what it costs.
+        Ended::Quiet(Instant::now() + Duration::from_secs(1))
+    }
+
+    fn observe(&self, key: &JobKey, uid: Uid) -> Observed {
+        let stall = self
+            .passing
+            .stalls
+            .lock()
+            .get(key)
+            .filter(|(of, _)| *of == uid)
+            .map(|(_, stall)| stall.clone());
+        Observed {
+            pods: self.pods.of(uid),
+            services: self.services.of(uid),
+            stall,
+        }
+    }
+
+    /// When a status that holds nothing but counts is written at the latest: more of them may follow at once, and a status
+    /// write is the most expensive request of a job's life.
+    fn may_wait(&self, key: &JobKey, plan: &Plan<JobStatus>, begun: Instant) -> Option<Instant> {
+        let can_wait = plan
+            .status
+            .as_ref()
+            .is_some_and(|s| s.urgency == Urgency::CanWait)
+            && plan.steps.is_empty();
+        let mut waiting = self.passing.waiting.lock();
+        if !can_wait {
+            waiting.remove(key);
+            return None;
+        }
+        let until = *waiting.entry(key.clone()).or_insert(begun) + self.settings.status_delay;
+        if begun < until {
+            return Some(until);
+        }
+        waiting.remove(key);
+        None
+    }
+
+    /// Executes a plan in its order: a decision is stored before anything acts on it; what is no decision goes beside.
+    async fn carry_out(
+        &self,
+        key: &JobKey,
+        job: &Arc<F::Job>,
+        plan: &Plan<JobStatus>,
+        cautious: bool,
+    ) -> Result<Outcome, Fault> {
+        let first = plan
+            .status
+            .as_ref()
+            .is_some_and(|s| s.urgency == Urgency::First);
+        let outcome = if first {
+            self.store(key, job, plan).await?;
+            self.executor.execute(&**job, &plan.steps, cautious).await
+        } else {
+            let (stored, outcome) = futures::join!(
+                self.store(key, job, plan),
+                self.executor.execute(&**job, &plan.steps, cautious)
+            );
+            self.tell(job, folded(&outcome.done, self.settings.events));
+            stored?;
+            return Ok(outcome);
+        };
+        self.tell(job, folded(&outcome.done, self.settings.events));
+        Ok(outcome)
+    }
+
+    async fn store(
+        &self,
+        key: &JobKey,
+        job: &Arc<F::Job>,
+        plan: &Plan<JobStatus>,
+    ) -> Result<(), Fault> {
+        let Some(write) = &plan.status else {
+            return Ok(());
+        };
+        let version = match self.executor.write_status(&**job, &write.patch).await {
+            Ok(version) => version,
+            // The job was deleted meanwhile; its pods go with it.
+            Err(Fault::Missing { .. }) => return Ok(()),
+            Err(fault) => return Err(fault),
+        };
+        self.jobs.written(job, write.next.clone(), version);
+        for transition in &plan.transitions {
+            let counted = match transition {
+                Transition::Created => metrics::Transition::Created,
+                Transition::Succeeded => metrics::Transition::Successful,
+                Transition::Failed => metrics::Transition::Failed,
+                Transition::Restarted => metrics::Transition::Restarted,
+            };
+            self.metrics.job(counted, &key.namespace);
+        }
+        for note in &plan.notes {
+            tracing::info!(job = %key, reason = note.reason, message = note.message, "told");
+        }
+        self.tell(job, plan.notes.clone());
+        Ok(())
+    }
+
+    fn tell(&self, job: &F::Job, notes: Vec<Note>) {
+        if notes.is_empty() {
+            return;
+        }
+        let regarding = Arc::new(regarding(job));
+        for note in notes {
+            self.events.post(&regarding, note);
+        }
+    }
+
+    /// Remembers what was refused, so that the plan can say it. Returns when it may be tried again.
+    fn refuse(
+        &self,
+        key: &JobKey,
+        uid: Uid,
+        job: &F::Job,
+        refusal: &Refusal,
+        stalled: bool,
+    ) -> Instant {
+        tracing::warn!(job = %key, reason = refusal.stall.reason, message = refusal.stall.message, "refused");
+        if !stalled {
+            self.tell(
+                job,
+                vec![Note::warning(
+                    refusal.event,
+                    format!("Error creating: {}", refusal.stall.message),
+                )],
+            );
+        }
+        self.passing
+            .stalls
+            .lock()
+            .insert(key.clone(), (uid, refusal.stall.clone()));
+        self.backoff
+            .record_failure(key, &refusal.fault, Instant::now())
+    }
+
+    /// A pass panicked: that job rests, the others go on.
+    pub fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
+        self.metrics.panicked();
+        tracing::error!(job = %key, %error, "a pass panicked: a defect of the operator");
+        if let Some(job) = self.jobs.get(key) {
+            let text = "a defect of the operator stopped it from looking after this job; it will try again later";
+            self.tell(&job, vec![Note::warning("InternalError", text)]);
+        }
+        self.backoff
+            .record_failure(key, &Fault::Bug("a panic".to_owned()), Instant::now())
+    }
+
+    /// Forgets what the process kept about a job.
+    pub fn forget(&self, key: &JobKey) {
+        self.backoff.forget(key);
+        self.passing.stalls.lock().remove(key);
+        self.passing.waiting.lock().remove(key);
+        if !self.jobs.any_in(&key.namespace) {
+            self.metrics.forget_namespace(&key.namespace);
+        }
+    }
+
+    /// A child of a job is gone: if its name was what the job waited for, it needn't wait any longer.
+    pub fn freed(&self, key: &JobKey) {
+        if self
+            .passing
+            .stalls
+            .lock()
+            .get(key)
+            .is_some_and(|(_, stall)| stall.reason == "NameConflict")
+        {
+            self.backoff.forget(key);
+        }
+    }
+
+    fn wake(&self, at: Option<Timestamp>) -> Instant {
+        let safety = self.safety();
+        let Some(at) = at else { return safety };
+        let millis = at.duration_since(Timestamp::now()).as_millis();
+        // A little later than the second itself: the core counts whole seconds.
+        let millis = u64::try_from(millis.max(0))
+            .unwrap_or(u64::MAX)
+            .saturating_add(10);
+        safety.min(
+            Instant::now() + Duration::from_millis(millis).min(self.settings.safety_period * 2),
+        )
+    }
+
+    fn safety(&self) -> Instant {
+        let period = self.settings.safety_period;
+        Instant::now()
+            + self
+                .passing
+                .jitter
+                .lock()
+                .between(period * 3 / 4, period * 5 / 4)
+    }
+}
+
+/// The present second: a time in a status holds no more.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// What events about a job are about.
+pub fn regarding<J: Resource<DynamicType = ()>>(job: &J) -> Regarding {
+    let meta = job.meta();
+    Regarding {
+        api_version: J::api_version(&()).into_owned(),
+        kind: J::kind(&()).into_owned(),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone(),
+    }
+}

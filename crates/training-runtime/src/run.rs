@@ -1,0 +1,408 @@
+//! From arguments to a working operator, and back to the shell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Resource;
+use kube::core::ObjectMeta;
+use kube_runtime::watcher;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use training_core::{Framework, Note};
+
+use crate::admin::Health;
+use crate::cli::RuntimeArgs;
+use crate::client::{Clients, Identity};
+use crate::dispatcher::Dispatcher;
+use crate::events::{EventConfig, EventSink, KubeEvents, Regarding};
+use crate::executor::{Executor, Gate};
+use crate::feed::{self, Listener};
+use crate::key::JobKey;
+use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
+use crate::metrics::Metrics;
+use crate::pass::{Passing, Settings, Worker};
+use crate::retry::Backoff;
+use crate::{admin, client, shutdown, telemetry};
+
+/// The caches that a leader must have complete; a standby has none.
+const CACHES: [&str; 3] = ["jobs", "pods", "services"];
+/// How long tasks of a lost term may take to end before the process ends instead.
+const TERM_END: Duration = Duration::from_secs(5);
+
+/// Runs an operator until it is told to stop.
+///
+/// # Errors
+/// If the arguments contradict each other, the API server can't be addressed, a port is taken, or the election ends by itself.
+pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyhow::Result<()> {
+    args.validate()?;
+    let stop = shutdown::listen()?;
+    // Once per process, and telemetry keeps it for as long.
+    let name: &'static str = format!("{}-operator", F::NAME).leak();
+    let telemetry = telemetry::init(
+        &name,
+        args.log_filter(),
+        args.log_format(),
+        args.otlp_endpoint(),
+    )?;
+    let identity = Identity::new(name, env!("CARGO_PKG_VERSION"), crate::BUILD);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        build = crate::BUILD,
+        identity = identity.holder,
+        "starting"
+    );
+    for flag in args.without_effect() {
+        tracing::info!(flag, "accepted, but without effect here");
+    }
+    let metrics = Arc::new(Metrics::new(F::NAME));
+    let health = Health::default();
+    let closing = CancellationToken::new();
+    let addresses = admin::serve(
+        &args.health_probe_bind_address,
+        &args.metrics_bind_address,
+        &health,
+        &metrics,
+        &closing,
+    )
+    .await?;
+    tracing::info!(probes = ?addresses.probes, metrics = ?addresses.metrics, "listening");
+    let _beat = AbortOnDropHandle::new(tokio::spawn(beat(health.clone())));
+    let clients = client::connect(&args, &identity, &metrics).await?;
+    let (leadership, mut election) = leadership(&args, name, &identity, &clients)?;
+    let events = EventSink::spawn(
+        EventConfig {
+            component: F::CONTROLLER.to_owned(),
+            instance: identity.holder.clone(),
+            mode: args.events,
+            call_deadline: args.call_deadline,
+        },
+        KubeEvents::new(clients.calling.clone()),
+        leadership.clone(),
+        Arc::clone(&metrics),
+    );
+    let shared = Shared {
+        args: &args,
+        clients: &clients,
+        metrics: &metrics,
+        health: &health,
+        events: &events,
+    };
+    let result =
+        lead_again_and_again(&framework, &shared, &leadership, election.as_mut(), &stop).await;
+    health.set_ready("stopping", false);
+    events.flush(Duration::from_secs(1)).await;
+    if let Some(election) = election {
+        election.release(Duration::from_secs(2)).await;
+    }
+    closing.cancel();
+    telemetry.flush(Duration::from_secs(1)).await;
+    tracing::info!("stopped");
+    result
+}
+
+/// Shows that the runtime turns.
+async fn beat(health: Health) {
+    loop {
+        health.beat();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+fn leadership(
+    args: &RuntimeArgs,
+    name: &str,
+    identity: &Identity,
+    clients: &Clients,
+) -> anyhow::Result<(Leadership, Option<ElectionHandle>)> {
+    if !args.leader_elect {
+        return Ok((Leadership::always(), None));
+    }
+    let config = ElectionConfig {
+        namespace: args.leader_election_namespace(),
+        name: args.leader_election_id(name),
+        holder: identity.holder.clone(),
+        lease_duration: args.lease_duration,
+        renew_deadline: args.lease_renew_deadline,
+        retry_period: args.lease_retry_period,
+        seed: args.jitter_seed(),
+    };
+    let (recipe, namespace, lease) = (
+        clients.lease.clone(),
+        config.namespace.clone(),
+        config.name.clone(),
+    );
+    let (leadership, handle) = elect(config, move || {
+        recipe
+            .open()
+            .map(|client| KubeLeases::new(client, &namespace, &lease))
+    })?;
+    Ok((leadership, Some(handle)))
+}
+
+/// What lives as long as the process.
+struct Shared<'a> {
+    args: &'a RuntimeArgs,
+    clients: &'a Clients,
+    metrics: &'a Arc<Metrics>,
+    health: &'a Health,
+    events: &'a EventSink,
+}
+
+async fn lead_again_and_again<F: Framework + Clone>(
+    framework: &F,
+    shared: &Shared<'_>,
+    leadership: &Leadership,
+    mut election: Option<&mut ElectionHandle>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        shared.metrics.leader(false);
+        CACHES.iter().for_each(|cache| shared.health.forget(cache));
+        let ended = async {
+            match election.as_mut() {
+                Some(election) => election.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let term = tokio::select! {
+            term = leadership.acquired() => term,
+            () = stop.cancelled() => return Ok(()),
+            error = ended => return Err(error.into()),
+        };
+        tracing::info!(term = term.number(), "leading");
+        shared.metrics.leader(true);
+        lead(framework.clone(), shared, term, stop).await?;
+        if stop.is_cancelled() {
+            return Ok(());
+        }
+        tracing::warn!("not leading any more: standing by");
+    }
+}
+
+/// Everything that a leader runs. All of it ends with the term.
+async fn lead<F: Framework>(
+    framework: F,
+    shared: &Shared<'_>,
+    term: Term,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let args = shared.args;
+    let parent = feed::parent::<F>();
+    let (jobs, pods, services) = (Arc::default(), Arc::default(), Arc::default());
+    let gate: Gate = {
+        let term = term.clone();
+        Arc::new(move || term.holds())
+    };
+    let worker = Arc::new(Worker {
+        framework,
+        jobs: Arc::clone(&jobs),
+        pods: Arc::clone(&pods),
+        services: Arc::clone(&services),
+        executor: Executor::new::<F>(
+            shared.clients.calling.clone(),
+            gate,
+            args.call_deadline,
+            parent,
+            Arc::clone(&pods),
+            Arc::clone(&services),
+        ),
+        backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
+        events: shared.events.clone(),
+        metrics: Arc::clone(shared.metrics),
+        settings: Settings {
+            deadline: args.pass_deadline,
+            status_delay: args.status_delay,
+            safety_period: args.safety_period,
+            events: args.events,
+        },
+        passing: Passing::new(args.jitter_seed()),
+    });
+    let dispatcher = Arc::new(Dispatcher::default());
+    let hub = Arc::new(Hub {
+        worker: Arc::clone(&worker),
+        dispatcher: Arc::clone(&dispatcher),
+        health: shared.health.clone(),
+    });
+    CACHES
+        .iter()
+        .for_each(|cache| shared.health.set_ready(cache, false));
+
+    // One watch per kind and namespace; without a list of namespaces, one per kind.
+    let mut tasks = JoinSet::new();
+    let mut synced = Vec::new();
+    let namespaces = match args.namespaces() {
+        all if all.is_empty() => vec![None],
+        some => some.into_iter().map(Some).collect(),
+    };
+    for namespace in namespaces {
+        let client = || shared.clients.watching.clone();
+        let mut ready = || {
+            let (sender, receiver) = watch::channel(false);
+            synced.push(receiver);
+            sender
+        };
+        tasks.spawn(feed::watch_jobs::<F>(
+            client(),
+            namespace.clone(),
+            Arc::clone(&jobs),
+            Arc::clone(&hub),
+            ready(),
+        ));
+        tasks.spawn(feed::watch_pods::<F>(
+            client(),
+            namespace.clone(),
+            parent,
+            Arc::clone(&pods),
+            Arc::clone(&hub),
+            ready(),
+        ));
+        tasks.spawn(feed::watch_services::<F>(
+            client(),
+            namespace,
+            parent,
+            Arc::clone(&services),
+            Arc::clone(&hub),
+            ready(),
+        ));
+    }
+    let passes = passes(
+        Arc::clone(&worker),
+        Arc::clone(&dispatcher),
+        shared.health,
+        synced,
+        args,
+        stop,
+    );
+    tokio::select! {
+        () = passes => {}
+        () = term.lost() => {}
+        Some(dead) = tasks.join_next() => {
+            // A feed never ends by itself; without it the operator would act on old news.
+            anyhow::bail!("a watch ended: {dead:?}");
+        }
+    }
+    if tokio::time::timeout(TERM_END, tasks.shutdown())
+        .await
+        .is_err()
+    {
+        anyhow::bail!("something of the last term does not end");
+    }
+    Ok(())
+}
+
+/// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world.
+async fn passes<F: Framework>(
+    worker: Arc<Worker<F>>,
+    dispatcher: Arc<Dispatcher>,
+    health: &Health,
+    synced: Vec<watch::Receiver<bool>>,
+    args: &RuntimeArgs,
+    stop: &CancellationToken,
+) {
+    for mut receiver in synced {
+        tokio::select! {
+            _ = receiver.wait_for(|done| *done) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+    tracing::info!(
+        jobs = worker.jobs.len(),
+        pods = worker.pods.len(),
+        services = worker.services.len(),
+        "caches are complete"
+    );
+    let gauges = async {
+        loop {
+            worker.metrics.queue_depth(dispatcher.depth());
+            worker.metrics.index_objects("jobs", worker.jobs.len());
+            worker.metrics.index_objects("pods", worker.pods.len());
+            worker
+                .metrics
+                .index_objects("services", worker.services.len());
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    };
+    let pass = |key: JobKey| {
+        let (worker, running) = (Arc::clone(&worker), health.pass_started());
+        async move {
+            let _running = running;
+            worker.pass(key).await
+        }
+    };
+    let run = dispatcher.run(
+        args.controller_threads.into(),
+        stop.clone(),
+        pass,
+        |key, error| worker.panicked(key, &error),
+    );
+    let drained = async {
+        stop.cancelled().await;
+        tokio::time::sleep(args.shutdown_deadline).await;
+    };
+    tokio::select! {
+        () = run => {}
+        () = drained => tracing::warn!("some calls did not end in time"),
+        () = gauges => {}
+    }
+}
+
+/// Brings together what the feeds tell.
+struct Hub<F: Framework> {
+    worker: Arc<Worker<F>>,
+    dispatcher: Arc<Dispatcher>,
+    health: Health,
+}
+
+impl<F: Framework> Listener for Hub<F> {
+    fn wake(&self, key: JobKey) {
+        self.dispatcher.wake(key);
+    }
+
+    fn freed(&self, key: JobKey) {
+        self.worker.freed(&key);
+        self.dispatcher.wake(key);
+    }
+
+    fn forget(&self, key: &JobKey) {
+        self.worker.forget(key);
+        self.dispatcher.forget(key);
+    }
+
+    fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
+        let about = Regarding {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone(),
+            api_version: F::Job::api_version(&()).into_owned(),
+            kind: F::Job::kind(&()).into_owned(),
+        };
+        tracing::warn!(
+            namespace = about.namespace,
+            name = about.name,
+            error,
+            "a job can't be read and is set aside"
+        );
+        let text = format!("the job can't be read and is set aside: {error}");
+        self.worker
+            .events
+            .post(&Arc::new(about), Note::warning("InvalidSpec", text));
+    }
+
+    fn watching(&self, feed: &'static str, error: Option<&watcher::Error>) {
+        let watches = self.worker.metrics.watches();
+        match error {
+            None => {
+                watches.open(feed);
+                self.health.set_ready(feed, true);
+            }
+            Some(error) => {
+                watches.down(feed);
+                self.health.set_ready(feed, false);
+                tracing::warn!(feed, error = %error, "a watch failed; it is opened again");
+            }
+        }
+    }
+}
