@@ -318,3 +318,19 @@ async fn the_proxy_keeps_credentials_and_streams_and_the_audit_log_agrees() -> R
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn the_shipped_manifests_install_and_give_the_operator_its_rights() -> Result<()> {
+    let control = ControlPlane::shared().await?;
+    let namespace = Namespace::create(control, "shipped").await?;
+    let client = control.client(ADMIN).await?;
+    let jobs = Jobs::pytorch(client, &namespace.name);
+    let job = jobs.create(&pytorch_job("j").master().workers(2).build()).await?;
+    let operator = control.client(PYTORCH_OPERATOR).await?;
+    create(&operator, &namespace.name, &child(&job, "Pod", "worker", 0)).await?;
+    create(&operator, &namespace.name, &child(&job, "Service", "worker", 0)).await?;
+    // It may not write what is not its own.
+    let as_operator = Jobs::pytorch(operator, &namespace.name);
+    as_operator.merge("j", &json!({ "spec": { "nprocPerNode": "2" } })).await.unwrap_err();
+    Ok(())
+}

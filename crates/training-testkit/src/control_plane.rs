@@ -236,7 +236,10 @@ impl ControlPlane {
                 for file in manifest::files(&workspace().join("manifests").join(operator))? {
                     objects.extend(manifest::documents(&file)?);
                 }
-                objects.retain(|object| object["kind"] != "Deployment");
+                // A kustomization is for the client's eyes and no object of the API.
+                objects.retain(|object| {
+                    object["kind"] != "Deployment" && object["kind"] != "Kustomization"
+                });
                 manifest::apply(&client, objects).await
             })
             .await

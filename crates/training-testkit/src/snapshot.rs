@@ -17,7 +17,7 @@ use crate::JOB_NAME;
 pub struct Snapshot(pub BTreeMap<String, BTreeMap<String, String>>);
 
 /// Fields that differ between two runs that mean the same.
-const MASKED: [&str; 14] = [
+const MASKED: [&str; 15] = [
     "uid",
     "resourceVersion",
     "generation",
@@ -32,6 +32,7 @@ const MASKED: [&str; 14] = [
     "creationTimestamp",
     "deletionTimestamp",
     "timestamp",
+    "time",
 ];
 
 impl Snapshot {

@@ -38,7 +38,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use class::Call;
-pub use rule::{Action, Answer, Applied, Effect, Gate, Rule};
+pub use rule::{Action, Answer, Applied, Effect, Gate, Rule, Turn};
 use socket::Socket;
 use stream::{Body, Broken, Framing};
 
@@ -171,6 +171,21 @@ impl Proxy {
     ) -> mpsc::UnboundedReceiver<Applied> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.add(&Rule::new(name, Action::Announce(sender), matches));
+        receiver
+    }
+
+    /// The same, one write after the other ([`Action::AnnounceInTurn`]).
+    pub fn announce_in_turn(
+        &self,
+        name: &str,
+        matches: impl Fn(&Call) -> bool + Send + Sync + 'static,
+    ) -> mpsc::UnboundedReceiver<Applied> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.add(&Rule::new(
+            name,
+            Action::AnnounceInTurn(sender, Turn::default()),
+            matches,
+        ));
         receiver
     }
 
@@ -358,14 +373,10 @@ impl Shared {
                 gate.passed().await;
                 Ok(self.pass_on(request).await?.map(stream::untouched))
             }
-            Action::Announce(listener) => {
-                let (head, bytes) = self.whole(request).await?;
-                rule.hit();
-                let (applied, released) = Applied::new(call, head.status.as_u16());
-                if listener.send(applied).is_ok() {
-                    released.await?;
-                }
-                Ok(Response::from_parts(head, stream::full(bytes)))
+            Action::Announce(listener) => self.announced(request, call, &rule, &listener).await,
+            Action::AnnounceInTurn(listener, turn) => {
+                let _turn = turn.wait().await;
+                self.announced(request, call, &rule, &listener).await
             }
             Action::CloseWatchAfter(_)
             | Action::DropEvent(_)
@@ -381,6 +392,23 @@ impl Shared {
                 Ok(answer.map(|body| stream::events(body, framing, rule)))
             }
         }
+    }
+
+    async fn announced(
+        &self,
+        request: Request<Full<Bytes>>,
+        call: Call,
+        rule: &Rule,
+        listener: &mpsc::UnboundedSender<Applied>,
+    ) -> Result<Response<Body>, Broken> {
+        let (head, bytes) = self.whole(request).await?;
+        rule.hit();
+        let (applied, released) = Applied::new(call, head.status.as_u16());
+        // Without a listener there is nobody to wait for.
+        if listener.send(applied).is_ok() {
+            released.await?;
+        }
+        Ok(Response::from_parts(head, stream::full(bytes)))
     }
 
     /// The API server's answer with its whole body.

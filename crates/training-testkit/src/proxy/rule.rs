@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 
 use super::class::Call;
 
@@ -70,6 +70,10 @@ pub enum Action {
     Hold(Gate),
     /// The API server does what it is asked; the test is told, and the answer waits for it.
     Announce(mpsc::UnboundedSender<Applied>),
+    /// The same, one request after the other: the next one is not passed on before the test has
+    /// dealt with the one before. So a test can stop the operator between two writes that it makes
+    /// at once.
+    AnnounceInTurn(mpsc::UnboundedSender<Applied>, Turn),
     /// The stream ends properly after this many events.
     CloseWatchAfter(usize),
     /// The event with this number is left out, counted from one.
@@ -80,6 +84,16 @@ pub enum Action {
     DelayEvents(Duration),
     /// Events wait until the gate is opened.
     HoldEvents(Gate),
+}
+
+/// Whose turn it is to be passed on.
+#[derive(Clone, Debug, Default)]
+pub struct Turn(Arc<Mutex<()>>);
+
+impl Turn {
+    pub(crate) async fn wait(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.0).lock_owned().await
+    }
 }
 
 /// A barrier that a test opens, once and for good.

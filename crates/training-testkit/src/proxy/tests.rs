@@ -256,3 +256,24 @@ async fn a_refusing_proxy_can_be_opened_again() {
     setup.proxy.accept().await.unwrap();
     setup.text("GET", PODS).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_write_whose_turn_has_not_come_does_not_outlive_its_author() {
+    let setup = setup().await;
+    let mut applied = setup
+        .proxy
+        .announce_in_turn("turns", |call| call.is("create", "pods"));
+    let writes = async { tokio::join!(setup.text("POST", PODS), setup.text("POST", PODS)) };
+    let (answers, ()) = tokio::join!(writes, async {
+        let first = applied.recv().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(setup.server.asked.load(Ordering::SeqCst), 1);
+        setup.proxy.refuse();
+        setup.proxy.accept().await.unwrap();
+        drop(first);
+    });
+    answers.0.unwrap_err();
+    answers.1.unwrap_err();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(setup.server.asked.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,411 @@
+//! A cluster as a data structure: it executes plans, is disturbed, and knows the laws that no history may break.
+//!
+//! ```text
+//!   the store     what the API server holds: one job, its pods and services, with uids and resource versions
+//!   the view      what the operator knows: it lags behind the store, except for the operator's own writes
+//!   the moves     what kubelets, users and accidents do
+//!   the laws      checked at every write; breaches are collected in words
+//! ```
+//!
+//! It is generic over the framework, so that every kind is held to the same laws.
+
+mod law;
+mod moves;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use training_core::{
+    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, ServiceView, Stall,
+    StatusWrite, Step, TrainingJob, Transition, Uid, Urgency,
+};
+
+pub use moves::Move;
+use view::View;
+
+/// The status of a framework's job.
+type StatusOf<F> = <<F as Framework>::Job as TrainingJob>::Status;
+
+/// How a pass ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// All of its calls are made.
+    #[default]
+    Whole,
+    /// The operator dies after so many calls.
+    CrashAfter(u32),
+    /// The answer to the call after so many is lost, and the pass with it.
+    LostAfter(u32),
+}
+
+/// One operator and one job.
+#[derive(Debug)]
+pub struct World<F: Framework> {
+    framework: F,
+    /// The time, in whole seconds.
+    pub now: Timestamp,
+    job: Option<F::Job>,
+    pods: BTreeMap<String, (PodView, Pod)>,
+    services: BTreeMap<String, (ServiceView, Service)>,
+    view: View<F::Job>,
+    version: u64,
+    /// Pods that were asked to go stay until a move lets them go, also when they have ended.
+    pub sticky: bool,
+    /// The API server refuses to make anything.
+    pub refusing: bool,
+    stall: Option<Stall>,
+    /// JSON pointer to the number that scaling changes.
+    pub scale: &'static str,
+    ledger: law::Ledger,
+    /// The breaches of law so far.
+    pub breaches: Vec<String>,
+    /// What users were told so far.
+    pub notes: Vec<Note>,
+    /// What was counted so far.
+    pub transitions: Vec<Transition>,
+    /// Writes that the API server carried out, in words.
+    pub writes: Vec<String>,
+}
+
+/// A call that did not have its answer.
+enum Interruption {
+    Crash,
+    Lost,
+    Conflict,
+    Refused,
+}
+
+impl<F: Framework> World<F> {
+    /// A world in which the operator has seen the job and nothing has happened.
+    pub fn new(framework: F, mut job: F::Job) -> Self {
+        job.meta_mut().uid = Some(Uid(7).to_string());
+        job.meta_mut().resource_version = Some("1".to_owned());
+        Self {
+            framework,
+            now: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000),
+            view: View::new(&job),
+            job: Some(job),
+            pods: BTreeMap::new(),
+            services: BTreeMap::new(),
+            version: 1,
+            sticky: false,
+            refusing: false,
+            stall: None,
+            scale: "",
+            ledger: law::Ledger::default(),
+            breaches: Vec::new(),
+            notes: Vec::new(),
+            transitions: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    /// The job as stored; `None` once it is deleted.
+    pub fn job(&self) -> Option<&F::Job> {
+        self.job.as_ref()
+    }
+
+    /// The stored status.
+    pub fn status(&self) -> StatusOf<F> {
+        self.job.as_ref().and_then(|j| j.status().cloned()).unwrap_or_default()
+    }
+
+    /// What the stored status remembers.
+    pub fn memory(&self) -> Memory {
+        self.status().recall()
+    }
+
+    /// The stored pods by name.
+    pub fn pods(&self) -> impl Iterator<Item = (&str, &PodView)> {
+        self.pods.iter().map(|(name, (view, _))| (name.as_str(), view))
+    }
+
+    /// The names of the stored services.
+    pub fn services(&self) -> BTreeSet<&str> {
+        self.services.keys().map(String::as_str).collect()
+    }
+
+    /// A stored pod.
+    pub fn pod(&self, name: &str) -> Option<&PodView> {
+        self.pods.get(name).map(|(view, _)| view)
+    }
+
+    /// What the operator would decide now, from what it knows.
+    pub fn plan(&self) -> Plan<StatusOf<F>> {
+        let Some(job) = &self.view.job else {
+            return Plan::default();
+        };
+        training_core::plan(&self.framework, job, &self.observed(), self.now)
+    }
+
+    fn observed(&self) -> Observed {
+        Observed {
+            pods: self.view.pods.values().cloned().collect(),
+            services: self.view.services.values().cloned().collect(),
+            stall: self.stall.clone(),
+        }
+    }
+
+    /// One pass of the operator with all the news there are.
+    pub fn pass(&mut self) {
+        self.view.deliver_all();
+        self.pass_from_memory(Fate::Whole, true);
+    }
+
+    /// Passes with all news until the operator has nothing to write, or so many were made.
+    pub fn passes(&mut self, most: usize) {
+        for _ in 0..most {
+            self.view.deliver_all();
+            if self.plan().is_idle() {
+                break;
+            }
+            self.pass_from_memory(Fate::Whole, true);
+        }
+    }
+
+    /// One pass from what the operator knows. A status that may go beside the steps goes before or after them.
+    pub fn pass_from_memory(&mut self, fate: Fate, status_before: bool) {
+        let plan = self.plan();
+        self.law_of_waking(&plan);
+        let seen = self.observed();
+        let mut calls = Calls { fate, made: 0 };
+        let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();
+        if !matches!(interrupted, Some(Interruption::Refused)) {
+            self.stall = None;
+        }
+        match interrupted {
+            Some(Interruption::Crash) => self.crash(),
+            // Nobody knows what became of the call: the job is read again before anything else is decided.
+            Some(Interruption::Lost) => self.view.deliver_job(),
+            Some(Interruption::Refused) => {
+                self.stall = Some(Stall {
+                    reason: "QuotaExceeded",
+                    message: "exceeded quota".to_owned(),
+                    hopeless: false,
+                });
+            }
+            Some(Interruption::Conflict) | None => {}
+        }
+    }
+
+    /// The operator dies, and starts again with full lists and an empty mind.
+    pub fn crash(&mut self) {
+        self.stall = None;
+        self.view = View {
+            job: self.job.clone(),
+            pods: self.pods.iter().map(|(n, (v, _))| (n.clone(), v.clone())).collect(),
+            services: self.services.iter().map(|(n, (v, _))| (n.clone(), v.clone())).collect(),
+            ..View::default()
+        };
+    }
+
+    fn execute(
+        &mut self,
+        plan: Plan<StatusOf<F>>,
+        seen: &Observed,
+        calls: &mut Calls,
+        status_before: bool,
+    ) -> Result<(), Interruption> {
+        let Plan { status, steps, notes, transitions, .. } = plan;
+        let stored_later = match status {
+            Some(write) if write.urgency == Urgency::First || status_before => {
+                self.write_status(&write, calls)?;
+                None
+            }
+            other => other,
+        };
+        let tell = stored_later.is_none();
+        if tell {
+            self.notes.extend(notes.iter().cloned());
+            self.transitions.extend(transitions.iter().copied());
+        }
+        let mut refused = false;
+        let (creates, deletes): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(Step::is_create);
+        for step in deletes {
+            self.delete(step, seen, calls)?;
+        }
+        for step in creates {
+            refused = refused || self.refusing;
+            if !refused {
+                self.create(step, calls)?;
+            }
+        }
+        if let Some(write) = stored_later {
+            self.write_status(&write, calls)?;
+            self.notes.extend(notes);
+            self.transitions.extend(transitions);
+        }
+        if refused { Err(Interruption::Refused) } else { Ok(()) }
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// Stores the job after a change and lets the operator's watch know.
+    fn store_job(&mut self, mut job: F::Job) {
+        job.meta_mut().resource_version = Some(self.next_version().to_string());
+        self.job = Some(job.clone());
+        self.view.news_of_job(Some(job));
+    }
+
+    fn write_status(
+        &mut self,
+        write: &StatusWrite<StatusOf<F>>,
+        calls: &mut Calls,
+    ) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        let known = self.view.job.as_ref().map(|j| j.meta().resource_version.clone());
+        let Some(mut job) = self.job.clone().filter(|j| Some(&j.meta().resource_version) == known.as_ref())
+        else {
+            return Err(Interruption::Conflict);
+        };
+        let before = job.status().cloned().unwrap_or_default();
+        self.law_of_status(&before, write);
+        job.set_status(write.next.clone());
+        self.writes.push("status".to_owned());
+        self.store_job(job);
+        answer.map(|()| self.view.job.clone_from(&self.job))
+    }
+
+    fn delete(&mut self, step: Step, seen: &Observed, calls: &mut Calls) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        match step {
+            Step::DeletePod { name, uid } => {
+                if self.pods.get(&name).is_some_and(|(pod, _)| pod.uid == uid) {
+                    self.law_of_deletion(&name, uid, seen);
+                    self.writes.push(format!("delete pod {name}"));
+                    self.ask_to_go(&name);
+                    return answer.map(|()| self.view.learn_pod(&name));
+                }
+            }
+            Step::DeleteService { name, uid } => {
+                if self.services.get(&name).is_some_and(|(s, _)| s.uid == uid) {
+                    self.writes.push(format!("delete service {name}"));
+                    self.drop_service(&name);
+                    return answer.map(|()| self.view.learn_service(&name));
+                }
+            }
+            Step::DeleteJob => {
+                self.law_of_ttl();
+                self.writes.push("delete job".to_owned());
+                self.job = None;
+                self.view.news_of_job(None);
+                let names: Vec<String> = self.pods.keys().cloned().collect();
+                names.iter().for_each(|n| self.vanish(n));
+                let names: Vec<String> = self.services.keys().cloned().collect();
+                names.iter().for_each(|n| self.drop_service(n));
+                return answer.map(|()| self.view.deliver_job());
+            }
+            Step::CreatePod(_) | Step::CreateService(_) => {}
+        }
+        answer
+    }
+
+    fn create(&mut self, step: Step, calls: &mut Calls) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        match step {
+            Step::CreatePod(pod) => {
+                let name = pod.metadata.name.clone().unwrap_or_default();
+                // A name that is taken is a conflict and changes nothing.
+                if !self.pods.contains_key(&name) && self.job.is_some() {
+                    let version = self.next_version();
+                    let view = view::of_new_pod(&pod, version);
+                    self.law_of_new_pod(&name, &pod, &view);
+                    self.writes.push(format!("create pod {name}"));
+                    self.view.news_of_pod(&name, Ok(view.clone()));
+                    self.pods.insert(name.clone(), (view, *pod));
+                    return answer.map(|()| self.view.learn_pod(&name));
+                }
+            }
+            Step::CreateService(service) => {
+                let name = service.metadata.name.clone().unwrap_or_default();
+                if !self.services.contains_key(&name) && self.job.is_some() {
+                    let version = self.next_version();
+                    let view = view::of_new_service(&service, version);
+                    self.law_of_new_object(&name, &service.metadata);
+                    self.writes.push(format!("create service {name}"));
+                    self.view.news_of_service(&name, Ok(view.clone()));
+                    self.services.insert(name.clone(), (view, *service));
+                    return answer.map(|()| self.view.learn_service(&name));
+                }
+            }
+            Step::DeletePod { .. } | Step::DeleteService { .. } | Step::DeleteJob => {}
+        }
+        answer
+    }
+
+    /// A pod gets its deletion timestamp; one that has ended is gone at once.
+    fn ask_to_go(&mut self, name: &str) {
+        let ended = self.pod(name).is_some_and(|p| {
+            matches!(p.phase, PodPhase::Succeeded | PodPhase::Failed | PodPhase::Pending)
+        });
+        if ended && !self.sticky {
+            self.vanish(name);
+        } else {
+            self.change(name, |p| p.leaving = true);
+        }
+    }
+
+    /// A pod's object is removed.
+    fn vanish(&mut self, name: &str) {
+        if let Some((pod, _)) = self.pods.remove(name) {
+            self.view.news_of_pod(name, Err(pod.uid));
+        }
+    }
+
+    fn drop_service(&mut self, name: &str) {
+        if let Some((service, _)) = self.services.remove(name) {
+            self.view.news_of_service(name, Err(service.uid));
+        }
+    }
+
+    /// Changes a pod as its kubelet does.
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodView)) {
+        let version = self.next_version();
+        if let Some((pod, _)) = self.pods.get_mut(name) {
+            change(pod);
+            pod.version = version;
+            let news = pod.clone();
+            self.view.news_of_pod(name, Ok(news));
+        }
+    }
+
+    /// Changes the stored job as a user does. A change that can't be decoded is refused.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Value)) {
+        let Some(job) = &self.job else { return };
+        let Ok(mut value) = serde_json::to_value(job) else { return };
+        change(&mut value);
+        if let Ok(job) = serde_json::from_value(value) {
+            self.store_job(job);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+}
+
+/// The calls of one pass.
+struct Calls {
+    fate: Fate,
+    made: u32,
+}
+
+impl Calls {
+    /// Allows the next call, or not; the inner result says whether its answer arrives.
+    fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
+        let at = self.made;
+        self.made += 1;
+        match self.fate {
+            Fate::CrashAfter(n) if at >= n => Err(Interruption::Crash),
+            Fate::LostAfter(n) if at >= n => Ok(Err(Interruption::Lost)),
+            Fate::Whole | Fate::CrashAfter(_) | Fate::LostAfter(_) => Ok(Ok(())),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What the operator knows of the world: three watches that lag, and its own writes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use training_core::{Attempt, PodPhase, PodView, ServiceView, TrainingJob, Uid};
+
+use crate::{REPLICA_INDEX, REPLICA_TYPE};
+
+/// News of one object: how it is now, or the uid of what is gone.
+type News<T> = (String, Result<T, Uid>);
+
+/// The operator's memory, and the news on their way to it.
+#[derive(Debug)]
+pub(super) struct View<J> {
+    pub(super) job: Option<J>,
+    pub(super) pods: BTreeMap<String, PodView>,
+    pub(super) services: BTreeMap<String, ServiceView>,
+    job_news: VecDeque<Option<J>>,
+    pod_news: VecDeque<News<PodView>>,
+    service_news: VecDeque<News<ServiceView>>,
+}
+
+impl<J> Default for View<J> {
+    fn default() -> Self {
+        Self {
+            job: None,
+            pods: BTreeMap::new(),
+            services: BTreeMap::new(),
+            job_news: VecDeque::new(),
+            pod_news: VecDeque::new(),
+            service_news: VecDeque::new(),
+        }
+    }
+}
+
+fn version<J: TrainingJob>(job: &J) -> u64 {
+    let version = job.meta().resource_version.as_deref();
+    version.and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+impl<J: TrainingJob> View<J> {
+    pub(super) fn new(job: &J) -> Self {
+        Self { job: Some(job.clone()), ..Self::default() }
+    }
+
+    pub(super) fn news_of_job(&mut self, job: Option<J>) {
+        self.job_news.push_back(job);
+    }
+
+    pub(super) fn news_of_pod(&mut self, name: &str, news: Result<PodView, Uid>) {
+        self.pod_news.push_back((name.to_owned(), news));
+    }
+
+    pub(super) fn news_of_service(&mut self, name: &str, news: Result<ServiceView, Uid>) {
+        self.service_news.push_back((name.to_owned(), news));
+    }
+
+    /// Takes in all news of the job.
+    pub(super) fn deliver_job(&mut self) {
+        self.deliver_jobs(usize::MAX);
+    }
+
+    /// Takes in the oldest news of the job; what is older than an own write is no news.
+    pub(super) fn deliver_jobs(&mut self, most: usize) {
+        for _ in 0..most {
+            match self.job_news.pop_front() {
+                Some(Some(news)) => {
+                    if self.job.as_ref().is_some_and(|j| version(j) < version(&news)) {
+                        self.job = Some(news);
+                    }
+                }
+                Some(None) => self.job = None,
+                None => return,
+            }
+        }
+    }
+
+    /// Takes in the oldest news of pods.
+    pub(super) fn deliver_pods(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((name, news)) = self.pod_news.pop_front() else { return };
+            self.take_pod(name, news);
+        }
+    }
+
+    fn take_pod(&mut self, name: String, news: Result<PodView, Uid>) {
+        let known = self.pods.get(&name);
+        match news {
+            Ok(pod) if known.is_none_or(|k| k.version < pod.version) => {
+                self.pods.insert(name, pod);
+            }
+            Err(uid) if known.is_some_and(|k| k.uid == uid) => {
+                self.pods.remove(&name);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Takes in the oldest news of services.
+    pub(super) fn deliver_services(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((name, news)) = self.service_news.pop_front() else { return };
+            self.take_service(name, news);
+        }
+    }
+
+    fn take_service(&mut self, name: String, news: Result<ServiceView, Uid>) {
+        let known = self.services.get(&name);
+        match news {
+            Ok(service) if known.is_none_or(|k| k.version < service.version) => {
+                self.services.insert(name, service);
+            }
+            Err(uid) if known.is_some_and(|k| k.uid == uid) => {
+                self.services.remove(&name);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Takes in all news.
+    pub(super) fn deliver_all(&mut self) {
+        self.deliver_job();
+        self.deliver_pods(usize::MAX);
+        self.deliver_services(usize::MAX);
+    }
+
+    /// Knows the newest of one pod at once, from the answer to an own write.
+    pub(super) fn learn_pod(&mut self, name: &str) {
+        let newest = self.pod_news.iter().rev().find(|(n, _)| n == name);
+        if let Some((name, news)) = newest.cloned() {
+            self.take_own(name, news);
+        }
+    }
+
+    /// An own write is known whatever was known before: its news are always the newest.
+    fn take_own(&mut self, name: String, news: Result<PodView, Uid>) {
+        match news {
+            Ok(pod) => {
+                self.pods.insert(name, pod);
+            }
+            Err(_) => {
+                self.pods.remove(&name);
+            }
+        }
+    }
+
+    /// Knows the newest of one service at once.
+    pub(super) fn learn_service(&mut self, name: &str) {
+        let newest = self.service_news.iter().rev().find(|(n, _)| n == name);
+        if let Some((name, news)) = newest.cloned() {
+            match news {
+                Ok(service) => {
+                    self.services.insert(name, service);
+                }
+                Err(_) => {
+                    self.services.remove(&name);
+                }
+            }
+        }
+    }
+}
+
+fn place(labels: Option<&BTreeMap<String, String>>) -> (Arc<str>, u32) {
+    let label = |key: &str| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
+    (label(REPLICA_TYPE).into(), label(REPLICA_INDEX).parse().unwrap_or(u32::MAX))
+}
+
+/// How a pod looks right after its creation.
+pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
+    let (role, index) = place(pod.metadata.labels.as_ref());
+    let attempt = pod.metadata.annotations.as_ref().and_then(|a| a.get(training_api::labels::ATTEMPT));
+    PodView {
+        uid: Uid(u128::from(version)),
+        version,
+        role,
+        index,
+        attempt: Attempt::parse(attempt.map(String::as_str)),
+        phase: PodPhase::Pending,
+        ready: false,
+        leaving: false,
+        disrupted: false,
+        exit_code: None,
+        restarts: 0,
+        trouble: None,
+    }
+}
+
+/// How a service looks right after its creation.
+pub(super) fn of_new_service(service: &Service, version: u64) -> ServiceView {
+    let (role, index) = place(service.metadata.labels.as_ref());
+    ServiceView { uid: Uid(u128::from(version)), version, role, index, leaving: false }
+}
