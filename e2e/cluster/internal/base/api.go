@@ -25,7 +25,7 @@ func NewAPI(server string, ca []byte, token string) *API {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	return &API{Server: server, Token: token, client: &http.Client{
-		Timeout:   3 * time.Second,
+		Timeout: 3 * time.Second,
 		Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: roots},
 			ForceAttemptHTTP2: true,
