@@ -175,13 +175,13 @@ impl From<Status> for Fault {
                 what: absent(&status),
                 message,
             },
-            // A token may just be renewed: it is read again from its file.
-            401 | 408 | 410 => Self::Transient(message),
-            code @ 400..=499 => Self::Rejected {
+            code @ (400 | 413 | 422) => Self::Rejected {
                 code,
                 field: field(&status),
                 message,
             },
+            // Also the other 4xx: a token may just be renewed (401), and what a proxy in between says
+            // must not end a job for good.
             _ => Self::Transient(message),
         }
     }

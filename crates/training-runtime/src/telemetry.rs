@@ -69,12 +69,17 @@ struct Traces {
 }
 
 impl Telemetry {
-    /// Sends the spans that still wait, for no longer than `limit`. Blocks for that time.
-    pub fn flush(self, limit: Duration) {
-        if let Some(Traces { provider, _thread }) = self.traces
-            && let Err(error) = provider.shutdown_with_timeout(limit)
-        {
-            tracing::warn!(%error, "the last spans were not sent");
+    /// Sends the spans that still wait, for no longer than `limit`.
+    pub async fn flush(self, limit: Duration) {
+        let Some(Traces { provider, _thread }) = self.traces else {
+            return;
+        };
+        // The exporter's own interface blocks.
+        let shut = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(limit));
+        match shut.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the last spans were not sent"),
+            Err(error) => tracing::warn!(%error, "the exporter failed"),
         }
     }
 }
@@ -85,7 +90,7 @@ impl Telemetry {
 /// If the filter or the endpoint can't be read, or logging is set up already. A collector that is not
 /// there is no error.
 pub fn init(
-    service: &'static str,
+    service: &str,
     filter: &str,
     format: LogFormat,
     otlp_endpoint: Option<&str>,
@@ -94,7 +99,7 @@ pub fn init(
         .map(|endpoint| Traces::start(service, endpoint))
         .transpose()?;
     let spans = traces.as_ref().map(|traces| {
-        let source: SdkTracer = traces.provider.tracer(service);
+        let source: SdkTracer = traces.provider.tracer(service.to_owned());
         tracing_opentelemetry::layer().with_tracer(source)
     });
     // Both are layers under one filter: what is not logged is not traced, and costs nothing.
@@ -135,7 +140,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
 }
 
 impl Traces {
-    fn start(service: &'static str, endpoint: &str) -> Result<Self, TelemetryError> {
+    fn start(service: &str, endpoint: &str) -> Result<Self, TelemetryError> {
         // The connection's tasks need a runtime that turns while the process's own one works, and also
         // while it is blocked by the last flush.
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -157,7 +162,11 @@ impl Traces {
                 let _ = runtime.block_on(end);
             })?;
         let provider = SdkTracerProvider::builder()
-            .with_resource(Resource::builder().with_service_name(service).build())
+            .with_resource(
+                Resource::builder()
+                    .with_service_name(service.to_owned())
+                    .build(),
+            )
             .with_batch_exporter(exporter)
             .build();
         Ok(Self {
@@ -197,18 +206,19 @@ mod tests {
         ));
     }
 
-    #[test]
-    fn it_is_set_up_once_per_process() {
+    #[tokio::test]
+    async fn it_is_set_up_once_per_process() {
         // Other tests of this process must stay quiet.
         init("test", "off", LogFormat::Compact, None)
             .unwrap()
-            .flush(Duration::from_secs(1));
+            .flush(Duration::from_secs(1))
+            .await;
         let again = init("test", "off", LogFormat::Json, None);
         assert!(matches!(again, Err(TelemetryError::Twice(_))), "{again:?}");
     }
 
-    #[test]
-    fn an_absent_collector_neither_blocks_nor_fails() {
+    #[tokio::test]
+    async fn an_absent_collector_neither_blocks_nor_fails() {
         let start = Instant::now();
         // Nothing listens on port 9, and if something does, it speaks no gRPC.
         let traces = Traces::start("test", "http://127.0.0.1:9").unwrap();
@@ -220,7 +230,8 @@ mod tests {
         Telemetry {
             traces: Some(traces),
         }
-        .flush(Duration::from_secs(2));
+        .flush(Duration::from_secs(2))
+        .await;
         assert!(
             start.elapsed() < Duration::from_secs(10),
             "{:?}",
@@ -252,7 +263,8 @@ mod tests {
         Telemetry {
             traces: Some(traces),
         }
-        .flush(Duration::from_secs(2));
+        .flush(Duration::from_secs(2))
+        .await;
         assert_eq!(&collector.join().unwrap(), b"PRI * HTTP/2.0");
     }
 
