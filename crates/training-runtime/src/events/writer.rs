@@ -66,3 +66,88 @@ impl EventWriter for KubeEvents {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt;
+    use k8s_openapi::jiff::Timestamp;
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Answers one request and tells what it was.
+    async fn exchange<F>(
+        code: u16,
+        answer: Value,
+        call: impl FnOnce(KubeEvents) -> F,
+    ) -> (Request<Value>, Result<(), Fault>)
+    where
+        F: Future<Output = Result<(), Fault>>,
+    {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let server = tokio::spawn(async move {
+            let (request, send) = handle.next_request().await.unwrap();
+            let body = serde_json::to_vec(&answer).unwrap();
+            send.send_response(
+                Response::builder()
+                    .status(code)
+                    .body(Body::from(body))
+                    .unwrap(),
+            );
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            Request::from_parts(parts, serde_json::from_slice(&body).unwrap())
+        });
+        let result = call(KubeEvents::new(Client::new(service, "default"))).await;
+        (server.await.unwrap(), result)
+    }
+
+    fn event() -> Event {
+        serde_json::from_value(json!({
+            "metadata": {"name": "bert.1", "namespace": "team"}, "involvedObject": {}
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn events_are_posted_to_core_v1_in_their_namespace() {
+        let (request, result) = exchange(201, json!(event()), async |events| {
+            events.create(&event()).await
+        })
+        .await;
+        assert_eq!(result, Ok(()));
+        assert_eq!(request.method(), Method::POST);
+        assert_eq!(request.uri().path(), "/api/v1/namespaces/team/events");
+        assert_eq!(request.body()["metadata"]["name"], "bert.1");
+    }
+
+    #[tokio::test]
+    async fn an_event_that_exists_was_made_by_a_lost_attempt() {
+        let taken = json!({"status": "Failure", "reason": "AlreadyExists", "code": 409});
+        let (_, result) = exchange(409, taken, async |events| events.create(&event()).await).await;
+        assert_eq!(result, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn repeats_patch_count_and_time_only() {
+        let last = Time("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let (request, result) = exchange(200, json!(event()), async |events| {
+            events.repeat("team", "bert.1", 3, &last).await
+        })
+        .await;
+        assert_eq!(result, Ok(()));
+        assert_eq!(request.method(), Method::PATCH);
+        assert_eq!(
+            request.uri().path(),
+            "/api/v1/namespaces/team/events/bert.1"
+        );
+        assert_eq!(
+            request.headers()["content-type"],
+            "application/merge-patch+json"
+        );
+        let expected = json!({"count": 3, "lastTimestamp": "2026-01-02T03:04:05Z"});
+        assert_eq!(*request.body(), expected);
+    }
+}
