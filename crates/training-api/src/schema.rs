@@ -314,7 +314,7 @@ pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
     // What is left for the job's name beside two hyphens, the replica type and the digits of the index. The text is
     // chosen among constants, because the API server can't bound the cost of one that is put together.
     let room = |digits: usize| (61_usize.saturating_sub(type_.len() + digits)).to_string();
-    let limit = (1..10)
+    let limits: Vec<String> = (1..10)
         .map(|digits| {
             format!(
                 "{count} <= {} ? '{}' : ",
@@ -322,7 +322,8 @@ pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
                 room(digits as usize)
             )
         })
-        .collect::<String>();
+        .collect();
+    let limit = limits.concat();
     let type_lower = type_.to_ascii_lowercase();
     Rule::new(format!(
         "!has(self.spec) || !has({map}) || !('{type_}' in {map}) || \

@@ -44,6 +44,9 @@ pub struct JobStatus {
     /// Replicas that were made again within the gang's attempt, keyed `<replica type in lower case>-<index>`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub replica_attempts: BTreeMap<String, ReplicaAttempt>,
+    /// The last restart of all pods together after a failure, and how many there were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang_restart: Option<ReplicaAttempt>,
     /// Number of pods made again after failures that count against the backoff limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_failures: Option<i32>,

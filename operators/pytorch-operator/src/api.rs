@@ -126,7 +126,7 @@ pub struct ElasticPolicy {
     /// How often `torchrun` starts its processes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<i32>,
-    /// Metrics for a HorizontalPodAutoscaler. Kept, but none is made: create one for the job's scale subresource.
+    /// Metrics for a `HorizontalPodAutoscaler`. Kept, but none is made: create one for the job's scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricSpec>>,
 }

@@ -1,0 +1,396 @@
+//! The custom resource as users and tools meet it: fields, defaults, rules, size.
+
+// Clippy takes only functions marked as tests for tests, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pytorch_operator::{PyTorchJob, api};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// What `validation.yaml` says.
+#[derive(Deserialize)]
+struct Table {
+    valid: Value,
+    rows: Vec<Row>,
+}
+
+/// One row; its fields are explained in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    patch: Option<Value>,
+    object: Option<Value>,
+    update: Option<Value>,
+    scale: Option<i32>,
+    refused: Option<Refused>,
+    #[allow(dead_code)] // Only a server can say what is stored.
+    stored: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    field: String,
+    text: String,
+}
+
+fn table() -> Table {
+    serde_saphyr::from_str(include_str!("data/validation.yaml")).unwrap()
+}
+
+fn crd() -> Value {
+    serde_json::to_value(api::crd().unwrap()).unwrap()
+}
+
+fn schema() -> Value {
+    crd()
+        .pointer("/spec/versions/0/schema/openAPIV3Schema")
+        .unwrap()
+        .clone()
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
+/// Every schema within a schema, with its path.
+fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
+    visit(path, schema);
+    for (name, child) in schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        walk(&format!("{path}.{name}"), child, visit);
+    }
+    for (key, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
+        if let Some(child) = schema.get(key) {
+            walk(&format!("{path}{suffix}"), child, visit);
+        }
+    }
+}
+
+#[test]
+fn the_crd_is_small_enough_for_plain_kubectl_apply() {
+    // The limit of what plain apply keeps in an annotation is 262,144 bytes for all annotations together.
+    let size = serde_json::to_string(&crd()).unwrap().len();
+    assert!(size < 200_000, "{size} bytes");
+}
+
+#[test]
+fn the_kind_has_the_published_identity() {
+    let crd = crd();
+    let spec = &crd["spec"];
+    assert_eq!(crd["metadata"]["name"], "pytorchjobs.kubeflow.org");
+    assert_eq!(spec["scope"], "Namespaced");
+    assert_eq!(
+        spec["names"],
+        json!({ "kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob" })
+    );
+    let version = &spec["versions"][0];
+    assert_eq!(spec["versions"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&version["name"], &version["served"], &version["storage"]),
+        (&json!("v1"), &json!(true), &json!(true))
+    );
+    assert_eq!(
+        version["subresources"],
+        json!({
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.pytorchReplicaSpecs.Worker.replicas",
+                "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+                "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+            },
+        })
+    );
+    let columns: Vec<&str> = version["additionalPrinterColumns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| column["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(columns, ["State", "Ready", "Restarts", "Age", "Reason"]);
+}
+
+#[test]
+fn the_fields_are_the_published_ones_and_ours() {
+    let published = [
+        "spec.elasticPolicy.maxReplicas",
+        "spec.elasticPolicy.maxRestarts",
+        "spec.elasticPolicy.metrics",
+        "spec.elasticPolicy.minReplicas",
+        "spec.elasticPolicy.nProcPerNode",
+        "spec.elasticPolicy.rdzvBackend",
+        "spec.elasticPolicy.rdzvConf[].key",
+        "spec.elasticPolicy.rdzvConf[].value",
+        "spec.elasticPolicy.rdzvHost",
+        "spec.elasticPolicy.rdzvId",
+        "spec.elasticPolicy.rdzvPort",
+        "spec.elasticPolicy.standalone",
+        "spec.nprocPerNode",
+        "spec.pytorchReplicaSpecs.*.replicas",
+        "spec.pytorchReplicaSpecs.*.restartPolicy",
+        "spec.pytorchReplicaSpecs.*.template",
+        "spec.runPolicy.activeDeadlineSeconds",
+        "spec.runPolicy.backoffLimit",
+        "spec.runPolicy.cleanPodPolicy",
+        "spec.runPolicy.managedBy",
+        "spec.runPolicy.schedulingPolicy.minAvailable",
+        "spec.runPolicy.schedulingPolicy.minResources",
+        "spec.runPolicy.schedulingPolicy.priorityClass",
+        "spec.runPolicy.schedulingPolicy.queue",
+        "spec.runPolicy.schedulingPolicy.scheduleTimeoutSeconds",
+        "spec.runPolicy.suspend",
+        "spec.runPolicy.ttlSecondsAfterFinished",
+        "status.completionTime",
+        "status.conditions[].lastTransitionTime",
+        "status.conditions[].lastUpdateTime",
+        "status.conditions[].message",
+        "status.conditions[].reason",
+        "status.conditions[].status",
+        "status.conditions[].type",
+        "status.lastReconcileTime",
+        "status.replicaStatuses.*.active",
+        "status.replicaStatuses.*.failed",
+        "status.replicaStatuses.*.labelSelector",
+        "status.replicaStatuses.*.selector",
+        "status.replicaStatuses.*.succeeded",
+        "status.startTime",
+    ];
+    let ours = [
+        "status.attempt",
+        "status.containerRestarts",
+        "status.countedFailures",
+        "status.finishedIndices",
+        "status.gangRestart",
+        "status.lastFailure",
+        "status.ready",
+        "status.replicaAttempts",
+        "status.restarts",
+    ];
+    let ends = ["template", "metrics", "labelSelector", "minResources"];
+    let mut fields = BTreeSet::new();
+    for part in ["spec", "status"] {
+        walk(part, &schema()["properties"][part], &mut |path, schema| {
+            let leaf = schema.get("properties").is_none()
+                && !["items", "additionalProperties"].iter().any(|key| {
+                    schema
+                        .get(key)
+                        .is_some_and(|child| child.get("properties").is_some())
+                });
+            let below_an_end = ends.iter().any(|end| {
+                path.contains(&format!(".{end}.")) || path.contains(&format!(".{end}["))
+            });
+            let is_end = ends.iter().any(|end| path.ends_with(&format!(".{end}")));
+            if !below_an_end && (leaf || is_end) && !path.ends_with(".*") && !path.ends_with("[]") {
+                let own = ours
+                    .iter()
+                    .find(|own| path.starts_with(&format!("{own}.")) || path == **own);
+                fields.insert(own.map_or_else(|| path.to_owned(), |own| (*own).to_owned()));
+            }
+        });
+    }
+    let expected: BTreeSet<String> = published
+        .iter()
+        .chain(&ours)
+        .map(|field| (*field).to_owned())
+        .collect();
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn the_schema_is_structural_without_surprises() {
+    walk("", &schema(), &mut |path, schema| {
+        for key in [
+            "$ref",
+            "nullable",
+            "x-kubernetes-preserve-unknown-fields",
+            "allOf",
+            "oneOf",
+        ] {
+            assert!(schema.get(key).is_none(), "{path} has {key}");
+        }
+        let quantity_or_port = schema.get("x-kubernetes-int-or-string").is_some();
+        assert_ne!(
+            schema.get("type").is_some(),
+            quantity_or_port,
+            "{path} has no type, or two"
+        );
+        if schema["format"] == "int32" {
+            assert!(
+                schema.get("minimum").is_some() && schema.get("maximum").is_some(),
+                "{path}"
+            );
+        }
+        if schema["x-kubernetes-list-type"] == "map" {
+            for key in schema["x-kubernetes-list-map-keys"].as_array().unwrap() {
+                let item = &schema["items"];
+                let required = item["required"]
+                    .as_array()
+                    .is_some_and(|list| list.contains(key));
+                let default = item["properties"][key.as_str().unwrap()]
+                    .get("default")
+                    .is_some();
+                assert!(required || default, "{path}: key {key}");
+            }
+        }
+    });
+}
+
+#[test]
+fn templates_carry_no_descriptions_and_only_the_metadata_of_pods() {
+    let schema = schema();
+    let template = schema
+        .pointer("/properties/spec/properties/pytorchReplicaSpecs/additionalProperties/properties/template")
+        .unwrap();
+    let mut described = 0;
+    walk("", template, &mut |_, schema| {
+        described += usize::from(schema.get("description").is_some());
+    });
+    assert_eq!(described, 1, "the template itself");
+    let metadata: Vec<&String> = template["properties"]["metadata"]["properties"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .collect();
+    assert_eq!(
+        metadata,
+        ["annotations", "finalizers", "labels", "name", "namespace"]
+    );
+}
+
+#[test]
+fn only_these_fields_have_defaults() {
+    let mut defaults = BTreeMap::new();
+    walk("", &schema(), &mut |path, schema| {
+        if let Some(default) = schema.get("default") {
+            defaults.insert(
+                path.rsplit_once("Specs.*")
+                    .map_or(path, |(_, rest)| rest)
+                    .to_owned(),
+                default.clone(),
+            );
+        }
+    });
+    let spec = ".template.spec";
+    let protocol = |list: &str| (format!("{spec}.{list}[].ports[].protocol"), json!("TCP"));
+    let expected = BTreeMap::from([
+        (".spec.runPolicy".to_owned(), json!({})),
+        (".spec.runPolicy.suspend".to_owned(), json!(false)),
+        protocol("containers"),
+        protocol("initContainers"),
+        protocol("ephemeralContainers"),
+        (format!("{spec}.imagePullSecrets[].name"), json!("")),
+    ]);
+    assert_eq!(defaults, expected);
+}
+
+#[test]
+fn an_absent_suspend_stays_absent_in_memory() {
+    let job = json!({ "metadata": { "name": "job" }, "spec": { "pytorchReplicaSpecs": {} } });
+    let job: PyTorchJob = serde_json::from_value(job).unwrap();
+    assert_eq!(job.spec.run_policy.suspend, None);
+}
+
+#[test]
+fn every_rule_has_an_object_that_breaks_it() {
+    let table = table();
+    let refusals: Vec<&Refused> = table
+        .rows
+        .iter()
+        .filter_map(|row| row.refused.as_ref())
+        .collect();
+    let mut rules = 0;
+    walk("", &schema(), &mut |path, schema| {
+        for rule in schema["x-kubernetes-validations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            rules += 1;
+            let field = format!("{path}{}", rule["fieldPath"].as_str().unwrap_or_default());
+            let field = field
+                .trim_start_matches('.')
+                .replace("['", "[")
+                .replace("']", "]");
+            let broken = refusals.iter().any(|refused| {
+                refused.field == field
+                    && if let Some(message) = rule["message"].as_str() {
+                        message.contains(&refused.text)
+                    } else {
+                        let expression = rule["messageExpression"].as_str().unwrap();
+                        let reason = expression.split("because ").nth(1).unwrap();
+                        refused.text.starts_with("at most") || reason.starts_with(&refused.text)
+                    }
+            });
+            assert!(broken, "no row breaks {field}: {}", rule["rule"]);
+        }
+    });
+    assert!(rules >= 14, "only {rules} rules were found");
+}
+
+#[test]
+fn rows_have_names_of_their_own_and_a_whole_object() {
+    let table = table();
+    let mut names = BTreeSet::new();
+    for row in &table.rows {
+        assert!(names.insert(&row.name), "twice: {}", row.name);
+        assert!(
+            row.patch.is_some() != row.object.is_some(),
+            "{}: patch or object",
+            row.name
+        );
+        assert!(
+            row.update.is_none() || row.scale.is_none(),
+            "{}: one request decides",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn what_is_accepted_can_be_read() {
+    let table = table();
+    for row in table.rows {
+        // With a second request it is that one which is refused.
+        if row.refused.is_some() && row.update.is_none() && row.scale.is_none() {
+            continue;
+        }
+        let mut object = row.object.unwrap_or_else(|| table.valid.clone());
+        for patch in [&row.patch, &row.update].into_iter().flatten() {
+            merge(&mut object, patch);
+        }
+        let read = serde_json::from_value::<PyTorchJob>(drop_nulls(object));
+        assert!(read.is_ok(), "{}: {}", row.name, read.unwrap_err());
+    }
+}
+
+/// As the API server does with fields that are not nullable.
+fn drop_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(object) => object
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, drop_nulls(value)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(drop_nulls).collect(),
+        other => other,
+    }
+}
