@@ -1,0 +1,145 @@
+//! Which object goes into which file, and the kustomizations around them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::install::{self, OWN_IMAGE_ARGUMENT, Scope};
+use crate::operator::{Argument, Operator};
+use crate::{admission, rights, yaml};
+
+type Files = BTreeMap<PathBuf, String>;
+
+/// The manifests of every operator, and of all together.
+///
+/// # Errors
+/// If an object can't be written as YAML.
+pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
+    let mut files = Files::new();
+    for operator in operators {
+        let directory = PathBuf::from("manifests").join(operator.name);
+        let mut cluster = vec![("namespace.yaml", vec![install::namespace()])];
+        cluster.extend(of_cluster(operator)?);
+        add(&mut files, &directory, &cluster, None, &[operator])?;
+        // Without the CRD and everything else that belongs to the whole cluster: who may install those applies them once.
+        let namespaced = local(operator, Scope::Namespace)?;
+        let namespace = Some(Scope::Namespace.namespace());
+        add(
+            &mut files,
+            &directory.join("namespaced"),
+            &namespaced,
+            namespace,
+            &[operator],
+        )?;
+    }
+    let mut all = vec![("namespace.yaml".to_owned(), vec![install::namespace()])];
+    for operator in operators {
+        let objects = of_cluster(operator)?
+            .into_iter()
+            .flat_map(|(_, objects)| objects)
+            .collect();
+        all.push((format!("{}.yaml", operator.name), objects));
+    }
+    let all: Vec<(&str, Vec<Value>)> = all
+        .iter()
+        .map(|(name, objects)| (name.as_str(), objects.clone()))
+        .collect();
+    let operators: Vec<&Operator> = operators.iter().collect();
+    add(
+        &mut files,
+        &PathBuf::from("manifests/all"),
+        &all,
+        None,
+        &operators,
+    )?;
+    Ok(files)
+}
+
+fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {
+    let mut files = vec![("crd.yaml", vec![operator.crd.clone()])];
+    files.extend(local(operator, Scope::Cluster)?);
+    files.push(("user-roles.yaml", rights::of_users(operator)));
+    files.push((
+        "admission-policy.yaml",
+        admission::policy(operator).to_vec(),
+    ));
+    Ok(files)
+}
+
+fn local(operator: &Operator, scope: Scope) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {
+    let mut files = vec![("rbac.yaml", rights::of_operator(operator, scope))];
+    if let Some(config) = install::config(operator, scope)? {
+        files.push(("config.yaml", vec![config]));
+    }
+    files.push((
+        "deployment.yaml",
+        vec![install::deployment(operator, scope)],
+    ));
+    files.push((
+        "service.yaml",
+        vec![install::metrics_service(operator, scope)],
+    ));
+    files.push((
+        "network-policy.yaml",
+        vec![install::network_policy(operator, scope)],
+    ));
+    Ok(files)
+}
+
+fn add(
+    files: &mut Files,
+    directory: &std::path::Path,
+    content: &[(&str, Vec<Value>)],
+    namespace: Option<&str>,
+    operators: &[&Operator],
+) -> anyhow::Result<()> {
+    for (name, objects) in content {
+        files.insert(directory.join(name), yaml::documents(objects)?);
+    }
+    let mut kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": content.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+    });
+    if let Some(namespace) = namespace {
+        kustomization["namespace"] = namespace.into();
+    }
+    let replacements: Vec<Value> = operators
+        .iter()
+        .filter(|operator| repeats_image(operator))
+        .map(|o| replacement(o))
+        .collect();
+    if !replacements.is_empty() {
+        kustomization["replacements"] = replacements.into();
+    }
+    files.insert(
+        directory.join("kustomization.yaml"),
+        yaml::documents(&[kustomization])?,
+    );
+    Ok(())
+}
+
+fn repeats_image(operator: &Operator) -> bool {
+    operator
+        .args
+        .iter()
+        .any(|argument| matches!(argument, Argument::OwnImage(_)))
+}
+
+/// Carries the image of the Deployment, also one set with `kustomize edit set image`, into the flag that repeats it.
+fn replacement(operator: &Operator) -> Value {
+    let deployment = json!({ "kind": "Deployment", "name": operator.name });
+    json!({
+        "source": {
+            "kind": "Deployment",
+            "name": operator.name,
+            "fieldPath": "spec.template.spec.containers.0.image",
+        },
+        "targets": [{
+            "select": deployment,
+            "fieldPaths": [format!("spec.template.spec.containers.0.args.{OWN_IMAGE_ARGUMENT}")],
+            "options": { "delimiter": "=", "index": 1 },
+        }],
+    })
+}

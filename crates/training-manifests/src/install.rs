@@ -1,0 +1,193 @@
+//! Everything that is installed besides rights: namespace, Deployment, metrics Service, configuration, network policy.
+
+use serde_json::{Value, json};
+
+use crate::operator::{Argument, NAMESPACE, Operator};
+use crate::yaml;
+
+/// The user of the operator's image; the image has no other.
+const USER: i64 = 65532;
+/// The port of `/metrics`.
+const METRICS: u16 = 8080;
+/// The port of the probes.
+const PROBES: u16 = 8081;
+
+/// The position of the argument that repeats the operator's image. Kustomize addresses list elements by position only.
+pub const OWN_IMAGE_ARGUMENT: usize = 1;
+
+/// Where an operator looks for jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In every namespace.
+    Cluster,
+    /// In the namespace that it runs in.
+    Namespace,
+}
+
+impl Scope {
+    /// The namespace of the operator's own objects, as generated.
+    pub fn namespace(self) -> &'static str {
+        match self {
+            Self::Cluster => NAMESPACE,
+            Self::Namespace => "default",
+        }
+    }
+}
+
+/// The labels by which an operator's objects are found.
+pub fn labels(operator: &Operator) -> Value {
+    json!({ "app.kubernetes.io/name": operator.name, "app.kubernetes.io/part-of": "trainyard" })
+}
+
+/// The container security context that Pod Security level `restricted` asks for.
+pub fn restricted() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+        "readOnlyRootFilesystem": true,
+        "runAsGroup": USER,
+        "runAsNonRoot": true,
+        "runAsUser": USER,
+        "seccompProfile": { "type": "RuntimeDefault" },
+    })
+}
+
+/// The operators' namespace, with the level of Pod Security that they keep to.
+pub fn namespace() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": NAMESPACE,
+            "labels": {
+                "app.kubernetes.io/part-of": "trainyard",
+                "pod-security.kubernetes.io/enforce": "restricted",
+            },
+        },
+    })
+}
+
+/// The Deployment.
+pub fn deployment(operator: &Operator, scope: Scope) -> Value {
+    let mut args = vec!["--leader-elect".to_owned()];
+    args.extend(operator.args.iter().map(|argument| match argument {
+        Argument::OwnImage(flag) => format!("{flag}={}", operator.image()),
+    }));
+    if scope == Scope::Namespace {
+        args.push("--namespace=$(POD_NAMESPACE)".to_owned());
+    }
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let probe = |path: &str, period: u32| json!({ "httpGet": { "path": path, "port": "probes" }, "periodSeconds": period });
+    let mut container = json!({
+        "name": "operator",
+        "image": operator.image(),
+        "imagePullPolicy": "IfNotPresent",
+        "command": [format!("/{}", operator.name)],
+        "args": args,
+        "env": [
+            field("POD_NAME", "metadata.name"),
+            field("POD_NAMESPACE", "metadata.namespace"),
+            // One allocator arena instead of one per thread: the threads of an operator share little.
+            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+        ],
+        "ports": [
+            { "name": "metrics", "containerPort": METRICS },
+            { "name": "probes", "containerPort": PROBES },
+        ],
+        "livenessProbe": probe("/livez", 20),
+        "readinessProbe": probe("/readyz", 5),
+        "resources": {
+            "limits": { "memory": "256Mi" },
+            "requests": { "cpu": "50m", "memory": "32Mi" },
+        },
+        "securityContext": restricted(),
+    });
+    let mut pod = json!({
+        "serviceAccountName": operator.name,
+        "terminationGracePeriodSeconds": 15,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+    });
+    if let Some(config) = &operator.config {
+        container["volumeMounts"] =
+            json!([{ "name": "config", "mountPath": config.path, "readOnly": true }]);
+        pod["volumes"] = json!([{ "name": "config", "configMap": { "name": config.name } }]);
+    }
+    pod["containers"] = json!([container]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(operator, scope, operator.name),
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app.kubernetes.io/name": operator.name } },
+            "template": { "metadata": { "labels": labels(operator) }, "spec": pod },
+        },
+    })
+}
+
+/// The Service that Prometheus finds.
+pub fn metrics_service(operator: &Operator, scope: Scope) -> Value {
+    let mut metadata = metadata(operator, scope, &format!("{}-metrics", operator.name));
+    metadata["annotations"] = json!({
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": METRICS.to_string(),
+        "prometheus.io/scrape": "true",
+    });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "selector": { "app.kubernetes.io/name": operator.name },
+            "ports": [{ "name": "metrics", "port": METRICS, "targetPort": "metrics" }],
+        },
+    })
+}
+
+/// The `ConfigMap`, where the operator has one.
+///
+/// # Errors
+/// If its file can't be written as YAML.
+pub fn config(operator: &Operator, scope: Scope) -> anyhow::Result<Option<Value>> {
+    let Some(config) = &operator.config else {
+        return Ok(None);
+    };
+    let (file, content) = &config.file;
+    Ok(Some(json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(operator, scope, config.name),
+        "data": { *file: yaml::document(content)? },
+    })))
+}
+
+/// What the operator may talk to: the API server and DNS. Anyone may scrape it.
+// The API server's address differs from cluster to cluster, and policies see it before or after the translation of its
+// Service: so the ports are named, not the addresses.
+pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
+    let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(operator, scope, operator.name),
+        "spec": {
+            "podSelector": { "matchLabels": { "app.kubernetes.io/name": operator.name } },
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{ "ports": [tcp(METRICS), tcp(PROBES)] }],
+            "egress": [
+                { "ports": [tcp(443), tcp(6443)] },
+                { "ports": [{ "protocol": "UDP", "port": 53 }, tcp(53)] },
+            ],
+        },
+    })
+}
+
+/// The metadata of one of an operator's namespaced objects.
+pub fn metadata(operator: &Operator, scope: Scope, name: &str) -> Value {
+    json!({ "name": name, "namespace": scope.namespace(), "labels": labels(operator) })
+}

@@ -1,0 +1,94 @@
+//! Manifests and reference documents, generated from the types, the grants and the catalogue of events.
+//!
+//! - [`operator`]: what one operator is, as data; a new kind is one more entry
+//! - [`install`]: everything that is installed besides rights
+//! - [`rights`]: grants as roles, for the operator and for users
+//! - [`admission`]: warnings at admission
+//! - [`bundle`]: which object goes into which file, and the kustomizations
+//! - [`reference`]: the documents in `docs/reference`
+//! - [`yaml`]: the way YAML is written
+
+pub mod admission;
+pub mod bundle;
+pub mod install;
+pub mod operator;
+pub mod reference;
+pub mod rights;
+pub mod yaml;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// Directories in which every file is generated, relative to the workspace.
+const OWNED: &[&str] = &["manifests"];
+
+/// Every generated file with its content, by path relative to the workspace.
+///
+/// # Errors
+/// If a type can't be written as YAML, which would be a defect of this crate.
+pub fn files() -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let operators = operator::all()?;
+    let mut files = bundle::files(&operators)?;
+    files.extend(reference::files(&operators));
+    Ok(files)
+}
+
+/// Writes every generated file below `root`.
+///
+/// # Errors
+/// If a file can't be written.
+pub fn write(root: &Path) -> anyhow::Result<()> {
+    for (path, content) in files()? {
+        let path = root.join(path);
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        std::fs::write(&path, content).with_context(|| path.display().to_string())?;
+    }
+    for path in surplus(root)? {
+        std::fs::remove_file(root.join(&path)).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// The files below `root` that are missing, differ, or are no longer generated.
+///
+/// # Errors
+/// If the files can't be generated or the directories can't be read.
+pub fn differing(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut differing: Vec<PathBuf> = files()?
+        .into_iter()
+        .filter(|(path, content)| {
+            std::fs::read_to_string(root.join(path)).ok().as_deref() != Some(content)
+        })
+        .map(|(path, _)| path)
+        .collect();
+    differing.extend(surplus(root)?);
+    Ok(differing)
+}
+
+/// Files in our directories that nothing generates: what is left of a renamed one would still be applied.
+fn surplus(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let generated = files()?;
+    let mut surplus = Vec::new();
+    let mut open: Vec<PathBuf> = OWNED.iter().map(|directory| root.join(directory)).collect();
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if let Ok(path) = path.strip_prefix(root)
+                && !generated.contains_key(path)
+            {
+                surplus.push(path.to_owned());
+            }
+        }
+    }
+    surplus.sort();
+    Ok(surplus)
+}

@@ -1,0 +1,131 @@
+//! What one operator is, as far as its manifests and documents are concerned.
+
+use anyhow::Context;
+use pytorch_operator::{PyTorch, api};
+use serde_json::{Value, json};
+use training_core::framework::Framework;
+use training_core::grants::Grant;
+
+use crate::admission::{self, Warning};
+
+/// The namespace of the operators.
+pub const NAMESPACE: &str = "trainyard-system";
+/// The directory of the init container's template, as published.
+const CONFIG_DIRECTORY: &str = "/etc/config";
+
+/// One operator.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Name of the Deployment and of everything around it, also of the binary: `pytorch-operator`.
+    pub name: &'static str,
+    /// The kind: `PyTorchJob`.
+    pub kind: String,
+    /// Its API group.
+    pub group: String,
+    /// Its API version.
+    pub version: String,
+    /// Its plural.
+    pub plural: String,
+    /// The CRD.
+    pub crd: Value,
+    /// The field of the spec that holds the replica specs.
+    pub replica_map: &'static str,
+    /// The published controller name.
+    pub controller: &'static str,
+    /// Rights beyond those that every operator needs.
+    pub grants: &'static [Grant],
+    /// Flags of the binary beyond those that every operator gets.
+    pub args: Vec<Argument>,
+    /// A `ConfigMap` that is mounted into the operator.
+    pub config: Option<Config>,
+    /// Warnings at admission.
+    pub warnings: Vec<Warning>,
+}
+
+/// A flag in the Deployment.
+#[derive(Clone, Debug)]
+pub enum Argument {
+    /// A flag with the operator's own image as its value.
+    OwnImage(&'static str),
+}
+
+/// Files for the operator.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the `ConfigMap`.
+    pub name: &'static str,
+    /// Where it is mounted.
+    pub path: &'static str,
+    /// Name and content of the one file.
+    pub file: (&'static str, Value),
+}
+
+impl Operator {
+    /// The image, as released.
+    pub fn image(&self) -> String {
+        format!("trainyard/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Every operator.
+///
+/// # Errors
+/// If a CRD can't be written as JSON.
+pub fn all() -> anyhow::Result<Vec<Operator>> {
+    Ok(vec![pytorch()?])
+}
+
+fn pytorch() -> anyhow::Result<Operator> {
+    let mut operator = from_crd("pytorch-operator", serde_json::to_value(api::crd()?)?)?;
+    operator.replica_map = api::REPLICA_MAP;
+    operator.controller = <PyTorch as Framework>::CONTROLLER;
+    operator.grants = PyTorch::default().grants();
+    operator.args = vec![Argument::OwnImage("--pytorch-init-container-image")];
+    operator.config = Some(Config {
+        name: "pytorch-operator-init-container",
+        path: CONFIG_DIRECTORY,
+        file: ("initContainer.yaml", init_container()),
+    });
+    operator.warnings = admission::shared(api::REPLICA_MAP);
+    operator.warnings.extend(admission::pytorch());
+    Ok(operator)
+}
+
+fn from_crd(name: &'static str, crd: Value) -> anyhow::Result<Operator> {
+    let text = |pointer: &str| {
+        crd.pointer(pointer)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+            .with_context(|| format!("the CRD of {name} has no {pointer}"))
+    };
+    Ok(Operator {
+        name,
+        kind: text("/spec/names/kind")?,
+        group: text("/spec/group")?,
+        version: text("/spec/versions/0/name")?,
+        plural: text("/spec/names/plural")?,
+        crd,
+        replica_map: "",
+        controller: "",
+        grants: &[],
+        args: Vec::new(),
+        config: None,
+        warnings: Vec::new(),
+    })
+}
+
+/// The init container of workers. It is the operator's own image, because that one is on the node's registry anyway and runs
+/// where Pod Security is `restricted`.
+fn init_container() -> Value {
+    json!([{
+        "name": api::INIT_CONTAINER,
+        "image": "{{.InitContainerImage}}",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/pytorch-operator", "wait-for-host", "--tries", "{{.MaxTries}}", "{{.MasterAddr}}"],
+        "resources": {
+            "limits": { "cpu": "100m", "memory": "20Mi" },
+            "requests": { "cpu": "50m", "memory": "10Mi" },
+        },
+        "securityContext": crate::install::restricted(),
+    }])
+}

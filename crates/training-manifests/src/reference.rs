@@ -1,0 +1,257 @@
+//! The documents in `docs/reference`: fields from the schema, labels from the constants, events from the catalogue.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use training_api::labels;
+use training_core::notes::CATALOGUE;
+
+use crate::operator::Operator;
+
+const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
+
+/// Every reference document, by path.
+pub fn files(operators: &[Operator]) -> BTreeMap<PathBuf, String> {
+    let directory = PathBuf::from("docs/reference");
+    let mut files = BTreeMap::new();
+    for operator in operators {
+        let name = format!("{}-api.md", operator.kind.to_lowercase());
+        files.insert(directory.join(name), api(operator));
+    }
+    files.insert(directory.join("labels.md"), labels_page(operators));
+    files.insert(directory.join("events.md"), events());
+    files
+}
+
+fn api(operator: &Operator) -> String {
+    let mut page = format!(
+        "{HEADER}# {kind}\n\n`apiVersion: {group}/{version}`, `kind: {kind}`. The name is a DNS-1035 label; with the replica \
+         type and index appended it has at most 63 characters. Below `template`, `metrics`, `minResources` and `labelSelector` \
+         stand Kubernetes' own types; its reference describes them.\n\n",
+        kind = operator.kind,
+        group = operator.group,
+        version = operator.version,
+    );
+    let schema = operator
+        .crd
+        .pointer("/spec/versions/0/schema/openAPIV3Schema")
+        .unwrap_or(&Value::Null);
+    for part in ["spec", "status"] {
+        let Some(part_schema) = schema.pointer(&format!("/properties/{part}")) else {
+            continue;
+        };
+        let _ = write!(
+            page,
+            "## `{part}`\n\n| Field | Type | Meaning |\n| --- | --- | --- |\n"
+        );
+        fields(part_schema, part, &mut page);
+        page.push('\n');
+    }
+    page.push_str("## What is refused\n\nBeside types, bounds and required fields, these rules hold. An object that breaks one is answered with 422.\n\n| Where | Rule |\n| --- | --- |\n");
+    rules(schema, "", &mut page);
+    page
+}
+
+fn fields(schema: &Value, path: &str, page: &mut String) {
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    for (name, field) in children(schema) {
+        let path = format!("{path}.{name}");
+        let description = field
+            .get("description")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let mark = if required.contains(&name) {
+            " (required)"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            page,
+            "| `{path}` | {}{mark} | {} |",
+            type_of(field),
+            description.replace("\n\n", "<br>").replace('|', "\\|")
+        );
+        if is_embedded(name) {
+            continue;
+        }
+        fields(field, &path, page);
+        for (key, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
+            if let Some(child) = field.get(key) {
+                fields(child, &format!("{path}{suffix}"), page);
+            }
+        }
+    }
+}
+
+/// Fields of Kubernetes' own types: Kubernetes' reference describes them.
+fn is_embedded(name: &str) -> bool {
+    matches!(
+        name,
+        "template" | "metrics" | "labelSelector" | "minResources"
+    )
+}
+
+fn type_of(field: &Value) -> String {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let base = match text(field, "type").as_deref() {
+        Some("array") => format!(
+            "list of {}",
+            field.get("items").map(type_of).unwrap_or_default()
+        ),
+        Some("object") => match field.get("additionalProperties") {
+            Some(value) => format!("map of {}", type_of(value)),
+            None => "object".to_owned(),
+        },
+        Some("string") if text(field, "format").as_deref() == Some("date-time") => {
+            "time".to_owned()
+        }
+        Some(other) => text(field, "format").unwrap_or_else(|| other.to_owned()),
+        None => "quantity".to_owned(),
+    };
+    let mut details = Vec::new();
+    if let Some(values) = field.get("enum").and_then(Value::as_array) {
+        let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+        details.push(values.join(", "));
+    }
+    for (key, sign) in [("minimum", "≥"), ("maximum", "≤")] {
+        // The bounds of the type itself go without saying.
+        let own = [f64::from(i32::MIN), f64::from(i32::MAX)];
+        if let Some(bound) = field.get(key).and_then(Value::as_f64)
+            && !own.contains(&bound)
+        {
+            details.push(format!("{sign} {bound}"));
+        }
+    }
+    if let Some(default) = field.get("default") {
+        details.push(format!("default `{default}`"));
+    }
+    if details.is_empty() {
+        base
+    } else {
+        format!("{base}, {}", details.join(", "))
+    }
+}
+
+fn rules(schema: &Value, path: &str, page: &mut String) {
+    for rule in schema
+        .get("x-kubernetes-validations")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
+        let place = format!("{path}{}", text("fieldPath"));
+        let message = match text("message") {
+            "" => {
+                "The name leaves room for what is appended to it; the answer says how many characters it may have."
+            }
+            message => message,
+        };
+        let _ = writeln!(page, "| `{}` | {message} |", place.trim_start_matches('.'));
+    }
+    for (name, field) in children(schema) {
+        if !is_embedded(name) {
+            rules(field, &format!("{path}.{name}"), page);
+        }
+    }
+}
+
+/// The properties in the order of the alphabet, whatever the order of the map.
+fn children(schema: &Value) -> Vec<(&str, &Value)> {
+    let mut children: Vec<_> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(name, field)| (name.as_str(), field))
+        .collect();
+    children.sort_by_key(|(name, _)| *name);
+    children
+}
+
+fn labels_page(operators: &[Operator]) -> String {
+    let controllers: Vec<String> = operators
+        .iter()
+        .map(|o| format!("`{}` ({})", o.controller, o.kind))
+        .collect();
+    let rows = [
+        (
+            labels::OPERATOR_NAME,
+            "label",
+            "pods, services",
+            format!("The controller: {}", controllers.join(", ")),
+        ),
+        (
+            labels::JOB_NAME,
+            "label",
+            "pods, services",
+            "The job's name".to_owned(),
+        ),
+        (
+            labels::REPLICA_TYPE,
+            "label",
+            "pods, services",
+            "The replica type in lower case".to_owned(),
+        ),
+        (
+            labels::REPLICA_INDEX,
+            "label",
+            "pods, services",
+            "The index within the replica type, from 0".to_owned(),
+        ),
+        (
+            labels::JOB_ROLE,
+            "label",
+            "one pod of a job",
+            format!(
+                "`{}`: its log and metrics speak for the job",
+                labels::JOB_ROLE_MASTER
+            ),
+        ),
+        (
+            labels::ATTEMPT,
+            "annotation",
+            "pods",
+            "The attempt that the pod belongs to, `<gang>.<replica>`; without it `0.0`".to_owned(),
+        ),
+        (
+            labels::RESTART_SCOPE,
+            "annotation",
+            "jobs; you set it",
+            "What restarts together after a failure: `Replica` (default) or `Gang`".to_owned(),
+        ),
+    ];
+    let mut page = format!(
+        "{HEADER}# Labels and annotations\n\nTools read these keys literally, so they never change.\n\n| Key | | On | Value |\n| --- | --- | --- | --- |\n"
+    );
+    for (key, sort, on, value) in rows {
+        let _ = writeln!(page, "| `{key}` | {sort} | {on} | {value} |");
+    }
+    page
+}
+
+fn events() -> String {
+    let mut page = format!(
+        "{HEADER}# Events\n\nThe reasons that are ours. Beside them a job has the published ones, built from the kind's name: \
+         `PyTorchJobSucceeded`, `SuccessfulCreatePod` and so on.\n\n| Reason | Severity | Meaning | What to do |\n| --- | --- | --- | --- |\n"
+    );
+    for entry in CATALOGUE {
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            entry.reason,
+            entry.severity.as_str(),
+            entry.meaning,
+            entry.hint
+        );
+    }
+    page
+}

@@ -1,0 +1,160 @@
+//! Grants as roles: least privilege for the operator, and roles for the people who submit jobs.
+
+use serde_json::{Value, json};
+use training_core::grants::{self, Grant};
+
+use crate::install::{Scope, labels, metadata};
+use crate::operator::Operator;
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// The `ServiceAccount`, the roles of the operator and their bindings.
+pub fn of_operator(operator: &Operator, scope: Scope) -> Vec<Value> {
+    let account = json!([{
+        "kind": "ServiceAccount",
+        "name": operator.name,
+        "namespace": scope.namespace(),
+    }]);
+    let jobs = jobs(operator);
+    let own: Vec<Value> = grants::OWN_NAMESPACE.iter().map(rule).collect();
+    let mut objects = vec![json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(operator, scope, operator.name),
+    })];
+    let own_name = match scope {
+        Scope::Cluster => {
+            let cluster = json!({ "name": operator.name, "labels": labels(operator) });
+            objects.push(role("ClusterRole", &cluster, &jobs));
+            objects.push(binding(
+                "ClusterRoleBinding",
+                &cluster,
+                operator.name,
+                &account,
+            ));
+            operator.name.to_owned()
+        }
+        Scope::Namespace => {
+            let local = metadata(operator, scope, operator.name);
+            objects.push(role("Role", &local, &jobs));
+            objects.push(binding("RoleBinding", &local, operator.name, &account));
+            format!("{}-leader", operator.name)
+        }
+    };
+    let own_metadata = metadata(operator, scope, &own_name);
+    objects.push(role("Role", &own_metadata, &own));
+    objects.push(binding("RoleBinding", &own_metadata, &own_name, &account));
+    objects
+}
+
+/// The rights where jobs are.
+fn jobs(operator: &Operator) -> Vec<Value> {
+    let own = |suffix: &str, verbs: &[&str]| {
+        json!({
+            "apiGroups": [operator.group],
+            "resources": [format!("{}{suffix}", operator.plural)],
+            "verbs": verbs,
+        })
+    };
+    let mut rules = vec![
+        own("", grants::OWN_KIND),
+        own("/status", grants::OWN_STATUS),
+        own("/finalizers", grants::OWN_FINALIZERS),
+    ];
+    rules.extend(grants::REPLICAS.iter().chain(operator.grants).map(rule));
+    rules
+}
+
+fn rule(grant: &Grant) -> Value {
+    json!({ "apiGroups": [grant.group], "resources": grant.resources, "verbs": grant.verbs })
+}
+
+fn role(kind: &str, metadata: &Value, rules: &[Value]) -> Value {
+    json!({ "apiVersion": RBAC, "kind": kind, "metadata": metadata, "rules": rules })
+}
+
+fn binding(kind: &str, metadata: &Value, role: &str, subjects: &Value) -> Value {
+    json!({
+        "apiVersion": RBAC,
+        "kind": kind,
+        "metadata": metadata,
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": kind.trim_end_matches("Binding"),
+            "name": role,
+        },
+        "subjects": subjects,
+    })
+}
+
+/// The `ClusterRole`s of people: admin, edit and view. They add to Kubernetes' own roles of these names, and to those that
+/// Kubeflow's profiles collect.
+pub fn of_users(operator: &Operator) -> Vec<Value> {
+    let aggregate = |role: &str| {
+        json!({
+            format!("rbac.authorization.k8s.io/aggregate-to-{role}"): "true",
+            format!("rbac.authorization.kubeflow.org/aggregate-to-kubeflow-{role}"): "true",
+        })
+    };
+    let jobs = |verbs: &[&str]| {
+        vec![
+            json!({ "apiGroups": [operator.group], "resources": [operator.plural], "verbs": verbs }),
+            json!({
+                "apiGroups": [operator.group],
+                "resources": [format!("{}/status", operator.plural)],
+                "verbs": ["get"],
+            }),
+        ]
+    };
+    let read = ["get", "list", "watch"];
+    let write = [
+        "create", "delete", "get", "list", "patch", "update", "watch",
+    ];
+    let write_all = [
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    ];
+    let scale = json!({
+        "apiGroups": [operator.group],
+        "resources": [format!("{}/scale", operator.plural)],
+        "verbs": ["get", "patch", "update"],
+    });
+    [
+        ("admin", &write_all[..]),
+        ("edit", &write[..]),
+        ("view", &read[..]),
+    ]
+    .into_iter()
+    .map(|(name, verbs)| {
+        let mut all = aggregate(name);
+        if let (Some(all), Some(own)) = (all.as_object_mut(), labels(operator).as_object()) {
+            all.extend(own.clone());
+        }
+        if name == "edit" {
+            // Published beside the above, for the role of training administrators.
+            all["rbac.authorization.kubeflow.org/aggregate-to-kubeflow-training-admin"] =
+                "true".into();
+        }
+        let metadata =
+            json!({ "name": format!("trainyard-{}-{name}", operator.plural), "labels": all });
+        let mut rules = jobs(verbs);
+        if name != "view" && scalable(operator) {
+            rules.push(scale.clone());
+        }
+        role("ClusterRole", &metadata, &rules)
+    })
+    .collect()
+}
+
+fn scalable(operator: &Operator) -> bool {
+    operator
+        .crd
+        .pointer("/spec/versions/0/subresources/scale")
+        .is_some()
+}

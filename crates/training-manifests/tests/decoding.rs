@@ -1,0 +1,149 @@
+//! The schema never accepts what our types can't read: instances are made from the schema and read.
+
+// Clippy takes only functions marked as tests for tests, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use proptest::sample::select;
+use pytorch_operator::{PyTorchJob, api};
+use serde_json::{Map, Value, json};
+
+/// Instances that the API server would accept, as far as types, formats, bounds, enums and required fields go.
+fn instances(schema: &Value) -> BoxedStrategy<Value> {
+    if let Some(values) = schema["enum"].as_array() {
+        return select(values.clone()).boxed();
+    }
+    if schema["x-kubernetes-int-or-string"] == true {
+        let quantities = ["1", "-1Gi", "1.5", ".5", "1e999", "100m", "+3E2"].map(Value::from);
+        return prop_oneof![integers(schema), select(quantities.to_vec())].boxed();
+    }
+    match schema["type"]
+        .as_str()
+        .expect("every other schema has a type")
+    {
+        "object" => objects(schema),
+        "array" => {
+            let min = schema["minItems"]
+                .as_u64()
+                .map_or(0, |min| usize::try_from(min).unwrap());
+            vec(instances(&schema["items"]), min..min + 2)
+                .prop_map(Value::from)
+                .boxed()
+        }
+        "string" => strings(schema),
+        "integer" => integers(schema),
+        "number" => any::<i32>().prop_map(|n| json!(f64::from(n) / 8.0)).boxed(),
+        "boolean" => any::<bool>().prop_map(Value::from).boxed(),
+        other => panic!("a type that no schema has: {other}"),
+    }
+}
+
+fn integers(schema: &Value) -> BoxedStrategy<Value> {
+    // Whole numbers in the schema are floats in Kubernetes' types.
+    #[allow(clippy::cast_possible_truncation)]
+    let bound =
+        |key: &str, otherwise: i64| schema[key].as_f64().map_or(otherwise, |bound| bound as i64);
+    let (min, max) = (bound("minimum", i64::MIN), bound("maximum", i64::MAX));
+    prop_oneof![Just(min), Just(max), min..=max]
+        .prop_map(Value::from)
+        .boxed()
+}
+
+fn strings(schema: &Value) -> BoxedStrategy<Value> {
+    if schema["format"] == "date-time" {
+        let times = [
+            "2026-01-02T03:04:05Z",
+            "0000-01-01T00:00:00z",
+            "9899-12-31t23:59:59.999999999+23:59",
+            "2024-02-29T00:00:00.1-00:00",
+        ];
+        let pattern = schema["pattern"].as_str().expect("times have a pattern");
+        assert!(pattern.contains("9[0-8]"), "the samples know the pattern");
+        return select(times.map(Value::from).to_vec()).boxed();
+    }
+    if schema["minLength"] == 1 {
+        return "[a-z]{1,8}".prop_map(Value::from).boxed();
+    }
+    if schema.get("maxLength").is_some() {
+        return select(["", "a", "7"].map(Value::from).to_vec()).boxed();
+    }
+    "[ -~\u{e9}\u{4e2d}\n]{0,6}".prop_map(Value::from).boxed()
+}
+
+fn objects(schema: &Value) -> BoxedStrategy<Value> {
+    if let Some(values) = schema.get("additionalProperties") {
+        return btree_map("[A-Za-z]{1,6}", instances(values), 0..3)
+            .prop_map(|map| Value::Object(map.into_iter().collect()))
+            .boxed();
+    }
+    let required = schema["required"].as_array().cloned().unwrap_or_default();
+    let properties: BTreeMap<String, BoxedStrategy<Option<Value>>> = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, property)| {
+            let values = instances(property);
+            let values = if required.iter().any(|field| field == name) {
+                values.prop_map(Some).boxed()
+            } else {
+                // Few of many: a pod template has more than a thousand fields.
+                proptest::option::weighted(0.3, values).boxed()
+            };
+            (name.clone(), values)
+        })
+        .collect();
+    let (names, values): (Vec<_>, Vec<_>) = properties.into_iter().unzip();
+    values
+        .prop_map(move |values| {
+            let fields = names.iter().cloned().zip(values);
+            Value::Object(
+                fields
+                    .filter_map(|(name, value)| Some((name, value?)))
+                    .collect::<Map<_, _>>(),
+            )
+        })
+        .boxed()
+}
+
+#[test]
+fn what_the_schema_accepts_can_be_read() {
+    let crd = serde_json::to_value(api::crd().unwrap()).unwrap();
+    let schema = crd
+        .pointer("/spec/versions/0/schema/openAPIV3Schema")
+        .unwrap();
+    let config = ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(mut object in instances(schema))| {
+        object["metadata"] = json!({ "name": "job" });
+        let text = serde_json::to_string(&object).unwrap();
+        let read = serde_json::from_str::<PyTorchJob>(&text);
+        prop_assert!(read.is_ok(), "{}: {text}", read.unwrap_err());
+    });
+}
+
+#[test]
+fn what_we_write_is_what_we_read() {
+    let crd = serde_json::to_value(api::crd().unwrap()).unwrap();
+    let status = crd
+        .pointer("/spec/versions/0/schema/openAPIV3Schema/properties/status")
+        .unwrap();
+    let config = ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    proptest!(config, |(object in instances(status))| {
+        // Once written, times have whole seconds and empty maps are gone; from then on nothing changes.
+        let read: training_api::JobStatus = serde_json::from_value(object).unwrap();
+        let written = serde_json::to_value(&read).unwrap();
+        let again: training_api::JobStatus = serde_json::from_value(written.clone()).unwrap();
+        prop_assert_eq!(serde_json::to_value(&again).unwrap(), written);
+    });
+}
