@@ -22,6 +22,8 @@ struct State {
     troubles: VecDeque<Trouble>,
     /// While set, nothing is answered.
     silent: bool,
+    /// How long an answer to a write is under way.
+    slow: Duration,
 }
 
 enum Trouble {
@@ -107,12 +109,18 @@ impl LeaseStore for Server {
 
     async fn create(&self, lease: &Lease) -> Result<Lease, Fault> {
         self.answer().await;
-        self.write(lease, true)
+        let answer = self.write(lease, true);
+        let slow = self.0.borrow().slow;
+        sleep(slow).await;
+        answer
     }
 
     async fn replace(&self, lease: &Lease) -> Result<Lease, Fault> {
         self.answer().await;
-        self.write(lease, false)
+        let answer = self.write(lease, false);
+        let slow = self.0.borrow().slow;
+        sleep(slow).await;
+        answer
     }
 }
 
@@ -231,6 +239,24 @@ async fn f_52_a_process_that_slept_through_its_lease_may_not_write_when_it_wakes
         tokio::time::advance(SECOND * 11).await;
         assert!(!first.leadership.holds());
         assert!(!term.holds());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_52_the_deadline_counts_from_before_the_request_was_sent() {
+    local(async {
+        let server = Server::default();
+        server.0.borrow_mut().slow = SECOND * 4;
+        let sent = Instant::now();
+        let first = start(&server, "a");
+        let term = first.leadership.acquired().await;
+        assert_eq!(sent.elapsed(), SECOND * 4);
+        server.0.borrow_mut().silent = true;
+        while term.holds() {
+            sleep(SECOND / 10).await;
+        }
+        assert!(sent.elapsed() <= SECOND * 10, "{:?}", sent.elapsed());
     })
     .await;
 }
