@@ -3,6 +3,8 @@
 // Whatever fails here fails a test; there is nothing else for a caller to do about it.
 #![allow(clippy::missing_errors_doc)]
 
+pub mod killer;
+pub mod lives;
 pub mod look;
 pub mod loose;
 

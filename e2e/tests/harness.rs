@@ -325,12 +325,22 @@ async fn the_shipped_manifests_install_and_give_the_operator_its_rights() -> Res
     let namespace = Namespace::create(control, "shipped").await?;
     let client = control.client(ADMIN).await?;
     let jobs = Jobs::pytorch(client, &namespace.name);
-    let job = jobs.create(&pytorch_job("j").master().workers(2).build()).await?;
+    let job = jobs
+        .create(&pytorch_job("j").master().workers(2).build())
+        .await?;
     let operator = control.client(PYTORCH_OPERATOR).await?;
     create(&operator, &namespace.name, &child(&job, "Pod", "worker", 0)).await?;
-    create(&operator, &namespace.name, &child(&job, "Service", "worker", 0)).await?;
+    create(
+        &operator,
+        &namespace.name,
+        &child(&job, "Service", "worker", 0),
+    )
+    .await?;
     // It may not write what is not its own.
     let as_operator = Jobs::pytorch(operator, &namespace.name);
-    as_operator.merge("j", &json!({ "spec": { "nprocPerNode": "2" } })).await.unwrap_err();
+    as_operator
+        .merge("j", &json!({ "spec": { "nprocPerNode": "2" } }))
+        .await
+        .unwrap_err();
     Ok(())
 }

@@ -1,0 +1,185 @@
+//! Kills an operator at chosen moments: right after a write has been applied and before it learns
+//! of that, or right after something happened to its pods.
+
+use std::collections::{BTreeSet, HashMap};
+
+use anyhow::Result;
+use fastrand::Rng;
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::proxy::{Applied, Call, Proxy};
+
+/// Pods and services of a job of one master and two workers.
+const CREATES: usize = 6;
+/// The writes that every job has before its last one: its creates, and that it was created and
+/// runs.
+const EARLY_WRITES: usize = CREATES + 2;
+/// How many of its early writes each job is killed after, beside one among its creates.
+const MORE_KILLS: usize = 3;
+/// How many of the happenings to pods are followed by a kill.
+const AFTER_HAPPENINGS: f64 = 0.25;
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kills {
+    /// Kills right after an applied write of an unfinished job.
+    pub after_writes: usize,
+    /// Those of them after the job's first create and before its last.
+    pub between_creates: usize,
+    /// Kills right after something happened to the pods of an unfinished job.
+    pub after_happenings: usize,
+}
+
+impl Kills {
+    /// All of them.
+    pub fn total(&self) -> usize {
+        self.after_writes + self.after_happenings
+    }
+}
+
+/// Decides when, does it, and starts the operator again.
+pub struct Killer<'a> {
+    proxy: &'a Proxy,
+    operator: &'a mut OperatorProcess,
+    applied: UnboundedReceiver<Applied>,
+    happenings: UnboundedReceiver<String>,
+    random: Rng,
+    jobs: HashMap<String, Progress>,
+    kills: &'a mut Kills,
+}
+
+/// What a write's author deserves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    LetLive,
+    BetweenCreates,
+    Otherwise,
+}
+
+struct Progress {
+    writes: usize,
+    creates: usize,
+    ended: bool,
+    /// The numbers of the writes that are followed by a kill.
+    after: BTreeSet<usize>,
+}
+
+impl<'a> Killer<'a> {
+    /// One for this operator behind this proxy, with decisions that follow from the seed.
+    pub fn new(
+        proxy: &'a Proxy,
+        operator: &'a mut OperatorProcess,
+        happenings: UnboundedReceiver<String>,
+        seed: u64,
+        kills: &'a mut Kills,
+    ) -> Self {
+        let applied = proxy.announce_in_turn("killer", Call::is_job_write);
+        let random = Rng::with_seed(seed);
+        Self {
+            proxy,
+            operator,
+            applied,
+            happenings,
+            random,
+            jobs: HashMap::new(),
+            kills,
+        }
+    }
+
+    /// Goes on for ever; returns only when something is wrong.
+    pub async fn run(mut self) -> Result<()> {
+        loop {
+            tokio::select! {
+                Some(write) = self.applied.recv() => {
+                    match self.counted(&write) {
+                        Moment::LetLive => write.release(),
+                        moment => {
+                            self.kills.after_writes += 1;
+                            self.kills.between_creates += usize::from(moment == Moment::BetweenCreates);
+                            self.kill(Some(write)).await?;
+                        }
+                    }
+                }
+                Some(job) = self.happenings.recv() => {
+                    let unfinished = self.jobs.get(&job).is_some_and(|job| !job.ended);
+                    if unfinished && self.random.f64() < AFTER_HAPPENINGS {
+                        self.kills.after_happenings += 1;
+                        self.kill(None).await?;
+                    }
+                }
+                else => return Ok(()),
+            }
+        }
+    }
+
+    /// Counts a write, and says whether its author is to be killed now.
+    fn counted(&mut self, write: &Applied) -> Moment {
+        if write.code >= 300 {
+            return Moment::LetLive;
+        }
+        let random = &mut self.random;
+        let job = self
+            .jobs
+            .entry(job_of(&write.call).to_owned())
+            .or_insert_with(|| Progress::planned(random));
+        job.writes += 1;
+        if write.call.verb == "create" {
+            job.creates += 1;
+        }
+        job.ended |= ends(&write.call);
+        if job.ended || !job.after.contains(&job.writes) {
+            Moment::LetLive
+        } else if write.call.verb == "create" && job.creates < CREATES {
+            Moment::BetweenCreates
+        } else {
+            Moment::Otherwise
+        }
+    }
+
+    async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
+        self.operator.kill9()?;
+        // What the dead process still had on its connections must not reach the API server: those
+        // are ended before the next write gets its turn.
+        self.proxy.refuse();
+        self.proxy.accept().await?;
+        drop(write);
+        // Applied too, while its author was killed for another reason.
+        while let Ok(write) = self.applied.try_recv() {
+            self.counted(&write);
+        }
+        self.operator.restart().await
+    }
+}
+
+impl Progress {
+    fn planned(random: &mut Rng) -> Self {
+        // The creates of a job are among its first writes, so that a number below theirs most
+        // likely lies among them. The test asserts how many did.
+        let mut after = BTreeSet::from([random.usize(1..CREATES)]);
+        while after.len() < 1 + MORE_KILLS {
+            after.insert(random.usize(1..=EARLY_WRITES));
+        }
+        Self {
+            writes: 0,
+            creates: 0,
+            ended: false,
+            after,
+        }
+    }
+}
+
+/// The job that an object belongs to. The tests' jobs have names without a dash.
+fn job_of(call: &Call) -> &str {
+    call.name.split('-').next().unwrap_or_default()
+}
+
+/// Whether a write stores the end of a job.
+fn ends(call: &Call) -> bool {
+    let conditions = call.body["status"]["conditions"].as_array();
+    let list = conditions.map_or(&[][..], Vec::as_slice);
+    list.iter().any(|condition: &Value| {
+        let terminal = condition["type"] == "Succeeded" || condition["type"] == "Failed";
+        terminal && condition["status"] == "True"
+    })
+}
