@@ -106,6 +106,8 @@ pub fn policy(operator: &Operator) -> [Value; 2] {
                     "apiVersions": [operator.version],
                     "operations": ["CREATE", "UPDATE"],
                     "resources": [operator.plural],
+                    // The default, spelled out: a list is compared whole, and a second apply should change nothing.
+                    "scope": "*",
                 }] },
                 "validations": validations,
             },

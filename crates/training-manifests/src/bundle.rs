@@ -9,6 +9,12 @@ use crate::install::{self, OWN_IMAGE_ARGUMENT, Scope};
 use crate::operator::{Argument, Operator};
 use crate::{admission, rights, yaml};
 
+/// How to use the kustomization for one namespace.
+const NAMESPACED: &str = "\
+# An operator for the jobs of its own namespace. Put yours below, or in an overlay. The CRD belongs to the whole cluster and
+# is not part of this: apply ../crd.yaml once.
+";
+
 type Files = BTreeMap<PathBuf, String>;
 
 /// The manifests of every operator, and of all together.
@@ -113,10 +119,11 @@ fn add(
     if !replacements.is_empty() {
         kustomization["replacements"] = replacements.into();
     }
-    files.insert(
-        directory.join("kustomization.yaml"),
-        yaml::documents(&[kustomization])?,
-    );
+    let mut text = yaml::documents(&[kustomization])?;
+    if namespace.is_some() {
+        text.insert_str(yaml::HEADER.len(), NAMESPACED);
+    }
+    files.insert(directory.join("kustomization.yaml"), text);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use training_api::labels;
+use training_core::grants::{self, Grant};
 use training_core::notes::CATALOGUE;
 
 use crate::operator::Operator;
@@ -22,6 +23,7 @@ pub fn files(operators: &[Operator]) -> BTreeMap<PathBuf, String> {
     }
     files.insert(directory.join("labels.md"), labels_page(operators));
     files.insert(directory.join("events.md"), events());
+    files.insert(directory.join("rights.md"), rights(operators));
     files
 }
 
@@ -253,5 +255,67 @@ fn events() -> String {
             entry.hint
         );
     }
+    page
+}
+
+fn rights(operators: &[Operator]) -> String {
+    let mut page = format!(
+        "{HEADER}# Rights\n\nWhat each operator may do, and why. In a cluster-wide install the rights on jobs, pods and services hold in \
+         every namespace, in a namespaced install only in the operator's own.\n"
+    );
+    for operator in operators {
+        let _ = write!(
+            page,
+            "\n## {}\n\n| Resource | Verbs | Where | Why |\n| --- | --- | --- | --- |\n",
+            operator.name
+        );
+        let mut row = |group: &str, resource: &str, verbs: &[&str], place: &str, why: &str| {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let dot = if group.is_empty() { "" } else { "." };
+            let slash = if subresource.is_empty() { "" } else { "/" };
+            let _ = writeln!(
+                page,
+                "| `{resource}{dot}{group}{slash}{subresource}` | {} | {place} | {why} |",
+                verbs.join(", ")
+            );
+        };
+        let (group, plural) = (&operator.group, &operator.plural);
+        let jobs = "jobs' namespaces";
+        row(
+            group,
+            plural,
+            grants::OWN_KIND,
+            jobs,
+            "It sees jobs, and deletes those whose time to live is over.",
+        );
+        row(
+            group,
+            &format!("{plural}/status"),
+            grants::OWN_STATUS,
+            jobs,
+            "It reports, and remembers, in the status only.",
+        );
+        row(
+            group,
+            &format!("{plural}/finalizers"),
+            grants::OWN_FINALIZERS,
+            jobs,
+            "Owner references that block deletion need it where that admission check is on.",
+        );
+        let mut all = |grants: &[Grant], place: &str| {
+            for grant in grants {
+                for resource in grant.resources {
+                    row(grant.group, resource, grant.verbs, place, grant.why);
+                }
+            }
+        };
+        all(grants::REPLICAS, jobs);
+        all(operator.grants, jobs);
+        all(grants::OWN_NAMESPACE, "its own namespace");
+    }
+    page.push_str(
+        "\nWhoever holds an operator's token can do this much and no more. Pods are the greatest part of it: a pod can use every \
+         ServiceAccount, Secret and volume of its namespace. Where that is too much, install the operator per namespace.\n",
+    );
     page
 }
