@@ -5,7 +5,7 @@
 //! - [`rights`]: grants as roles, for the operator and for users
 //! - [`admission`]: warnings at admission
 //! - [`bundle`]: which object goes into which file, and the kustomizations
-//! - [`reference`]: the documents in `docs/reference`
+//! - [`mod@reference`]: the documents in `docs/reference`
 //! - [`yaml`]: the way YAML is written
 
 pub mod admission;
