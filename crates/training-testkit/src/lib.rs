@@ -8,11 +8,12 @@
 //!   auditor         watches everything and checks the invariants at every event
 //!   audit           what the API server itself wrote down, per user
 //!   snapshot        the end state of a job, without what differs from run to run
+//!   world           a cluster as a data structure, which holds plans to the laws
 //!   job, builders   manifests as JSON, and waiting for what becomes of them
 //! ```
 //!
 //! Nothing here depends on a crate of an operator: a test that shared the operator's own types
-//! would share its mistakes.
+//! would share its mistakes. The world alone runs plans, and so knows the core.
 
 // Whatever fails here fails a test; there is nothing else for a caller to do about it.
 #![allow(clippy::missing_errors_doc)]
@@ -29,6 +30,7 @@ pub mod operator;
 pub mod proxy;
 pub mod snapshot;
 pub mod wait;
+pub mod world;
 
 /// The label that names the operator of a pod or service.
 pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";

@@ -9,6 +9,7 @@
 //!
 //! It is generic over the framework, so that every kind is held to the same laws.
 
+mod execute;
 mod law;
 mod moves;
 mod view;
@@ -17,13 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::Resource;
 use serde_json::Value;
 use training_core::{
     Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, ServiceView, Stall,
-    StatusWrite, Step, TrainingJob, Transition, Uid, Urgency,
+    TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
+
+use execute::{Calls, Interruption};
 use view::View;
 
 /// The status of a framework's job.
@@ -70,14 +74,6 @@ pub struct World<F: Framework> {
     pub writes: Vec<String>,
 }
 
-/// A call that did not have its answer.
-enum Interruption {
-    Crash,
-    Lost,
-    Conflict,
-    Refused,
-}
-
 impl<F: Framework> World<F> {
     /// A world in which the operator has seen the job and nothing has happened.
     pub fn new(framework: F, mut job: F::Job) -> Self {
@@ -110,7 +106,10 @@ impl<F: Framework> World<F> {
 
     /// The stored status.
     pub fn status(&self) -> StatusOf<F> {
-        self.job.as_ref().and_then(|j| j.status().cloned()).unwrap_or_default()
+        self.job
+            .as_ref()
+            .and_then(|j| j.status().cloned())
+            .unwrap_or_default()
     }
 
     /// What the stored status remembers.
@@ -120,7 +119,9 @@ impl<F: Framework> World<F> {
 
     /// The stored pods by name.
     pub fn pods(&self) -> impl Iterator<Item = (&str, &PodView)> {
-        self.pods.iter().map(|(name, (view, _))| (name.as_str(), view))
+        self.pods
+            .iter()
+            .map(|(name, (view, _))| (name.as_str(), view))
     }
 
     /// The names of the stored services.
@@ -196,49 +197,18 @@ impl<F: Framework> World<F> {
         self.stall = None;
         self.view = View {
             job: self.job.clone(),
-            pods: self.pods.iter().map(|(n, (v, _))| (n.clone(), v.clone())).collect(),
-            services: self.services.iter().map(|(n, (v, _))| (n.clone(), v.clone())).collect(),
+            pods: self
+                .pods
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), v.clone()))
+                .collect(),
+            services: self
+                .services
+                .iter()
+                .map(|(n, (v, _))| (n.clone(), v.clone()))
+                .collect(),
             ..View::default()
         };
-    }
-
-    fn execute(
-        &mut self,
-        plan: Plan<StatusOf<F>>,
-        seen: &Observed,
-        calls: &mut Calls,
-        status_before: bool,
-    ) -> Result<(), Interruption> {
-        let Plan { status, steps, notes, transitions, .. } = plan;
-        let stored_later = match status {
-            Some(write) if write.urgency == Urgency::First || status_before => {
-                self.write_status(&write, calls)?;
-                None
-            }
-            other => other,
-        };
-        let tell = stored_later.is_none();
-        if tell {
-            self.notes.extend(notes.iter().cloned());
-            self.transitions.extend(transitions.iter().copied());
-        }
-        let mut refused = false;
-        let (creates, deletes): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(Step::is_create);
-        for step in deletes {
-            self.delete(step, seen, calls)?;
-        }
-        for step in creates {
-            refused = refused || self.refusing;
-            if !refused {
-                self.create(step, calls)?;
-            }
-        }
-        if let Some(write) = stored_later {
-            self.write_status(&write, calls)?;
-            self.notes.extend(notes);
-            self.transitions.extend(transitions);
-        }
-        if refused { Err(Interruption::Refused) } else { Ok(()) }
     }
 
     fn next_version(&mut self) -> u64 {
@@ -253,96 +223,13 @@ impl<F: Framework> World<F> {
         self.view.news_of_job(Some(job));
     }
 
-    fn write_status(
-        &mut self,
-        write: &StatusWrite<StatusOf<F>>,
-        calls: &mut Calls,
-    ) -> Result<(), Interruption> {
-        let answer = calls.next()?;
-        let known = self.view.job.as_ref().map(|j| j.meta().resource_version.clone());
-        let Some(mut job) = self.job.clone().filter(|j| Some(&j.meta().resource_version) == known.as_ref())
-        else {
-            return Err(Interruption::Conflict);
-        };
-        let before = job.status().cloned().unwrap_or_default();
-        self.law_of_status(&before, write);
-        job.set_status(write.next.clone());
-        self.writes.push("status".to_owned());
-        self.store_job(job);
-        answer.map(|()| self.view.job.clone_from(&self.job))
-    }
-
-    fn delete(&mut self, step: Step, seen: &Observed, calls: &mut Calls) -> Result<(), Interruption> {
-        let answer = calls.next()?;
-        match step {
-            Step::DeletePod { name, uid } => {
-                if self.pods.get(&name).is_some_and(|(pod, _)| pod.uid == uid) {
-                    self.law_of_deletion(&name, uid, seen);
-                    self.writes.push(format!("delete pod {name}"));
-                    self.ask_to_go(&name);
-                    return answer.map(|()| self.view.learn_pod(&name));
-                }
-            }
-            Step::DeleteService { name, uid } => {
-                if self.services.get(&name).is_some_and(|(s, _)| s.uid == uid) {
-                    self.writes.push(format!("delete service {name}"));
-                    self.drop_service(&name);
-                    return answer.map(|()| self.view.learn_service(&name));
-                }
-            }
-            Step::DeleteJob => {
-                self.law_of_ttl();
-                self.writes.push("delete job".to_owned());
-                self.job = None;
-                self.view.news_of_job(None);
-                let names: Vec<String> = self.pods.keys().cloned().collect();
-                names.iter().for_each(|n| self.vanish(n));
-                let names: Vec<String> = self.services.keys().cloned().collect();
-                names.iter().for_each(|n| self.drop_service(n));
-                return answer.map(|()| self.view.deliver_job());
-            }
-            Step::CreatePod(_) | Step::CreateService(_) => {}
-        }
-        answer
-    }
-
-    fn create(&mut self, step: Step, calls: &mut Calls) -> Result<(), Interruption> {
-        let answer = calls.next()?;
-        match step {
-            Step::CreatePod(pod) => {
-                let name = pod.metadata.name.clone().unwrap_or_default();
-                // A name that is taken is a conflict and changes nothing.
-                if !self.pods.contains_key(&name) && self.job.is_some() {
-                    let version = self.next_version();
-                    let view = view::of_new_pod(&pod, version);
-                    self.law_of_new_pod(&name, &pod, &view);
-                    self.writes.push(format!("create pod {name}"));
-                    self.view.news_of_pod(&name, Ok(view.clone()));
-                    self.pods.insert(name.clone(), (view, *pod));
-                    return answer.map(|()| self.view.learn_pod(&name));
-                }
-            }
-            Step::CreateService(service) => {
-                let name = service.metadata.name.clone().unwrap_or_default();
-                if !self.services.contains_key(&name) && self.job.is_some() {
-                    let version = self.next_version();
-                    let view = view::of_new_service(&service, version);
-                    self.law_of_new_object(&name, &service.metadata);
-                    self.writes.push(format!("create service {name}"));
-                    self.view.news_of_service(&name, Ok(view.clone()));
-                    self.services.insert(name.clone(), (view, *service));
-                    return answer.map(|()| self.view.learn_service(&name));
-                }
-            }
-            Step::DeletePod { .. } | Step::DeleteService { .. } | Step::DeleteJob => {}
-        }
-        answer
-    }
-
     /// A pod gets its deletion timestamp; one that has ended is gone at once.
     fn ask_to_go(&mut self, name: &str) {
         let ended = self.pod(name).is_some_and(|p| {
-            matches!(p.phase, PodPhase::Succeeded | PodPhase::Failed | PodPhase::Pending)
+            matches!(
+                p.phase,
+                PodPhase::Succeeded | PodPhase::Failed | PodPhase::Pending
+            )
         });
         if ended && !self.sticky {
             self.vanish(name);
@@ -378,7 +265,9 @@ impl<F: Framework> World<F> {
     /// Changes the stored job as a user does. A change that can't be decoded is refused.
     pub fn edit(&mut self, change: impl FnOnce(&mut Value)) {
         let Some(job) = &self.job else { return };
-        let Ok(mut value) = serde_json::to_value(job) else { return };
+        let Ok(mut value) = serde_json::to_value(job) else {
+            return;
+        };
         change(&mut value);
         if let Ok(job) = serde_json::from_value(value) {
             self.store_job(job);
@@ -388,24 +277,5 @@ impl<F: Framework> World<F> {
     /// Lets time pass.
     pub fn tick(&mut self, seconds: i64) {
         self.now += SignedDuration::from_secs(seconds);
-    }
-}
-
-/// The calls of one pass.
-struct Calls {
-    fate: Fate,
-    made: u32,
-}
-
-impl Calls {
-    /// Allows the next call, or not; the inner result says whether its answer arrives.
-    fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
-        let at = self.made;
-        self.made += 1;
-        match self.fate {
-            Fate::CrashAfter(n) if at >= n => Err(Interruption::Crash),
-            Fate::LostAfter(n) if at >= n => Ok(Err(Interruption::Lost)),
-            Fate::Whole | Fate::CrashAfter(_) | Fate::LostAfter(_) => Ok(Ok(())),
-        }
     }
 }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use training_core::{Attempt, PodPhase, PodView, ServiceView, TrainingJob, Uid};
 
+/// The annotation that names a pod's attempt.
+const ATTEMPT: &str = "trainyard.dev/attempt";
+
 use crate::{REPLICA_INDEX, REPLICA_TYPE};
 
 /// News of one object: how it is now, or the uid of what is gone.
@@ -17,9 +20,9 @@ pub(super) struct View<J> {
     pub(super) job: Option<J>,
     pub(super) pods: BTreeMap<String, PodView>,
     pub(super) services: BTreeMap<String, ServiceView>,
-    job_news: VecDeque<Option<J>>,
-    pod_news: VecDeque<News<PodView>>,
-    service_news: VecDeque<News<ServiceView>>,
+    pub(super) job_news: VecDeque<Option<J>>,
+    pub(super) pod_news: VecDeque<News<PodView>>,
+    pub(super) service_news: VecDeque<News<ServiceView>>,
 }
 
 impl<J> Default for View<J> {
@@ -42,7 +45,10 @@ fn version<J: TrainingJob>(job: &J) -> u64 {
 
 impl<J: TrainingJob> View<J> {
     pub(super) fn new(job: &J) -> Self {
-        Self { job: Some(job.clone()), ..Self::default() }
+        Self {
+            job: Some(job.clone()),
+            ..Self::default()
+        }
     }
 
     pub(super) fn news_of_job(&mut self, job: Option<J>) {
@@ -67,7 +73,11 @@ impl<J: TrainingJob> View<J> {
         for _ in 0..most {
             match self.job_news.pop_front() {
                 Some(Some(news)) => {
-                    if self.job.as_ref().is_some_and(|j| version(j) < version(&news)) {
+                    if self
+                        .job
+                        .as_ref()
+                        .is_some_and(|j| version(j) < version(&news))
+                    {
                         self.job = Some(news);
                     }
                 }
@@ -80,7 +90,9 @@ impl<J: TrainingJob> View<J> {
     /// Takes in the oldest news of pods.
     pub(super) fn deliver_pods(&mut self, most: usize) {
         for _ in 0..most {
-            let Some((name, news)) = self.pod_news.pop_front() else { return };
+            let Some((name, news)) = self.pod_news.pop_front() else {
+                return;
+            };
             self.take_pod(name, news);
         }
     }
@@ -101,7 +113,9 @@ impl<J: TrainingJob> View<J> {
     /// Takes in the oldest news of services.
     pub(super) fn deliver_services(&mut self, most: usize) {
         for _ in 0..most {
-            let Some((name, news)) = self.service_news.pop_front() else { return };
+            let Some((name, news)) = self.service_news.pop_front() else {
+                return;
+            };
             self.take_service(name, news);
         }
     }
@@ -164,13 +178,20 @@ impl<J: TrainingJob> View<J> {
 
 fn place(labels: Option<&BTreeMap<String, String>>) -> (Arc<str>, u32) {
     let label = |key: &str| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
-    (label(REPLICA_TYPE).into(), label(REPLICA_INDEX).parse().unwrap_or(u32::MAX))
+    (
+        label(REPLICA_TYPE).into(),
+        label(REPLICA_INDEX).parse().unwrap_or(u32::MAX),
+    )
 }
 
 /// How a pod looks right after its creation.
 pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
     let (role, index) = place(pod.metadata.labels.as_ref());
-    let attempt = pod.metadata.annotations.as_ref().and_then(|a| a.get(training_api::labels::ATTEMPT));
+    let attempt = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|a| a.get(ATTEMPT));
     PodView {
         uid: Uid(u128::from(version)),
         version,
@@ -190,5 +211,11 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
 /// How a service looks right after its creation.
 pub(super) fn of_new_service(service: &Service, version: u64) -> ServiceView {
     let (role, index) = place(service.metadata.labels.as_ref());
-    ServiceView { uid: Uid(u128::from(version)), version, role, index, leaving: false }
+    ServiceView {
+        uid: Uid(u128::from(version)),
+        version,
+        role,
+        index,
+        leaving: false,
+    }
 }

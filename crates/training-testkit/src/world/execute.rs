@@ -1,0 +1,187 @@
+//! Plans become calls, in the order of the real executor: what was decided is stored first, deletes go before creates.
+
+use kube::Resource;
+use training_core::{Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Urgency};
+
+use super::{Fate, StatusOf, World, view};
+
+/// A call that did not have its answer.
+pub(super) enum Interruption {
+    Crash,
+    Lost,
+    Conflict,
+    Refused,
+}
+
+impl<F: Framework> World<F> {
+    pub(super) fn execute(
+        &mut self,
+        plan: Plan<StatusOf<F>>,
+        seen: &Observed,
+        calls: &mut Calls,
+        status_before: bool,
+    ) -> Result<(), Interruption> {
+        let Plan {
+            status,
+            steps,
+            notes,
+            transitions,
+            ..
+        } = plan;
+        let stored_later = match status {
+            Some(write) if write.urgency == Urgency::First || status_before => {
+                self.write_status(&write, calls)?;
+                None
+            }
+            other => other,
+        };
+        let tell = stored_later.is_none();
+        if tell {
+            self.notes.extend(notes.iter().cloned());
+            self.transitions.extend(transitions.iter().copied());
+        }
+        let mut refused = false;
+        let (creates, deletes): (Vec<Step>, Vec<Step>) =
+            steps.into_iter().partition(Step::is_create);
+        for step in deletes {
+            self.delete(step, seen, calls)?;
+        }
+        for step in creates {
+            refused = refused || self.refusing;
+            if !refused {
+                self.create(step, calls)?;
+            }
+        }
+        if let Some(write) = stored_later {
+            self.write_status(&write, calls)?;
+            self.notes.extend(notes);
+            self.transitions.extend(transitions);
+        }
+        if refused {
+            Err(Interruption::Refused)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn write_status(
+        &mut self,
+        write: &StatusWrite<StatusOf<F>>,
+        calls: &mut Calls,
+    ) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        let known = self
+            .view
+            .job
+            .as_ref()
+            .map(|j| j.meta().resource_version.clone());
+        let Some(mut job) = self
+            .job
+            .clone()
+            .filter(|j| Some(&j.meta().resource_version) == known.as_ref())
+        else {
+            return Err(Interruption::Conflict);
+        };
+        let before = job.status().cloned().unwrap_or_default();
+        self.law_of_status(&before, write);
+        job.set_status(write.next.clone());
+        self.writes.push("status".to_owned());
+        self.store_job(job);
+        answer.map(|()| self.view.job.clone_from(&self.job))
+    }
+
+    fn delete(
+        &mut self,
+        step: Step,
+        seen: &Observed,
+        calls: &mut Calls,
+    ) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        match step {
+            Step::DeletePod { name, uid } => {
+                if self.pods.get(&name).is_some_and(|(pod, _)| pod.uid == uid) {
+                    self.law_of_deletion(&name, uid, seen);
+                    self.writes.push(format!("delete pod {name}"));
+                    self.ask_to_go(&name);
+                    return answer.map(|()| self.view.learn_pod(&name));
+                }
+            }
+            Step::DeleteService { name, uid } => {
+                if self.services.get(&name).is_some_and(|(s, _)| s.uid == uid) {
+                    self.writes.push(format!("delete service {name}"));
+                    self.drop_service(&name);
+                    return answer.map(|()| self.view.learn_service(&name));
+                }
+            }
+            Step::DeleteJob => {
+                self.law_of_ttl();
+                self.writes.push("delete job".to_owned());
+                self.job = None;
+                self.view.news_of_job(None);
+                let names: Vec<String> = self.pods.keys().cloned().collect();
+                for name in &names {
+                    self.vanish(name);
+                }
+                let names: Vec<String> = self.services.keys().cloned().collect();
+                for name in &names {
+                    self.drop_service(name);
+                }
+                return answer.map(|()| self.view.deliver_job());
+            }
+            Step::CreatePod(_) | Step::CreateService(_) => {}
+        }
+        answer
+    }
+
+    fn create(&mut self, step: Step, calls: &mut Calls) -> Result<(), Interruption> {
+        let answer = calls.next()?;
+        match step {
+            Step::CreatePod(pod) => {
+                let name = pod.metadata.name.clone().unwrap_or_default();
+                // A name that is taken is a conflict and changes nothing.
+                if !self.pods.contains_key(&name) && self.job.is_some() {
+                    let version = self.next_version();
+                    let view = view::of_new_pod(&pod, version);
+                    self.law_of_new_pod(&name, &pod, &view);
+                    self.writes.push(format!("create pod {name}"));
+                    self.view.news_of_pod(&name, Ok(view.clone()));
+                    self.pods.insert(name.clone(), (view, *pod));
+                    return answer.map(|()| self.view.learn_pod(&name));
+                }
+            }
+            Step::CreateService(service) => {
+                let name = service.metadata.name.clone().unwrap_or_default();
+                if !self.services.contains_key(&name) && self.job.is_some() {
+                    let version = self.next_version();
+                    let view = view::of_new_service(&service, version);
+                    self.law_of_new_object(&name, &service.metadata);
+                    self.writes.push(format!("create service {name}"));
+                    self.view.news_of_service(&name, Ok(view.clone()));
+                    self.services.insert(name.clone(), (view, *service));
+                    return answer.map(|()| self.view.learn_service(&name));
+                }
+            }
+            Step::DeletePod { .. } | Step::DeleteService { .. } | Step::DeleteJob => {}
+        }
+        answer
+    }
+}
+
+/// The calls of one pass.
+pub(super) struct Calls {
+    pub(super) fate: Fate,
+    pub(super) made: u32,
+}
+
+impl Calls {
+    /// Allows the next call, or not; the inner result says whether its answer arrives.
+    fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
+        let at = self.made;
+        self.made += 1;
+        match self.fate {
+            Fate::CrashAfter(n) if at >= n => Err(Interruption::Crash),
+            Fate::LostAfter(n) if at >= n => Ok(Err(Interruption::Lost)),
+            Fate::Whole | Fate::CrashAfter(_) | Fate::LostAfter(_) => Ok(Ok(())),
+        }
+    }
+}

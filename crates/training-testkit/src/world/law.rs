@@ -1,0 +1,370 @@
+//! The laws. Each one is looked at where it could be broken.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+use training_core::{
+    Framework, JobState, Memory, Observed, Plan, PodPhase, PodView, StatusWrite, TrainingJob, Uid,
+    names,
+};
+
+use super::{StatusOf, World};
+use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
+
+/// A status has at most so many bytes, whatever the number of replicas.
+const STATUS_BYTES: usize = 32 * 1024;
+
+/// What the laws need to know of the past.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Places whose failed pod was removed to make room for another one.
+    failed: BTreeSet<String>,
+    /// Pods made in such places.
+    replaced: i64,
+    /// The highest backoff limit so far.
+    limit: i64,
+    /// There was a time without a backoff limit.
+    unlimited: bool,
+}
+
+fn holds(memory: &Memory, type_: &str) -> bool {
+    memory
+        .conditions
+        .iter()
+        .any(|c| c.type_ == type_ && c.status == "True")
+}
+
+fn ended(memory: &Memory) -> bool {
+    holds(memory, "Succeeded") || holds(memory, "Failed")
+}
+
+/// Applies a merge patch. Source: RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            if let Some(fields) = target.as_object_mut() {
+                fields.remove(key);
+            }
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
+impl<F: Framework> World<F> {
+    fn breach(&mut self, what: String) {
+        self.breaches.push(what);
+    }
+
+    fn law(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.breach(what());
+        }
+    }
+
+    /// The same input gives the same plan, and an idle operator does not ask to be woken at once.
+    pub(super) fn law_of_waking(&mut self, plan: &Plan<StatusOf<F>>) {
+        let again = self.plan();
+        self.law(*plan == again, || {
+            "two plans from one input differ".to_owned()
+        });
+        let (now, wake) = (self.now, plan.wake);
+        self.law(
+            !plan.is_idle() || !plan.again && wake.is_none_or(|at| at > now),
+            || format!("an idle plan asks for {wake:?} at {now}"),
+        );
+    }
+
+    pub(super) fn law_of_status(&mut self, before: &StatusOf<F>, write: &StatusWrite<StatusOf<F>>) {
+        let (old, new) = (before.recall(), write.next.recall());
+        let mut patched = serde_json::to_value(before).unwrap_or_default();
+        merge(&mut patched, &write.patch);
+        let next = serde_json::to_value(&write.next).unwrap_or_default();
+        self.law(patched == next, || {
+            format!("the patch {} gives {patched}, not {next}", write.patch)
+        });
+        let size = next.to_string().len();
+        self.law(size <= STATUS_BYTES, || format!("a status of {size} bytes"));
+        self.law_of_conditions(&old, &new);
+        self.law_of_times(&old, &new);
+        self.law_of_counts(&old, &new);
+        if holds(&new, "Suspended") != holds(&old, "Suspended") {
+            self.ledger.failed.clear();
+        }
+    }
+
+    fn law_of_conditions(&mut self, old: &Memory, new: &Memory) {
+        for end in ["Succeeded", "Failed"] {
+            self.law(!holds(old, end) || holds(new, end), || {
+                format!("{end} did not last")
+            });
+        }
+        let pairs = [
+            ("Succeeded", "Failed"),
+            ("Running", "Restarting"),
+            ("Running", "Suspended"),
+            ("Running", "Succeeded"),
+            ("Running", "Failed"),
+        ];
+        for (one, other) in pairs {
+            self.law(!(holds(new, one) && holds(new, other)), || {
+                format!("{one} and {other}")
+            });
+        }
+        for condition in &new.conditions {
+            let reason = condition.reason.as_deref().unwrap_or_default();
+            let message = condition.message.as_deref().unwrap_or_default();
+            self.law(
+                reason.starts_with(|c: char| c.is_ascii_uppercase())
+                    && reason.chars().all(|c| c.is_ascii_alphanumeric())
+                    && (1..=1024).contains(&message.len()),
+                || {
+                    format!(
+                        "condition {} with reason {reason:?}, message {message:?}",
+                        condition.type_
+                    )
+                },
+            );
+            let was = old.conditions.iter().find(|c| c.type_ == condition.type_);
+            let moved =
+                was.is_none_or(|w| w.last_transition_time != condition.last_transition_time);
+            let flipped = was.is_none_or(|w| w.status != condition.status);
+            // Within one second a flip can't be told from none.
+            let now = condition
+                .last_transition_time
+                .as_ref()
+                .is_some_and(|t| t.0 == self.now);
+            self.law(moved == flipped || flipped && now, || {
+                format!(
+                    "transition time of {} moved: {moved}, status flipped: {flipped}",
+                    condition.type_
+                )
+            });
+        }
+    }
+
+    fn law_of_times(&mut self, old: &Memory, new: &Memory) {
+        let activated = holds(old, "Suspended") && !holds(new, "Suspended");
+        self.law(
+            old.started.is_none() || old.started == new.started || activated,
+            || "startTime changed within an activation".to_owned(),
+        );
+        self.law(
+            old.completed.is_none() || old.completed == new.completed,
+            || "completionTime changed".to_owned(),
+        );
+        self.law(new.completed.is_some() == ended(new), || {
+            "an end without its time".to_owned()
+        });
+        self.law(
+            new.completed
+                .zip(new.started)
+                .is_none_or(|(end, start)| end >= start),
+            || "completionTime before startTime".to_owned(),
+        );
+    }
+
+    fn law_of_counts(&mut self, old: &Memory, new: &Memory) {
+        let policy = self
+            .job
+            .as_ref()
+            .map(|j| j.run_policy().clone())
+            .unwrap_or_default();
+        match policy.backoff_limit {
+            Some(limit) => self.ledger.limit = self.ledger.limit.max(i64::from(limit)),
+            None => self.ledger.unlimited = true,
+        }
+        self.law(
+            new.counted_failures == old.counted_failures
+                || policy
+                    .backoff_limit
+                    .is_none_or(|l| i64::from(new.counted_failures) <= i64::from(l)),
+            || {
+                format!(
+                    "{} failures counted, limit {:?}",
+                    new.counted_failures, policy.backoff_limit
+                )
+            },
+        );
+        self.law(
+            new.counted_failures >= old.counted_failures
+                && new.recreated >= old.recreated
+                && new.container_restarts >= old.container_restarts
+                && new.gang_attempt >= old.gang_attempt,
+            || format!("a count went down: {old:?} -> {new:?}"),
+        );
+        if new.gang_attempt == old.gang_attempt {
+            let kept = |(place, was): (&(String, u32), &training_core::memory::ReplicaMemory)| {
+                new.replicas
+                    .get(place)
+                    .is_some_and(|is| is.attempt >= was.attempt)
+            };
+            self.law(old.replicas.iter().all(kept), || {
+                "an attempt was forgotten".to_owned()
+            });
+        }
+    }
+
+    /// Every deletion of a pod has a reason that was stored before it.
+    pub(super) fn law_of_deletion(&mut self, name: &str, uid: Uid, seen: &Observed) {
+        let Some(pod) = self.pod(name).cloned() else {
+            return;
+        };
+        let memory = self.memory();
+        let surplus = self.view.job.as_ref().is_none_or(|job| {
+            let roles = self.framework.roles(job).unwrap_or_default();
+            roles
+                .by_label(&pod.role)
+                .is_none_or(|(_, r)| pod.index >= r.replicas)
+        });
+        let outdated = pod.attempt < memory.attempt(&pod.role, pod.index);
+        self.law(seen.pods.iter().any(|p| p.uid == uid), || {
+            format!("{name} was not seen")
+        });
+        self.law(
+            pod.leaving || surplus || outdated || ended(&memory) || holds(&memory, "Suspended"),
+            || format!("{name} was deleted before a reason was stored: {pod:?}"),
+        );
+        let failed = pod.phase == PodPhase::Failed && !pod.disrupted && !pod.leaving;
+        let counts = outdated && pod.attempt.gang == memory.gang_attempt;
+        if failed && counts && !surplus && !ended(&memory) {
+            self.ledger.failed.insert(name.to_owned());
+        }
+    }
+
+    pub(super) fn law_of_ttl(&mut self) {
+        let memory = self.memory();
+        let ttl = self
+            .job
+            .as_ref()
+            .and_then(|j| j.run_policy().ttl_seconds_after_finished);
+        let (now, end) = (self.now, memory.completed);
+        let over = end
+            .zip(ttl)
+            .is_some_and(|(end, ttl)| (now - end).get_seconds() > i64::from(ttl));
+        self.law(ended(&memory) && over, || {
+            format!("deleted at {now}, ended {end:?}, ttl {ttl:?}")
+        });
+    }
+
+    pub(super) fn law_of_new_pod(&mut self, name: &str, pod: &Pod, view: &PodView) {
+        self.law_of_new_object(name, &pod.metadata);
+        let memory = self.memory();
+        let suspends = |j: &F::Job| j.run_policy().suspend == Some(true);
+        let suspended = self.view.job.as_ref().is_some_and(suspends);
+        self.law(!suspended && !ended(&memory), || {
+            format!("{name} was made for a job at rest")
+        });
+        self.law(!memory.has_finished(&view.role, view.index), || {
+            format!("{name} runs again")
+        });
+        self.law(
+            view.attempt >= memory.attempt(&view.role, view.index),
+            || format!("{name} was made for the past attempt {}", view.attempt),
+        );
+        if self.ledger.failed.remove(name) {
+            self.ledger.replaced += 1;
+            let (replaced, limit) = (self.ledger.replaced, self.ledger.limit);
+            self.law(self.ledger.unlimited || replaced <= limit, || {
+                format!("replacement {replaced} under a limit of {limit}")
+            });
+        }
+    }
+
+    pub(super) fn law_of_new_object(&mut self, name: &str, meta: &ObjectMeta) {
+        let Some(job) = self.view.job.as_ref() else {
+            return;
+        };
+        let (job_name, uid) = (job.name_any(), job.meta().uid.clone().unwrap_or_default());
+        let owners = meta.owner_references.as_deref().unwrap_or_default();
+        let owned = matches!(owners, [o] if o.uid == uid
+            && o.controller == Some(true)
+            && o.name == job_name
+            && o.kind == F::Job::kind(&()));
+        let empty = std::collections::BTreeMap::new();
+        let labels = meta.labels.as_ref().unwrap_or(&empty);
+        let label = |key: &str| labels.get(key).map_or("", String::as_str);
+        let named = label(OPERATOR_NAME) == F::CONTROLLER
+            && label(JOB_NAME) == job_name
+            && label(REPLICA_INDEX)
+                .parse()
+                .is_ok_and(|i| names::is_replica(name, &job_name, label(REPLICA_TYPE), i));
+        let alive = job.meta().deletion_timestamp.is_none();
+        self.law(owned && named && alive, || {
+            format!("{name} is not the job's: {meta:?}")
+        });
+    }
+
+    /// What holds once nothing moves any more. The operator must know everything.
+    pub fn law_at_rest(&mut self) {
+        let (pods, services): (Vec<PodView>, usize) = (
+            self.pods.values().map(|(p, _)| p.clone()).collect(),
+            self.services.len(),
+        );
+        let Some(job) = self.job.clone() else {
+            return self.law(pods.is_empty() && services == 0, || "orphans".to_owned());
+        };
+        let plan = self.plan();
+        self.law(plan.is_idle() && !plan.again, || {
+            format!("not at rest: {plan:?}")
+        });
+        let memory = self.memory();
+        if ended(&memory) {
+            return;
+        }
+        if job.run_policy().suspend == Some(true) {
+            return self.law(pods.is_empty() && services == 0, || {
+                "pods while suspended".to_owned()
+            });
+        }
+        let framework = &self.framework;
+        let Ok(roles) = framework.roles(&job) else {
+            return self.breach("an invalid job has not ended".to_owned());
+        };
+        let mut found = Vec::new();
+        for rank in roles.ranks() {
+            let name = names::replica(&job.name_any(), &rank.role.label, rank.index);
+            let finished = memory.has_finished(&rank.role.label, rank.index);
+            if !finished && !self.pods.contains_key(&name) {
+                found.push(format!("{name} is missing"));
+            }
+            if !self.services.contains_key(&name) {
+                found.push(format!("service {name} is missing"));
+            }
+        }
+        if services != roles.total() as usize || pods.len() > roles.total() as usize {
+            found.push("something is left over".to_owned());
+        }
+        for role in &roles {
+            let mine = pods.iter().filter(|p| *p.role == *role.label);
+            let running = mine.filter(|p| p.phase == PodPhase::Running).count();
+            let counts = memory
+                .counts
+                .as_ref()
+                .and_then(|c| c.get(&role.key))
+                .cloned()
+                .unwrap_or_default();
+            let sum = [counts.active, counts.succeeded, counts.failed].map(i64::from);
+            if sum[0] != i64::try_from(running).unwrap_or(i64::MAX)
+                || sum.iter().any(|n| *n < 0)
+                || sum.iter().sum::<i64>() > i64::from(role.replicas)
+            {
+                found.push(format!(
+                    "{counts:?} with {running} running {} pods",
+                    role.label
+                ));
+            }
+        }
+        self.breaches.extend(found);
+    }
+}

@@ -1,0 +1,257 @@
+//! What kubelets, users and accidents do to a world.
+
+use k8s_openapi::jiff::SignedDuration;
+use serde_json::{Value, json};
+use training_core::{Framework, PodPhase};
+
+use super::{Fate, World};
+
+/// One thing that happens. Pods are picked by a number, modulo how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// A pending pod runs and is ready.
+    Run(u8),
+    /// A running pod's containers end well.
+    Finish(u8),
+    /// A running pod's main container ends with this code, and the pod with it.
+    Fail(u8, u8),
+    /// The kubelet evicts a pod: it failed, and no container says why.
+    Evict(u8),
+    /// A pod is drained, preempted or tainted away.
+    Drain(u8),
+    /// A container is restarted in place.
+    Restart(u8),
+    /// Somebody deletes a pod.
+    Delete(u8),
+    /// A pod that was asked to go is gone.
+    Gone(u8),
+    /// A pod's object vanishes without a word.
+    Vanish(u8),
+    /// Somebody deletes a service.
+    DropService(u8),
+    /// The job is suspended, or not any more.
+    Suspend(bool),
+    /// The scaled role gets so many replicas.
+    Scale(u8),
+    /// The backoff limit is set.
+    Limit(u8),
+    /// Something of the job changes that means nothing.
+    Touch,
+    /// News of the job, of pods and of services arrive, at most so many of each.
+    Deliver(u8, u8, u8),
+    /// The operator makes a pass from what it knows.
+    Pass(Fate, bool),
+    /// The operator makes a pass from all news.
+    FullPass,
+    /// The operator dies and starts again.
+    Crash,
+    /// Time passes, in seconds.
+    Tick(u16),
+    /// From now on the API server refuses to make anything, or not any more.
+    Refuse(bool),
+    /// From now on pods that end stay until they are let go, or not any more.
+    Sticky(bool),
+}
+
+impl Move {
+    /// The move that three numbers stand for. Likely ones have more numbers; zeros are a harmless one, for shrinking.
+    pub fn drawn(kind: u8, pick: u8, more: u8) -> Self {
+        match kind % 64 {
+            0..=11 => Self::FullPass,
+            12..=17 => Self::Pass(Fate::Whole, more.is_multiple_of(2)),
+            18..=20 => Self::Pass(
+                Fate::CrashAfter(u32::from(pick % 5)),
+                more.is_multiple_of(2),
+            ),
+            21..=22 => Self::Pass(Fate::LostAfter(u32::from(pick % 5)), more.is_multiple_of(2)),
+            23..=27 => Self::Deliver(pick % 3, more % 4, more / 4 % 4),
+            28..=35 => Self::Run(pick),
+            36..=37 => Self::Finish(pick),
+            38..=42 => Self::Fail(pick, [1, 2, 127, 128, 137, 137, 143][usize::from(more % 7)]),
+            43 => Self::Evict(pick),
+            44..=45 => Self::Drain(pick),
+            46 => Self::Restart(pick),
+            47..=48 => Self::Delete(pick),
+            49..=51 => Self::Gone(pick),
+            52 => Self::Vanish(pick),
+            53 => Self::DropService(pick),
+            54 => Self::Suspend(more.is_multiple_of(2)),
+            55 => Self::Suspend(false),
+            56 => Self::Scale(pick % 5),
+            57 => Self::Limit(pick % 6),
+            58 => Self::Touch,
+            59 => Self::Crash,
+            60 => Self::Refuse(more.is_multiple_of(3)),
+            61 => Self::Sticky(more.is_multiple_of(2)),
+            _ => Self::Tick(u16::from(pick % 4) * u16::from(more)),
+        }
+    }
+}
+
+impl<F: Framework> World<F> {
+    /// Makes a move. One that finds nothing to move changes nothing.
+    pub fn happen(&mut self, what: Move) {
+        match what {
+            Move::Run(pick) => self.run(pick),
+            Move::Finish(pick) => self.change_running(pick, PodPhase::Succeeded, Some(0)),
+            Move::Fail(pick, code) => {
+                self.change_running(pick, PodPhase::Failed, Some(i32::from(code)));
+            }
+            Move::Evict(pick) => self.change_running(pick, PodPhase::Failed, None),
+            Move::Drain(pick) => {
+                if let Some(name) = self.pick(pick, |_| true) {
+                    self.change(&name, |p| p.disrupted = true);
+                    self.ask_to_go(&name);
+                }
+            }
+            Move::Restart(pick) => {
+                if let Some(name) = self.pick(pick, |p| p == PodPhase::Running) {
+                    self.change(&name, |p| p.restarts += 1);
+                }
+            }
+            Move::Delete(pick) => {
+                if let Some(name) = self.pick(pick, |_| true) {
+                    self.ask_to_go(&name);
+                }
+            }
+            Move::Gone(pick) => {
+                let leaving: Vec<String> = self.leaving();
+                if let Some(name) = leaving.get(usize::from(pick) % leaving.len().max(1)) {
+                    self.vanish(name);
+                }
+            }
+            Move::Vanish(pick) => {
+                if let Some(name) = self.pick(pick, |_| true) {
+                    self.vanish(&name);
+                }
+            }
+            Move::DropService(pick) => {
+                let names: Vec<String> = self.services.keys().cloned().collect();
+                if let Some(name) = names.get(usize::from(pick) % names.len().max(1)) {
+                    self.drop_service(name);
+                }
+            }
+            Move::Suspend(suspend) => self.set("/spec/runPolicy/suspend", json!(suspend)),
+            Move::Scale(replicas) => self.set(self.scale, json!(replicas)),
+            Move::Limit(limit) => self.set("/spec/runPolicy/backoffLimit", json!(limit)),
+            Move::Touch => self.edit(|_| {}),
+            Move::Deliver(jobs, pods, services) => {
+                self.view.deliver_jobs(usize::from(jobs));
+                self.view.deliver_pods(usize::from(pods));
+                self.view.deliver_services(usize::from(services));
+            }
+            Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
+            Move::FullPass => self.pass(),
+            Move::Crash => self.crash(),
+            Move::Tick(seconds) => self.tick(i64::from(seconds)),
+            Move::Refuse(refuse) => self.refusing = refuse,
+            Move::Sticky(sticky) => self.sticky = sticky,
+        }
+    }
+
+    /// Changes a field of the stored job. The object that holds it must be there.
+    pub fn set(&mut self, pointer: &str, to: Value) {
+        self.edit(|job| {
+            if let Some((parent, key)) = pointer.rsplit_once('/')
+                && let Some(fields) = job.pointer_mut(parent).and_then(Value::as_object_mut)
+            {
+                fields.insert(key.to_owned(), to);
+            }
+        });
+    }
+
+    fn pick(&self, pick: u8, phase: impl Fn(PodPhase) -> bool) -> Option<String> {
+        let names: Vec<&str> = self
+            .pods()
+            .filter(|(_, p)| phase(p.phase))
+            .map(|(n, _)| n)
+            .collect();
+        names
+            .get(usize::from(pick) % names.len().max(1))
+            .map(|n| (*n).to_owned())
+    }
+
+    fn leaving(&self) -> Vec<String> {
+        self.pods()
+            .filter(|(_, p)| p.leaving)
+            .map(|(n, _)| n.to_owned())
+            .collect()
+    }
+
+    fn run(&mut self, pick: u8) {
+        if let Some(name) = self.pick(pick, |p| p == PodPhase::Pending) {
+            self.change(&name, |p| {
+                p.phase = PodPhase::Running;
+                p.ready = true;
+            });
+        }
+    }
+
+    fn change_running(&mut self, pick: u8, phase: PodPhase, code: Option<i32>) {
+        if let Some(name) = self.pick(pick, |p| p == PodPhase::Running) {
+            self.end(&name, phase, code);
+        }
+    }
+
+    /// A pod's containers end.
+    pub fn end(&mut self, name: &str, phase: PodPhase, code: Option<i32>) {
+        self.change(name, |p| {
+            p.phase = phase;
+            p.ready = false;
+            p.exit_code = code;
+        });
+    }
+
+    /// Kubelets do what is next: pods that were asked to go are gone, waiting ones run, running ones may finish.
+    fn kubelets_move(&mut self, finish: bool) -> bool {
+        let pods: Vec<(String, PodPhase, bool)> = self
+            .pods()
+            .map(|(n, p)| (n.to_owned(), p.phase, p.leaving))
+            .collect();
+        let mut moved = false;
+        for (name, phase, leaving) in pods {
+            match phase {
+                _ if leaving => self.vanish(&name),
+                PodPhase::Pending => self.change(&name, |p| {
+                    p.phase = PodPhase::Running;
+                    p.ready = true;
+                }),
+                PodPhase::Running if finish => self.end(&name, PodPhase::Succeeded, Some(0)),
+                PodPhase::Running | PodPhase::Succeeded | PodPhase::Failed | PodPhase::Unknown => {
+                    continue;
+                }
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Leaves the world alone until nothing moves any more, and holds it to the laws of rest.
+    ///
+    /// Pods run, and end well if they may `finish`. Time passes only up to the wake-ups that the operator asks for.
+    pub fn come_to_rest(&mut self, finish: bool) {
+        // Far more than any history needs; a world that is not at rest then never will be.
+        const ROUNDS: usize = 300;
+        /// A wait longer than any pause between replacements is a limit or a time to live.
+        const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
+        (self.sticky, self.refusing) = (false, false);
+        self.view.deliver_all();
+        for _ in 0..ROUNDS {
+            self.view.deliver_all();
+            let plan = self.plan();
+            if !plan.is_idle() || self.stall.is_some() {
+                self.pass();
+            } else if self.kubelets_move(finish) {
+                // What they did is news.
+            } else if let Some(at) = plan
+                .wake
+                .filter(|at| self.now.duration_until(*at) <= PATIENCE)
+            {
+                self.now = self.now.max(at);
+            } else {
+                return self.law_at_rest();
+            }
+        }
+        self.breaches.push(format!("no rest: {:?}", self.plan()));
+    }
+}
