@@ -1,0 +1,76 @@
+//! Whatever happens, in whatever order: the laws hold, and a job that is left alone comes to rest.
+
+mod scene;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use scene::{el, pt, without_master, world};
+use serde_json::json;
+use training_testkit::builders::Job;
+use training_testkit::world::Move;
+
+fn history() -> impl Strategy<Value = Vec<Move>> {
+    let draw = any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| Move::drawn(kind, pick, more));
+    vec(draw, 1..60)
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let shape = prop_oneof![
+        Just(pt(2)),
+        Just(pt(1)),
+        Just(without_master("nm", 3)),
+        Just(el(3, json!({"minReplicas": 1, "maxReplicas": 4}))),
+    ];
+    let restart = prop::sample::select(&["OnFailure", "ExitCode", "Never", "Always"][..]);
+    let clean = prop::sample::select(&["None", "Running", "All"][..]);
+    let limit = prop::option::weighted(0.7, 0..5i32);
+    let deadline = prop::option::weighted(0.2, 0..2000i64);
+    let ttl = prop::option::weighted(0.2, 0..900i32);
+    let scope = prop::sample::select(&["Replica", "Replica", "Gang"][..]);
+    (
+        shape,
+        restart,
+        clean,
+        limit,
+        deadline,
+        ttl,
+        scope,
+        any::<bool>(),
+    )
+        .prop_map(
+            |(mut job, restart, clean, limit, deadline, ttl, scope, suspended)| {
+                job = job
+                    .restart_policy("Worker", restart)
+                    .run_policy("cleanPodPolicy", clean)
+                    .run_policy("suspend", suspended)
+                    .annotation("trainyard.dev/restart-scope", scope);
+                if let Some(limit) = limit {
+                    job = job.run_policy("backoffLimit", limit);
+                }
+                if let Some(deadline) = deadline {
+                    job = job.run_policy("activeDeadlineSeconds", deadline);
+                }
+                if let Some(ttl) = ttl {
+                    job = job.run_policy("ttlSecondsAfterFinished", ttl);
+                }
+                job
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn i_01_to_i_31_hold_in_every_history(job in job(), history in history()) {
+        let mut world = world(job);
+        for step in history {
+            world.happen(step);
+            prop_assert!(world.breaches.is_empty(), "{:?} after {:?}", world.breaches, step);
+        }
+        world.come_to_rest(false);
+        prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
+        world.come_to_rest(true);
+        prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
+    }
+}

@@ -1,0 +1,135 @@
+//! Jobs and worlds for the tables of this folder.
+
+// Every test file uses its own part of the scene.
+#![allow(dead_code)]
+
+use pytorch_operator::{PyTorch, PyTorchJob};
+use serde_json::{Value, json};
+use training_core::{Memory, Note, PodPhase, Severity, TrainingJob};
+use training_testkit::builders;
+use training_testkit::world::World;
+
+/// A world of one PyTorchJob.
+pub type PyTorchWorld = World<PyTorch>;
+
+/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+pub fn pt(workers: u32) -> builders::Job {
+    builders::pytorch_job("pt")
+        .master()
+        .workers(workers)
+        .set("/metadata/namespace", "ns1")
+        .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
+        .set("/spec/runPolicy", json!({}))
+}
+
+/// The job `el`: workers only, with an elastic policy.
+pub fn el(workers: u32, policy: Value) -> builders::Job {
+    without_master("el", workers).set("/spec/elasticPolicy", policy)
+}
+
+/// A job of workers only.
+pub fn without_master(name: &str, workers: u32) -> builders::Job {
+    builders::pytorch_job(name)
+        .workers(workers)
+        .set("/metadata/namespace", "ns1")
+        .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
+        .set("/spec/runPolicy", json!({}))
+}
+
+/// The typed job.
+pub fn typed(job: builders::Job) -> PyTorchJob {
+    serde_json::from_value(job.build()).unwrap()
+}
+
+/// A world in which the operator is about to see the job for the first time.
+pub fn world(job: builders::Job) -> PyTorchWorld {
+    let mut world = World::new(PyTorch::default(), typed(job));
+    world.scale = "/spec/pytorchReplicaSpecs/Worker/replicas";
+    world
+}
+
+/// What the tables do to a world, by the names of pods.
+pub trait Scene {
+    /// The operator makes passes until it has nothing to write.
+    fn settle(&mut self);
+    /// These pods run and are ready.
+    fn run(&mut self, pods: &[&str]);
+    /// All pods run and are ready.
+    fn run_all(&mut self);
+    /// A pod ends well.
+    fn finish(&mut self, pod: &str);
+    /// A pod's main container ends with this code, and the pod with it.
+    fn fail(&mut self, pod: &str, code: i32);
+    /// The conditions as `Type=Status`.
+    fn conditions(&self) -> Vec<String>;
+    /// The status as JSON.
+    fn status_json(&self) -> Value;
+    /// The events so far as `Severity Reason: message`.
+    fn events(&self) -> Vec<String>;
+    /// The names of the pods.
+    fn pod_names(&self) -> Vec<&str>;
+    /// The state of the job as memory.
+    fn remembers(&self) -> Memory;
+}
+
+impl Scene for PyTorchWorld {
+    fn settle(&mut self) {
+        self.passes(20);
+        assert_eq!(self.breaches, Vec::<String>::new());
+    }
+
+    fn run(&mut self, pods: &[&str]) {
+        for pod in pods {
+            assert!(self.pod(pod).is_some(), "no pod {pod}");
+            self.change(pod, |p| {
+                p.phase = PodPhase::Running;
+                p.ready = true;
+            });
+        }
+    }
+
+    fn run_all(&mut self) {
+        let names: Vec<String> = self.pods().map(|(n, _)| n.to_owned()).collect();
+        self.run(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    fn finish(&mut self, pod: &str) {
+        self.end(pod, PodPhase::Succeeded, Some(0));
+    }
+
+    fn fail(&mut self, pod: &str, code: i32) {
+        self.end(pod, PodPhase::Failed, Some(code));
+    }
+
+    fn conditions(&self) -> Vec<String> {
+        let status = self.status();
+        status
+            .conditions
+            .iter()
+            .map(|c| format!("{}={}", c.type_, c.status))
+            .collect()
+    }
+
+    fn status_json(&self) -> Value {
+        serde_json::to_value(self.job().and_then(|j| j.status().cloned())).unwrap()
+    }
+
+    fn events(&self) -> Vec<String> {
+        let line = |n: &Note| {
+            let severity = match n.severity {
+                Severity::Normal => "Normal",
+                Severity::Warning => "Warning",
+            };
+            format!("{severity} {}: {}", n.reason, n.message)
+        };
+        self.notes.iter().map(line).collect()
+    }
+
+    fn pod_names(&self) -> Vec<&str> {
+        self.pods().map(|(n, _)| n).collect()
+    }
+
+    fn remembers(&self) -> Memory {
+        self.memory()
+    }
+}
