@@ -58,6 +58,8 @@ struct State {
     violations: BTreeSet<String>,
     events: usize,
     synced: usize,
+    /// The last error of a watch.
+    trouble: String,
 }
 
 #[derive(Debug)]
@@ -205,6 +207,12 @@ async fn watch(api: Api<DynamicObject>, kind: String, state: Arc<Mutex<State>>) 
     let mut synced = false;
     loop {
         let event = events.try_next().await;
+        if let Err(error) = &event {
+            // A watch that was cut goes on where it was; what was missed shows below.
+            state.lock().trouble = format!("{kind}: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        }
         let mut state = state.lock();
         match event {
             Ok(Some(Event::Apply(object) | Event::InitApply(object))) => state.seen(&kind, &object),
@@ -213,15 +221,13 @@ async fn watch(api: Api<DynamicObject>, kind: String, state: Arc<Mutex<State>>) 
                 synced = true;
                 state.synced += 1;
             }
-            Ok(Some(Event::Init | Event::InitDone)) => {}
-            Ok(None) => return,
-            // An auditor that was blind for a while may have missed an event: no verdict counts.
-            Err(error) => {
-                state
-                    .violations
-                    .insert(format!("the auditor's watch of {kind}: {error}"));
-                return;
+            // An auditor that had to list again may have missed an event: no verdict counts.
+            Ok(Some(Event::Init)) if synced => {
+                let wrong = format!("the auditor was blind for a while ({})", state.trouble);
+                state.wrong(&wrong);
             }
+            Ok(Some(Event::Init | Event::InitDone)) => {}
+            Ok(None) | Err(_) => return,
         }
     }
 }

@@ -287,10 +287,8 @@ impl Shared {
                 Ok(Some(Event::Delete(pod))) => self.gone(&pod),
                 Ok(Some(Event::Init | Event::InitDone)) => {}
                 Ok(None) => return,
-                Err(error) => {
-                    self.errors.lock().push(format!("watch: {error}"));
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                // It goes on where it was.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }
