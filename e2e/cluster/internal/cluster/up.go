@@ -435,8 +435,6 @@ func kubeletConfig(c *config) object {
 		"cgroupRoot":               "/" + c.cgroup(),
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
-		// It cannot find the device of the node's root, which is memory.
-		"localStorageCapacityIsolation": false,
 		"evictionHard":                  object{"memory.available": "100Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
 		// Images that are removed can come from nowhere.
 		"imageGCHighThresholdPercent": 100,
