@@ -90,6 +90,12 @@ pub const CATALOGUE: &[Entry] = &[
         hint: "Set the securityContext that the rule asks for and submit again, or change the namespace's level.",
     },
     Entry {
+        reason: "AdmissionDenied",
+        severity: Severity::Warning,
+        meaning: "A policy or webhook of the cluster refuses the job's pods or services; the message is the API server's.",
+        hint: "Do what the message asks for and submit again, or have the policy changed; the job goes on by itself then.",
+    },
+    Entry {
         reason: "Forbidden",
         severity: Severity::Warning,
         meaning: "The operator may not do what the job needs; the message names the verb and the resource.",

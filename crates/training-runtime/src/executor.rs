@@ -225,18 +225,18 @@ impl Executor {
                 Ok(answer) => {
                     if let Some(view) = made_pod(pod, &answer) {
                         self.pods
-                            .created(self.owned(job, owner, view), Instant::now());
+                            .created(Self::owned(job, owner, view), Instant::now());
                     }
                     Ok(())
                 }
                 Err(Failure::Exists(message)) => {
                     let seen: SlimPod = self.read::<Pod, _>(job, &pod.name_any()).await?;
                     let view = pod_view(&seen, self.parent, &mut Roles::default());
-                    self.settle(
+                    Self::settle(
                         owner,
                         view,
                         &seen.metadata,
-                        message,
+                        &message,
                         "FailedCreatePod",
                         &self.pods,
                     )
@@ -247,7 +247,7 @@ impl Executor {
                 Ok(answer) => {
                     if let Some(view) = made_service(service, &answer) {
                         self.services
-                            .created(self.owned(job, owner, view), Instant::now());
+                            .created(Self::owned(job, owner, view), Instant::now());
                     }
                     Ok(())
                 }
@@ -255,11 +255,11 @@ impl Executor {
                     let seen: SlimService =
                         self.read::<Service, _>(job, &service.name_any()).await?;
                     let view = service_view(&seen, self.parent, &mut Roles::default());
-                    self.settle(
+                    Self::settle(
                         owner,
                         view,
                         &seen.metadata,
-                        message,
+                        &message,
                         "FailedCreateService",
                         &self.services,
                     )
@@ -269,7 +269,7 @@ impl Executor {
         }
     }
 
-    fn owned<J: Resource<DynamicType = ()>, V>(&self, job: &J, owner: Uid, view: V) -> Owned<V> {
+    fn owned<J: Resource<DynamicType = ()>, V>(job: &J, owner: Uid, view: V) -> Owned<V> {
         let key = JobKey::new(
             job.namespace().as_deref().unwrap_or_default(),
             &job.name_any(),
@@ -279,11 +279,10 @@ impl Executor {
 
     /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched.
     fn settle<V: crate::feed::index::Child>(
-        &self,
         owner: Uid,
         view: Option<Owned<V>>,
         seen: &kube::core::ObjectMeta,
-        message: String,
+        message: &str,
         event: &'static str,
         index: &Index<V>,
     ) -> Result<(), Stopped> {

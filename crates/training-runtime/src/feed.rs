@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use training_api::labels;
 use training_core::{Framework, PodView, ServiceView};
 
-use crate::key::JobKey;
+use crate::key::{JobKey, Scope};
 use index::{Child, Index};
 use jobs::Jobs;
 use slim::{Owned, Parent, Roles, SlimPod, SlimService, pod_view, service_view};
@@ -65,28 +65,32 @@ where
 /// Watches the jobs of one namespace, or of all. Never returns.
 pub async fn watch_jobs<F: Framework>(
     client: Client,
-    namespace: Option<String>,
+    scope: Scope,
     jobs: Arc<Jobs<F::Job>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     // Decoded one by one behind a boundary: an object that can't be read must not hide the others.
     let mut events = stream(
-        api::<DeserializeGuard<F::Job>>(&client, namespace.as_deref()),
+        api::<DeserializeGuard<F::Job>>(&client, scope.namespace()),
         None,
     )
     .boxed();
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => jobs.begin_list(),
-            Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(job),
+            Ok(Event::Init) => jobs.begin_list(&scope),
+            Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(&scope, job),
             Ok(Event::InitApply(DeserializeGuard(Err(invalid)))) => {
-                listener.unreadable(&invalid.metadata, &invalid.error)
+                listener.unreadable(&invalid.metadata, &invalid.error);
             }
             Ok(Event::InitDone) => {
-                let (there, gone) = jobs.end_list();
-                gone.iter().for_each(|key| listener.forget(key));
-                there.into_iter().for_each(|key| listener.wake(key));
+                let (there, gone) = jobs.end_list(&scope);
+                for key in &gone {
+                    listener.forget(key);
+                }
+                for key in there {
+                    listener.wake(key);
+                }
                 synced.send_replace(true);
                 listener.watching("jobs", None);
             }
@@ -144,14 +148,14 @@ fn selector<F: Framework>() -> String {
 /// Watches the pods of the framework's jobs. Never returns.
 pub async fn watch_pods<F: Framework>(
     client: Client,
-    namespace: Option<String>,
+    scope: Scope,
     parent: Parent,
     index: Arc<Index<PodView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     let events = stream(
-        api::<SlimPod>(&client, namespace.as_deref()),
+        api::<SlimPod>(&client, scope.namespace()),
         Some(selector::<F>()),
     );
     let mut roles = Roles::default();
@@ -159,6 +163,7 @@ pub async fn watch_pods<F: Framework>(
         events,
         |pod| pod_view(pod, parent, &mut roles),
         "pods",
+        &scope,
         &index,
         &*listener,
         &synced,
@@ -169,14 +174,14 @@ pub async fn watch_pods<F: Framework>(
 /// Watches the services of the framework's jobs. Never returns.
 pub async fn watch_services<F: Framework>(
     client: Client,
-    namespace: Option<String>,
+    scope: Scope,
     parent: Parent,
     index: Arc<Index<ServiceView>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     let events = stream(
-        api::<SlimService>(&client, namespace.as_deref()),
+        api::<SlimService>(&client, scope.namespace()),
         Some(selector::<F>()),
     );
     let mut roles = Roles::default();
@@ -184,6 +189,7 @@ pub async fn watch_services<F: Framework>(
         events,
         |service| service_view(service, parent, &mut roles),
         "services",
+        &scope,
         &index,
         &*listener,
         &synced,
@@ -196,6 +202,7 @@ async fn fold<K: Send, V: Child>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send,
     mut view: impl FnMut(&K) -> Option<Owned<V>>,
     feed: &'static str,
+    scope: &Scope,
     index: &Index<V>,
     listener: &impl Listener,
     synced: &watch::Sender<bool>,
@@ -203,17 +210,16 @@ async fn fold<K: Send, V: Child>(
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => index.begin_list(),
+            Ok(Event::Init) => index.begin_list(scope),
             Ok(Event::InitApply(object)) => {
                 if let Some(owned) = view(&object) {
-                    index.listed(owned);
+                    index.listed(scope, owned);
                 }
             }
             Ok(Event::InitDone) => {
-                index
-                    .end_list(Instant::now())
-                    .into_iter()
-                    .for_each(|key| listener.wake(key));
+                for key in index.end_list(scope, Instant::now()) {
+                    listener.wake(key);
+                }
                 synced.send_replace(true);
                 listener.watching(feed, None);
             }

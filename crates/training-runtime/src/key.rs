@@ -22,6 +22,29 @@ impl JobKey {
     }
 }
 
+/// What one watch covers: one namespace, or all.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope(Option<Arc<str>>);
+
+impl Scope {
+    /// One namespace, or all.
+    pub fn new(namespace: Option<&str>) -> Self {
+        Self(namespace.map(Into::into))
+    }
+
+    /// The namespace, if it is one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
+    /// True if what the watch covers includes this job.
+    pub fn covers(&self, key: &JobKey) -> bool {
+        self.0
+            .as_deref()
+            .is_none_or(|namespace| namespace == &*key.namespace)
+    }
+}
+
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

@@ -19,7 +19,7 @@ use crate::dispatcher::Dispatcher;
 use crate::events::{EventConfig, EventSink, KubeEvents, Regarding};
 use crate::executor::{Executor, Gate};
 use crate::feed::{self, Listener};
-use crate::key::JobKey;
+use crate::key::{JobKey, Scope};
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
 use crate::metrics::Metrics;
 use crate::pass::{Passing, Settings, Worker};
@@ -41,7 +41,7 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
     // Once per process, and telemetry keeps it for as long.
     let name: &'static str = format!("{}-operator", F::NAME).leak();
     let telemetry = telemetry::init(
-        &name,
+        name,
         args.log_filter(),
         args.log_format(),
         args.otlp_endpoint(),
@@ -57,7 +57,7 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
         tracing::info!(flag, "accepted, but without effect here");
     }
     let metrics = Arc::new(Metrics::new(F::NAME));
-    let health = Health::default();
+    let health = Health::new(&["start"]);
     let closing = CancellationToken::new();
     let addresses = admin::serve(
         &args.health_probe_bind_address,
@@ -157,9 +157,12 @@ async fn lead_again_and_again<F: Framework + Clone>(
     mut election: Option<&mut ElectionHandle>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
+    shared.health.set_ready("start", true);
     loop {
         shared.metrics.leader(false);
-        CACHES.iter().for_each(|cache| shared.health.forget(cache));
+        for cache in CACHES {
+            shared.health.forget(cache);
+        }
         let ended = async {
             match election.as_mut() {
                 Some(election) => election.ended().await,
@@ -188,26 +191,62 @@ async fn lead<F: Framework>(
     term: Term,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let worker = Arc::new(worker(framework, shared, &term));
+    let dispatcher = Arc::new(Dispatcher::default());
+    let hub = Arc::new(Hub {
+        worker: Arc::clone(&worker),
+        dispatcher: Arc::clone(&dispatcher),
+        health: shared.health.clone(),
+    });
+    for cache in CACHES {
+        shared.health.set_ready(cache, false);
+    }
+    let (mut feeds, synced) = feeds(shared, &worker, &hub);
+    let passes = passes(
+        Arc::clone(&worker),
+        Arc::clone(&dispatcher),
+        shared.health,
+        synced,
+        shared.args,
+        stop,
+    );
+    tokio::select! {
+        () = passes => {}
+        () = term.lost() => {}
+        Some(dead) = feeds.join_next() => {
+            // A feed never ends by itself; without it the operator would act on old news.
+            anyhow::bail!("a watch ended: {dead:?}");
+        }
+    }
+    if tokio::time::timeout(TERM_END, feeds.shutdown())
+        .await
+        .is_err()
+    {
+        anyhow::bail!("something of the last term does not end");
+    }
+    Ok(())
+}
+
+/// What the passes of one term need: fresh caches, and a writer that stops with the term.
+fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worker<F> {
     let args = shared.args;
-    let parent = feed::parent::<F>();
-    let (jobs, pods, services) = (Arc::default(), Arc::default(), Arc::default());
-    let gate: Gate = {
-        let term = term.clone();
-        Arc::new(move || term.holds())
-    };
-    let worker = Arc::new(Worker {
+    let (pods, services) = (Arc::default(), Arc::default());
+    let term = term.clone();
+    let gate: Gate = Arc::new(move || term.holds());
+    let executor = Executor::new::<F>(
+        shared.clients.calling.clone(),
+        gate,
+        args.call_deadline,
+        feed::parent::<F>(),
+        Arc::clone(&pods),
+        Arc::clone(&services),
+    );
+    Worker {
         framework,
-        jobs: Arc::clone(&jobs),
-        pods: Arc::clone(&pods),
-        services: Arc::clone(&services),
-        executor: Executor::new::<F>(
-            shared.clients.calling.clone(),
-            gate,
-            args.call_deadline,
-            parent,
-            Arc::clone(&pods),
-            Arc::clone(&services),
-        ),
+        jobs: Arc::default(),
+        pods,
+        services,
+        executor,
         backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
         events: shared.events.clone(),
         metrics: Arc::clone(shared.metrics),
@@ -218,78 +257,57 @@ async fn lead<F: Framework>(
             events: args.events,
         },
         passing: Passing::new(args.jitter_seed()),
-    });
-    let dispatcher = Arc::new(Dispatcher::default());
-    let hub = Arc::new(Hub {
-        worker: Arc::clone(&worker),
-        dispatcher: Arc::clone(&dispatcher),
-        health: shared.health.clone(),
-    });
-    CACHES
-        .iter()
-        .for_each(|cache| shared.health.set_ready(cache, false));
+    }
+}
 
-    // One watch per kind and namespace; without a list of namespaces, one per kind.
+/// Starts one watch per kind and namespace; without a list of namespaces, one per kind. Also answers what tells when each
+/// has been complete once.
+fn feeds<F: Framework>(
+    shared: &Shared<'_>,
+    worker: &Arc<Worker<F>>,
+    hub: &Arc<Hub<F>>,
+) -> (JoinSet<()>, Vec<watch::Receiver<bool>>) {
     let mut tasks = JoinSet::new();
     let mut synced = Vec::new();
-    let namespaces = match args.namespaces() {
-        all if all.is_empty() => vec![None],
-        some => some.into_iter().map(Some).collect(),
+    let scopes = match shared.args.namespaces() {
+        all if all.is_empty() => vec![Scope::new(None)],
+        some => some.iter().map(|name| Scope::new(Some(name))).collect(),
     };
-    for namespace in namespaces {
+    let parent = feed::parent::<F>();
+    for scope in scopes {
         let client = || shared.clients.watching.clone();
         let mut ready = || {
             let (sender, receiver) = watch::channel(false);
             synced.push(receiver);
             sender
         };
+        let (jobs, pods, services) = (&worker.jobs, &worker.pods, &worker.services);
+        let hub = || Arc::clone(hub);
         tasks.spawn(feed::watch_jobs::<F>(
             client(),
-            namespace.clone(),
-            Arc::clone(&jobs),
-            Arc::clone(&hub),
+            scope.clone(),
+            Arc::clone(jobs),
+            hub(),
             ready(),
         ));
         tasks.spawn(feed::watch_pods::<F>(
             client(),
-            namespace.clone(),
+            scope.clone(),
             parent,
-            Arc::clone(&pods),
-            Arc::clone(&hub),
+            Arc::clone(pods),
+            hub(),
             ready(),
         ));
         tasks.spawn(feed::watch_services::<F>(
             client(),
-            namespace,
+            scope,
             parent,
-            Arc::clone(&services),
-            Arc::clone(&hub),
+            Arc::clone(services),
+            hub(),
             ready(),
         ));
     }
-    let passes = passes(
-        Arc::clone(&worker),
-        Arc::clone(&dispatcher),
-        shared.health,
-        synced,
-        args,
-        stop,
-    );
-    tokio::select! {
-        () = passes => {}
-        () = term.lost() => {}
-        Some(dead) = tasks.join_next() => {
-            // A feed never ends by itself; without it the operator would act on old news.
-            anyhow::bail!("a watch ended: {dead:?}");
-        }
-    }
-    if tokio::time::timeout(TERM_END, tasks.shutdown())
-        .await
-        .is_err()
-    {
-        anyhow::bail!("something of the last term does not end");
-    }
-    Ok(())
+    (tasks, synced)
 }
 
 /// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world.

@@ -1,2 +1,54 @@
-//! xtask.
-fn main() {}
+//! The engine behind the Makefile: set-up, the local cluster, the demo, the stages of the tests.
+//!
+//! It depends on almost nothing, so that it runs seconds after a fresh clone and can start the long builds side by side.
+
+mod cluster;
+mod demo;
+mod deps;
+mod image;
+mod leftovers;
+mod paths;
+mod process;
+mod stages;
+mod table;
+mod tests;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+  demo                         train a PyTorchJob on a local cluster, from nothing
+  test [STAGE...]              run all stages, or those named
+  cluster [NAME]               start a local cluster (default name: dev)
+  cluster-down [NAME]          remove every trace of it
+  kubectl [NAME] -- ARG...     run kubectl against it
+  load [NAME] FILE...          import docker-archives into it
+  image OPERATOR OUT           build an operator's image as a docker-archive
+  deps                         check licences, sources and banned crates
+  clean-cache                  remove everything that is cached outside target";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["demo"] => demo::run(),
+        ["test", names @ ..] => tests::run(names),
+        ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),
+        ["cluster", name] => cluster::up(name).map(|_| ()),
+        ["cluster-down"] => cluster::down(cluster::DEFAULT),
+        ["cluster-down", name] => cluster::down(name),
+        ["kubectl", "--", rest @ ..] => cluster::kubectl_interactive(cluster::DEFAULT, rest),
+        ["kubectl", name, "--", rest @ ..] => cluster::kubectl_interactive(name, rest),
+        ["load", name, files @ ..] if !files.is_empty() => cluster::load(name, files),
+        ["image", operator, out] => image::operator(operator, out).map(|_| ()),
+        ["deps"] => deps::check(),
+        ["clean-cache"] => cluster::clean_cache(),
+        _ => Err(USAGE.to_owned()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}

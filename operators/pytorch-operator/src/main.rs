@@ -10,7 +10,12 @@ use training_runtime::{RuntimeArgs, cli, wait};
 
 /// Runs PyTorchJobs (kubeflow.org/v1)
 #[derive(Parser, Debug)]
-#[command(name = "pytorch-operator", version, about, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "pytorch-operator",
+    version,
+    about,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

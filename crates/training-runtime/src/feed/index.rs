@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use training_core::{PodView, ServiceView, Uid};
 
 use super::slim::Owned;
-use crate::key::JobKey;
+use crate::key::{JobKey, Scope};
 
 /// How long a write of ours counts without the watch showing it.
 const UNSEEN: Duration = Duration::from_secs(30);
@@ -74,8 +74,8 @@ pub struct Index<V> {
 #[derive(Debug)]
 struct Inner<V> {
     owners: HashMap<Uid, Kids<V>>,
-    /// The next state, while the first list or a relist is coming in.
-    incoming: Option<HashMap<Uid, Kids<V>>>,
+    /// The next state of a scope, while its first list or a relist is coming in.
+    incoming: HashMap<Scope, HashMap<Uid, Kids<V>>>,
     /// Created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
     /// Deleted by us, answered as gone, and not shown as gone by the watch yet.
@@ -92,7 +92,7 @@ impl<V> Default for Index<V> {
     fn default() -> Self {
         let inner = Inner {
             owners: HashMap::new(),
-            incoming: None,
+            incoming: HashMap::new(),
             unseen: HashMap::new(),
             gone: HashMap::new(),
         };
@@ -103,28 +103,35 @@ impl<V> Default for Index<V> {
 }
 
 impl<V: Child> Index<V> {
-    /// A list begins: what it holds replaces everything, once it is complete.
-    pub fn begin_list(&self) {
-        self.inner.lock().incoming = Some(HashMap::new());
+    /// A list begins: what it holds replaces everything in its scope, once it is complete.
+    pub fn begin_list(&self, scope: &Scope) {
+        self.inner
+            .lock()
+            .incoming
+            .insert(scope.clone(), HashMap::new());
     }
 
     /// One object of a list.
-    pub fn listed(&self, owned: Owned<V>) {
-        if let Some(incoming) = &mut self.inner.lock().incoming {
+    pub fn listed(&self, scope: &Scope, owned: Owned<V>) {
+        if let Some(incoming) = self.inner.lock().incoming.get_mut(scope) {
             place(incoming, owned);
         }
     }
 
     /// The list is complete. Returns the jobs whose children changed, those whose children vanished included: a relist may
     /// hide deletions.
-    pub fn end_list(&self, now: Instant) -> Vec<JobKey> {
+    pub fn end_list(&self, scope: &Scope, now: Instant) -> Vec<JobKey> {
         let inner = &mut *self.inner.lock();
-        let Some(mut next) = inner.incoming.take() else {
+        let Some(mut next) = inner.incoming.remove(scope) else {
             return Vec::new();
         };
         inner.unseen.retain(|_, since| now < *since + UNSEEN);
         inner.gone.retain(|_, since| now < *since + UNSEEN);
         for (owner, kids) in &inner.owners {
+            if !scope.covers(&kids.key) {
+                next.insert(*owner, kids.clone());
+                continue;
+            }
             for child in &kids.children {
                 let listed = next
                     .get(owner)
@@ -166,7 +173,11 @@ impl<V: Child> Index<V> {
         if inner.gone.contains_key(&uid) {
             return None;
         }
-        if let Some(incoming) = &mut inner.incoming {
+        for (_, incoming) in inner
+            .incoming
+            .iter_mut()
+            .filter(|(scope, _)| scope.covers(&owned.key))
+        {
             place(incoming, owned.clone());
         }
         let key = owned.key.clone();
@@ -193,7 +204,7 @@ impl<V: Child> Index<V> {
         let uid = owned.view.uid();
         inner.gone.remove(&uid);
         inner.unseen.remove(&uid);
-        if let Some(incoming) = &mut inner.incoming {
+        for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
         }
         remove(&mut inner.owners, owned.owner, uid).then(|| owned.key.clone())
@@ -300,6 +311,8 @@ fn same<V: Child>(before: Option<&Kids<V>>, after: Option<&Kids<V>>) -> bool {
 mod tests {
     use super::*;
 
+    static ALL: std::sync::LazyLock<Scope> = std::sync::LazyLock::new(|| Scope::new(None));
+
     fn service(uid: u128, index: u32, version: u64) -> Owned<ServiceView> {
         let view = ServiceView {
             uid: Uid(uid),
@@ -337,14 +350,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_we_made_survives_a_list_taken_before_it() {
         let index = Index::default();
-        index.begin_list();
+        index.begin_list(&ALL);
         index.created(service(1, 0, 5), Instant::now());
-        index.listed(service(2, 1, 4));
-        index.end_list(Instant::now());
+        index.listed(&ALL, service(2, 1, 4));
+        index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [1, 2]);
         tokio::time::advance(UNSEEN + Duration::from_secs(1)).await;
-        index.begin_list();
-        let woken = index.end_list(Instant::now());
+        index.begin_list(&ALL);
+        let woken = index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [] as [u128; 0]);
         assert_eq!(
             woken,
@@ -360,10 +373,10 @@ mod tests {
         index.leaving(Uid(7), Uid(1), 10);
         index.apply(service(2, 1, 8));
         index.gone(Uid(7), Uid(2), Instant::now());
-        index.begin_list();
-        index.listed(service(1, 0, 3));
-        index.listed(service(2, 1, 3));
-        index.end_list(Instant::now());
+        index.begin_list(&ALL);
+        index.listed(&ALL, service(1, 0, 3));
+        index.listed(&ALL, service(2, 1, 3));
+        index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [1]);
         assert!(index.of(Uid(7))[0].leaving);
     }
@@ -382,13 +395,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_list_of_one_namespace_leaves_the_others_alone() {
+        let index = Index::default();
+        let mut other = service(2, 0, 5);
+        (other.key, other.owner) = (JobKey::new("elsewhere", "job"), Uid(8));
+        index.apply(service(1, 0, 5));
+        index.apply(other);
+        let here = Scope::new(Some("ns"));
+        index.begin_list(&here);
+        assert_eq!(
+            index.end_list(&here, Instant::now()),
+            [JobKey::new("ns", "job")]
+        );
+        assert_eq!((index.of(Uid(7)).len(), index.of(Uid(8)).len()), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_answer_that_comes_after_the_watch_adds_nothing() {
         let index = Index::default();
         index.apply(service(1, 0, 6));
         index.created(service(1, 0, 5), Instant::now());
         assert_eq!(index.of(Uid(7))[0].version, 6);
-        index.begin_list();
-        index.end_list(Instant::now());
+        index.begin_list(&ALL);
+        index.end_list(&ALL, Instant::now());
         assert!(index.is_empty(), "it was not kept as unseen");
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use training_core::{Framework, JobState, TrainingJob};
 
 use super::slim::version;
-use crate::key::JobKey;
+use crate::key::{JobKey, Scope};
 
 /// What the existing clients store to compute their patches; as large as the job, and nobody's business here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -22,7 +22,8 @@ pub struct Jobs<J> {
 #[derive(Debug)]
 struct Inner<J> {
     jobs: HashMap<JobKey, Arc<J>>,
-    incoming: Option<HashMap<JobKey, Arc<J>>>,
+    /// The next state of a scope, while its list is coming in.
+    incoming: HashMap<Scope, HashMap<JobKey, Arc<J>>>,
 }
 
 impl<J> Default for Jobs<J> {
@@ -30,7 +31,7 @@ impl<J> Default for Jobs<J> {
         Self {
             inner: Mutex::new(Inner {
                 jobs: HashMap::new(),
-                incoming: None,
+                incoming: HashMap::new(),
             }),
         }
     }
@@ -46,25 +47,32 @@ impl<J: TrainingJob> Jobs<J> {
     }
 
     /// A list begins.
-    pub fn begin_list(&self) {
-        self.inner.lock().incoming = Some(HashMap::new());
+    pub fn begin_list(&self, scope: &Scope) {
+        self.inner
+            .lock()
+            .incoming
+            .insert(scope.clone(), HashMap::new());
     }
 
     /// One job of a list.
-    pub fn listed(&self, job: J) {
+    pub fn listed(&self, scope: &Scope, job: J) {
         let job = Arc::new(pruned(job));
-        if let Some(incoming) = &mut self.inner.lock().incoming {
+        if let Some(incoming) = self.inner.lock().incoming.get_mut(scope) {
             incoming.insert(Self::key(&job), job);
         }
     }
 
-    /// The list is complete: returns every job that is there, and every one that is gone.
-    pub fn end_list(&self) -> (Vec<JobKey>, Vec<JobKey>) {
+    /// The list is complete: returns every job in its scope that is there, and every one that is gone.
+    pub fn end_list(&self, scope: &Scope) -> (Vec<JobKey>, Vec<JobKey>) {
         let inner = &mut *self.inner.lock();
-        let Some(mut next) = inner.incoming.take() else {
+        let Some(mut next) = inner.incoming.remove(scope) else {
             return Default::default();
         };
         for (key, job) in &inner.jobs {
+            if !scope.covers(key) {
+                next.insert(key.clone(), Arc::clone(job));
+                continue;
+            }
             // A list may be older than our own last write to the same job.
             let stale = next.get(key).is_some_and(|n| {
                 n.meta().uid == job.meta().uid && version(n.meta()) < version(job.meta())
@@ -80,7 +88,13 @@ impl<J: TrainingJob> Jobs<J> {
             .cloned()
             .collect();
         inner.jobs = next;
-        (inner.jobs.keys().cloned().collect(), gone)
+        let there = inner
+            .jobs
+            .keys()
+            .filter(|k| scope.covers(k))
+            .cloned()
+            .collect();
+        (there, gone)
     }
 
     /// A job as the watch shows it; true if it is news.
@@ -94,7 +108,11 @@ impl<J: TrainingJob> Jobs<J> {
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
-        if let Some(incoming) = &mut inner.incoming {
+        for (_, incoming) in inner
+            .incoming
+            .iter_mut()
+            .filter(|(scope, _)| scope.covers(&key))
+        {
             incoming.insert(key.clone(), Arc::clone(&job));
         }
         inner.jobs.insert(key, job);
@@ -104,7 +122,7 @@ impl<J: TrainingJob> Jobs<J> {
     /// A job is gone, or can't be read any more.
     pub fn remove(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
-        if let Some(incoming) = &mut inner.incoming {
+        for incoming in inner.incoming.values_mut() {
             incoming.remove(key);
         }
         inner.jobs.remove(key);

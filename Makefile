@@ -1,0 +1,38 @@
+# The front door. Every target is one line; what they do is in crates/xtask.
+XTASK := cargo run -q -p xtask --
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test check test-unit test-api test-pods cluster cluster-down kubectl manifests image-% run-% clean clean-cache
+
+help: ## Show this list
+	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
+demo: ## Train a PyTorchJob on a local cluster, from nothing
+	@$(XTASK) demo
+demo-down: ## Remove the demo's cluster
+	@$(XTASK) cluster-down demo
+test: ## Run every check and test, from nothing
+	@$(XTASK) test
+check: ## Format, lints, docs, dependencies, generated files
+	@$(XTASK) test format deps lint libs-alone docs manifests
+test-unit: ## Unit, table and property tests
+	@$(XTASK) test unit
+test-api: ## Tests against a real API server
+	@$(XTASK) test node binary tests-built api
+test-pods: ## Tests with real pods on a local cluster
+	@$(XTASK) test packages node images binary tests-built pods
+cluster: ## Start a local cluster (NAME=dev)
+	@$(XTASK) cluster $(or $(NAME),dev)
+cluster-down: ## Remove every trace of it (NAME=dev)
+	@$(XTASK) cluster-down $(or $(NAME),dev)
+kubectl: ## Run kubectl against it (NAME=dev ARGS="get pods")
+	@$(XTASK) kubectl $(or $(NAME),dev) -- $(ARGS)
+manifests: ## Generate manifests and reference documents from the types
+	@cargo run -q -p training-manifests -- generate
+image-%: ## Build an operator's image as a docker-archive (OUT=file)
+	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
+run-%: ## Run an operator outside a cluster, against the current kubeconfig
+	@cargo run -p $* -- --log-format compact
+clean: ## Remove what was built in this checkout
+	@cargo clean
+clean-cache: ## Remove what is cached outside this checkout
+	@$(XTASK) clean-cache

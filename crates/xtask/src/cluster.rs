@@ -1,0 +1,245 @@
+//! The local cluster: made of what `e2e/cluster` and `e2e/image` build.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::{paths, process};
+
+/// The cluster that `make cluster` starts.
+pub const DEFAULT: &str = "dev";
+/// With this variable set, nothing is started: everything runs against the cluster of that kubeconfig.
+pub const OWN: &str = "TRAINYARD_KUBECONFIG";
+
+/// A cluster that is up.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Its name; `None` for a cluster of the user's.
+    pub name: Option<String>,
+    /// Its kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// The program that it is made of.
+    pub node: PathBuf,
+}
+
+impl Cluster {
+    /// A kubectl command against this cluster.
+    pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = process::command(&self.node, ["kubectl"]);
+        command.args(args).env("KUBECONFIG", &self.kubeconfig);
+        command
+    }
+
+    /// Imports docker-archives. Into a cluster of the user's we can't import: its nodes pull from a registry of their own.
+    pub fn load(&self, files: &[&str]) -> Result<(), String> {
+        let Some(name) = &self.name else {
+            return Ok(());
+        };
+        let state = state(name).display().to_string();
+        let mut args = vec!["cluster", "load", "--state", &state];
+        args.extend(files);
+        process::quiet(&mut process::command(&self.node, args)).map(drop)
+    }
+}
+
+/// Everything about one cluster's run.
+fn state(name: &str) -> PathBuf {
+    paths::cache().join("clusters").join(name)
+}
+
+/// Where a cluster's kubeconfig is written.
+pub fn kubeconfig(name: &str) -> PathBuf {
+    paths::target()
+        .join("cluster")
+        .join(name)
+        .join("kubeconfig")
+}
+
+/// Names what is missing, or installs it where that needs no question.
+pub fn prerequisites() -> Result<(), String> {
+    let script = paths::root().join("e2e/cluster/prerequisites");
+    let install = process::may_install().then_some("--install");
+    process::run(&mut process::command(script, install))
+}
+
+/// Starts a cluster, or finds it up; builds what it needs first.
+pub fn up(name: &str) -> Result<Cluster, String> {
+    if let Some(own) = std::env::var_os(OWN) {
+        eprintln!("cluster: {OWN} is set: using that cluster, starting none");
+        return Ok(Cluster {
+            name: None,
+            kubeconfig: own.into(),
+            node: process::built("e2e/cluster/build")?.into(),
+        });
+    }
+    prerequisites()?;
+    // The two builds have nothing in common; one compiles, the other unpacks.
+    let (node, images) = thread::scope(|s| {
+        let images = s.spawn(workloads);
+        let node = process::built("e2e/cluster/build");
+        (
+            node,
+            images
+                .join()
+                .unwrap_or_else(|_| Err("building the images panicked".to_owned())),
+        )
+    });
+    let (node, images) = (node?, images?);
+    start(name, &node, &images)
+}
+
+/// Starts a cluster of what is built already.
+pub fn start(name: &str, node: &str, images: &Images) -> Result<Cluster, String> {
+    let (state, cache) = (
+        state(name).display().to_string(),
+        paths::cache().display().to_string(),
+    );
+    let kubeconfig = kubeconfig(name);
+    let mut seed = vec!["cluster", "seed", "--cache", &cache, "--key", &images.key];
+    seed.extend(images.archives.iter().map(String::as_str));
+    process::run(&mut process::command(node, seed))?;
+    let shown = kubeconfig.display().to_string();
+    let up = [
+        "cluster",
+        "up",
+        "--name",
+        name,
+        "--state",
+        &state,
+        "--cache",
+        &cache,
+        "--key",
+        &images.key,
+        "--kubeconfig",
+        &shown,
+    ];
+    process::run(&mut process::command(node, up))?;
+    let cluster = Cluster {
+        name: Some(name.to_owned()),
+        kubeconfig,
+        node: node.into(),
+    };
+    refresh(&cluster, &state)?;
+    Ok(cluster)
+}
+
+/// Brings the small last layers of the workload images up to date: the seed holds only what is large.
+fn refresh(cluster: &Cluster, state: &str) -> Result<(), String> {
+    let ctr = |args: &[&str]| {
+        let mut all = vec!["cluster", "exec", "--state", state, "--"];
+        all.extend(args);
+        process::command(&cluster.node, all)
+    };
+    let have = process::quiet(&mut ctr(&["ctr", "-n", "k8s.io", "content", "ls", "-q"]))?;
+    let list = paths::target().join("cluster").join("content");
+    fs::create_dir_all(paths::target().join("cluster"))
+        .and_then(|()| fs::write(&list, have))
+        .map_err(|e| e.to_string())?;
+    let (tool, cache) = (
+        process::built("e2e/image/build")?,
+        paths::cache().display().to_string(),
+    );
+    let list = list.display().to_string();
+    let mut stream = process::command(tool, ["stream", "--cache", &cache, "--have", &list])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("stream the images: {e}"))?;
+    let Some(pipe) = stream.stdout.take() else {
+        return Err("the image stream has no output".to_owned());
+    };
+    process::quiet(ctr(&["ctr", "-n", "k8s.io", "images", "import", "-"]).stdin(pipe))?;
+    let status = stream.wait().map_err(|e| e.to_string())?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("stream the images: {status}"))
+    }
+}
+
+/// The workload images: their archives and the key of their large layers.
+#[derive(Clone, Debug)]
+pub struct Images {
+    key: String,
+    archives: Vec<String>,
+}
+
+/// Builds the workload images.
+pub fn workloads() -> Result<Images, String> {
+    let tool = process::built("e2e/image/build")?;
+    let cache = paths::cache().display().to_string();
+    let archives = process::output(&mut process::command(
+        &tool,
+        ["workloads", "--cache", &cache],
+    ))?;
+    let key = process::output(&mut process::command(&tool, ["key", "--heavy"]))?
+        .trim()
+        .to_owned();
+    Ok(Images {
+        key,
+        archives: archives.lines().map(str::to_owned).collect(),
+    })
+}
+
+/// Removes every trace of a cluster.
+pub fn down(name: &str) -> Result<(), String> {
+    let node = process::built("e2e/cluster/build")?;
+    let state = state(name).display().to_string();
+    process::run(&mut process::command(
+        node,
+        ["cluster", "down", "--name", name, "--state", &state],
+    ))?;
+    // Nothing to be said if it isn't there.
+    let _ = fs::remove_dir_all(paths::target().join("cluster").join(name));
+    Ok(())
+}
+
+/// Runs kubectl with our terminal.
+pub fn kubectl_interactive(name: &str, args: &[&str]) -> Result<(), String> {
+    let node = process::built("e2e/cluster/build")?.into();
+    let own = std::env::var_os(OWN).map(PathBuf::from);
+    let cluster = Cluster {
+        name: None,
+        kubeconfig: own.unwrap_or_else(|| kubeconfig(name)),
+        node,
+    };
+    process::run(&mut cluster.kubectl(args.iter().copied()))
+}
+
+/// Imports docker-archives into a cluster that is up.
+pub fn load(name: &str, files: &[&str]) -> Result<(), String> {
+    let node = process::built("e2e/cluster/build")?.into();
+    Cluster {
+        name: Some(name.to_owned()),
+        kubeconfig: kubeconfig(name),
+        node,
+    }
+    .load(files)
+}
+
+/// Empties the cache; a cluster that is up keeps its own files until it is taken down.
+pub fn clean_cache() -> Result<(), String> {
+    let cache = paths::cache();
+    let Ok(entries) = fs::read_dir(&cache) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.file_name().is_some_and(|n| n == "clusters")
+            && fs::read_dir(&path).is_ok_and(|mut d| d.next().is_some())
+        {
+            eprintln!(
+                "{}: left alone, clusters are up; take them down first",
+                path.display()
+            );
+            continue;
+        }
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Running other programs.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A command in the repository's top directory.
+pub fn command<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(crate::paths::root());
+    command
+}
+
+/// Runs a command whose output goes where ours goes.
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let shown = show(command);
+    let status = command.status().map_err(|e| format!("{shown}: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{shown}: {status}"))
+    }
+}
+
+/// Runs a command and returns what it printed; its errors go where ours go.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let shown = show(command);
+    let out = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("{shown}: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{shown}: {}\n{text}", out.status))
+    }
+}
+
+/// Runs a command quietly; what it said is in the error.
+pub fn quiet(command: &mut Command) -> Result<String, String> {
+    let shown = show(command);
+    let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.success() {
+        return Ok(text);
+    }
+    Err(format!(
+        "{shown}: {}\n{text}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    ))
+}
+
+/// A script of ours that prints the path of a program, building it first where needed.
+pub fn built(script: &str) -> Result<String, String> {
+    let script = crate::paths::root().join(script);
+    Ok(output(&mut command(&script, [] as [&str; 0]))?
+        .trim()
+        .to_owned())
+}
+
+/// True if this process is root on a Debian machine: then what is missing is installed without asking.
+pub fn may_install() -> bool {
+    let root = quiet(&mut command("id", ["-u"])).is_ok_and(|id| id.trim() == "0");
+    root && Path::new("/etc/debian_version").exists()
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|w| w.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

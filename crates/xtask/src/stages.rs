@@ -1,0 +1,165 @@
+//! Stages that run side by side as far as they depend on each other.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Instant;
+
+use crate::table::{Count, End, Row};
+
+/// One stage.
+pub struct Stage {
+    /// Its name.
+    pub name: &'static str,
+    /// Stages that must have ended well before.
+    pub after: &'static [&'static str],
+    /// What it does.
+    pub work: fn(&Stage) -> Result<End, String>,
+}
+
+impl Stage {
+    /// Where what it prints goes.
+    pub fn log(&self) -> PathBuf {
+        crate::paths::target()
+            .join("test-logs")
+            .join(format!("{}.log", self.name))
+    }
+
+    /// Runs a command; what it prints goes into the stage's log.
+    ///
+    /// # Errors
+    /// If it fails; the log says why.
+    pub fn run(&self, command: &mut Command) -> Result<(), String> {
+        let open = || File::options().create(true).append(true).open(self.log());
+        let (out, err) = (
+            open().map_err(|e| e.to_string())?,
+            open().map_err(|e| e.to_string())?,
+        );
+        let status = command
+            .stdout(out)
+            .stderr(err)
+            .status()
+            .map_err(|e| e.to_string())?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("{}: {status}", command.get_program().display()))
+        }
+    }
+
+    /// Tests that ran so far.
+    pub fn count(&self) -> Count {
+        let mut text = Vec::new();
+        let read = File::open(self.log()).and_then(|mut f| f.read_to_end(&mut text));
+        if read.is_ok() {
+            Count::read(&String::from_utf8_lossy(&text))
+        } else {
+            Count::default()
+        }
+    }
+}
+
+/// Runs the stages; each begins when those before it have ended well.
+pub fn run(stages: &[Stage]) -> Vec<Row> {
+    let ended: Mutex<BTreeMap<&'static str, Row>> = Mutex::default();
+    let changed = Condvar::new();
+    // Nothing panics while holding it; if it did, what was stored is still true.
+    let lock = || {
+        ended
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    };
+    thread::scope(|scope| {
+        for stage in stages {
+            let (lock, changed) = (&lock, &changed);
+            scope.spawn(move || {
+                let before: Vec<&str> = stage
+                    .after
+                    .iter()
+                    .copied()
+                    .filter(|name| stages.iter().any(|s| s.name == *name))
+                    .collect();
+                let mut done: MutexGuard<'_, _> = lock();
+                while !before.iter().all(|name| done.contains_key(name)) {
+                    done = changed
+                        .wait(done)
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                }
+                let broken = before
+                    .iter()
+                    .find(|name| matches!(done.get(*name).map(|r| &r.end), Some(End::Failed(..))));
+                let broken = broken.map(|name| (*name).to_owned());
+                drop(done);
+                let row = match broken {
+                    Some(name) => failed_before(stage, &name),
+                    None => work(stage),
+                };
+                lock().insert(stage.name, row);
+                changed.notify_all();
+            });
+        }
+    });
+    let mut rows = std::mem::take(&mut *lock());
+    stages.iter().filter_map(|s| rows.remove(s.name)).collect()
+}
+
+fn failed_before(stage: &Stage, name: &str) -> Row {
+    let why = format!("{name} failed before");
+    eprintln!("[{}] not run: {why}", stage.name);
+    Row {
+        stage: stage.name,
+        end: End::Failed(Count::default(), why),
+        took: std::time::Duration::ZERO,
+    }
+}
+
+fn work(stage: &Stage) -> Row {
+    eprintln!("[{}] begins", stage.name);
+    let begun = Instant::now();
+    let _ = fs::create_dir_all(crate::paths::target().join("test-logs"));
+    let _ = fs::remove_file(stage.log());
+    let end = (stage.work)(stage).unwrap_or_else(|message| End::Failed(stage.count(), message));
+    let took = begun.elapsed();
+    match &end {
+        End::Passed(count) if count.passed > 0 => {
+            eprintln!(
+                "[{}] ok, {} tests, {:.1} s",
+                stage.name,
+                count.passed,
+                took.as_secs_f64()
+            );
+        }
+        End::Passed(_) => eprintln!("[{}] ok, {:.1} s", stage.name, took.as_secs_f64()),
+        End::Skipped(why) => eprintln!("[{}] skipped: {why}", stage.name),
+        End::Failed(_, message) => {
+            eprintln!(
+                "[{}] FAILED after {:.1} s: {message}",
+                stage.name,
+                took.as_secs_f64()
+            );
+            eprintln!("{}", tail(stage));
+        }
+    }
+    Row {
+        stage: stage.name,
+        end,
+        took,
+    }
+}
+
+/// The end of a failed stage's log.
+fn tail(stage: &Stage) -> String {
+    let text = fs::read(stage.log()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(120);
+    format!(
+        "--- the end of {}\n{}\n---",
+        stage.log().display(),
+        lines[from..].join("\n")
+    )
+}

@@ -1,0 +1,339 @@
+//! `make test`: every stage, side by side where that saves time, and one table at the end.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::cluster::{self, OWN};
+use crate::stages::{Stage, run as run_stages};
+use crate::table::{Count, End, render};
+use crate::{demo, deps, image, leftovers, paths, process};
+
+/// The cluster of the tests; a demo's cluster is left alone.
+const NAME: &str = "test";
+/// Every operator there is.
+const OPERATORS: &[&str] = &["pytorch-operator"];
+
+// One line per stage: what it is, and what it waits for. The long builds come first and side by side; cargo's own lock
+// keeps its stages apart from each other.
+const STAGES: &[Stage] = &[
+    Stage {
+        name: "packages",
+        after: &[],
+        work: |_| cluster::prerequisites().map(|()| nothing()),
+    },
+    Stage {
+        name: "node",
+        after: &[],
+        work: |_| process::built("e2e/cluster/build").map(|_| nothing()),
+    },
+    Stage {
+        name: "images",
+        after: &["packages"],
+        work: |_| cluster::workloads().map(|_| nothing()),
+    },
+    Stage {
+        name: "format",
+        after: &[],
+        work: |s| cargo(s, &["fmt", "--all", "--check"]),
+    },
+    Stage {
+        name: "deps",
+        after: &["format"],
+        work: |_| deps::check().map(|()| nothing()),
+    },
+    Stage {
+        name: "lint",
+        after: &["deps"],
+        work: lint,
+    },
+    Stage {
+        name: "libs-alone",
+        after: &["lint"],
+        work: libs_alone,
+    },
+    Stage {
+        name: "docs",
+        after: &["libs-alone"],
+        work: docs,
+    },
+    Stage {
+        name: "unit",
+        after: &["docs"],
+        work: |s| cargo(s, &["test", "--locked", "--workspace", "--exclude", "e2e"]),
+    },
+    Stage {
+        name: "manifests",
+        after: &["unit"],
+        work: manifests,
+    },
+    Stage {
+        name: "binary",
+        after: &["manifests"],
+        work: |_| image::binaries(OPERATORS).map(|()| nothing()),
+    },
+    Stage {
+        name: "tests-built",
+        after: &["binary"],
+        work: |s| cargo(s, &["test", "--locked", "-p", "e2e", "--no-run"]),
+    },
+    Stage {
+        name: "go",
+        after: &["node"],
+        work: go,
+    },
+    Stage {
+        name: "dockerfile",
+        after: &["binary", "packages"],
+        work: dockerfile,
+    },
+    Stage {
+        name: "api",
+        after: &["tests-built", "node", "images", "go", "dockerfile"],
+        work: |s| e2e(s, "api_"),
+    },
+    Stage {
+        name: "pods",
+        after: &["api"],
+        work: pods,
+    },
+    Stage {
+        name: "clusters",
+        after: &["pods"],
+        work: clusters,
+    },
+    Stage {
+        name: "leftovers",
+        after: &[],
+        work: |_| Ok(nothing()),
+    },
+];
+
+/// Runs all stages, or those named.
+pub fn run(names: &[&str]) -> Result<(), String> {
+    for name in names {
+        if !STAGES.iter().any(|s| s.name == *name) {
+            let known: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
+            return Err(format!(
+                "there is no stage {name}; there are {}",
+                known.join(", ")
+            ));
+        }
+    }
+    let begun = Instant::now();
+    let wanted: Vec<Stage> = STAGES
+        .iter()
+        .filter(|s| s.name != "leftovers" && (names.is_empty() || names.contains(&s.name)))
+        .map(|s| Stage {
+            name: s.name,
+            after: s.after,
+            work: s.work,
+        })
+        .collect();
+    let mut rows = run_stages(&wanted);
+    if names.is_empty() || names.contains(&"leftovers") {
+        // After everything, also after failures.
+        rows.extend(run_stages(&[Stage {
+            name: "leftovers",
+            after: &[],
+            work: |s| leftovers::check(s, NAME),
+        }]));
+    }
+    eprintln!("{}", render(&rows, begun.elapsed()));
+    let failed: Vec<&str> = rows
+        .iter()
+        .filter(|r| matches!(r.end, End::Failed(..)))
+        .map(|r| r.stage)
+        .collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("failed: {}", failed.join(", ")))
+    }
+}
+
+fn nothing() -> End {
+    End::Passed(Count::default())
+}
+
+/// Runs cargo, and counts the tests that it ran.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "most stages are nothing but one call of this"
+)]
+fn cargo(stage: &Stage, args: &[&str]) -> Result<End, String> {
+    Ok(counted(stage, &mut process::command("cargo", args)))
+}
+
+/// A test stage that ran nothing has failed.
+fn counted(stage: &Stage, command: &mut Command) -> End {
+    let result = stage.run(command);
+    let count = stage.count();
+    match result {
+        Ok(()) if count.failed == 0 => End::Passed(count),
+        Ok(()) => End::Failed(count, "tests failed".to_owned()),
+        Err(message) => End::Failed(count, message),
+    }
+}
+
+fn lint(stage: &Stage) -> Result<End, String> {
+    // Warnings are denied by flag, never in source: a new compiler must not break a checkout.
+    cargo(
+        stage,
+        &[
+            "clippy",
+            "--locked",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )
+}
+
+/// A framework that reaches for I/O doesn't compile here.
+fn libs_alone(stage: &Stage) -> Result<End, String> {
+    let mut args = vec!["check", "--locked", "--lib", "--no-default-features"];
+    for operator in OPERATORS {
+        args.extend(["-p", operator]);
+    }
+    cargo(stage, &args)?;
+    let tree = process::quiet(&mut process::command(
+        "cargo",
+        [
+            "tree",
+            "--locked",
+            "-p",
+            "training-core",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+        ],
+    ))?;
+    let forbidden = ["tokio ", "hyper ", "futures ", "kube-client ", "rand "];
+    let found: Vec<&str> = tree
+        .lines()
+        .filter(|l| forbidden.iter().any(|f| l.starts_with(f)))
+        .collect();
+    if found.is_empty() {
+        Ok(nothing())
+    } else {
+        Err(format!("the core can do I/O: {}", found.join(", ")))
+    }
+}
+
+fn docs(stage: &Stage) -> Result<End, String> {
+    let mut cargo = process::command("cargo", ["doc", "--locked", "--workspace", "--no-deps"]);
+    stage
+        .run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
+        .map(|()| nothing())
+}
+
+fn manifests(stage: &Stage) -> Result<End, String> {
+    cargo(
+        stage,
+        &[
+            "run",
+            "--locked",
+            "-q",
+            "-p",
+            "training-manifests",
+            "--",
+            "generate",
+            "--check",
+        ],
+    )
+}
+
+fn go(stage: &Stage) -> Result<End, String> {
+    for module in ["e2e/cluster", "e2e/image"] {
+        let dir = paths::root().join(module);
+        stage.run(process::command("go", ["vet", "./..."]).current_dir(&dir))?;
+        stage.run(process::command("go", ["test", "-v", "./..."]).current_dir(&dir))?;
+    }
+    Ok(End::Passed(stage.count()))
+}
+
+fn dockerfile(stage: &Stage) -> Result<End, String> {
+    let binary = paths::release_binary("pytorch-operator");
+    stage
+        .run(&mut process::command(
+            paths::root().join("e2e/image/prove-dockerfile"),
+            [binary],
+        ))
+        .map(|()| nothing())
+}
+
+/// Runs the test programs of `e2e/tests` whose names begin so.
+fn e2e(stage: &Stage, prefix: &str) -> Result<End, String> {
+    let node = process::built("e2e/cluster/build")?;
+    let mut cargo = process::command("cargo", e2e_args(prefix)?);
+    cargo
+        .env("TRAINYARD_NODE", node)
+        .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+    Ok(counted(stage, &mut cargo))
+}
+
+fn bin_dir() -> std::path::PathBuf {
+    paths::release_binary("x")
+        .parent()
+        .map(std::path::Path::to_path_buf)
+        .unwrap_or_default()
+}
+
+fn e2e_args(prefix: &str) -> Result<Vec<String>, String> {
+    let mut args: Vec<String> = ["test", "--locked", "-p", "e2e"].map(str::to_owned).into();
+    let files = std::fs::read_dir(paths::root().join("e2e/tests")).map_err(|e| e.to_string())?;
+    let mut names: Vec<String> = files
+        .flatten()
+        .filter_map(|f| {
+            f.file_name()
+                .to_str()?
+                .strip_suffix(".rs")
+                .map(str::to_owned)
+        })
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return Err(format!("there is no test program {prefix}*"));
+    }
+    for name in names {
+        args.extend(["--test".to_owned(), name]);
+    }
+    // A test that fails must not hide the others.
+    args.push("--no-fail-fast".to_owned());
+    Ok(args)
+}
+
+/// The pod-level tests on a cluster of their own, or on the user's.
+fn pods(stage: &Stage) -> Result<End, String> {
+    let cluster = cluster::up(NAME)?;
+    let result = demo::deploy(&cluster, "pytorch-operator").and_then(|()| {
+        let mut cargo = process::command("cargo", e2e_args("pods_")?);
+        cargo
+            .env("TRAINYARD_PODS_KUBECONFIG", &cluster.kubeconfig)
+            .env("TRAINYARD_NODE", &cluster.node)
+            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+        if let Some(name) = &cluster.name {
+            cargo.env(
+                "TRAINYARD_PODS_STATE",
+                paths::cache().join("clusters").join(name),
+            );
+        }
+        Ok(counted(stage, &mut cargo))
+    });
+    if cluster.name.is_some() {
+        cluster::down(NAME)?;
+    }
+    result
+}
+
+/// The tests of the local cluster itself.
+fn clusters(stage: &Stage) -> Result<End, String> {
+    if std::env::var_os(OWN).is_some() {
+        return Ok(End::Skipped(format!("{OWN} is set")));
+    }
+    e2e(stage, "cluster_")
+}
