@@ -18,7 +18,7 @@ use training_core::{
 use crate::cli::EventMode;
 use crate::events::{EventSink, Regarding};
 use crate::executor::{Executor, Outcome, Refusal};
-use crate::fault::Fault;
+use crate::fault::{Absent, Fault};
 use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
 use crate::key::JobKey;
@@ -116,8 +116,15 @@ impl<F: Framework> Worker<F> {
                 let at = self.backoff.record_failure(&key, &fault, Instant::now());
                 let uid = job.meta().uid.as_deref().unwrap_or_default();
                 let wait = at.saturating_duration_since(Instant::now());
-                let conflict = matches!(fault, Fault::Conflict(_));
-                if conflict {
+                // Somebody was faster: the job was changed, or deleted and goes with its pods.
+                if matches!(
+                    fault,
+                    Fault::Conflict(_)
+                        | Fault::Missing {
+                            what: Absent::Object,
+                            ..
+                        }
+                ) {
                     tracing::debug!(job = %key, uid, %fault, ?wait, "looking again");
                 } else {
                     tracing::warn!(job = %key, uid, %fault, ?wait, "the pass failed");
@@ -266,12 +273,7 @@ impl<F: Framework> Worker<F> {
         let Some(write) = &plan.status else {
             return Ok(());
         };
-        let version = match self.executor.write_status(&**job, &write.patch).await {
-            Ok(version) => version,
-            // The job was deleted meanwhile; its pods go with it.
-            Err(Fault::Missing { .. }) => return Ok(()),
-            Err(fault) => return Err(fault),
-        };
+        let version = self.executor.write_status(&**job, &write.patch).await?;
         self.jobs.written(job, write.next.clone(), version);
         for transition in &plan.transitions {
             let counted = match transition {

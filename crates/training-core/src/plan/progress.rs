@@ -61,6 +61,10 @@ pub(super) fn decide<F: Framework>(
         }
         Verdict::Progressing { running } => {
             if running && (!draft.memory.holds(ConditionType::Restarting) || all_run(census)) {
+                if !draft.memory.holds(ConditionType::Running) && all_run(census) {
+                    // No further pod can join this write.
+                    draft.urgency(Urgency::Beside);
+                }
                 let reason = format!("{}Running", F::Job::kind(&()));
                 draft.set(
                     ConditionType::Running,
