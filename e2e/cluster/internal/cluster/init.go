@@ -121,7 +121,7 @@ func runNode(c *config) error {
 	if err != nil {
 		return err
 	}
-	token, err := os.ReadFile(kubernetesDir + "/admin.token")
+	token, err := os.ReadFile(kubernetesDir + "/launcher.token")
 	if err != nil {
 		return err
 	}

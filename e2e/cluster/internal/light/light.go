@@ -247,13 +247,15 @@ func (l *instance) up(ctx context.Context) error {
 	}
 	masters := []string{"system:masters"}
 	admin := base.User{Name: "admin", Token: base.NewToken(), Groups: masters}
+	// The launcher's own questions must not look like the administrator's.
+	launcher := base.User{Name: "launcher", Token: base.NewToken(), Groups: masters}
 	manager := base.User{Name: "system:kube-controller-manager", Token: base.NewToken()}
 	// Users of their own, so that the audit log tells them apart.
 	users := append([]base.User{
 		{Name: "bench", Token: base.NewToken(), Groups: masters},
 		{Name: "driver", Token: base.NewToken(), Groups: masters},
 	}, l.o.users...)
-	if err := base.WriteTokenFile(pki+"/tokens.csv", append([]base.User{admin, manager}, users...)); err != nil {
+	if err := base.WriteTokenFile(pki+"/tokens.csv", append([]base.User{admin, launcher, manager}, users...)); err != nil {
 		return err
 	}
 	for _, u := range append([]base.User{admin}, users...) {
@@ -297,7 +299,7 @@ func (l *instance) up(ctx context.Context) error {
 		return err
 	}
 
-	api := base.NewAPI(server, ca.PEM, admin.Token)
+	api := base.NewAPI(server, ca.PEM, launcher.Token)
 	defer api.Close()
 	if err := l.until(ctx, "kube-apiserver to be ready", func() bool {
 		return api.Exists(ctx, "/readyz")
@@ -325,7 +327,7 @@ func (l *instance) up(ctx context.Context) error {
 
 func (l *instance) until(ctx context.Context, what string, ok func() bool) error {
 	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
