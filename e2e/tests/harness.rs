@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Client;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use training_testkit::audit::Tally;
 use training_testkit::auditor::Auditor;
@@ -140,22 +140,9 @@ async fn the_kubelet_plays_every_state_and_finishes_deletes() -> Result<()> {
         .set(&namespace.name, "j-worker-1", &State::Evicted)
         .await?;
     kubelet.disappear(&namespace.name, "j-worker-2").await?;
-    // A bound pod stays in the API until a kubelet removes it.
-    kubelet.finish_deletes(false);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace.name);
-    pods.delete("j-worker-3", &DeleteParams::default()).await?;
-    eventually("worker 3 to be terminating", HANG, async || {
-        let pods = kubelet.pods(&namespace.name, "j");
-        let deleting = pods.iter().any(|pod| pod.deleting);
-        Ok(if deleting {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(format!("{pods:?}"))
-        })
-    })
-    .await?;
-    kubelet.finish_deletes(true);
+    disrupt(&kubelet, &namespace.name, "j-worker-3").await?;
     let left = kubelet.until_pods(&namespace.name, "j", 2).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace.name);
     let pod = pods.get("j-worker-0").await?;
     let status = &pod
         .status
@@ -195,6 +182,27 @@ async fn the_kubelet_plays_every_state_and_finishes_deletes() -> Result<()> {
         left.len(),
         auditor.events()
     );
+    Ok(())
+}
+
+/// A bound pod that is told to make room stays in the API until a kubelet removes it.
+async fn disrupt(kubelet: &Kubelet, namespace: &str, pod: &str) -> Result<()> {
+    kubelet.finish_deletes(false);
+    kubelet.set(namespace, pod, &State::NodeLost).await?;
+    kubelet
+        .disrupt(namespace, pod, "EvictionByEvictionAPI")
+        .await?;
+    eventually("the pod to be terminating", HANG, async || {
+        let pods = kubelet.pods(namespace, "j");
+        let deleting = pods.iter().any(|pod| pod.deleting);
+        Ok(if deleting {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
+    kubelet.finish_deletes(true);
     Ok(())
 }
 

@@ -4,9 +4,9 @@
 //! is in the API.
 
 mod rules;
+mod summary;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+pub use summary::{Churn, Summary, difference};
+
 use crate::job::{is_finished, is_true};
 use crate::wait::{HANG, Seen, eventually};
 use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
@@ -27,18 +29,6 @@ use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
 /// How long after a user's wish the operator may still act without knowing of it. Its request can
 /// cross the user's on the way. Creation times have whole seconds, and a busy machine is slow.
 const CROSSING: i64 = 3;
-
-/// How often an object of a name was created and deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Churn {
-    /// Creations.
-    pub creates: u32,
-    /// Deletions that were completed.
-    pub deletes: u32,
-}
-
-/// What happened to each object, as `kind/name`.
-pub type Summary = BTreeMap<String, Churn>;
 
 /// A running auditor; it stops when this is dropped.
 #[derive(Debug)]
@@ -182,24 +172,6 @@ impl Drop for Auditor {
             task.abort();
         }
     }
-}
-
-/// What differs between two summaries, one line each; empty if nothing does.
-pub fn difference(reference: &Summary, other: &Summary) -> String {
-    let mut text = String::new();
-    let names: BTreeSet<&String> = reference.keys().chain(other.keys()).collect();
-    for name in names {
-        let churn = |of: &Summary| of.get(name).copied().unwrap_or_default();
-        let (a, b) = (churn(reference), churn(other));
-        if a != b {
-            let _ = writeln!(
-                text,
-                "{name}: created {} and not {} times, deleted {} and not {} times",
-                b.creates, a.creates, b.deletes, a.deletes
-            );
-        }
-    }
-    text
 }
 
 async fn watch(api: Api<DynamicObject>, kind: String, state: Arc<Mutex<State>>) {

@@ -7,6 +7,7 @@
 
 mod node;
 mod pod;
+mod script;
 mod status;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,59 +26,11 @@ use serde_json::json;
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub use pod::{Replica, SeenPod};
+pub use script::{Act, Script, Step, lockstep, run_and_succeed};
 pub use status::{State, now};
 
 use crate::wait::{HANG, Seen, eventually};
 use pod::SlimPod;
-
-/// What a step of a script does to the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Its status changes.
-    Become(State),
-    /// The object vanishes at once, as after a forced deletion.
-    Disappear,
-    /// Somebody deletes it in the ordinary way.
-    Delete,
-}
-
-/// One step of a pod's life.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// How long after the step before it.
-    pub after: Duration,
-    /// What happens then.
-    pub act: Act,
-}
-
-impl Step {
-    /// A step some milliseconds after the one before.
-    pub fn after_ms(ms: u64, act: Act) -> Self {
-        Self {
-            after: Duration::from_millis(ms),
-            act,
-        }
-    }
-}
-
-/// The life of each pod, decided when it is first seen. No steps: it stays pending until the test
-/// says otherwise.
-pub type Script = Arc<dyn Fn(&Replica) -> Vec<Step> + Send + Sync>;
-
-/// Every pod waits for the test.
-pub fn lockstep() -> Script {
-    Arc::new(|_| Vec::new())
-}
-
-/// Every pod runs and then succeeds.
-pub fn run_and_succeed(run_ms: u64, succeed_ms: u64) -> Script {
-    Arc::new(move |_| {
-        vec![
-            Step::after_ms(run_ms, Act::Become(State::Running)),
-            Step::after_ms(succeed_ms, Act::Become(State::Succeeded)),
-        ]
-    })
-}
 
 /// A running player of scheduler and kubelet; it stops when this is dropped.
 #[derive(Debug)]
@@ -88,7 +41,8 @@ pub struct Kubelet {
 
 struct Shared {
     client: Client,
-    node: String,
+    /// What pods are bound to, if at all.
+    node: Option<String>,
     script: Script,
     pods: Mutex<BTreeMap<(String, String), Entry>>,
     /// How many pods of a name have been seen.
@@ -115,15 +69,38 @@ struct Entry {
 }
 
 impl Kubelet {
-    /// Plays for the pods of these namespaces.
+    /// Plays for the pods of these namespaces, and binds them to a node of its own.
     pub async fn start(client: Client, namespaces: &[&str], script: Script) -> Result<Self> {
         let node = format!("scripted-{}", std::process::id());
         node::register(&client, &node)
             .await
             .context("can't register the node")?;
+        let heart = tokio::spawn(node::heartbeats(client.clone(), node.clone()));
+        Ok(Self::play(
+            &client,
+            namespaces,
+            script,
+            Some(node),
+            vec![heart],
+        ))
+    }
+
+    /// Plays for the pods of these namespaces without binding them: one request less per pod, for
+    /// measuring. A pod that is asked to go is gone at once.
+    pub fn start_unbound(client: &Client, namespaces: &[&str], script: Script) -> Self {
+        Self::play(client, namespaces, script, None, Vec::new())
+    }
+
+    fn play(
+        client: &Client,
+        namespaces: &[&str],
+        script: Script,
+        node: Option<String>,
+        mut tasks: Vec<JoinHandle<()>>,
+    ) -> Self {
         let shared = Arc::new(Shared {
             client: client.clone(),
-            node: node.clone(),
+            node,
             script,
             pods: Mutex::default(),
             incarnations: Mutex::default(),
@@ -133,12 +110,11 @@ impl Kubelet {
             addresses: AtomicUsize::new(1),
             errors: Mutex::default(),
         });
-        let mut tasks = vec![tokio::spawn(node::heartbeats(client.clone(), node))];
         for namespace in namespaces {
             let api: Api<SlimPod> = Api::namespaced(client.clone(), namespace);
             tasks.push(tokio::spawn(Arc::clone(&shared).watch(api)));
         }
-        Ok(Self { shared, tasks })
+        Self { shared, tasks }
     }
 
     /// The pods of a job as they are now, in the order of their names.
@@ -159,7 +135,12 @@ impl Kubelet {
     ) -> Result<Vec<SeenPod>> {
         eventually(&format!("{count} pods of {job}"), HANG, async || {
             let pods = self.pods(namespace, job);
-            let there = pods.iter().filter(|pod| pod.bound && !pod.deleting).count();
+            let placed = |pod: &&SeenPod| pod.bound || self.shared.node.is_none();
+            let there = pods
+                .iter()
+                .filter(placed)
+                .filter(|pod| !pod.deleting)
+                .count();
             let whole = there == count && pods.len() == count;
             Ok(if whole {
                 Seen::Yes(pods)
@@ -216,6 +197,17 @@ impl Kubelet {
         self.shared
             .become_state(&pod, &State::Running, restarts)
             .await
+    }
+
+    /// A pod is told to make room, for this reason (`PreemptionByScheduler`,
+    /// `EvictionByEvictionAPI`, `DeletionByTaintManager`), and deleted.
+    pub async fn disrupt(&self, namespace: &str, pod: &str, reason: &str) -> Result<()> {
+        let pod = self.pod(namespace, pod)?;
+        let state = State::Disrupted {
+            reason: reason.to_owned(),
+        };
+        self.shared.become_state(&pod, &state, pod.restarts).await?;
+        self.shared.remove(&pod, None).await
     }
 
     /// The object of a pod vanishes at once.
@@ -337,8 +329,9 @@ impl Shared {
     /// One pod's life: it is bound, and then the script's steps happen to it.
     async fn live(self: Arc<Self>, pod: SeenPod) {
         let _busy = Busy::new(Arc::clone(&self));
-        if !pod.bound
-            && let Err(error) = self.bind(&pod).await
+        if let Some(node) = &self.node
+            && !pod.bound
+            && let Err(error) = self.bind(&pod, node).await
         {
             self.note(&pod, &error);
             return;
@@ -371,11 +364,11 @@ impl Shared {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
 
-    async fn bind(&self, pod: &SeenPod) -> Result<()> {
+    async fn bind(&self, pod: &SeenPod, node: &str) -> Result<()> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": { "name": pod.name, "uid": pod.uid },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": self.node },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         });
         let _: serde_json::Value = self
             .api(pod)

@@ -23,6 +23,23 @@ pub enum State {
     Evicted,
     /// It waits for its image.
     ImagePullBackOff,
+    /// All containers still run, and it has been told to make room.
+    Disrupted {
+        /// Who told it: `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`.
+        reason: String,
+    },
+    /// Its node no longer answers: not ready, and its containers are still reported to run.
+    NodeLost,
+}
+
+impl State {
+    /// Whether its containers are reported to run.
+    fn runs(&self) -> bool {
+        matches!(
+            self,
+            Self::Running | Self::Disrupted { .. } | Self::NodeLost
+        )
+    }
 }
 
 /// The time in the API's form, in whole seconds.
@@ -34,7 +51,7 @@ pub fn now() -> String {
 /// successor of the same name.
 pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
     let (phase, reason) = match state {
-        State::Running => ("Running", Value::Null),
+        State::Running | State::Disrupted { .. } | State::NodeLost => ("Running", Value::Null),
         State::Succeeded => ("Succeeded", Value::Null),
         State::Failed { .. } => ("Failed", Value::Null),
         State::Evicted => ("Failed", json!("Evicted")),
@@ -53,7 +70,7 @@ pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
         "containerStatuses": pod.containers.iter().enumerate().map(|(index, (name, image))| {
             // Only the first container fails; a sidecar beside it goes in good order.
             let restarts = if index == 0 { restarts } else { 0 };
-            container(name, image, &container_state(state, index), *state == State::Running, restarts)
+            container(name, image, &container_state(state, index), state.runs(), restarts)
         }).collect::<Vec<_>>(),
     });
     if *state == State::Evicted {
@@ -66,7 +83,9 @@ pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
 
 fn container_state(state: &State, index: usize) -> Value {
     match state {
-        State::Running => json!({ "running": { "startedAt": now() } }),
+        State::Running | State::Disrupted { .. } | State::NodeLost => {
+            json!({ "running": { "startedAt": now() } })
+        }
         State::Failed { exit_code, message } if index == 0 => ended(*exit_code, "Error", message),
         State::Succeeded | State::Failed { .. } | State::Evicted => ended(0, "Completed", ""),
         State::ImagePullBackOff => json!({ "waiting": {
@@ -100,7 +119,8 @@ fn container(name: &str, image: &str, state: &Value, ready: bool, restarts: i32)
 
 fn conditions(state: &State) -> Vec<Value> {
     let (ready, reason) = match state {
-        State::Running => ("True", None),
+        State::Running | State::Disrupted { .. } => ("True", None),
+        State::NodeLost => ("False", None),
         State::Succeeded => ("False", Some("PodCompleted")),
         State::Failed { .. } | State::Evicted => ("False", Some("PodFailed")),
         State::ImagePullBackOff => ("False", Some("ContainersNotReady")),
@@ -113,7 +133,7 @@ fn conditions(state: &State) -> Vec<Value> {
     let mut list = vec![
         condition(
             "PodReadyToStartContainers",
-            if ready == "True" { "True" } else { "False" },
+            if state.runs() { "True" } else { "False" },
             None,
         ),
         condition("Initialized", initialized, None),
@@ -127,6 +147,9 @@ fn conditions(state: &State) -> Vec<Value> {
             "True",
             Some("TerminationByKubelet"),
         ));
+    }
+    if let State::Disrupted { reason } = state {
+        list.push(condition("DisruptionTarget", "True", Some(reason)));
     }
     list
 }

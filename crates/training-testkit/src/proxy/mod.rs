@@ -5,6 +5,7 @@
 //! understood ([`Call`]), recorded, and passed on unless a [`Rule`] applies to it.
 
 mod class;
+mod exchange;
 mod rule;
 mod socket;
 mod stream;
@@ -15,15 +16,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING,
-};
 use http::{Request, Response, Uri};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
@@ -38,9 +36,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use class::Call;
-pub use rule::{Action, Answer, Applied, Effect, Gate, Rule, Turn};
+pub use rule::{Action, Answer, Applied, Effect, Filter, Gate, Rule, Turn};
 use socket::Socket;
-use stream::{Body, Broken, Framing};
+use stream::Broken;
 
 use crate::control_plane::config_from;
 use crate::wait::{HANG, Seen, eventually};
@@ -268,165 +266,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
-    let service = service_fn(|request| answer(request, Arc::clone(&shared)));
+    let service = service_fn(|request| exchange::answer(request, Arc::clone(&shared)));
     let server = hyper::server::conn::http1::Builder::new();
     // An error here is one that a rule asked for, or an operator that was killed.
     let _ = server.serve_connection(Socket::new(stream), service).await;
-}
-
-async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Body>, Broken> {
-    let (mut head, body) = request.into_parts();
-    let bytes = body.collect().await?.to_bytes();
-    for hop in [
-        HOST,
-        CONNECTION,
-        CONTENT_LENGTH,
-        TRANSFER_ENCODING,
-        ACCEPT_ENCODING,
-    ] {
-        head.headers.remove(hop);
-    }
-    let request = Request::from_parts(head, Full::new(bytes.clone()));
-    let call = Call::of(&request, &bytes);
-    let rule = shared
-        .rules
-        .lock()
-        .iter()
-        .find(|rule| rule.applies(&call))
-        .cloned();
-    let id = shared.record(&call, rule.as_ref());
-    let answer = match rule {
-        None => shared
-            .pass_on(request)
-            .await
-            .map(|answer| answer.map(stream::untouched)),
-        Some(rule) => shared.broken(request, call, rule).await,
-    };
-    if let (Ok(answer), Some(record)) = (&answer, shared.records.lock().get_mut(&id)) {
-        record.code = Some(answer.status().as_u16());
-    }
-    answer
-}
-
-impl Shared {
-    fn record(&self, call: &Call, rule: Option<&Rule>) -> u64 {
-        let record = Record {
-            call: call.clone(),
-            code: None,
-            at: Instant::now(),
-            rule: rule.map(|rule| rule.name().to_owned()),
-        };
-        let id = self.next.fetch_add(1, Ordering::SeqCst);
-        self.records.lock().insert(id, record);
-        id
-    }
-
-    /// Passes a request on. It is finished even if its author dies meanwhile: what is on the wire
-    /// is on the wire.
-    async fn pass_on(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Broken> {
-        let mut answer = tokio::spawn((self.upstream)(request)).await??;
-        for hop in [CONNECTION, TRANSFER_ENCODING] {
-            answer.headers_mut().remove(hop);
-        }
-        Ok(answer)
-    }
-
-    async fn broken(
-        &self,
-        request: Request<Full<Bytes>>,
-        call: Call,
-        rule: Rule,
-    ) -> Result<Response<Body>, Broken> {
-        match rule.action.clone() {
-            Action::ResetBefore => {
-                rule.hit();
-                Err("reset before".into())
-            }
-            Action::ResetAfter => {
-                self.pass_on(request).await?.into_body().collect().await?;
-                rule.hit();
-                Err("reset after".into())
-            }
-            Action::Answer(effect, answer) => {
-                if effect == Effect::With {
-                    self.pass_on(request).await?.into_body().collect().await?;
-                }
-                rule.hit();
-                failure(&answer)
-            }
-            Action::CutAnswer => {
-                let (head, bytes) = self.whole(request).await?;
-                rule.hit();
-                let mut answer = Response::from_parts(head, stream::cut(&bytes));
-                answer
-                    .headers_mut()
-                    .insert(CONTENT_LENGTH, bytes.len().into());
-                Ok(answer)
-            }
-            Action::Delay(time) => {
-                rule.hit();
-                tokio::time::sleep(time).await;
-                Ok(self.pass_on(request).await?.map(stream::untouched))
-            }
-            Action::Hold(gate) => {
-                rule.hit();
-                gate.passed().await;
-                Ok(self.pass_on(request).await?.map(stream::untouched))
-            }
-            Action::Announce(listener) => self.announced(request, call, &rule, &listener).await,
-            Action::AnnounceInTurn(listener, turn) => {
-                let _turn = turn.wait().await;
-                self.announced(request, call, &rule, &listener).await
-            }
-            Action::CloseWatchAfter(_)
-            | Action::DropEvent(_)
-            | Action::DuplicateEvent(_)
-            | Action::DelayEvents(_)
-            | Action::HoldEvents(_) => {
-                let answer = self.pass_on(request).await?;
-                let kind = answer
-                    .headers()
-                    .get(CONTENT_TYPE)
-                    .and_then(|kind| kind.to_str().ok());
-                let framing = Framing::of(kind.unwrap_or_default());
-                Ok(answer.map(|body| stream::events(body, framing, rule)))
-            }
-        }
-    }
-
-    async fn announced(
-        &self,
-        request: Request<Full<Bytes>>,
-        call: Call,
-        rule: &Rule,
-        listener: &mpsc::UnboundedSender<Applied>,
-    ) -> Result<Response<Body>, Broken> {
-        let (head, bytes) = self.whole(request).await?;
-        rule.hit();
-        let (applied, released) = Applied::new(call, head.status.as_u16());
-        // Without a listener there is nobody to wait for.
-        if listener.send(applied).is_ok() {
-            released.await?;
-        }
-        Ok(Response::from_parts(head, stream::full(bytes)))
-    }
-
-    /// The API server's answer with its whole body.
-    async fn whole(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(http::response::Parts, Bytes), Broken> {
-        let (head, body) = self.pass_on(request).await?.into_parts();
-        Ok((head, body.collect().await?.to_bytes()))
-    }
-}
-
-fn failure(answer: &Answer) -> Result<Response<Body>, Broken> {
-    let mut response = Response::builder()
-        .status(answer.code)
-        .header(CONTENT_TYPE, "application/json");
-    if let Some(time) = &answer.retry_after {
-        response = response.header(RETRY_AFTER, time);
-    }
-    Ok(response.body(stream::full(answer.body().to_string()))?)
 }

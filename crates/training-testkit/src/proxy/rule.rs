@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 
@@ -62,6 +63,11 @@ pub enum Action {
     ResetAfter,
     /// Another answer.
     Answer(Effect, Answer),
+    /// Another answer with code 200: an empty list, say.
+    Reply(Value),
+    /// Something else is asked: this is added to the query, as in
+    /// `resourceVersion=7&resourceVersionMatch=Exact`.
+    AddQuery(String),
     /// The API server's own answer, cut in the middle of its body.
     CutAnswer,
     /// The request waits before it is passed on.
@@ -80,7 +86,14 @@ pub enum Action {
     DropEvent(usize),
     /// The event with this number comes twice, counted from one.
     DuplicateEvent(usize),
-    /// Every event comes this much later.
+    /// Every n-th event is left out.
+    DropEvery(usize),
+    /// Every event that the filter takes is left out.
+    DropWhere(Filter),
+    /// These bytes come before the event with this number, counted from one: an event of the test's
+    /// own, with its newline, or something that is none.
+    InjectEvent(usize, Bytes),
+    /// Every event comes this much later than it came from the API server.
     DelayEvents(Duration),
     /// Events wait until the gate is opened.
     HoldEvents(Gate),
@@ -137,6 +150,29 @@ impl Applied {
     pub fn release(self) {
         // The author may have died meanwhile, which is what these are for.
         let _ = self.answer.send(());
+    }
+}
+
+/// Chooses events by their bytes; those of a JSON watch are one line of text.
+#[derive(Clone)]
+pub struct Filter(Arc<Takes>);
+
+type Takes = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+impl Filter {
+    /// Takes the events for which the function is true.
+    pub fn new(takes: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(takes))
+    }
+
+    pub(crate) fn takes(&self, event: &[u8]) -> bool {
+        (self.0)(event)
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Filter")
     }
 }
 

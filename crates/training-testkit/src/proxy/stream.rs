@@ -1,12 +1,14 @@
 //! The bodies of answers, passed on frame by frame, and broken where a rule says so.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, Stream, StreamExt as _};
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
-use tokio::time::sleep;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::time::{Instant, sleep_until};
 
 use super::rule::{Action, Rule};
 
@@ -69,72 +71,119 @@ impl Framing {
     }
 }
 
+/// What came from the API server, and when.
+type Arrival = (Instant, Result<Bytes, Broken>);
+
 /// The events of a watch with a rule applied to them.
 pub(crate) fn events(body: Incoming, framing: Framing, rule: Rule) -> Body {
-    struct Reading {
-        body: Incoming,
-        rest: BytesMut,
-        ready: Vec<Bytes>,
+    struct Playing {
+        arrivals: UnboundedReceiver<Arrival>,
+        ready: VecDeque<Bytes>,
         number: usize,
         ended: bool,
-        framing: Framing,
         rule: Rule,
     }
-    let reading = Reading {
-        body,
-        rest: BytesMut::new(),
-        ready: Vec::new(),
+    // Read ahead, so that an event's delay counts from its arrival and not from its turn.
+    let (sender, arrivals) = mpsc::unbounded_channel();
+    tokio::spawn(read(body, framing, sender));
+    let playing = Playing {
+        arrivals,
+        ready: VecDeque::new(),
         number: 0,
         ended: false,
-        framing,
         rule,
     };
-    let lines: Lines = Box::pin(stream::unfold(reading, |mut at| async move {
+    let lines: Lines = Box::pin(stream::unfold(playing, |mut at| async move {
         loop {
-            if !at.ready.is_empty() {
-                let line = at.ready.remove(0);
+            if let Some(line) = at.ready.pop_front() {
                 return Some((Ok(line), at));
             }
             if at.ended {
                 return None;
             }
-            if let Some(end) = at.framing.first(&at.rest) {
-                let line = at.rest.split_to(end).freeze();
-                at.number += 1;
-                at.ready = applied(&at.rule, at.number, line).await;
-                at.ended = matches!(at.rule.action, Action::CloseWatchAfter(n) if n <= at.number);
-                continue;
-            }
-            match at.body.frame().await? {
-                Ok(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        at.rest.extend_from_slice(&data);
-                    }
+            match at.arrivals.recv().await? {
+                (_, Err(error)) => return Some((Err(error), at)),
+                (when, Ok(line)) => {
+                    at.number += 1;
+                    at.ready = applied(&at.rule, at.number, when, line).await.into();
+                    at.ended =
+                        matches!(at.rule.action, Action::CloseWatchAfter(n) if n <= at.number);
                 }
-                Err(error) => return Some((Err(Broken::from(error)), at)),
             }
         }
     }));
     BodyExt::boxed(StreamBody::new(lines.map(|line| line.map(Frame::data))))
 }
 
-/// What becomes of an event.
-async fn applied(rule: &Rule, number: usize, line: Bytes) -> Vec<Bytes> {
-    let lines = match &rule.action {
-        Action::CloseWatchAfter(last) if number >= *last => vec![line],
-        Action::DropEvent(n) if number == *n => vec![],
-        Action::DuplicateEvent(n) if number == *n => vec![line.clone(), line],
+/// Reads event by event until either side ends.
+async fn read(mut body: Incoming, framing: Framing, sender: UnboundedSender<Arrival>) {
+    let mut rest = BytesMut::new();
+    loop {
+        while let Some(end) = framing.first(&rest) {
+            let event = rest.split_to(end).freeze();
+            if sender.send((Instant::now(), Ok(event))).is_err() {
+                return;
+            }
+        }
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            // The operator is gone; without this the API server would not hear of it.
+            () = sender.closed() => return,
+        };
+        match frame {
+            None => return,
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    rest.extend_from_slice(&data);
+                }
+            }
+            Some(Err(error)) => {
+                // Nobody listens any more if this fails.
+                let _ = sender.send((Instant::now(), Err(Broken::from(error))));
+                return;
+            }
+        }
+    }
+}
+
+/// What becomes of an event that came at a time.
+async fn applied(rule: &Rule, number: usize, when: Instant, line: Bytes) -> Vec<Bytes> {
+    match &rule.action {
+        Action::CloseWatchAfter(last) if number >= *last => {
+            rule.hit();
+            vec![line]
+        }
+        Action::DropEvent(n) if number == *n => {
+            rule.hit();
+            vec![]
+        }
+        Action::DropEvery(n) if number.is_multiple_of(*n) => {
+            rule.hit();
+            vec![]
+        }
+        Action::DropWhere(filter) if filter.takes(&line) => {
+            rule.hit();
+            vec![]
+        }
+        Action::DuplicateEvent(n) if number == *n => {
+            rule.hit();
+            vec![line.clone(), line]
+        }
+        Action::InjectEvent(n, event) if number == *n => {
+            rule.hit();
+            vec![event.clone(), line]
+        }
         Action::DelayEvents(time) => {
-            sleep(*time).await;
+            rule.hit();
+            sleep_until(when + *time).await;
             vec![line]
         }
         Action::HoldEvents(gate) => {
+            rule.hit();
             gate.passed().await;
             vec![line]
         }
         // Not this event, or a rule that did its work before the stream began.
-        _ => return vec![line],
-    };
-    rule.hit();
-    lines
+        _ => vec![line],
+    }
 }

@@ -1,10 +1,12 @@
 //! The proxy before a tiny server that answers everything with its own request count.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
+use super::exchange::with_query;
 use super::*;
 
 struct Server {
@@ -209,12 +211,23 @@ async fn events_pass_at_once_and_are_dropped_doubled_and_ended_on_demand() {
         Rule::new("drop", Action::DropEvent(2), watch).nth(1),
         Rule::new("double", Action::DuplicateEvent(1), watch).nth(1),
         Rule::new("close", Action::CloseWatchAfter(1), watch).nth(1),
+        Rule::new("inject", Action::InjectEvent(2, "x\n".into()), watch).nth(1),
+        Rule::new("every", Action::DropEvery(3), watch).nth(1),
+        Rule::new(
+            "where",
+            Action::DropWhere(Filter::new(|line| line == b"1\n")),
+            watch,
+        )
+        .nth(1),
     ];
     for (rule, expected) in rules.iter().zip([
         &["1\n", "2\n", "3\n"][..],
         &["1\n", "3\n"],
         &["1\n", "1\n", "2\n", "3\n"],
         &["1\n"],
+        &["1\n", "x\n", "2\n", "3\n"],
+        &["1\n", "2\n"],
+        &["2\n", "3\n"],
     ]) {
         setup.proxy.clear_rules();
         setup.proxy.add(rule);
@@ -276,4 +289,46 @@ async fn a_write_whose_turn_has_not_come_does_not_outlive_its_author() {
     answers.1.unwrap_err();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(setup.server.asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn f34_events_are_late_by_their_delay_and_not_by_each_others() {
+    let setup = setup().await;
+    let late = Duration::from_millis(200);
+    setup.proxy.add(&Rule::new(
+        "late",
+        Action::DelayEvents(late),
+        Call::is_watch,
+    ));
+    let answer = setup
+        .send("GET", &format!("{PODS}?watch=true"), "")
+        .await
+        .unwrap();
+    let mut body = answer.into_body();
+    let begin = Instant::now();
+    for number in 0..10 {
+        setup.server.events.send(format!("{number}\n")).unwrap();
+    }
+    for number in 0..10 {
+        let line = next_line(&mut body).await.unwrap();
+        assert_eq!(line, format!("{number}\n"));
+        assert!(begin.elapsed() >= late);
+    }
+    assert!(begin.elapsed() < late * 10, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_reply_and_a_longer_query_are_what_they_say() {
+    let setup = setup().await;
+    let empty = serde_json::json!({ "kind": "PodList", "items": [] });
+    setup
+        .proxy
+        .add(&Rule::new("empty", Action::Reply(empty.clone()), |c| c.verb == "list").nth(1));
+    assert_eq!(
+        setup.text("GET", PODS).await.unwrap(),
+        (200, empty.to_string())
+    );
+    assert_eq!(setup.server.asked.load(Ordering::SeqCst), 0);
+    let uri: Uri = "/api/v1/pods?limit=5".parse().unwrap();
+    assert_eq!(with_query(&uri, "a=b").unwrap(), "/api/v1/pods?limit=5&a=b");
 }
