@@ -166,12 +166,14 @@ func mountsBelow(dir string) []string {
 }
 
 // traces lists everything on this host that belongs to a node, or with an
-// empty name to any node or light mode. With a cache directory it also looks
-// for what a killed command has left there.
+// empty name to any node or light mode. With a cache directory and no name it
+// also looks there.
 func traces(name, cache string) []string {
 	var found []string
 	add := func(kind, format string, args ...any) {
-		found = append(found, kind+" "+fmt.Sprintf(format, args...))
+		if line := kind + " " + fmt.Sprintf(format, args...); !slices.Contains(found, line) {
+			found = append(found, line)
+		}
 	}
 	for _, p := range processes(name) {
 		args := p.args
@@ -191,11 +193,11 @@ func traces(name, cache string) []string {
 			continue
 		}
 		add("registered", "%s", registryPath(c.Name))
-		if c.State != "" && exists(c.State) {
-			add("state", "%s", c.State)
-		}
 		for _, dir := range []string{c.State, c.Containerd} {
 			if dir != "" {
+				if exists(dir) {
+					add("state", "%s", dir)
+				}
 				for _, m := range mountsBelow(dir) {
 					add("mount", "%s", m)
 				}
@@ -205,25 +207,16 @@ func traces(name, cache string) []string {
 			add("kubeconfig", "%s", c.Kubeconfig)
 		}
 	}
-	if cache != "" {
-		for _, pattern := range []string{"containerd-*.tmp", "seed-*.tmp"} {
+	// With a name there is nothing in the cache that is not registered.
+	if cache != "" && name == "" {
+		for _, m := range mountsBelow(cache) {
+			add("mount", "%s", m)
+		}
+		// What a killed command has left, also before a reboot.
+		for _, pattern := range []string{"containerd-*.tmp", "*/" + configFile, "*/*/" + configFile} {
 			paths, _ := filepath.Glob(filepath.Join(cache, pattern))
 			for _, p := range paths {
-				add("state", "%s", p)
-			}
-		}
-		if name == "" {
-			for _, m := range mountsBelow(cache) {
-				add("mount", "%s", m)
-			}
-			// A state directory whose registration is lost, after a reboot.
-			for _, pattern := range []string{"*/" + configFile, "*/*/" + configFile} {
-				paths, _ := filepath.Glob(filepath.Join(cache, pattern))
-				for _, p := range paths {
-					if line := "state " + filepath.Dir(p); !slices.Contains(found, line) {
-						found = append(found, line)
-					}
-				}
+				add("state", "%s", strings.TrimSuffix(p, "/"+configFile))
 			}
 		}
 	}
