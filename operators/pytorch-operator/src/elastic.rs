@@ -11,12 +11,11 @@ use crate::framework::port;
 /// The field that makes the job impossible.
 pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
     if let Some(value) = job.spec.nproc_per_node.as_deref() {
-        let number = value.strip_prefix('+').unwrap_or(value).parse::<i64>();
         let device = value.starts_with(|c: char| c.is_ascii_alphabetic())
             && value
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
-        if !value.is_empty() && !device && !number.is_ok_and(|n| n > 0) {
+        if !value.is_empty() && !device && processes(value).is_none_or(|n| n == 0) {
             let problem = format!(
                 "\"{value}\" is neither a number above 0 nor a device such as auto, cpu or gpu"
             );
@@ -56,6 +55,13 @@ pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecErr
         return Err(SpecError::new("spec.elasticPolicy.minReplicas", problem));
     }
     Ok(())
+}
+
+/// The number that a text of `nprocPerNode` stands for, if it is one: digits, one plus sign before them.
+pub(crate) fn processes(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    let number = digits.bytes().all(|b| b.is_ascii_digit());
+    number.then(|| digits.parse().ok()).flatten()
 }
 
 /// Fewest and most workers: one bound stands for both, none for the present number of workers.

@@ -269,9 +269,7 @@ fn environment(cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> EnvSet {
     if has_master(cx) || elastic.is_none() {
         let leader = if has_master(cx) { MASTER } else { WORKER };
         let (port, address) = (port(cx, leader).to_string(), master_address(cx));
-        let processes: u64 = nproc
-            .and_then(|n| n.strip_prefix('+').unwrap_or(n).parse().ok())
-            .unwrap_or(1);
+        let processes = nproc.and_then(elastic::processes).unwrap_or(1);
         env.require("MASTER_PORT", &*port)
             .require("PET_MASTER_PORT", port)
             .require("MASTER_ADDR", &*address)
