@@ -150,6 +150,11 @@ impl<F: Framework> World<F> {
         }
     }
 
+    /// The operator learns of everything that has happened.
+    pub fn view_all(&mut self) {
+        self.view.deliver_all();
+    }
+
     /// One pass of the operator with all the news there are.
     pub fn pass(&mut self) {
         self.view.deliver_all();
@@ -160,10 +165,11 @@ impl<F: Framework> World<F> {
     pub fn passes(&mut self, most: usize) {
         for _ in 0..most {
             self.view.deliver_all();
-            if self.plan().is_idle() {
+            let plan = self.plan();
+            if plan.is_idle() {
                 break;
             }
-            self.pass_from_memory(Fate::Whole, true);
+            self.carry_out(plan, Fate::Whole, true);
         }
     }
 
@@ -171,6 +177,10 @@ impl<F: Framework> World<F> {
     pub fn pass_from_memory(&mut self, fate: Fate, status_before: bool) {
         let plan = self.plan();
         self.law_of_waking(&plan);
+        self.carry_out(plan, fate, status_before);
+    }
+
+    fn carry_out(&mut self, plan: Plan<StatusOf<F>>, fate: Fate, status_before: bool) {
         let seen = self.observed();
         let mut calls = Calls { fate, made: 0 };
         let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();

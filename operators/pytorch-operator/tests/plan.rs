@@ -1,5 +1,8 @@
 //! The objects of the smallest distributed job field by field, and what its status says over its life.
 
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod scene;
 
 use pytorch_operator::PyTorch;

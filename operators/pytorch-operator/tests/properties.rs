@@ -1,5 +1,8 @@
 //! Whatever happens, in whatever order: the laws hold, and a job that is left alone comes to rest.
 
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod scene;
 
 use proptest::collection::vec;

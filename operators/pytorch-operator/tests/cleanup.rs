@@ -1,0 +1,300 @@
+//! What is left of a job that has ended, when it goes itself, and what scaling removes.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use scene::{Scene, pt, world};
+use serde_json::json;
+use training_core::PodPhase;
+use training_testkit::world::Move;
+
+/// Pods and services that are left after an end with these phases of worker 0 and worker 1.
+fn left(policy: Option<&str>, succeed: bool) -> (Vec<String>, Vec<String>) {
+    let mut job = pt(3).restart_policy("Worker", "Never");
+    if let Some(policy) = policy {
+        job = job.run_policy("cleanPodPolicy", policy);
+    }
+    let mut world = world(job);
+    world.settle();
+    world.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    world.settle();
+    world.finish("pt-worker-0");
+    world.settle();
+    if succeed {
+        world.finish("pt-master-0");
+    } else {
+        world.fail("pt-worker-1", 1);
+    }
+    world.settle();
+    while world.pods().any(|(_, p)| p.leaving) {
+        world.happen(Move::Gone(0));
+        world.settle();
+    }
+    let owned = |names: Vec<&str>| {
+        names
+            .into_iter()
+            .map(|n| n["pt-".len()..].to_owned())
+            .collect()
+    };
+    (
+        owned(world.pod_names()),
+        owned(world.services().into_iter().collect()),
+    )
+}
+
+#[test]
+fn the_policy_decides_what_stays_after_the_end() {
+    let all = ["master-0", "worker-0", "worker-1", "worker-2"];
+    let rows: [(Option<&str>, bool, &[&str]); 9] = [
+        (None, true, &all),
+        (Some("None"), true, &all),
+        (Some("None"), false, &all),
+        (Some("Running"), true, &["master-0", "worker-0"]),
+        (Some("Running"), false, &["worker-0", "worker-1"]),
+        (Some("All"), true, &[]),
+        (Some("All"), false, &[]),
+        (Some(""), true, &[]),
+        (Some("Sometimes"), true, &[]),
+    ];
+    for (policy, succeed, stays) in rows {
+        let stays: Vec<String> = stays.iter().map(|s| (*s).to_owned()).collect();
+        assert_eq!(
+            left(policy, succeed),
+            (stays.clone(), stays),
+            "{policy:?} {succeed}"
+        );
+    }
+}
+
+#[test]
+fn i_21_the_end_is_stored_before_anything_is_cleaned_up() {
+    let mut world = world(pt(1).run_policy("cleanPodPolicy", "All"));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.finish("pt-master-0");
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes[0], "status");
+    assert_eq!(world.writes.iter().filter(|w| *w == "status").count(), 1);
+    assert_eq!(world.writes.len(), 5);
+}
+
+#[test]
+fn i_29_services_whose_pods_are_gone_already_go_as_well() {
+    let mut world = world(pt(1).run_policy("cleanPodPolicy", "All"));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.happen(Move::Vanish(1));
+    world.settle();
+    assert_eq!(world.services().len(), 0);
+}
+
+#[test]
+fn i_23_b_089_a_job_goes_after_its_time_to_live_and_not_before() {
+    for (ttl, wait) in [(0, 1), (3, 4), (180, 181)] {
+        let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", ttl));
+        world.settle();
+        world.run_all();
+        world.finish("pt-master-0");
+        world.settle();
+        let wake = world.plan().wake.unwrap();
+        assert_eq!((wake - world.now).get_seconds(), wait);
+        world.tick(wait - 1);
+        assert!(world.plan().is_idle());
+        world.tick(1);
+        world.settle();
+        assert!(world.job().is_none(), "ttl {ttl}");
+    }
+}
+
+#[test]
+fn b_089_the_longest_time_to_live_and_an_end_in_the_future_are_waited_for() {
+    let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", i32::MAX));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    world.tick(-100);
+    assert!(world.plan().is_idle());
+    assert!(world.plan().wake.is_some_and(|at| at > world.now));
+}
+
+#[test]
+fn a_job_that_another_operator_ended_without_a_time_still_goes() {
+    let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", 5));
+    world.set(
+        "/status",
+        json!({"conditions": [
+            {"type": "Failed", "status": "True", "reason": "PyTorchJobFailed", "message": "m",
+             "lastTransitionTime": "1970-01-01T00:00:00Z"},
+        ]}),
+    );
+    world.view_all();
+    assert_eq!(world.plan().steps, [training_core::Step::DeleteJob]);
+}
+
+#[test]
+fn b_146_nothing_of_an_ended_job_is_made_again() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    world.happen(Move::Vanish(1));
+    world.happen(Move::DropService(0));
+    world.happen(Move::Scale(4));
+    world.set(
+        "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image",
+        json!("other"),
+    );
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes, Vec::<String>::new());
+}
+
+#[test]
+fn b_147_a_completion_time_alone_keeps_a_job_ended() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    world.set("/status/conditions", json!([]));
+    world.happen(Move::Vanish(0));
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes, Vec::<String>::new());
+}
+
+#[test]
+fn b_145_a_policy_that_is_changed_after_the_end_is_honoured() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    assert_eq!(world.pod_names().len(), 2);
+    world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
+    world.settle();
+    assert!(world.pods().all(|(_, p)| p.leaving));
+    assert_eq!(world.services().len(), 0);
+}
+
+#[test]
+fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
+    let mut world = world(pt(3));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.happen(Move::Scale(1));
+    world.writes.clear();
+    world.settle();
+    assert_eq!(
+        world
+            .writes
+            .iter()
+            .filter(|w| w.starts_with("delete"))
+            .collect::<Vec<_>>(),
+        [
+            "delete pod pt-worker-2",
+            "delete pod pt-worker-1",
+            "delete service pt-worker-1",
+            "delete service pt-worker-2",
+        ]
+    );
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
+    assert_eq!(world.status_json()["ready"], "2/2");
+    world.happen(Move::Scale(0));
+    world.settle();
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(world.pod_names(), ["pt-master-0"], "none means none");
+}
+
+#[test]
+fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.edit(|job| {
+        job["spec"]["pytorchReplicaSpecs"]
+            .as_object_mut()
+            .unwrap()
+            .remove("Worker");
+    });
+    world.settle();
+    assert_eq!(
+        world.services().into_iter().collect::<Vec<_>>(),
+        ["pt-master-0"]
+    );
+    assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 1);
+}
+
+#[test]
+fn an_elastic_job_grows_without_touching_its_running_pods() {
+    let mut world = world(scene::el(2, json!({"minReplicas": 1, "maxReplicas": 3})));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.happen(Move::Scale(3));
+    world.writes.clear();
+    world.settle();
+    let made: Vec<&String> = world.writes.iter().filter(|w| *w != "status").collect();
+    assert_eq!(
+        made,
+        ["create service el-worker-2", "create pod el-worker-2"]
+    );
+}
+
+#[test]
+fn pods_of_another_operator_are_taken_over_as_they_are() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let pods = world.pod_names().join(" ");
+    for name in pods.split(' ') {
+        // As if they had no annotation of ours.
+        world.change(name, |p| p.attempt = training_core::Attempt::parse(None));
+    }
+    world.set(
+        "/status",
+        json!({
+            "conditions": [
+                {"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "message": "PyTorchJob pt is running.",
+                 "lastUpdateTime": "1970-01-10T00:00:00Z", "lastTransitionTime": "1970-01-10T00:00:00Z"},
+            ],
+            "replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 2}},
+            "startTime": "1970-01-10T00:00:00Z", "lastReconcileTime": "1970-01-10T00:00:05Z",
+        }),
+    );
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes, ["status"]);
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    let status = world.status_json();
+    assert_eq!(status["startTime"], "1970-01-10T00:00:00Z");
+    assert_eq!(status["lastReconcileTime"], serde_json::Value::Null);
+    world.end("pt-worker-0", PodPhase::Failed, None);
+    world.settle();
+    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+}
+
+#[test]
+fn b_152_a_job_that_is_being_deleted_is_left_alone() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.set("/metadata/deletionTimestamp", json!("1970-01-10T00:00:00Z"));
+    world.happen(Move::Vanish(0));
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes, Vec::<String>::new());
+}

@@ -1,0 +1,317 @@
+//! A spec that can't run ends its job for good, with the name of the field, and without a single pod.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use scene::{Scene, el, pt, typed, without_master, world};
+use serde_json::{Value, json};
+use training_core::Note;
+use training_testkit::builders::Job;
+
+const MASTER: &str = "/spec/pytorchReplicaSpecs/Master";
+const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
+
+fn with(path: &str, value: impl Into<Value>) -> Job {
+    pt(2).set(path, value)
+}
+
+fn worker(path: &str, value: impl Into<Value>) -> Job {
+    with(&format!("{WORKER}{path}"), value)
+}
+
+fn in_other_case(both: bool) -> Job {
+    let worker = pt(1).build()["spec"]["pytorchReplicaSpecs"]["Worker"].clone();
+    let job = if both { pt(1) } else { pt(0) };
+    job.set("/spec/pytorchReplicaSpecs/worker", worker)
+}
+
+/// Row of the programme, job, field.
+#[rustfmt::skip]
+#[allow(clippy::too_many_lines)]
+fn rows() -> Vec<(&'static str, Job, &'static str)> {
+    vec![
+        (
+            "B-006",
+            worker("/replicas", -1),
+            "spec.pytorchReplicaSpecs[Worker].replicas",
+        ),
+        (
+            "B-010",
+            worker("/template", json!({})),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers",
+        ),
+        (
+            "B-011",
+            worker("/template/spec/containers", json!([])),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers",
+        ),
+        (
+            "B-013",
+            worker("/template/spec/containers/0/image", ""),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[0].image",
+        ),
+        (
+            "B-014",
+            worker("/template/spec/containers/0/name", "main"),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers",
+        ),
+        (
+            "B-015",
+            worker(
+                "/template/spec/containers",
+                json!([{"name": "pytorch", "image": "a"}, {"name": "pytorch", "image": "b"}]),
+            ),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[1].name",
+        ),
+        (
+            "B-017",
+            with("/spec/pytorchReplicaSpecs/Wroker", json!({})),
+            "spec.pytorchReplicaSpecs[Wroker]",
+        ),
+        (
+            "B-019",
+            in_other_case(true),
+            "spec.pytorchReplicaSpecs[Worker]",
+        ),
+        (
+            "B-030",
+            with("/metadata/name", "a".repeat(56)),
+            "metadata.name",
+        ),
+        (
+            "B-032",
+            with("/metadata/name", "a".repeat(54)).set(&format!("{WORKER}/replicas"), 11),
+            "metadata.name",
+        ),
+        ("B-033", with("/metadata/name", "a.b"), "metadata.name"),
+        ("B-034", with("/metadata/name", "1job"), "metadata.name"),
+        (
+            "B-050 none",
+            with(&format!("{MASTER}/replicas"), 0),
+            "spec.pytorchReplicaSpecs[Master].replicas",
+        ),
+        (
+            "B-050 two",
+            with(&format!("{MASTER}/replicas"), 2),
+            "spec.pytorchReplicaSpecs[Master].replicas",
+        ),
+        (
+            "B-051",
+            worker("/replicas", i32::MIN),
+            "spec.pytorchReplicaSpecs[Worker].replicas",
+        ),
+        (
+            "B-060",
+            worker("/replicas", 1_000_000),
+            "spec.pytorchReplicaSpecs[Worker].replicas",
+        ),
+        (
+            "B-063 order",
+            el(2, json!({"minReplicas": 3, "maxReplicas": 2})),
+            "spec.elasticPolicy.minReplicas",
+        ),
+        (
+            "B-063 min",
+            el(2, json!({"minReplicas": 0})),
+            "spec.elasticPolicy.minReplicas",
+        ),
+        (
+            "B-063 max",
+            el(2, json!({"maxReplicas": -1})),
+            "spec.elasticPolicy.maxReplicas",
+        ),
+        (
+            "B-065",
+            el(2, json!({"nProcPerNode": 2})).set("/spec/nprocPerNode", "2"),
+            "spec.elasticPolicy.nProcPerNode",
+        ),
+        (
+            "B-066 zero",
+            with("/spec/nprocPerNode", "0"),
+            "spec.nprocPerNode",
+        ),
+        (
+            "B-066 negative",
+            with("/spec/nprocPerNode", "-1"),
+            "spec.nprocPerNode",
+        ),
+        (
+            "B-066 shell",
+            with("/spec/nprocPerNode", "1; id"),
+            "spec.nprocPerNode",
+        ),
+        (
+            "B-066 signs",
+            with("/spec/nprocPerNode", "++1"),
+            "spec.nprocPerNode",
+        ),
+        (
+            "B-080",
+            worker("/restartPolicy", "Sometimes"),
+            "spec.pytorchReplicaSpecs[Worker].restartPolicy",
+        ),
+        (
+            "B-119",
+            worker(
+                "/template/spec/initContainers",
+                json!([{"name": "init-pytorch", "image": "a"}]),
+            ),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.initContainers",
+        ),
+    ]
+}
+
+#[test]
+fn every_invalid_spec_ends_in_a_failure_that_names_the_field() {
+    for (id, job, field) in rows() {
+        let mut world = world(job);
+        world.settle();
+        let last = world.status().conditions.pop().unwrap();
+        assert_eq!(
+            (last.type_.as_str(), last.reason.as_deref()),
+            ("Failed", Some("InvalidSpec")),
+            "{id}"
+        );
+        let message = last.message.unwrap();
+        assert!(
+            message.starts_with(&format!("{field}: ")),
+            "{id}: {message}"
+        );
+        assert_eq!(world.notes, [Note::warning("InvalidSpec", message)], "{id}");
+        assert_eq!(world.writes, ["status"], "{id}: one write, no pod");
+        assert_eq!(world.memory().completed, Some(world.now), "{id}");
+        assert_eq!(world.conditions()[0], "Created=True", "{id}");
+    }
+}
+
+#[test]
+fn b_064_elasticity_needs_workers() {
+    let mut job = pt(1).set("/spec/elasticPolicy", json!({})).build();
+    job["spec"]["pytorchReplicaSpecs"]
+        .as_object_mut()
+        .unwrap()
+        .remove("Worker");
+    let mut world: scene::PyTorchWorld = training_testkit::world::World::new(
+        pytorch_operator::PyTorch::default(),
+        serde_json::from_value(job).unwrap(),
+    );
+    world.settle();
+    let message = world.status().conditions.pop().unwrap().message.unwrap();
+    assert!(
+        message.starts_with("spec.pytorchReplicaSpecs[Worker]: "),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_ran_under_the_existing_operator_is_not_refused() {
+    let rows: Vec<(&str, Job)> = vec![
+        (
+            "replicas absent",
+            pt(2).set(&format!("{MASTER}/replicas"), Value::Null),
+        ),
+        ("restart policy empty", worker("/restartPolicy", "")),
+        (
+            "an odd clean-up policy",
+            pt(2).run_policy("cleanPodPolicy", "Sometimes"),
+        ),
+        ("a device", with("/spec/nprocPerNode", "xla")),
+        ("nothing", with("/spec/nprocPerNode", "")),
+        (
+            "workers outside the bounds",
+            el(5, json!({"minReplicas": 1, "maxReplicas": 3})),
+        ),
+        ("an elastic job of nobody", el(0, json!({}))),
+        ("no workers", pt(0)),
+        ("the longest name", with("/metadata/name", "a".repeat(54))),
+        ("one letter", without_master("a", 1)),
+    ];
+    for (id, job) in rows {
+        let mut world = world(job);
+        world.settle();
+        assert_eq!(world.conditions(), ["Created=True"], "{id}");
+    }
+    let mut empty = pt(0).build();
+    empty["spec"]["pytorchReplicaSpecs"] = json!({});
+    let job = serde_json::from_value(empty).unwrap();
+    let mut world: scene::PyTorchWorld =
+        training_testkit::world::World::new(pytorch_operator::PyTorch::default(), job);
+    world.settle();
+    assert_eq!(
+        (world.conditions(), world.writes.len()),
+        (vec!["Created=True".to_owned()], 1)
+    );
+}
+
+#[test]
+fn a_job_that_becomes_invalid_while_it_runs_is_cleaned_up_by_its_policy() {
+    let mut world = world(pt(2).run_policy("cleanPodPolicy", "All"));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.set("/spec/nprocPerNode", json!("0"));
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=False", "Failed=True"]
+    );
+    assert!(world.pods().all(|(_, p)| p.leaving));
+    assert_eq!(world.services().len(), 0);
+}
+
+#[test]
+fn settings_without_effect_are_told_once() {
+    let job = pt(1)
+        .run_policy("cleanPodPolicy", "Sometimes")
+        .run_policy("schedulingPolicy", json!({"minAvailable": 2}))
+        .annotation("trainyard.dev/restart-scope", "gang")
+        .set(&format!("{WORKER}/template/spec/restartPolicy"), "Never")
+        .set(
+            &format!("{WORKER}/template/spec/containers/0/env"),
+            json!([{"name": "RANK", "value": "7"}]),
+        );
+    let mut world = world(job);
+    world.settle();
+    world.run_all();
+    world.settle();
+    let reasons: Vec<&str> = world.notes.iter().map(|n| n.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "SetPodTemplateRestartPolicy",
+            "SettingIgnored",
+            "SettingIgnored",
+            "SettingIgnored",
+            "EnvReplaced"
+        ]
+    );
+    assert!(world.notes[1].message.contains("Sometimes"));
+}
+
+#[test]
+fn b_115_a_replaced_variable_is_told_also_where_a_queue_held_the_job_first() {
+    let job = pt(1).run_policy("suspend", true).set(
+        &format!("{WORKER}/template/spec/containers/0/env"),
+        json!([{"name": "RANK", "value": "7"}]),
+    );
+    let mut world = world(job);
+    world.settle();
+    assert!(world.notes.iter().all(|n| n.reason != "EnvReplaced"));
+    world.set("/spec/runPolicy/suspend", json!(false));
+    world.settle();
+    assert_eq!(
+        world
+            .notes
+            .iter()
+            .filter(|n| n.reason == "EnvReplaced")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn the_examples_of_this_file_decode() {
+    assert_eq!(typed(pt(1)).spec.pytorch_replica_specs.len(), 2);
+}

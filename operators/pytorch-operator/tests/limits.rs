@@ -1,0 +1,286 @@
+//! Backoff limit, deadline, and the sizes that nothing may exceed.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use scene::{Scene, pt, world};
+use training_core::{JobState, PodPhase};
+use training_testkit::world::Move;
+
+const BACKOFF: &str = "Job pt has failed because it has reached the specified backoff limit";
+const DEADLINE: &str = "Job pt has failed because it was active longer than specified deadline";
+
+fn message(world: &scene::PyTorchWorld) -> String {
+    world
+        .status()
+        .conditions
+        .last()
+        .and_then(|c| c.message.clone())
+        .unwrap_or_default()
+}
+
+/// How often worker 0 was made again before the job failed.
+fn replacements(limit: i32, code: i32) -> usize {
+    let mut world = world(
+        pt(1)
+            .restart_policy("Worker", "ExitCode")
+            .run_policy("backoffLimit", limit),
+    );
+    world.settle();
+    let mut made = 0;
+    for _ in 0..20 {
+        world.run_all();
+        world.settle();
+        world.fail("pt-worker-0", code);
+        world.writes.clear();
+        world.settle();
+        while let (None, Some(wake), false) = (
+            world.pod("pt-worker-0"),
+            world.plan().wake,
+            world.memory().is_finished(),
+        ) {
+            world.now = wake;
+            world.settle();
+        }
+        made += world
+            .writes
+            .iter()
+            .filter(|w| *w == "create pod pt-worker-0")
+            .count();
+        if world.memory().is_finished() {
+            assert_eq!(message(&world), BACKOFF);
+            assert_eq!(world.memory().completed, Some(world.now));
+            return made;
+        }
+    }
+    made
+}
+
+#[test]
+fn i_16_b_086_a_job_ends_with_the_failure_after_its_last_allowed_replacement() {
+    for (limit, expected) in [(0, 0), (1, 1), (3, 3)] {
+        assert_eq!(replacements(limit, 137), expected, "limit {limit}");
+    }
+}
+
+#[test]
+fn b_085_the_largest_limit_works() {
+    assert_eq!(replacements(i32::MAX, 137), 20);
+}
+
+#[test]
+fn restarts_in_place_end_the_job_when_they_reach_the_limit() {
+    let rows: [(i32, &[u32], bool); 7] = [
+        (3, &[3], true),
+        (3, &[2], false),
+        (3, &[1, 2], true),
+        (4, &[1, 2], false),
+        (0, &[0], false),
+        (0, &[1], true),
+        (1, &[1], true),
+    ];
+    for (limit, restarts, ends) in rows {
+        let mut world = world(pt(2).run_policy("backoffLimit", limit));
+        world.settle();
+        world.run_all();
+        for (at, count) in restarts.iter().enumerate() {
+            world.change(&format!("pt-worker-{at}"), |p| p.restarts = *count);
+        }
+        world.settle();
+        assert_eq!(
+            message(&world) == BACKOFF,
+            ends,
+            "limit {limit}, {restarts:?}"
+        );
+    }
+}
+
+#[test]
+fn restarts_in_place_are_not_forgotten_when_their_pod_goes() {
+    let mut world = world(pt(2).run_policy("backoffLimit", 4));
+    world.settle();
+    world.run_all();
+    world.change("pt-worker-0", |p| p.restarts = 3);
+    world.settle();
+    world.happen(Move::Vanish(1));
+    world.settle();
+    assert_eq!(world.status_json()["containerRestarts"], 3);
+    assert_eq!(world.status_json()["restarts"], 3);
+}
+
+#[test]
+fn restarts_in_place_of_a_role_that_never_restarts_do_not_count() {
+    let mut world = world(
+        pt(1)
+            .restart_policy("Worker", "Never")
+            .run_policy("backoffLimit", 1),
+    );
+    world.settle();
+    world.run_all();
+    world.change("pt-worker-0", |p| p.restarts = 9);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+}
+
+#[test]
+fn b_144_a_limit_lowered_below_the_count_ends_the_job() {
+    let mut world = world(pt(1).run_policy("backoffLimit", 5));
+    world.settle();
+    for _ in 0..2 {
+        world.run_all();
+        world.fail("pt-worker-0", 1);
+        world.settle();
+        world.tick(60);
+        world.settle();
+    }
+    world.run_all();
+    world.happen(Move::Limit(2));
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Running=True")
+    );
+    world.happen(Move::Limit(1));
+    world.settle();
+    assert_eq!(message(&world), BACKOFF);
+}
+
+#[test]
+fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
+    let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 60));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let start = world.memory().started.unwrap();
+    let wake = world.plan().wake.unwrap();
+    assert_eq!((wake - start).get_seconds(), 60);
+    world.tick(59);
+    assert!(world.plan().is_idle());
+    world.tick(1);
+    world.settle();
+    assert_eq!(message(&world), DEADLINE);
+    let events = world.events();
+    assert!(
+        events.contains(&format!("Normal PyTorchJobFailed: {DEADLINE}")),
+        "{events:?}"
+    );
+    assert!(
+        events.contains(
+            &"Warning DeadlineExceeded: runPolicy.activeDeadlineSeconds is 60".to_owned()
+        )
+    );
+    assert!(
+        events
+            .iter()
+            .any(|e| e.starts_with("Warning PodsStillRunning: 2 pods still run"))
+    );
+}
+
+#[test]
+fn b_087_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past() {
+    let mut far = world(pt(1).run_policy("activeDeadlineSeconds", i64::MAX));
+    far.settle();
+    assert_eq!(
+        (far.plan().wake, far.conditions()),
+        (None, vec!["Created=True".to_owned()])
+    );
+    let mut now = world(pt(1).run_policy("activeDeadlineSeconds", 0));
+    now.settle();
+    assert_eq!(
+        (message(&now), now.pod_names().len()),
+        (DEADLINE.to_owned(), 0)
+    );
+}
+
+#[test]
+fn a_pod_that_still_runs_at_the_backoff_limit_is_told_of() {
+    let mut world = world(pt(1).run_policy("backoffLimit", 0));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail("pt-worker-0", 1);
+    world.settle();
+    let events = world.events();
+    assert!(
+        events
+            .iter()
+            .any(|e| e.starts_with("Warning PodsStillRunning: 1 pods still run")),
+        "{events:?}"
+    );
+    assert!(
+        events
+            .iter()
+            .any(|e| e.starts_with("Warning BackoffLimitExceeded: ")),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn b_060_more_replicas_than_the_operator_bears_end_the_job_without_taking_memory() {
+    for replicas in [20_001, 1_000_000, i32::MAX] {
+        let mut world = world(pt(1).set("/spec/pytorchReplicaSpecs/Worker/replicas", replicas));
+        world.settle();
+        let said = message(&world);
+        assert!(
+            said.starts_with("spec.pytorchReplicaSpecs[Worker].replicas: "),
+            "{said}"
+        );
+        assert_eq!(world.pod_names().len(), 0);
+    }
+}
+
+#[test]
+fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_back() {
+    let mut world = world(pt(2_000));
+    world.passes(60);
+    assert_eq!(world.pod_names().len(), 2_001);
+    world.run_all();
+    world.settle();
+    let names: Vec<String> = world.pods().map(|(n, _)| n.to_owned()).collect();
+    for name in names.iter().filter(|n| n.contains("worker")) {
+        world.fail(name, 137);
+    }
+    let mut largest = 0;
+    for _ in 0..400 {
+        world.passes(1);
+        largest = largest.max(world.status_json().to_string().len());
+        if world.plan().is_idle() {
+            break;
+        }
+    }
+    assert_eq!(
+        world.memory().counted_failures,
+        2_000,
+        "every failure counts, and once"
+    );
+    assert!(world.pods().all(
+        |(n, p)| p.phase != PodPhase::Failed && (n == "pt-master-0" || p.attempt.replica == 1)
+    ));
+    assert!((1_000..=32 * 1024).contains(&largest), "{largest} bytes");
+    assert_eq!(world.pod_names().len(), 2_001);
+}
+
+#[test]
+fn i_20_ten_thousand_workers_that_fail_at_once_fit_into_one_status() {
+    let mut world = world(pt(10_000));
+    world.passes(60);
+    let names: Vec<String> = world.pods().map(|(n, _)| n.to_owned()).collect();
+    for name in names.iter().filter(|n| n.contains("worker")) {
+        world.fail(name, 137);
+    }
+    world.pass();
+    let size = world.status_json().to_string().len();
+    assert!((10_000..=32 * 1024).contains(&size), "{size} bytes");
+}
+
+#[test]
+fn i_20_the_indices_of_ten_thousand_scattered_successes_stay_small() {
+    let mut memory = training_core::Memory::default();
+    let set = memory.finished.entry("worker".to_owned()).or_default();
+    (0..10_000).step_by(2).for_each(|index| set.insert(index));
+    let status = training_api::JobStatus::default().report(&memory);
+    assert!(status.finished_indices["worker"].len() <= 8 * 1024);
+    assert!(status.recall().has_finished("worker", 1_000));
+}

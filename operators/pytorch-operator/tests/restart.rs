@@ -1,0 +1,371 @@
+//! What a failed pod means under each policy, how restarts are counted, paced and told.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use scene::{Scene, pt, world};
+use training_core::{PodPhase, Transition};
+use training_testkit::world::{Fate, Move};
+
+/// The last condition, and whether worker 1 was made again, after it ended in this way.
+fn after(policy: &str, code: Option<i32>) -> (String, bool) {
+    let mut world = world(pt(2).restart_policy("Worker", policy));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let old = world.pod("pt-worker-1").unwrap().uid;
+    world.end("pt-worker-1", PodPhase::Failed, code);
+    world.settle();
+    let again = world.pod("pt-worker-1").is_some_and(|p| p.uid != old);
+    let last = world.status().conditions.pop().unwrap();
+    (
+        format!("{}={}: {}", last.type_, last.status, last.message.unwrap()),
+        again,
+    )
+}
+
+#[test]
+fn the_policy_decides_what_a_failed_pod_means() {
+    let restarting = "Restarting=True: job pt is restarting because Worker replica(s) failed.";
+    let failed = "Failed=True: PyTorchJob pt is failed because 1 Worker replica(s) failed.";
+    let permanent = "Failed=True: job \"pt\" is failing because \"Worker\" replica(s) failed.";
+    let rows = [
+        ("OnFailure", Some(1), restarting, true),
+        ("OnFailure", None, restarting, true),
+        ("Always", Some(1), restarting, true),
+        ("Never", Some(1), failed, false),
+        ("Never", Some(137), failed, false),
+        ("Never", None, failed, false),
+        ("ExitCode", Some(0), permanent, false),
+        ("ExitCode", Some(1), permanent, false),
+        ("ExitCode", Some(127), permanent, false),
+        ("ExitCode", Some(128), restarting, true),
+        ("ExitCode", Some(130), restarting, true),
+        ("ExitCode", Some(137), restarting, true),
+        ("ExitCode", None, restarting, true),
+    ];
+    for (policy, code, condition, again) in rows {
+        assert_eq!(
+            after(policy, code),
+            (condition.to_owned(), again),
+            "{policy} {code:?}"
+        );
+    }
+}
+
+#[test]
+fn an_end_always_has_its_time() {
+    for (policy, code) in [("Never", 1), ("ExitCode", 1)] {
+        let mut world = world(pt(1).restart_policy("Worker", policy));
+        world.settle();
+        world.run_all();
+        world.fail("pt-worker-0", code);
+        world.tick(3);
+        world.settle();
+        assert_eq!(world.memory().completed, Some(world.now), "{policy}");
+    }
+}
+
+#[test]
+fn b_126_the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
+    let mut world = world(pt(2).restart_policy("Worker", "Never"));
+    world.settle();
+    world.run_all();
+    world.fail("pt-worker-0", 1);
+    world.finish("pt-master-0");
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Succeeded=True"]);
+}
+
+#[test]
+fn i_22_a_failure_is_stored_before_its_pod_goes() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail("pt-worker-0", 137);
+    world.writes.clear();
+    world.settle();
+    assert_eq!(
+        world.writes,
+        [
+            "status",
+            "status",
+            "delete pod pt-worker-0",
+            "create pod pt-worker-0"
+        ]
+    );
+    assert_eq!(world.memory().counted_failures, 1);
+}
+
+#[test]
+fn a_restart_is_over_when_every_replica_runs_in_its_present_attempt() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail("pt-worker-0", 1);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
+    assert_eq!(
+        world.status_json()["replicaAttempts"]["worker-0"]["attempt"],
+        1
+    );
+    world.run(&["pt-worker-0"]);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+    assert_eq!(world.pod("pt-worker-1").unwrap().attempt.to_string(), "0.0");
+    let restarts = world
+        .transitions
+        .iter()
+        .filter(|t| **t == Transition::Restarted)
+        .count();
+    assert_eq!(
+        (restarts, world.status_json()["restarts"].as_i64()),
+        (1, Some(1))
+    );
+}
+
+#[test]
+fn replacements_of_one_replica_come_at_once_then_after_10_20_40_seconds() {
+    let mut world = world(pt(1));
+    world.settle();
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        world.run_all();
+        world.settle();
+        world.fail("pt-worker-0", 137);
+        let failed = world.now;
+        world.settle();
+        while world.pod("pt-worker-0").is_none() {
+            let wake = world.plan().wake.expect("a wait has an end");
+            assert!(wake > world.now);
+            world.now = wake;
+            // A restart of the operator neither forgets the wait nor begins it anew.
+            world.crash();
+            world.settle();
+        }
+        waits.push((world.now - failed).get_seconds());
+    }
+    assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+}
+
+#[test]
+fn a_disruption_costs_nothing_but_is_a_new_attempt_also_under_never() {
+    let mut world = world(
+        pt(1)
+            .restart_policy("Worker", "Never")
+            .run_policy("backoffLimit", 0),
+    );
+    world.settle();
+    world.run_all();
+    world.settle();
+    for attempt in ["0.1", "0.2"] {
+        world.change("pt-worker-0", |p| (p.leaving, p.disrupted) = (true, true));
+        world.settle();
+        assert_eq!(
+            world.status().replica_statuses.unwrap()["Worker"].active,
+            1,
+            "still there"
+        );
+        world.end("pt-worker-0", PodPhase::Failed, Some(143));
+        world.settle();
+        world.happen(Move::Gone(0));
+        world.tick(10);
+        world.settle();
+        assert_eq!(
+            world.pod("pt-worker-0").unwrap().attempt.to_string(),
+            attempt
+        );
+        world.run_all();
+        world.settle();
+    }
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    assert_eq!(
+        (world.memory().counted_failures, world.memory().recreated),
+        (0, 2)
+    );
+}
+
+#[test]
+fn what_a_drained_pod_still_achieves_counts() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.change("pt-master-0", |p| (p.leaving, p.disrupted) = (true, true));
+    world.settle();
+    world.finish("pt-master-0");
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Succeeded=True")
+    );
+}
+
+#[test]
+fn b_153_a_deleted_pod_is_made_again_free_of_charge_and_a_finished_one_never() {
+    let mut world = world(scene::without_master("nm", 2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.change("nm-worker-0", |p| p.leaving = true);
+    world.settle();
+    assert_eq!(world.status().replica_statuses.unwrap()["Worker"].active, 2);
+    world.end("nm-worker-0", PodPhase::Failed, Some(143));
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=True"],
+        "not a failure"
+    );
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(
+        world.pod("nm-worker-0").map(|p| p.phase),
+        Some(PodPhase::Pending)
+    );
+    assert_eq!(world.memory().counted_failures, 0);
+    world.finish("nm-worker-1");
+    world.settle();
+    world.happen(Move::Vanish(1));
+    world.settle();
+    assert_eq!(world.pod_names(), ["nm-worker-0"]);
+    assert_eq!(world.status_json()["finishedIndices"]["worker"], "1");
+    let services: Vec<&str> = world.services().into_iter().collect();
+    assert_eq!(services, ["nm-worker-0", "nm-worker-1"]);
+}
+
+#[test]
+fn b_153_a_deleted_service_is_made_again() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.happen(Move::DropService(0));
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes, ["create service pt-master-0"]);
+}
+
+#[test]
+fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
+    let job = scene::without_master("nm", 3).annotation("trainyard.dev/restart-scope", "Gang");
+    let mut world = world(job.run_policy("backoffLimit", 1));
+    world.settle();
+    world.run_all();
+    world.finish("nm-worker-0");
+    world.settle();
+    world.fail("nm-worker-1", 1);
+    world.settle();
+    world.happen(Move::Gone(0));
+    world.settle();
+    let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+    assert_eq!(attempts, ["1.0", "1.0", "1.0"]);
+    assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
+    world.run_all();
+    world.settle();
+    world.fail("nm-worker-1", 1);
+    world.fail("nm-worker-2", 1);
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Failed=True")
+    );
+    assert_eq!(
+        world.memory().counted_failures,
+        1,
+        "all failures of a gang attempt count once"
+    );
+}
+
+#[test]
+fn the_last_failure_is_told_once_with_its_words() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.notes.clear();
+    world.change("pt-worker-0", |p| {
+        p.trouble = Some(Box::new(training_core::Trouble {
+            reason: "OOMKilled".to_owned(),
+            message: "CUDA\u{1b}[31m error".to_owned(),
+            container: "pytorch".to_owned(),
+        }));
+    });
+    world.fail("pt-worker-0", 137);
+    world.settle();
+    let said = "exit code 137: used more memory than its limit and was killed; raise the memory limit or use less; last words: CUDA [31m error";
+    assert_eq!(
+        world.events(),
+        [
+            "Normal ExitedWithCode: Pod: ns1.pt-worker-0 exited with code 137".to_owned(),
+            format!("Warning PodFailed: Pod pt-worker-0: {said}"),
+            "Warning PyTorchJobRestarting: job pt is restarting because Worker replica(s) failed."
+                .to_owned(),
+        ]
+    );
+    let failure = world.status().last_failure.unwrap();
+    assert_eq!(
+        (failure.pod.as_str(), failure.exit_code),
+        ("pt-worker-0", Some(137))
+    );
+    assert_eq!(
+        (failure.reason.as_deref(), failure.message.as_deref()),
+        (Some("OOMKilled"), Some(said))
+    );
+}
+
+#[test]
+fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
+    for attempt in ["7.3", "0.9", "4294967295.4294967295"] {
+        for scope in ["Replica", "Gang"] {
+            let mut world = world(pt(1).annotation("trainyard.dev/restart-scope", scope));
+            world.settle();
+            world.run_all();
+            world.change("pt-worker-0", |p| {
+                p.attempt = training_core::Attempt::parse(Some(attempt));
+            });
+            world.settle();
+            world.fail("pt-worker-0", 1);
+            world.writes.clear();
+            world.passes(10);
+            assert_eq!(world.memory().counted_failures, 1, "{attempt} {scope}");
+            // A high attempt waits as long as any.
+            world.tick(300);
+            world.passes(10);
+            assert_eq!(
+                world.pod("pt-worker-0").map(|p| p.phase),
+                Some(PodPhase::Pending),
+                "{attempt} {scope}"
+            );
+            assert!(world.writes.len() < 12, "{:?}", world.writes);
+        }
+    }
+}
+
+#[test]
+fn a_failure_is_counted_once_whenever_the_operator_dies() {
+    for call in 0..6 {
+        for lost in [false, true] {
+            let mut world = world(pt(1));
+            world.settle();
+            world.run_all();
+            world.settle();
+            world.fail("pt-worker-0", 137);
+            for _ in 0..2 {
+                world.happen(Move::Deliver(9, 9, 9));
+                let fate = if lost {
+                    Fate::LostAfter(call)
+                } else {
+                    Fate::CrashAfter(call)
+                };
+                world.happen(Move::Pass(fate, true));
+            }
+            world.settle();
+            assert_eq!(world.memory().counted_failures, 1, "call {call}");
+            assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+        }
+    }
+}

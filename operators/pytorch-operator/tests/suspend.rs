@@ -1,0 +1,290 @@
+//! Suspension: no pods, truthful counts, and a clean start afterwards.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use scene::{Scene, pt, world};
+use serde_json::json;
+use training_core::PodPhase;
+use training_testkit::world::Move;
+
+fn reasons(world: &scene::PyTorchWorld) -> Vec<String> {
+    let line =
+        |c: training_api::JobCondition| format!("{}={} {}", c.type_, c.status, c.reason.unwrap());
+    world.status().conditions.into_iter().map(line).collect()
+}
+
+#[test]
+fn b_091_a_job_created_suspended_has_nothing_but_its_conditions() {
+    let mut world = world(pt(2).run_policy("suspend", true));
+    world.settle();
+    assert_eq!(
+        reasons(&world),
+        [
+            "Created=True PyTorchJobCreated",
+            "Suspended=True PyTorchJobSuspended"
+        ]
+    );
+    assert_eq!(
+        world.status().conditions[1].message.as_deref(),
+        Some("PyTorchJob pt is suspended.")
+    );
+    assert_eq!(
+        (
+            world.memory().started,
+            world.pod_names().len(),
+            world.services().len()
+        ),
+        (None, 0, 0)
+    );
+    world.tick(3600);
+    assert!(world.plan().is_idle());
+    world.happen(Move::Suspend(false));
+    world.settle();
+    assert_eq!(
+        (world.memory().started, world.pod_names().len()),
+        (Some(world.now), 3)
+    );
+    assert_eq!(world.memory().gang_attempt, 0, "nothing had run before");
+}
+
+#[test]
+fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let start = world.memory().started;
+    world.tick(7);
+    world.happen(Move::Suspend(true));
+    world.writes.clear();
+    world.settle();
+    assert_eq!(world.writes[0], "status", "the decision is stored first");
+    assert_eq!(
+        reasons(&world),
+        [
+            "Created=True PyTorchJobCreated",
+            "Running=False PyTorchJobSuspended",
+            "Suspended=True PyTorchJobSuspended",
+        ]
+    );
+    assert_eq!((world.services().len(), world.pod_names().len()), (0, 3));
+    assert!(world.pods().all(|(_, p)| p.leaving));
+    assert_eq!(
+        world.status().replica_statuses.unwrap()["Worker"].active,
+        2,
+        "they still run"
+    );
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.settle();
+    let counts = world.status().replica_statuses.unwrap();
+    assert_eq!((counts["Master"].active, counts["Worker"].active), (0, 0));
+    assert_eq!(world.memory().started, start);
+    world.tick(100_000);
+    assert!(world.plan().is_idle());
+    let told = world
+        .events()
+        .iter()
+        .filter(|e| e.contains("Suspended"))
+        .count();
+    assert_eq!(told, 1);
+}
+
+#[test]
+fn a_resumed_job_starts_anew_from_its_present_template() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    world.tick(60);
+    world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(2));
+    world.happen(Move::Suspend(false));
+    world.settle();
+    assert_eq!(world.memory().started, Some(world.now));
+    assert_eq!(
+        reasons(&world),
+        [
+            "Created=True PyTorchJobCreated",
+            "Running=False PyTorchJobSuspended",
+            "Suspended=False PyTorchJobResumed",
+        ]
+    );
+    // The old pods still hold their names and still run, but they are not this run's.
+    assert_eq!(world.status().replica_statuses.unwrap()["Master"].active, 1);
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.settle();
+    let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+    assert_eq!(attempts, ["1.0", "1.0", "1.0"]);
+    world.run_all();
+    world.settle();
+    assert_eq!(
+        reasons(&world),
+        [
+            "Created=True PyTorchJobCreated",
+            "Suspended=False PyTorchJobResumed",
+            "Running=True PyTorchJobRunning",
+        ]
+    );
+}
+
+#[test]
+fn pods_of_the_former_run_neither_fail_nor_satisfy_the_resumed_job() {
+    for phase in [PodPhase::Failed, PodPhase::Succeeded] {
+        let mut world = world(
+            pt(1)
+                .restart_policy("Worker", "Never")
+                .run_policy("backoffLimit", 0),
+        );
+        world.settle();
+        world.run_all();
+        world.settle();
+        world.sticky = true;
+        world.happen(Move::Suspend(true));
+        world.settle();
+        world.happen(Move::Suspend(false));
+        world.end("pt-master-0", phase, Some(1));
+        world.end("pt-worker-0", phase, Some(1));
+        world.settle();
+        assert_eq!(
+            world.conditions().last().map(String::as_str),
+            Some("Suspended=False")
+        );
+        world.come_to_rest(false);
+        assert_eq!(world.breaches, Vec::<String>::new());
+        assert_eq!(
+            world.conditions().last().map(String::as_str),
+            Some("Running=True")
+        );
+    }
+}
+
+#[test]
+fn finished_pods_go_too_and_their_replicas_run_again() {
+    let mut world = world(scene::without_master("nm", 2));
+    world.settle();
+    world.run_all();
+    world.finish("nm-worker-0");
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(world.pod_names().len(), 0);
+    world.happen(Move::Suspend(false));
+    world.settle();
+    assert_eq!(world.pod_names(), ["nm-worker-0", "nm-worker-1"]);
+}
+
+#[test]
+fn b_090_neither_deadline_nor_time_to_live_runs_while_suspended() {
+    let job = pt(1)
+        .run_policy("activeDeadlineSeconds", 10)
+        .run_policy("ttlSecondsAfterFinished", 0);
+    let mut world = world(job);
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    world.tick(1000);
+    assert!(world.plan().is_idle());
+    assert_eq!(world.plan().wake, None);
+    world.happen(Move::Suspend(false));
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Suspended=False"),
+        "counted anew"
+    );
+}
+
+#[test]
+fn b_091_suspending_a_finished_job_has_no_effect() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Succeeded=True")
+    );
+    assert_eq!(world.pod_names().len(), 2);
+}
+
+#[test]
+fn suspension_ends_a_restart() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail("pt-worker-0", 1);
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Suspended=True"]);
+}
+
+#[test]
+fn b_149_a_hundred_flips_leave_one_pod_per_place() {
+    let mut world = world(pt(2));
+    for flip in 0..100 {
+        world.happen(Move::Suspend(flip % 2 == 0));
+        world.happen(Move::Deliver(1, 2, 2));
+        world.happen(Move::Pass(
+            training_testkit::world::Fate::Whole,
+            flip % 3 == 0,
+        ));
+    }
+    world.come_to_rest(false);
+    assert_eq!(world.breaches, Vec::<String>::new());
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Running=True")
+    );
+    assert_eq!(world.pod_names().len(), 3);
+}
+
+#[test]
+fn b_092_i_08_a_job_of_another_controller_is_not_touched() {
+    for manager in ["kueue.x-k8s.io/multikueue", "", "somebody"] {
+        let mut world = world(pt(1).run_policy("managedBy", manager));
+        world.passes(3);
+        assert_eq!(world.writes, Vec::<String>::new(), "{manager:?}");
+    }
+    let mut ours = world(pt(1).run_policy("managedBy", "kubeflow.org/training-operator"));
+    ours.settle();
+    assert_eq!(ours.pod_names().len(), 2);
+}
+
+#[test]
+fn pods_of_a_job_that_another_operator_suspended_are_of_the_former_run() {
+    let status = json!({
+        "conditions": [
+            {"type": "Created", "status": "True", "reason": "PyTorchJobCreated", "message": "m"},
+            {"type": "Suspended", "status": "True", "reason": "PyTorchJobSuspended", "message": "m"},
+        ],
+        "startTime": "1970-01-10T00:00:00Z", "replicaStatuses": {"Master": {}, "Worker": {}},
+    });
+    let mut world = world(pt(1));
+    world.settle();
+    world.sticky = true;
+    world.run_all();
+    world.finish("pt-master-0");
+    world.set("/status", status);
+    world.happen(Move::Delete(0));
+    world.happen(Move::Delete(1));
+    world.settle();
+    assert_eq!(world.memory().gang_attempt, 1);
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Suspended=False")
+    );
+}
