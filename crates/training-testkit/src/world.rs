@@ -21,7 +21,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, ServiceView, Stall,
+    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, ServiceView, Stall, Step,
     TrainingJob, Transition, Uid,
 };
 
@@ -61,6 +61,8 @@ pub struct World<F: Framework> {
     /// The API server refuses to make anything.
     pub refusing: bool,
     stall: Option<Stall>,
+    /// Deletes that a dead operator sent and that have not arrived, with what it had seen.
+    in_flight: Vec<(Step, Observed)>,
     /// JSON pointer to the number that scaling changes.
     pub scale: &'static str,
     ledger: law::Ledger,
@@ -90,6 +92,7 @@ impl<F: Framework> World<F> {
             sticky: false,
             refusing: false,
             stall: None,
+            in_flight: Vec::new(),
             scale: "",
             ledger: law::Ledger::default(),
             breaches: Vec::new(),
@@ -252,6 +255,19 @@ impl<F: Framework> World<F> {
     fn vanish(&mut self, name: &str) {
         if let Some((pod, _)) = self.pods.remove(name) {
             self.view.news_of_pod(name, Err(pod.uid));
+        }
+    }
+
+    /// A service gets its deletion timestamp where things are sticky; otherwise it is gone at once.
+    fn ask_service_to_go(&mut self, name: &str) {
+        if !self.sticky {
+            return self.drop_service(name);
+        }
+        let version = self.next_version();
+        if let Some((service, _)) = self.services.get_mut(name) {
+            (service.leaving, service.version) = (true, version);
+            let news = service.clone();
+            self.view.news_of_service(name, Ok(news));
         }
     }
 

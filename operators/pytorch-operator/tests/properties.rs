@@ -75,5 +75,12 @@ proptest! {
         prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
         world.come_to_rest(true);
         prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
+        let ended = world.memory().is_finished();
+        let waits = world.job().is_none_or(|job| {
+            let specs = &job.spec.pytorch_replica_specs;
+            let nobody = !specs.contains_key("Master") && specs["Worker"].replicas == Some(0);
+            nobody || job.spec.run_policy.suspend == Some(true)
+        });
+        prop_assert!(ended || waits, "{:?} does not end", world.status());
     }
 }

@@ -1,7 +1,7 @@
 //! Plans become calls, in the order of the real executor: what was decided is stored first, deletes go before creates.
 
 use kube::Resource;
-use training_core::{Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Urgency};
+use training_core::{Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Uid, Urgency};
 
 use super::{Fate, StatusOf, World, view};
 
@@ -43,8 +43,17 @@ impl<F: Framework> World<F> {
         let mut refused = false;
         let (creates, deletes): (Vec<Step>, Vec<Step>) =
             steps.into_iter().partition(Step::is_create);
-        for step in deletes {
-            self.delete(step, seen, calls)?;
+        let mut left = deletes.into_iter();
+        while let Some(step) = left.next() {
+            if let Err(end) = self.delete(step.clone(), seen, calls) {
+                if matches!(end, Interruption::Crash) {
+                    // Deletes run side by side: any of them may be on its way when the operator dies.
+                    let on_their_way = std::iter::once(step).chain(left);
+                    self.in_flight
+                        .extend(on_their_way.map(|s| (s, seen.clone())));
+                }
+                return Err(end);
+            }
         }
         for step in creates {
             refused = refused || self.refusing;
@@ -99,17 +108,15 @@ impl<F: Framework> World<F> {
         let answer = calls.next()?;
         match step {
             Step::DeletePod { name, uid } => {
-                if self.pods.get(&name).is_some_and(|(pod, _)| pod.uid == uid) {
-                    self.law_of_deletion(&name, uid, seen);
-                    self.writes.push(format!("delete pod {name}"));
-                    self.ask_to_go(&name);
+                self.law_of_reasons(&name, uid);
+                if self.delete_pod(&name, uid, seen) {
                     return answer.map(|()| self.view.learn_pod(&name));
                 }
             }
             Step::DeleteService { name, uid } => {
                 if self.services.get(&name).is_some_and(|(s, _)| s.uid == uid) {
                     self.writes.push(format!("delete service {name}"));
-                    self.drop_service(&name);
+                    self.ask_service_to_go(&name);
                     return answer.map(|()| self.view.learn_service(&name));
                 }
             }
@@ -131,6 +138,18 @@ impl<F: Framework> World<F> {
             Step::CreatePod(_) | Step::CreateService(_) => {}
         }
         answer
+    }
+
+    /// Deletes a pod under the precondition that it is the one that was meant.
+    pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, seen: &Observed) -> bool {
+        let found = self.pod(name).map(|p| p.uid);
+        let Some(victim) = found.filter(|found| *found == uid) else {
+            return false;
+        };
+        self.law_of_victims(name, victim, seen);
+        self.writes.push(format!("delete pod {name}"));
+        self.ask_to_go(name);
+        true
     }
 
     fn create(&mut self, step: Step, calls: &mut Calls) -> Result<(), Interruption> {

@@ -215,9 +215,16 @@ impl<F: Framework> World<F> {
         }
     }
 
+    /// No pod is deleted that the deciding pass did not see, also when the request arrives late.
+    pub(super) fn law_of_victims(&mut self, name: &str, victim: Uid, seen: &Observed) {
+        self.law(seen.pods.iter().any(|p| p.uid == victim), || {
+            format!("{name} was not seen")
+        });
+    }
+
     /// Every deletion of a pod has a reason that was stored before it.
-    pub(super) fn law_of_deletion(&mut self, name: &str, uid: Uid, seen: &Observed) {
-        let Some(pod) = self.pod(name).cloned() else {
+    pub(super) fn law_of_reasons(&mut self, name: &str, uid: Uid) {
+        let Some(pod) = self.pod(name).filter(|p| p.uid == uid).cloned() else {
             return;
         };
         let memory = self.memory();
@@ -228,9 +235,6 @@ impl<F: Framework> World<F> {
                 .is_none_or(|(_, r)| pod.index >= r.replicas)
         });
         let outdated = pod.attempt < memory.attempt(&pod.role, pod.index);
-        self.law(seen.pods.iter().any(|p| p.uid == uid), || {
-            format!("{name} was not seen")
-        });
         self.law(
             pod.leaving || surplus || outdated || ended(&memory) || holds(&memory, "Suspended"),
             || format!("{name} was deleted before a reason was stored: {pod:?}"),

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
-use training_core::{Framework, PodPhase};
+use training_core::{Framework, PodPhase, Step};
 
 use super::{Fate, World};
 
@@ -45,6 +45,8 @@ pub enum Move {
     FullPass,
     /// The operator dies and starts again.
     Crash,
+    /// A delete that a dead operator had sent arrives.
+    Late(u8),
     /// Time passes, in seconds.
     Tick(u16),
     /// From now on the API server refuses to make anything, or not any more.
@@ -64,7 +66,7 @@ impl Move {
                 more.is_multiple_of(2),
             ),
             21..=22 => Self::Pass(Fate::LostAfter(u32::from(pick % 5)), more.is_multiple_of(2)),
-            23..=27 => Self::Deliver(pick % 3, more % 4, more / 4 % 4),
+            23..=26 => Self::Deliver(pick % 3, more % 4, more / 4 % 4),
             28..=35 => Self::Run(pick),
             36..=37 => Self::Finish(pick),
             38..=42 => Self::Fail(pick, [1, 2, 127, 128, 137, 137, 143][usize::from(more % 7)]),
@@ -81,6 +83,7 @@ impl Move {
             57 => Self::Limit(pick % 6),
             58 => Self::Touch,
             59 => Self::Crash,
+            27 => Self::Late(pick),
             60 => Self::Refuse(more.is_multiple_of(3)),
             61 => Self::Sticky(more.is_multiple_of(2)),
             _ => Self::Tick(u16::from(pick % 4) * u16::from(more)),
@@ -119,6 +122,9 @@ impl<F: Framework> World<F> {
                 if let Some(name) = leaving.get(usize::from(pick) % leaving.len().max(1)) {
                     self.vanish(name);
                 }
+                if leaving.is_empty() {
+                    self.services_go();
+                }
             }
             Move::Vanish(pick) => {
                 if let Some(name) = self.pick(pick, |_| true) {
@@ -128,7 +134,7 @@ impl<F: Framework> World<F> {
             Move::DropService(pick) => {
                 let names: Vec<String> = self.services.keys().cloned().collect();
                 if let Some(name) = names.get(usize::from(pick) % names.len().max(1)) {
-                    self.drop_service(name);
+                    self.ask_service_to_go(name);
                 }
             }
             Move::Suspend(suspend) => self.set("/spec/runPolicy/suspend", json!(suspend)),
@@ -143,6 +149,7 @@ impl<F: Framework> World<F> {
             Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
             Move::FullPass => self.pass(),
             Move::Crash => self.crash(),
+            Move::Late(pick) => self.arrive(pick),
             Move::Tick(seconds) => self.tick(i64::from(seconds)),
             Move::Refuse(refuse) => self.refusing = refuse,
             Move::Sticky(sticky) => self.sticky = sticky,
@@ -178,6 +185,17 @@ impl<F: Framework> World<F> {
             .collect()
     }
 
+    fn arrive(&mut self, pick: u8) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let at = usize::from(pick) % self.in_flight.len();
+        let (step, seen) = self.in_flight.swap_remove(at);
+        if let Step::DeletePod { name, uid } = step {
+            self.delete_pod(&name, uid, &seen);
+        }
+    }
+
     fn run(&mut self, pick: u8) {
         if let Some(name) = self.pick(pick, |p| p == PodPhase::Pending) {
             self.change(&name, |p| {
@@ -208,7 +226,7 @@ impl<F: Framework> World<F> {
             .pods()
             .map(|(n, p)| (n.to_owned(), p.phase, p.leaving))
             .collect();
-        let mut moved = false;
+        let mut moved = self.services_go();
         for (name, phase, leaving) in pods {
             match phase {
                 _ if leaving => self.vanish(&name),
@@ -224,6 +242,16 @@ impl<F: Framework> World<F> {
             moved = true;
         }
         moved
+    }
+
+    /// Services that were asked to go are gone.
+    fn services_go(&mut self) -> bool {
+        let leaving = self.services.iter().filter(|(_, (s, _))| s.leaving);
+        let leaving: Vec<String> = leaving.map(|(n, _)| n.clone()).collect();
+        for name in &leaving {
+            self.drop_service(name);
+        }
+        !leaving.is_empty()
     }
 
     /// Leaves the world alone until nothing moves any more, and holds it to the laws of rest.
