@@ -180,7 +180,7 @@ fn ranks(cluster: &Cluster) -> Result<(), String> {
     let mut hosts: Vec<&str> = text
         .lines()
         .filter(|l| l.starts_with("rank "))
-        .filter_map(|l| l.split(" on ").nth(1))
+        .filter_map(|l| l.split(" on ").nth(1)?.split_whitespace().next())
         .collect();
     hosts.sort_unstable();
     hosts.dedup();

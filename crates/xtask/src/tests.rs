@@ -247,10 +247,19 @@ fn manifests(stage: &Stage) -> Result<End, String> {
 }
 
 fn go(stage: &Stage) -> Result<End, String> {
-    for module in ["e2e/cluster", "e2e/image"] {
+    // Of the cluster's module only what is ours: its main package links all of Kubernetes, and vet would read all of it.
+    let modules: [(&str, &[&str]); 2] = [
+        (
+            "e2e/cluster",
+            &["./internal/base", "./internal/image", "./internal/cluster"],
+        ),
+        ("e2e/image", &["./..."]),
+    ];
+    for (module, packages) in modules {
         let dir = paths::root().join(module);
-        stage.run(process::command("go", ["vet", "./..."]).current_dir(&dir))?;
-        stage.run(process::command("go", ["test", "-v", "./..."]).current_dir(&dir))?;
+        for verb in [&["vet"][..], &["test", "-v"][..]] {
+            stage.run(process::command("go", verb.iter().chain(packages)).current_dir(&dir))?;
+        }
     }
     Ok(End::Passed(stage.count()))
 }
