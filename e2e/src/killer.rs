@@ -15,6 +15,8 @@ const CREATES: usize = 6;
 /// The writes that every job has before its last one: its creates, and that it was created and
 /// runs.
 const EARLY_WRITES: usize = CREATES + 2;
+/// What a job deletes at least, if it deletes anything at its end: two pods and two services.
+const LEAST_DELETES: usize = 4;
 /// How many of its early writes each job is killed after, beside one among its creates.
 const MORE_KILLS: usize = 3;
 /// How many of the happenings to pods are followed by a kill.
@@ -27,12 +29,14 @@ pub struct Kills {
     pub after_writes: usize,
     /// Those of them after the job's first create and before its last.
     pub between_creates: usize,
+    /// Kills right after a delete of a job that has ended, while others are still to come.
+    pub while_cleaning: usize,
     /// Kills right after something happened to the pods of an unfinished job.
     pub after_happenings: usize,
 }
 
 impl Kills {
-    /// All of them.
+    /// Those that hit an unfinished job.
     pub fn total(&self) -> usize {
         self.after_writes + self.after_happenings
     }
@@ -54,6 +58,7 @@ pub struct Killer<'a> {
 enum Moment {
     LetLive,
     BetweenCreates,
+    CleaningUp,
     Otherwise,
 }
 
@@ -61,8 +66,12 @@ struct Progress {
     writes: usize,
     creates: usize,
     ended: bool,
+    /// Deletes after its end.
+    last_deletes: usize,
     /// The numbers of the writes that are followed by a kill.
     after: BTreeSet<usize>,
+    /// The number of the delete after its end that is followed by a kill.
+    after_delete: usize,
 }
 
 impl<'a> Killer<'a> {
@@ -94,6 +103,10 @@ impl<'a> Killer<'a> {
                 Some(write) = self.applied.recv() => {
                     match self.counted(&write) {
                         Moment::LetLive => write.release(),
+                        Moment::CleaningUp => {
+                            self.kills.while_cleaning += 1;
+                            self.kill(Some(write)).await?;
+                        }
                         moment => {
                             self.kills.after_writes += 1;
                             self.kills.between_creates += usize::from(moment == Moment::BetweenCreates);
@@ -126,6 +139,15 @@ impl<'a> Killer<'a> {
         job.writes += 1;
         if write.call.verb == "create" {
             job.creates += 1;
+        }
+        if job.ended && write.call.verb == "delete" {
+            job.last_deletes += 1;
+            let hit = job.last_deletes == job.after_delete;
+            return if hit {
+                Moment::CleaningUp
+            } else {
+                Moment::LetLive
+            };
         }
         job.ended |= ends(&write.call);
         if job.ended || !job.after.contains(&job.writes) {
@@ -164,7 +186,9 @@ impl Progress {
             writes: 0,
             creates: 0,
             ended: false,
+            last_deletes: 0,
             after,
+            after_delete: random.usize(1..LEAST_DELETES),
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod killer;
 pub mod lives;
 pub mod look;
 pub mod loose;
+pub mod pods;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

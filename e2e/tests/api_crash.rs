@@ -21,6 +21,8 @@ const JOBS: usize = 20;
 const AT_ONCE: usize = 4;
 const LEAST_KILLS: usize = 60;
 const LEAST_BETWEEN_CREATES: usize = 15;
+/// Seven of the jobs have something to clean up at their end.
+const LEAST_WHILE_CLEANING: usize = 4;
 
 /// What is compared: how each object came and went, and how each job ended.
 struct Outcome {
@@ -122,6 +124,10 @@ async fn cs1_killed_after_any_write_it_ends_as_if_nothing_had_happened() -> Resu
     assert!(kills.total() >= LEAST_KILLS, "seed {seed}: {kills:?}");
     assert!(
         kills.between_creates >= LEAST_BETWEEN_CREATES,
+        "seed {seed}: {kills:?}"
+    );
+    assert!(
+        kills.while_cleaning >= LEAST_WHILE_CLEANING,
         "seed {seed}: {kills:?}"
     );
     Ok(())
