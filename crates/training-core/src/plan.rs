@@ -137,16 +137,7 @@ fn created<F: Framework>(
     draft.urgency(Urgency::Beside);
     draft.starts = !suspended;
     for role in cx.roles {
-        if role
-            .template
-            .and_then(|t| t.spec.as_ref())
-            .is_some_and(|s| s.restart_policy.is_some())
-        {
-            draft.notes.push(Note::warning(
-                "SetPodTemplateRestartPolicy",
-                "Restart policy in pod template will be overwritten by restart policy in replica spec",
-            ));
-        }
+        draft.notes.extend(pod::advise(role));
     }
     draft.notes.extend(framework.advise(cx));
 }

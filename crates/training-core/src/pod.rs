@@ -9,6 +9,7 @@ use training_api::labels as keys;
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::names;
+use crate::notes::Note;
 use crate::roles::{Rank, RoleSpec};
 use crate::view::Attempt;
 
@@ -80,6 +81,47 @@ fn defaulted<F: Framework>(
         .ok_or_else(|| SpecError::new(format!("{}.template", me.role.path), "is required"))?;
     framework.shape(cx, me, &mut template)?;
     Ok(template)
+}
+
+/// What of a role's template has no effect on its pods, told once.
+pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
+    let Some(template) = role.template else {
+        return Vec::new();
+    };
+    let path = format!("{}.template", role.path);
+    let mut notes = Vec::new();
+    if template
+        .spec
+        .as_ref()
+        .is_some_and(|s| s.restart_policy.is_some())
+    {
+        let text =
+            "Restart policy in pod template will be overwritten by restart policy in replica spec";
+        notes.push(Note::warning("SetPodTemplateRestartPolicy", text));
+    }
+    let meta = template.metadata.clone().unwrap_or_default();
+    let ours = [
+        keys::OPERATOR_NAME,
+        keys::JOB_NAME,
+        keys::REPLICA_TYPE,
+        keys::REPLICA_INDEX,
+        keys::JOB_ROLE,
+    ];
+    for key in ours {
+        if meta.labels.as_ref().is_some_and(|l| l.contains_key(key)) {
+            let text = format!(
+                "{path}.metadata.labels: {key} is the operator's own, and its value is used"
+            );
+            notes.push(Note::warning("SettingIgnored", text));
+        }
+    }
+    if meta.name.is_some() || meta.namespace.is_some() {
+        let text = format!(
+            "{path}.metadata: pods get their names from the job, and live in its namespace"
+        );
+        notes.push(Note::warning("SettingIgnored", text));
+    }
+    notes
 }
 
 /// The ports of the role's main container with the kind's defaults applied.

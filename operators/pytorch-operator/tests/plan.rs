@@ -191,6 +191,23 @@ fn b_038_b_039_the_templates_name_and_our_labels_in_it_have_no_effect() {
 }
 
 #[test]
+fn b_038_b_039_what_has_no_effect_in_a_template_is_told() {
+    let meta = json!({"name": "mine", "labels": {"training.kubeflow.org/job-role": "master"}});
+    let mut world = world(pt(1).set("/spec/pytorchReplicaSpecs/Worker/template/metadata", meta));
+    world.settle();
+    let path = "spec.pytorchReplicaSpecs[Worker].template.metadata";
+    let expected = [
+        format!(
+            "Warning SettingIgnored: {path}.labels: training.kubeflow.org/job-role is the operator's own, and its value is used"
+        ),
+        format!(
+            "Warning SettingIgnored: {path}: pods get their names from the job, and live in its namespace"
+        ),
+    ];
+    assert_eq!(world.events(), expected);
+}
+
+#[test]
 fn b_018_other_spellings_of_a_role_mean_the_same() {
     let mut job = pt(1).build();
     let map = job["spec"]["pytorchReplicaSpecs"].as_object_mut().unwrap();

@@ -69,7 +69,7 @@ fn an_end_always_has_its_time() {
 }
 
 #[test]
-fn b_126_the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
+fn the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
     let mut world = world(pt(2).restart_policy("Worker", "Never"));
     world.settle();
     world.run_all();
