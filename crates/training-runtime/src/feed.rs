@@ -34,7 +34,9 @@ pub trait Listener: Send + Sync + 'static {
     fn forget(&self, key: &JobKey);
     /// A job can't be read; it is set aside.
     fn unreadable(&self, metadata: &kube::core::ObjectMeta, error: &str);
-    /// A watch works (an event came) or not (an error came).
+    /// A watch said something.
+    fn heard(&self, feed: &'static str);
+    /// A watch is complete, or broke with an error.
     fn watching(&self, feed: &'static str, error: Option<&watcher::Error>);
 }
 
@@ -77,6 +79,7 @@ pub async fn watch_jobs<F: Framework>(
     )
     .boxed();
     while let Some(event) = events.next().await {
+        listener.heard("jobs");
         match event {
             Ok(Event::Init) => jobs.begin_list(&scope),
             Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(&scope, job),
@@ -209,6 +212,7 @@ async fn fold<K: Send, V: Child>(
 ) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
+        listener.heard(feed);
         match event {
             Ok(Event::Init) => index.begin_list(scope),
             Ok(Event::InitApply(object)) => {

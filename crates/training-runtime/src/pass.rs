@@ -9,6 +9,7 @@ use kube::Resource;
 use parking_lot::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::{
     Framework, Note, Observed, Plan, PodView, ServiceView, Stall, Step, Transition, Uid, Urgency,
@@ -104,7 +105,14 @@ impl<F: Framework> Worker<F> {
             return None;
         };
         let begun = Instant::now();
-        let outcome = tokio::time::timeout(self.settings.deadline, self.look(&key, begun)).await;
+        let span = tracing::info_span!(
+            "pass",
+            job = %key,
+            uid = job.meta().uid.as_deref().unwrap_or_default(),
+            generation = job.meta().generation.unwrap_or_default(),
+        );
+        let looking = self.look(&key, begun).instrument(span);
+        let outcome = tokio::time::timeout(self.settings.deadline, looking).await;
         let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
             limit: self.settings.deadline,
         }));

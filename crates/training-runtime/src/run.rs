@@ -28,6 +28,11 @@ use crate::{admin, client, shutdown, telemetry};
 
 /// The caches that a leader must have complete; a standby has none.
 const CACHES: [&str; 3] = ["jobs", "pods", "services"];
+/// How long events and traces, each, may take to leave at the end. With [`RELEASE`] and the drain of passes (eight seconds by
+/// default) the process ends within ten seconds of a signal.
+const FLUSH: Duration = Duration::from_millis(400);
+/// How long the lease may take to be released.
+const RELEASE: Duration = Duration::from_secs(1);
 /// How long tasks of a lost term may take to end before the process ends instead.
 const TERM_END: Duration = Duration::from_secs(5);
 
@@ -92,12 +97,12 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
     let result =
         lead_again_and_again(&framework, &shared, &leadership, election.as_mut(), &stop).await;
     health.set_ready("stopping", false);
-    events.flush(Duration::from_secs(1)).await;
+    events.flush(FLUSH).await;
     if let Some(election) = election {
-        election.release(Duration::from_secs(2)).await;
+        election.release(RELEASE).await;
     }
     closing.cancel();
-    telemetry.flush(Duration::from_secs(1)).await;
+    telemetry.flush(FLUSH).await;
     tracing::info!("stopped");
     result
 }
@@ -407,6 +412,10 @@ impl<F: Framework> Listener for Hub<F> {
         self.worker
             .events
             .post(&Arc::new(about), Note::warning("InvalidSpec", text));
+    }
+
+    fn heard(&self, feed: &'static str) {
+        self.worker.metrics.watches().heard(feed);
     }
 
     fn watching(&self, feed: &'static str, error: Option<&watcher::Error>) {

@@ -89,7 +89,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "api",
         after: &["tests-built", "node", "images", "go", "dockerfile"],
-        work: |s| e2e(s, "api_"),
+        work: |s| e2e(s, &["api_", "harness"]),
     },
     Stage {
         name: "pods",
@@ -265,19 +265,25 @@ fn go(stage: &Stage) -> Result<End, String> {
 }
 
 fn dockerfile(stage: &Stage) -> Result<End, String> {
+    let has = |program: &str| process::quiet(&mut process::command("which", [program])).is_ok();
+    if !has("buildah") {
+        let install = "apt-get update -q && apt-get install -y -q --no-install-recommends buildah";
+        if !process::may_install() {
+            return Err(format!("buildah is missing; install it with: {install}"));
+        }
+        stage.run(&mut process::command("sh", ["-c", install]))?;
+    }
     let binary = paths::release_binary("pytorch-operator");
+    let script = paths::root().join("e2e/image/prove-dockerfile");
     stage
-        .run(&mut process::command(
-            paths::root().join("e2e/image/prove-dockerfile"),
-            [binary],
-        ))
+        .run(&mut process::command(script, [binary]))
         .map(|()| nothing())
 }
 
 /// Runs the test programs of `e2e/tests` whose names begin so.
-fn e2e(stage: &Stage, prefix: &str) -> Result<End, String> {
+fn e2e(stage: &Stage, prefixes: &[&str]) -> Result<End, String> {
     let node = process::built("e2e/cluster/build")?;
-    let mut cargo = process::command("cargo", e2e_args(prefix)?);
+    let mut cargo = process::command("cargo", e2e_args(prefixes)?);
     cargo
         .env("TRAINYARD_NODE", node)
         .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
@@ -291,7 +297,7 @@ fn bin_dir() -> std::path::PathBuf {
         .unwrap_or_default()
 }
 
-fn e2e_args(prefix: &str) -> Result<Vec<String>, String> {
+fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
     let mut args: Vec<String> = ["test", "--locked", "-p", "e2e"].map(str::to_owned).into();
     let files = std::fs::read_dir(paths::root().join("e2e/tests")).map_err(|e| e.to_string())?;
     let mut names: Vec<String> = files
@@ -302,11 +308,14 @@ fn e2e_args(prefix: &str) -> Result<Vec<String>, String> {
                 .strip_suffix(".rs")
                 .map(str::to_owned)
         })
-        .filter(|name| name.starts_with(prefix))
+        .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
         .collect();
     names.sort();
     if names.is_empty() {
-        return Err(format!("there is no test program {prefix}*"));
+        return Err(format!(
+            "there is no test program {}*",
+            prefixes.join("*, ")
+        ));
     }
     for name in names {
         args.extend(["--test".to_owned(), name]);
@@ -320,7 +329,7 @@ fn e2e_args(prefix: &str) -> Result<Vec<String>, String> {
 fn pods(stage: &Stage) -> Result<End, String> {
     let cluster = cluster::up(NAME)?;
     let result = demo::deploy(&cluster, "pytorch-operator").and_then(|()| {
-        let mut cargo = process::command("cargo", e2e_args("pods_")?);
+        let mut cargo = process::command("cargo", e2e_args(&["pods_"])?);
         cargo
             .env("TRAINYARD_PODS_KUBECONFIG", &cluster.kubeconfig)
             .env("TRAINYARD_NODE", &cluster.node)
@@ -344,5 +353,5 @@ fn clusters(stage: &Stage) -> Result<End, String> {
     if std::env::var_os(OWN).is_some() {
         return Ok(End::Skipped(format!("{OWN} is set")));
     }
-    e2e(stage, "cluster_")
+    e2e(stage, &["cluster_"])
 }

@@ -54,6 +54,7 @@ struct SlimCondition {
     #[serde(rename = "type")]
     type_: Option<String>,
     status: Option<String>,
+    reason: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -125,10 +126,14 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
     let child = identify(&pod.metadata, parent, roles)?;
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
-    let holds = |type_: &str| {
+    let holding = |type_: &str| {
         let mut conditions = status.conditions.iter().flatten();
-        conditions.any(|c| c.type_.as_deref() == Some(type_) && c.status.as_deref() == Some("True"))
+        conditions
+            .find(|c| c.type_.as_deref() == Some(type_) && c.status.as_deref() == Some("True"))
     };
+    // The kubelet's own evictions carry the condition as well, but are the pod's doing: it used up the node.
+    let disrupted = holding("DisruptionTarget")
+        .is_some_and(|c| c.reason.as_deref() != Some("TerminationByKubelet"));
     let containers = || status.container_statuses.iter().flatten();
     let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
     let ended = |c: &'_ SlimContainer| c.state.as_ref().and_then(|s| s.terminated.clone());
@@ -144,9 +149,9 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         index: child.index,
         attempt: Attempt::parse(annotation(&pod.metadata, labels::ATTEMPT)),
         phase,
-        ready: holds("Ready"),
+        ready: holding("Ready").is_some(),
         leaving: pod.metadata.deletion_timestamp.is_some(),
-        disrupted: holds("DisruptionTarget"),
+        disrupted,
         exit_code: terminated
             .as_ref()
             .and_then(|t| i32::try_from(t.exit_code?).ok()),
@@ -430,6 +435,21 @@ mod tests {
             (trouble.reason.as_str(), trouble.message.as_str()),
             ("OOMKilled", "a [31mb")
         );
+    }
+
+    #[test]
+    fn f_60_an_eviction_by_the_kubelet_is_no_disruption_but_one_through_the_api_is() {
+        for (reason, disrupted) in [
+            ("TerminationByKubelet", false),
+            ("EvictionByEvictionAPI", true),
+            ("PreemptionByScheduler", true),
+        ] {
+            let target = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason}]);
+            let view = pod(|p| p["status"] = json!({"phase": "Failed", "conditions": target}))
+                .unwrap()
+                .view;
+            assert_eq!(view.disrupted, disrupted, "{reason}");
+        }
     }
 
     #[test]
