@@ -97,22 +97,34 @@ impl Cluster {
         self.state.is_some()
     }
 
-    /// Kills the first process of a container from outside of it, as the kernel would.
-    pub fn kill_container(&self, id: &str) -> Result<()> {
-        let state = self.state.as_ref().context("no way into the node")?;
-        let id = id.rsplit('/').next().unwrap_or(id);
-        // The lowest number is the first process: all others are its children.
+    /// The number of a container's first process inside the node.
+    pub fn first_process(&self, container: &str) -> Result<String> {
+        let id = container.rsplit('/').next().unwrap_or(container);
+        // The lowest number: all others are its children.
         let script = r#"
             for pid in $(ls /proc | grep -E '^[0-9]+$' | sort -n); do
-                if grep -qs "$0" "/proc/$pid/cgroup"; then exec kill -9 "$pid"; fi
+                if grep -qs "$0" "/proc/$pid/cgroup"; then echo "$pid"; exit; fi
             done
             echo "no process of $0" >&2; exit 1"#;
+        Ok(self.inside(&["sh", "-c", script, id])?.trim().to_owned())
+    }
+
+    /// Kills the first process of a container from outside of it, as the kernel would.
+    pub fn kill(&self, container: &str) -> Result<()> {
+        let pid = self.first_process(container)?;
+        self.inside(&["kill", "-9", &pid]).map(drop)
+    }
+
+    /// What a command inside the node prints.
+    pub fn inside(&self, args: &[&str]) -> Result<String> {
+        let state = self.state.as_ref().context("no way into the node")?;
         let mut command = Command::new(&self.node);
         command
             .args(["cluster", "exec", "--state"])
             .arg(state)
-            .args(["--", "sh", "-c", script, id]);
-        output(&mut command).map(drop)
+            .arg("--")
+            .args(args);
+        output(&mut command)
     }
 }
 
@@ -352,6 +364,26 @@ pub async fn operator_pods(client: &Client) -> Result<Vec<Pod>> {
     Ok(list)
 }
 
+/// The deployed operator's pod, once it is ready.
+pub async fn ready_operator(client: &Client) -> Result<Value> {
+    eventually("a ready operator", async || {
+        let pods: Vec<Value> = operator_pods(client)
+            .await?
+            .into_iter()
+            .map(serde_json::to_value)
+            .collect::<serde_json::Result<_>>()?;
+        let ready = pods.iter().find(|pod| {
+            pod["status"]["containerStatuses"][0]["ready"] == true
+                && pod["metadata"]["deletionTimestamp"].is_null()
+        });
+        Ok(ready.map_or_else(
+            || Seen::NotYet(format!("{:?}", look::names(&pods))),
+            |pod| Seen::Yes(pod.clone()),
+        ))
+    })
+    .await
+}
+
 /// The operator neither panicked nor asked for anything that its role doesn't grant.
 pub async fn assert_operator_content(client: &Client) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
@@ -427,6 +459,12 @@ pub fn no_longer_running(name: &str) -> Condition {
 pub fn succeeded(name: &str) -> Condition {
     let message = format!("PyTorchJob {name} is successfully completed.");
     Condition::new("Succeeded", "True", "PyTorchJobSucceeded", &message)
+}
+
+/// The id of a pod's main container.
+pub fn container(pod: &Value) -> Result<&str> {
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    id.with_context(|| format!("{} has no container", look::name(pod)))
 }
 
 /// Asks for a pod's deletion, as `kubectl delete pod` does.
