@@ -5,7 +5,7 @@
 //! 1. [`cli`] turns arguments and environment into real types and refuses contradictions.
 //! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process visible.
 //! 3. [`client`] builds the connections to the API server; [`fault`] gives their errors a meaning.
-//! 4. [`run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] decides whose turn it is, [`pass`] plans and
+//! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] decides whose turn it is, [`pass`] plans and
 //!    has the [`executor`] write.
 //! 5. [`leader`] decides whether this process may write; [`retry`] when a failed job is tried again.
 //! 6. [`events`] tells users what happened; [`shutdown`] ends it all in order.

@@ -50,7 +50,14 @@ const SINGLE: [&str; 8] = [
 pub fn check() -> Result<(), String> {
     let text = process::output(&mut process::command(
         "cargo",
-        ["metadata", "--format-version", "1", "--locked"],
+        [
+            "metadata",
+            "--format-version",
+            "1",
+            "--locked",
+            "--filter-platform",
+            &crate::paths::triple(),
+        ],
     ))?;
     let metadata: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     let packages = metadata["packages"].as_array().cloned().unwrap_or_default();

@@ -12,11 +12,14 @@ use std::time::Instant;
 use crate::table::{Count, End, Row};
 
 /// One stage.
+#[derive(Clone, Copy)]
 pub struct Stage {
     /// Its name.
     pub name: &'static str,
     /// Stages that must have ended well before.
-    pub after: &'static [&'static str],
+    pub needs: &'static [&'static str],
+    /// A stage that must have ended before, however: cargo would make this one wait for its lock anyway.
+    pub then: Option<&'static str>,
     /// What it does.
     pub work: fn(&Stage) -> Result<End, String>,
 }
@@ -77,11 +80,12 @@ pub fn run(stages: &[Stage]) -> Vec<Row> {
         for stage in stages {
             let (lock, changed) = (&lock, &changed);
             scope.spawn(move || {
-                let before: Vec<&str> = stage
-                    .after
+                let known = |name: &&str| stages.iter().any(|s| s.name == *name);
+                let needs: Vec<&str> = stage.needs.iter().copied().filter(known).collect();
+                let before: Vec<&str> = needs
                     .iter()
                     .copied()
-                    .filter(|name| stages.iter().any(|s| s.name == *name))
+                    .chain(stage.then.filter(known))
                     .collect();
                 let mut done: MutexGuard<'_, _> = lock();
                 while !before.iter().all(|name| done.contains_key(name)) {
@@ -89,10 +93,13 @@ pub fn run(stages: &[Stage]) -> Vec<Row> {
                         .wait(done)
                         .unwrap_or_else(std::sync::PoisonError::into_inner);
                 }
-                let broken = before
-                    .iter()
-                    .find(|name| matches!(done.get(*name).map(|r| &r.end), Some(End::Failed(..))));
-                let broken = broken.map(|name| (*name).to_owned());
+                let failed = |name: &&&str| {
+                    matches!(
+                        done.get(**name).map(|r: &Row| &r.end),
+                        Some(End::Failed(..))
+                    )
+                };
+                let broken = needs.iter().find(failed).map(|name| (*name).to_owned());
                 drop(done);
                 let row = match broken {
                     Some(name) => failed_before(stage, &name),

@@ -13,130 +13,103 @@ const NAME: &str = "test";
 /// Every operator there is.
 const OPERATORS: &[&str] = &["pytorch-operator"];
 
-// One line per stage: what it is, and what it waits for. The long builds come first and side by side; cargo's own lock
-// keeps its stages apart from each other.
+// What each stage is, what it needs, and whom it follows. The long builds come first and side by side.
 const STAGES: &[Stage] = &[
-    Stage {
-        name: "packages",
-        after: &[],
-        work: |_| cluster::prerequisites().map(|()| nothing()),
-    },
-    Stage {
-        name: "node",
-        after: &[],
-        work: |_| process::built("e2e/cluster/build").map(|_| nothing()),
-    },
-    Stage {
-        name: "images",
-        after: &["packages"],
-        work: |_| cluster::workloads().map(|_| nothing()),
-    },
-    Stage {
-        name: "format",
-        after: &[],
-        work: |s| cargo(s, &["fmt", "--all", "--check"]),
-    },
-    Stage {
-        name: "deps",
-        after: &["format"],
-        work: |_| deps::check().map(|()| nothing()),
-    },
-    Stage {
-        name: "lint",
-        after: &["deps"],
-        work: lint,
-    },
-    Stage {
-        name: "libs-alone",
-        after: &["lint"],
-        work: libs_alone,
-    },
-    Stage {
-        name: "docs",
-        after: &["libs-alone"],
-        work: docs,
-    },
-    Stage {
-        name: "unit",
-        after: &["docs"],
-        work: |s| cargo(s, &["test", "--locked", "--workspace", "--exclude", "e2e"]),
-    },
-    Stage {
-        name: "manifests",
-        after: &["unit"],
-        work: manifests,
-    },
-    Stage {
-        name: "binary",
-        after: &["manifests"],
-        work: |_| image::binaries(OPERATORS).map(|()| nothing()),
-    },
-    Stage {
-        name: "tests-built",
-        after: &["binary"],
-        work: |s| cargo(s, &["test", "--locked", "-p", "e2e", "--no-run"]),
-    },
-    Stage {
-        name: "go",
-        after: &["node"],
-        work: go,
-    },
-    Stage {
-        name: "dockerfile",
-        after: &["binary", "packages"],
-        work: dockerfile,
-    },
-    Stage {
-        name: "api",
-        after: &["tests-built", "node", "images", "go", "dockerfile"],
-        work: |s| e2e(s, &["api_", "harness"]),
-    },
-    Stage {
-        name: "pods",
-        after: &["api"],
-        work: pods,
-    },
-    Stage {
-        name: "clusters",
-        after: &["pods"],
-        work: clusters,
-    },
-    Stage {
-        name: "leftovers",
-        after: &[],
-        work: |_| Ok(nothing()),
-    },
+    stage("packages", &[], None, |_| {
+        cluster::prerequisites().map(|()| nothing())
+    }),
+    stage("node", &[], None, |_| {
+        process::built("e2e/cluster/build").map(|_| nothing())
+    }),
+    stage("images", &["packages"], None, |_| {
+        cluster::workloads().map(|_| nothing())
+    }),
+    stage("format", &[], None, |s| {
+        cargo(s, &["fmt", "--all", "--check"])
+    }),
+    stage("deps", &[], None, |_| deps::check().map(|()| nothing())),
+    stage("binary", &[], Some("deps"), |_| {
+        image::binaries(OPERATORS).map(|()| nothing())
+    }),
+    stage("lint", &[], Some("deps"), lint),
+    stage("libs-alone", &[], Some("lint"), libs_alone),
+    stage("docs", &[], Some("libs-alone"), docs),
+    stage("unit", &[], Some("docs"), |s| {
+        cargo(
+            s,
+            &[
+                "test",
+                "--locked",
+                "--workspace",
+                "--exclude",
+                "e2e",
+                "--no-fail-fast",
+            ],
+        )
+    }),
+    stage("manifests", &[], Some("unit"), manifests),
+    stage("tests-built", &[], Some("manifests"), |s| {
+        cargo(s, &["test", "--locked", "-p", "e2e", "--no-run"])
+    }),
+    stage("go", &["node"], None, go),
+    stage("dockerfile", &["binary", "packages"], None, dockerfile),
+    stage(
+        "api",
+        &["tests-built", "node", "binary"],
+        Some("dockerfile"),
+        |s| e2e(s, &["api_", "harness"]),
+    ),
+    stage(
+        "pods",
+        &["tests-built", "node", "binary", "images"],
+        Some("api"),
+        pods,
+    ),
+    stage(
+        "clusters",
+        &["tests-built", "node", "images"],
+        Some("pods"),
+        clusters,
+    ),
 ];
+
+const fn stage(
+    name: &'static str,
+    needs: &'static [&'static str],
+    then: Option<&'static str>,
+    work: fn(&Stage) -> Result<End, String>,
+) -> Stage {
+    Stage {
+        name,
+        needs,
+        then,
+        work,
+    }
+}
 
 /// Runs all stages, or those named.
 pub fn run(names: &[&str]) -> Result<(), String> {
-    for name in names {
-        if !STAGES.iter().any(|s| s.name == *name) {
-            let known: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
-            return Err(format!(
-                "there is no stage {name}; there are {}",
-                known.join(", ")
-            ));
-        }
+    const LAST: &str = "leftovers";
+    let mut known = STAGES.iter().map(|s| s.name).chain([LAST]);
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !known.clone().any(|k| k == **name))
+    {
+        let all: Vec<&str> = known.by_ref().collect();
+        return Err(format!(
+            "there is no stage {unknown}; there are {}",
+            all.join(", ")
+        ));
     }
     let begun = Instant::now();
-    let wanted: Vec<Stage> = STAGES
-        .iter()
-        .filter(|s| s.name != "leftovers" && (names.is_empty() || names.contains(&s.name)))
-        .map(|s| Stage {
-            name: s.name,
-            after: s.after,
-            work: s.work,
-        })
-        .collect();
-    let mut rows = run_stages(&wanted);
-    if names.is_empty() || names.contains(&"leftovers") {
+    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    let stages: Vec<Stage> = STAGES.iter().filter(|s| wanted(s.name)).copied().collect();
+    let mut rows = run_stages(&stages);
+    if wanted(LAST) {
         // After everything, also after failures.
-        rows.extend(run_stages(&[Stage {
-            name: "leftovers",
-            after: &[],
-            work: |s| leftovers::check(s, NAME),
-        }]));
+        rows.extend(run_stages(&[stage(LAST, &[], None, |s| {
+            leftovers::check(s, NAME)
+        })]));
     }
     eprintln!("{}", render(&rows, begun.elapsed()));
     let failed: Vec<&str> = rows
