@@ -185,7 +185,7 @@ async fn every_row_of_the_validation_table_is_answered_as_it_says() -> Result<()
     let namespace = Namespace::create(control, "validation").await?;
     let server = Server {
         client: control.client(ADMIN).await?,
-        namespace: namespace.name.to_owned(),
+        namespace: namespace.name.clone(),
     };
     let path = workspace().join("operators/pytorch-operator/tests/data/validation.yaml");
     let table: Table =
