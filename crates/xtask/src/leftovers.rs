@@ -1,15 +1,62 @@
 //! Nothing of ours stays behind: no process, mount, network device, control group.
 
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use crate::stages::Stage;
 use crate::table::{Count, End};
 use crate::{paths, process};
 
-/// Fails if anything of the tests' clusters, or of any light mode, is still there.
+/// What was told to end may need a moment.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Fails if anything of the tests' cluster, or a process of this checkout's tests, is still there.
 pub fn check(stage: &Stage, name: &str) -> Result<End, String> {
     let node = process::built("e2e/cluster/build")?;
-    let cache = paths::cache().display().to_string();
-    let args = ["cluster", "leftovers", "--name", name, "--cache", &cache];
-    stage
-        .run(&mut process::command(node, args))
-        .map(|()| End::Passed(Count::default()))
+    let args = ["cluster", "leftovers", "--name", name];
+    stage.run(&mut process::command(&node, args))?;
+    let begun = Instant::now();
+    loop {
+        let left = processes();
+        if left.is_empty() {
+            return Ok(End::Passed(Count::default()));
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(format!(
+                "processes of the tests are left:\n{}",
+                left.join("\n")
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Control planes and operators that tests of this checkout started: their arguments name our target directory.
+fn processes() -> Vec<String> {
+    let target = paths::target().display().to_string();
+    let ours = ["trainyard-node", "-operator"];
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let command = fs::read(entry.path().join("cmdline")).ok()?;
+            let words: Vec<String> = command
+                .split(|b| *b == 0)
+                .map(|w| String::from_utf8_lossy(w).into_owned())
+                .collect();
+            let program = Path::new(words.first()?)
+                .file_name()?
+                .to_string_lossy()
+                .into_owned();
+            let told = words.iter().any(|w| w.contains(&target));
+            // A cluster of the user's own is named by its state, which lies elsewhere.
+            (told && ours.iter().any(|name| program.ends_with(name))).then(|| {
+                format!(
+                    "{}: {}",
+                    entry.file_name().to_string_lossy(),
+                    words.join(" ")
+                )
+            })
+        })
+        .collect()
 }
