@@ -3,7 +3,7 @@
 //! The flow of one pass:
 //!
 //! 1. the runtime observes: [`Observed`] holds [`PodView`]s and [`ServiceView`]s of one job, and what went wrong last;
-//! 2. [`plan`] asks the [`Framework`] for its [`RoleSet`] and its [`Verdict`], and returns a [`Plan`]:
+//! 2. [`plan()`] asks the [`Framework`] for its [`RoleSet`] and its [`Verdict`], and returns a [`Plan`]:
 //!    a status, [`Step`]s, [`Note`]s, and when to look again;
 //! 3. the runtime executes the plan. Nothing else talks to the API server.
 //!
