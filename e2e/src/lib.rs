@@ -5,6 +5,7 @@
 
 pub mod killer;
 pub mod lives;
+pub mod local;
 pub mod look;
 pub mod loose;
 pub mod pods;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use training_testkit::auditor::Auditor;
 use training_testkit::builders::{Job, pytorch_job, pytorch_jobs};
-use training_testkit::control_plane::client_from;
+use training_testkit::control_plane::{client_from, target_directory};
 use training_testkit::job::{Condition, Jobs, counters, is_finished, is_true};
 use training_testkit::manifest;
 use training_testkit::wait::{self, Seen};
@@ -85,7 +85,9 @@ impl Cluster {
         command
             .arg("kubectl")
             .args(args)
-            .env("KUBECONFIG", &self.kubeconfig);
+            .env("KUBECONFIG", &self.kubeconfig)
+            // It would keep what it discovers in the home directory.
+            .env("KUBECACHEDIR", target_directory()?.join("discovery"));
         output(&mut command)
     }
 
