@@ -18,6 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
   demo                         train a PyTorchJob on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
+  test-deep                    repeat much more often what test does once
   cluster [NAME]               start a local cluster (default name: dev)
   cluster-down [NAME]          remove every trace of it
   kubectl [NAME] -- ARG...     run kubectl against it
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["demo"] => demo::run(),
         ["test", names @ ..] => tests::run(names),
+        ["test-deep"] => tests::deep(),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),
         ["cluster", name] => cluster::up(name).map(|_| ()),
         ["cluster-down"] => cluster::down(cluster::DEFAULT),

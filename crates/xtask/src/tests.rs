@@ -73,6 +73,19 @@ const STAGES: &[Stage] = &[
     ),
 ];
 
+/// What `make test` does once, done often: the figures of the last run stand in the documents.
+const DEEP: &[Stage] = &[
+    stage("node", &[], None, |_| {
+        process::built("e2e/cluster/build").map(|_| nothing())
+    }),
+    stage("binary", &[], None, |_| {
+        image::binaries(OPERATORS).map(|()| nothing())
+    }),
+    stage("histories", &[], Some("binary"), histories),
+    stage("crashes", &["node", "binary"], Some("histories"), crashes),
+    stage("images", &[], Some("crashes"), images),
+];
+
 const fn stage(
     name: &'static str,
     needs: &'static [&'static str],
@@ -122,6 +135,74 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     } else {
         Err(format!("failed: {}", failed.join(", ")))
     }
+}
+
+/// Runs the deep stages.
+pub fn deep() -> Result<(), String> {
+    let begun = Instant::now();
+    let rows = run_stages(DEEP);
+    eprintln!("{}", render(&rows, begun.elapsed()));
+    if rows.iter().any(|r| matches!(r.end, End::Failed(..))) {
+        Err("failed".to_owned())
+    } else {
+        Ok(())
+    }
+}
+
+/// Random histories of a simulated world, fifty times as many.
+fn histories(stage: &Stage) -> Result<End, String> {
+    let mut cargo = process::command(
+        "cargo",
+        [
+            "test",
+            "--locked",
+            "--release",
+            "-p",
+            "pytorch-operator",
+            "--test",
+            "properties",
+        ],
+    );
+    Ok(counted(stage, cargo.env("TRAINYARD_HISTORIES", "100000")))
+}
+
+/// The kills of the crash test, with ten seeds.
+fn crashes(stage: &Stage) -> Result<End, String> {
+    let node = process::built("e2e/cluster/build")?;
+    for seed in 1..=10 {
+        let mut cargo = process::command(
+            "cargo",
+            [
+                "test",
+                "--locked",
+                "-p",
+                "e2e",
+                "--test",
+                "api_crash",
+                "--",
+                "--nocapture",
+            ],
+        );
+        cargo
+            .env("TRAINYARD_NODE", &node)
+            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+        stage.run(cargo.env("TRAINYARD_SEED", seed.to_string()))?;
+    }
+    Ok(End::Passed(stage.count()))
+}
+
+/// Builds image layers for real, twice, and compares them.
+fn images(stage: &Stage) -> Result<End, String> {
+    let dir = paths::root().join("e2e/image");
+    let mut go = process::command(
+        "go",
+        ["test", "-tags", "deep", "-run", "RealBuild", "-v", "."],
+    );
+    Ok(counted(
+        stage,
+        go.current_dir(dir)
+            .env("TRAINYARD_IMAGE_CACHE", paths::cache()),
+    ))
 }
 
 fn nothing() -> End {
