@@ -27,7 +27,11 @@ impl Cluster {
     /// A kubectl command against this cluster.
     pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = process::command(&self.node, ["kubectl"]);
-        command.args(args).env("KUBECONFIG", &self.kubeconfig);
+        command
+            .args(args)
+            .env("KUBECONFIG", &self.kubeconfig)
+            // What kubectl discovers about a cluster of ours stays out of the home directory.
+            .env("KUBECACHEDIR", paths::target().join("discovery"));
         command
     }
 

@@ -376,6 +376,8 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
     }
     // A test that fails must not hide the others.
     args.push("--no-fail-fast".to_owned());
+    // What the tests saw goes into the log, and with it whatever they had to skip.
+    args.extend(["--", "--show-output"].map(str::to_owned));
     Ok(args)
 }
 
@@ -387,7 +389,9 @@ fn pods(stage: &Stage) -> Result<End, String> {
         cargo
             .env("TRAINYARD_PODS_KUBECONFIG", &cluster.kubeconfig)
             .env("TRAINYARD_NODE", &cluster.node)
-            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir())
+            // These tests wait more than they work, and take turns by themselves.
+            .env("RUST_TEST_THREADS", "8");
         if let Some(name) = &cluster.name {
             cargo.env(
                 "TRAINYARD_PODS_STATE",
