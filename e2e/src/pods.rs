@@ -91,11 +91,8 @@ impl Cluster {
         output(&mut command)
     }
 
-    /// Whether commands can be run inside the node; says so if not.
-    pub fn is_open(&self, test: &str) -> bool {
-        if self.state.is_none() {
-            eprintln!("{test}: skipped, the inside of this cluster's nodes is out of reach");
-        }
+    /// Whether commands can be run inside the node; in a cluster of the user's own they can't.
+    pub fn is_open(&self) -> bool {
         self.state.is_some()
     }
 

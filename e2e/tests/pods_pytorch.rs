@@ -241,7 +241,8 @@ async fn a_container_that_fails_once_is_restarted_in_place() -> Result<()> {
 #[tokio::test]
 async fn a_killed_worker_is_replaced_and_the_job_goes_on() -> Result<()> {
     let site = Site::open("sigkill", Weight::Light).await?;
-    if !site.cluster.is_open("sigkill") {
+    if !site.cluster.is_open() {
+        eprintln!("sigkill: skipped, the processes of this cluster are out of reach");
         return Ok(());
     }
     let job = pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).restart_policy("Worker", "ExitCode");
