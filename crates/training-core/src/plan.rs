@@ -101,10 +101,19 @@ fn unfinished<F: Framework>(
         );
         return invalid(draft, cx.job, &error);
     }
-    report_stall(draft, seen);
     if suspended {
-        return suspended::decide(cx, seen, draft);
+        suspended::decide(cx, seen, draft);
+    } else {
+        active(framework, cx, seen, draft);
     }
+    // A job that ends in this very pass is not kept from anything any more.
+    if !draft.memory.is_finished() {
+        report_stall(draft, seen);
+    }
+}
+
+/// A job that is neither finished nor suspended.
+fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, draft: &mut Draft) {
     if draft.memory.holds(ConditionType::Suspended) {
         suspended::resume(cx, seen, draft);
     }

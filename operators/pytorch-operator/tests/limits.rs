@@ -195,6 +195,28 @@ fn b_087_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past() {
 }
 
 #[test]
+fn i_14_an_end_in_the_midst_of_trouble_leaves_no_false_times() {
+    let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 60));
+    world.refusing = true;
+    world.passes(3);
+    world.tick(1);
+    world.refusing = false;
+    world.settle();
+    assert_eq!(world.conditions(), ["Stalled=False", "Created=True"]);
+    let resolved = world.status().conditions[0].last_transition_time.clone();
+    world.happen(Move::Vanish(0));
+    world.refusing = true;
+    world.pass();
+    world.tick(60);
+    world.passes(1);
+    assert_eq!(
+        world.conditions(),
+        ["Stalled=False", "Created=True", "Failed=True"]
+    );
+    assert_eq!(world.status().conditions[0].last_transition_time, resolved);
+}
+
+#[test]
 fn a_pod_that_still_runs_at_the_backoff_limit_is_told_of() {
     let mut world = world(pt(1).run_policy("backoffLimit", 0));
     world.settle();
