@@ -61,8 +61,19 @@ fn job() -> impl Strategy<Value = Job> {
         )
 }
 
+/// Two thousand histories, or as many more as `PROPTEST_CASES` asks for.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig {
+        cases: usual.cases.max(2000),
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..usual
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases())]
 
     #[test]
     fn i_01_to_i_31_hold_in_every_history(job in job(), history in history()) {
