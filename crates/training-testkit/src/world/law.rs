@@ -22,7 +22,9 @@ const STATUS_BYTES: usize = 32 * 1024;
 pub(super) struct Ledger {
     /// Places whose failed pod was removed to make room for another one.
     failed: BTreeSet<String>,
-    /// Pods made in such places.
+    /// Places whose pod had ended well, as far as the operator knew, when it stored a status of the present run.
+    done: BTreeSet<String>,
+    /// Pods made in places whose failed pod was removed.
     replaced: i64,
     /// The highest backoff limit so far.
     limit: i64,
@@ -101,6 +103,20 @@ impl<F: Framework> World<F> {
         self.law_of_conditions(&old, &new);
         self.law_of_times(&old, &new);
         self.law_of_counts(&old, &new);
+        if new.gang_attempt != old.gang_attempt {
+            self.ledger.done.clear();
+        }
+        let gang = new.gang_attempt;
+        let view = &self.view;
+        let roles = view.job.as_ref().and_then(|j| self.framework.roles(j).ok());
+        let done = view.pods.iter().filter(|(_, p)| {
+            let role = roles.as_ref().and_then(|r| r.by_label(&p.role));
+            p.phase == PodPhase::Succeeded
+                && p.attempt.gang >= gang
+                && role.is_some_and(|(_, r)| p.index < r.replicas)
+        });
+        let done: Vec<String> = done.map(|(name, _)| name.clone()).collect();
+        self.ledger.done.extend(done);
         if holds(&new, "Suspended") != holds(&old, "Suspended") {
             self.ledger.failed.clear();
         }
@@ -272,9 +288,11 @@ impl<F: Framework> World<F> {
         self.law(!suspended && !ended(&memory), || {
             format!("{name} was made for a job at rest")
         });
-        self.law(!memory.has_finished(&view.role, view.index), || {
-            format!("{name} runs again")
-        });
+        let done = self.ledger.done.contains(name);
+        self.law(
+            !done && !memory.has_finished(&view.role, view.index),
+            || format!("{name} runs again"),
+        );
         self.law(
             view.attempt >= memory.attempt(&view.role, view.index),
             || format!("{name} was made for the past attempt {}", view.attempt),
