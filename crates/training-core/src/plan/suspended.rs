@@ -27,7 +27,8 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
         }
         draft.set(ConditionType::Suspended, true, &reason, &message);
         draft.notes.push(Note::normal(reason, message));
-        if draft.memory.started.is_some() {
+        // Pods without a start: the status of the pass that made them was never stored.
+        if draft.memory.started.is_some() || !seen.pods.is_empty() {
             // Whatever is left of the run so far is outdated when the job is resumed, and can neither fail nor satisfy it.
             draft.memory.next_gang_attempt(seen.newest_gang());
         }
