@@ -167,7 +167,7 @@ fn histories(stage: &Stage) -> Result<End, String> {
             "properties",
         ],
     );
-    Ok(counted(stage, cargo.env("TRAINYARD_HISTORIES", "100000")))
+    Ok(counted(stage, cargo.env("PROPTEST_CASES", "100000")))
 }
 
 /// The kills of the crash test, with ten seeds.
@@ -196,6 +196,10 @@ fn crashes(stage: &Stage) -> Result<End, String> {
 }
 
 /// Builds image layers for real, twice, and compares them.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "a stage's work may fail; this one's is one call"
+)]
 fn images(stage: &Stage) -> Result<End, String> {
     let dir = paths::root().join("e2e/image");
     let mut go = process::command(
