@@ -1,0 +1,189 @@
+//! What became of steps: names for the events, refusals for the core, views for the index.
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{Resource, ResourceExt};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use training_api::labels;
+use training_core::{Attempt, PodPhase, PodView, ServiceView, Stall, Step, Uid};
+
+use crate::fault::{Denial, Fault};
+
+/// What became of the steps of one plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Names of what was made and deleted, for the events.
+    pub done: Done,
+    /// What keeps the job from going on.
+    pub refusal: Option<Refusal>,
+    /// What went wrong otherwise.
+    pub fault: Option<Fault>,
+    /// The job itself was deleted.
+    pub job_deleted: bool,
+}
+
+/// Names of what was made and deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Pods made.
+    pub created_pods: Vec<String>,
+    /// Services made.
+    pub created_services: Vec<String>,
+    /// Pods deleted.
+    pub deleted_pods: Vec<String>,
+    /// Services deleted.
+    pub deleted_services: Vec<String>,
+}
+
+/// A create that was refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The published reason of the failed create: `FailedCreatePod` or `FailedCreateService`.
+    pub event: &'static str,
+    /// For the core.
+    pub stall: Stall,
+    /// For the backoff.
+    pub fault: Fault,
+}
+
+/// The part of an answer that is read.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub(super) struct Answer {
+    pub(super) kind: String,
+    pub(super) metadata: AnswerMeta,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct AnswerMeta {
+    uid: String,
+    pub(super) resource_version: String,
+    pub(super) deletion_timestamp: Option<IgnoredAny>,
+}
+
+/// Why a call failed.
+pub(super) enum Failure {
+    /// The name is taken.
+    Exists(String),
+    Fault(Fault),
+}
+
+/// Why a step failed.
+pub(super) enum Stopped {
+    Refused(Box<Refusal>),
+    Fault(Fault),
+}
+
+impl Failure {
+    pub(super) fn into_fault(self) -> Fault {
+        match self {
+            Self::Exists(message) => Fault::Conflict(message),
+            Self::Fault(fault) => fault,
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn record(&mut self, step: &Step) {
+        let done = &mut self.done;
+        match step {
+            Step::CreatePod(pod) => done.created_pods.push(pod.name_any()),
+            Step::CreateService(service) => done.created_services.push(service.name_any()),
+            Step::DeletePod { name, .. } => done.deleted_pods.push(name.clone()),
+            Step::DeleteService { name, .. } => done.deleted_services.push(name.clone()),
+            Step::DeleteJob => self.job_deleted = true,
+        }
+    }
+}
+
+impl Done {
+    pub(super) fn sort(&mut self) {
+        for names in [
+            &mut self.created_pods,
+            &mut self.created_services,
+            &mut self.deleted_pods,
+            &mut self.deleted_services,
+        ] {
+            names.sort_unstable();
+        }
+    }
+}
+
+/// What a refused create means for the job.
+pub(super) fn refuse(fault: Fault, event: &'static str) -> Stopped {
+    let (reason, hopeless) = match &fault {
+        Fault::Denied { what, .. } => match what {
+            Denial::Quota => ("QuotaExceeded", false),
+            Denial::PodSecurity => ("PodSecurityDenied", false),
+            Denial::Rbac => ("Forbidden", false),
+            Denial::Policy => ("AdmissionDenied", false),
+            // The job goes with its namespace; there is nobody left to tell.
+            Denial::NamespaceTerminating => return Stopped::Fault(fault),
+        },
+        Fault::Rejected { .. } => ("InvalidSpec", true),
+        Fault::Conflict(_)
+        | Fault::Throttled { .. }
+        | Fault::Transient(_)
+        | Fault::Missing { .. }
+        | Fault::Deadline { .. }
+        | Fault::NotLeading
+        | Fault::Bug(_) => return Stopped::Fault(fault),
+    };
+    let message = match &fault {
+        Fault::Denied { message, .. } | Fault::Rejected { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    Stopped::Refused(Box::new(Refusal {
+        event,
+        stall: Stall {
+            reason,
+            message,
+            hopeless,
+        },
+        fault,
+    }))
+}
+
+/// The view of a pod that was just made, without waiting for the watch.
+pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
+    let (role, index) = replica(pod)?;
+    let annotations = pod.metadata.annotations.as_ref();
+    Some(PodView {
+        uid: Uid::parse(&answer.metadata.uid)?,
+        version: answer.metadata.resource_version.parse().ok()?,
+        role: role.into(),
+        index,
+        attempt: Attempt::parse(
+            annotations
+                .and_then(|a| a.get(labels::ATTEMPT))
+                .map(String::as_str),
+        ),
+        phase: PodPhase::Pending,
+        ready: false,
+        leaving: false,
+        disrupted: false,
+        exit_code: None,
+        restarts: 0,
+        trouble: None,
+    })
+}
+
+pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<ServiceView> {
+    let (role, index) = replica(service)?;
+    Some(ServiceView {
+        uid: Uid::parse(&answer.metadata.uid)?,
+        version: answer.metadata.resource_version.parse().ok()?,
+        role: role.into(),
+        index,
+        leaving: false,
+    })
+}
+
+fn replica(object: &impl Resource) -> Option<(&str, u32)> {
+    let own = object.meta().labels.as_ref()?;
+    Some((
+        own.get(labels::REPLICA_TYPE)?,
+        own.get(labels::REPLICA_INDEX)?.parse().ok()?,
+    ))
+}
