@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams};
 use kube::core::{Request, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use training_core::patch::apply;
 use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR, workspace};
 use training_testkit::namespace::Namespace;
 
@@ -52,7 +53,7 @@ impl Server {
     async fn answer(&self, table: &Table, row: &Row) -> Result<Result<Value, Box<Status>>> {
         let object = match (&row.object, &row.patch) {
             (Some(object), None) => object.clone(),
-            (None, Some(patch)) => merged(&table.valid, patch),
+            (None, Some(patch)) => apply(&table.valid, patch),
             _ => bail!("a row has either an object or a patch"),
         };
         let name = object["metadata"]["name"]
@@ -109,25 +110,6 @@ impl Server {
             .map(drop)
             .map_err(|status| anyhow::anyhow!("{}", status.message))
     }
-}
-
-/// A merge patch as RFC 7386 defines it.
-fn merged(target: &Value, patch: &Value) -> Value {
-    let Value::Object(patch) = patch else {
-        return patch.clone();
-    };
-    let mut out = target.as_object().cloned().unwrap_or_default();
-    for (key, value) in patch {
-        if value.is_null() {
-            out.remove(key);
-        } else {
-            out.insert(
-                key.clone(),
-                merged(out.get(key).unwrap_or(&Value::Null), value),
-            );
-        }
-    }
-    Value::Object(out)
 }
 
 /// True if everything in `part` is in `whole`.

@@ -39,29 +39,29 @@ fn diff(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value
     patch
 }
 
+/// What an API server makes of an object and a merge patch.
+pub fn apply(target: &Value, patch: &Value) -> Value {
+    let Value::Object(patch) = patch else {
+        return patch.clone();
+    };
+    let mut out = target.as_object().cloned().unwrap_or_default();
+    for (key, value) in patch {
+        if value.is_null() {
+            out.remove(key);
+        } else {
+            let merged = apply(out.get(key).unwrap_or(&Value::Null), value);
+            out.insert(key.clone(), merged);
+        }
+    }
+    Value::Object(out)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::merge_patch;
-
-    /// The RFC's own definition of applying a patch.
-    fn apply(target: &Value, patch: &Value) -> Value {
-        let Value::Object(patch) = patch else {
-            return patch.clone();
-        };
-        let mut out = target.as_object().cloned().unwrap_or_default();
-        for (key, value) in patch {
-            if value.is_null() {
-                out.remove(key);
-            } else {
-                let merged = apply(out.get(key).unwrap_or(&Value::Null), value);
-                out.insert(key.clone(), merged);
-            }
-        }
-        Value::Object(out)
-    }
+    use super::{apply, merge_patch};
 
     fn object() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![

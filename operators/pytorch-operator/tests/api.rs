@@ -51,23 +51,6 @@ fn schema() -> Value {
         .clone()
 }
 
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
 /// Every schema within a schema, with its path.
 fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
     visit(path, schema);
@@ -375,7 +358,7 @@ fn what_is_accepted_can_be_read() {
         }
         let mut object = row.object.unwrap_or_else(|| table.valid.clone());
         for patch in [&row.patch, &row.update].into_iter().flatten() {
-            merge(&mut object, patch);
+            object = training_core::patch::apply(&object, patch);
         }
         let read = serde_json::from_value::<PyTorchJob>(drop_nulls(object));
         assert!(read.is_ok(), "{}: {}", row.name, read.unwrap_err());

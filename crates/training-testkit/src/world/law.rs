@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use serde_json::Value;
 use training_core::{
     Framework, JobState, Memory, Observed, Plan, PodPhase, PodView, StatusWrite, TrainingJob, Uid,
     names,
@@ -43,26 +42,6 @@ fn ended(memory: &Memory) -> bool {
     holds(memory, "Succeeded") || holds(memory, "Failed")
 }
 
-/// Applies a merge patch. Source: RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(serde_json::Map::new());
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            if let Some(fields) = target.as_object_mut() {
-                fields.remove(key);
-            }
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
 impl<F: Framework> World<F> {
     fn breach(&mut self, what: String) {
         self.breaches.push(what);
@@ -92,8 +71,10 @@ impl<F: Framework> World<F> {
 
     pub(super) fn law_of_status(&mut self, before: &StatusOf<F>, write: &StatusWrite<StatusOf<F>>) {
         let (old, new) = (before.recall(), write.next.recall());
-        let mut patched = serde_json::to_value(before).unwrap_or_default();
-        merge(&mut patched, &write.patch);
+        let patched = training_core::patch::apply(
+            &serde_json::to_value(before).unwrap_or_default(),
+            &write.patch,
+        );
         let next = serde_json::to_value(&write.next).unwrap_or_default();
         self.law(patched == next, || {
             format!("the patch {} gives {patched}, not {next}", write.patch)
