@@ -234,7 +234,7 @@ async fn fold<K: Send, V: Child>(
             }
             Ok(Event::Delete(object)) => {
                 if let Some(owned) = view(&object) {
-                    index.deleted(&owned);
+                    index.deleted(&owned, Instant::now());
                     listener.freed(owned.key);
                 }
             }

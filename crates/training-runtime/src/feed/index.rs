@@ -13,6 +13,9 @@ use crate::key::{JobKey, Scope};
 /// How long a write of ours counts without the watch showing it.
 const UNSEEN: Duration = Duration::from_secs(30);
 
+/// From so many on, those that are gone are forgotten after [`UNSEEN`].
+const MOST_GONE: usize = 1024;
+
 /// What an index needs to know of a child.
 pub trait Child: Clone {
     /// Its uid.
@@ -78,7 +81,7 @@ struct Inner<V> {
     incoming: HashMap<Scope, HashMap<Uid, Kids<V>>>,
     /// Created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
-    /// Deleted by us, answered as gone, and not shown as gone by the watch yet.
+    /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
     gone: HashMap<Uid, Instant>,
 }
 
@@ -192,17 +195,18 @@ impl<V: Child> Index<V> {
             .owners
             .get(&owned.owner)
             .is_some_and(|k| k.children.iter().any(|c| c.uid() == uid));
-        if !known {
+        if !known && !inner.gone.contains_key(&uid) {
             inner.unseen.insert(uid, now);
             place(&mut inner.owners, owned);
         }
     }
 
     /// The watch says that an object is gone.
-    pub fn deleted(&self, owned: &Owned<V>) -> Option<JobKey> {
+    pub fn deleted(&self, owned: &Owned<V>, now: Instant) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
-        inner.gone.remove(&uid);
+        // The answer to the create may still be under way: it must not bring the object back.
+        inner.bury(uid, now);
         inner.unseen.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
@@ -227,11 +231,8 @@ impl<V: Child> Index<V> {
         let inner = &mut *self.inner.lock();
         if remove(&mut inner.owners, owner, uid) {
             inner.unseen.remove(&uid);
-            inner.gone.insert(uid, now);
         }
-        if inner.gone.len() > 4096 {
-            inner.gone.retain(|_, since| now < *since + UNSEEN);
-        }
+        inner.bury(uid, now);
     }
 
     /// The children of a job, in no particular order.
@@ -257,6 +258,16 @@ impl<V: Child> Index<V> {
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<V> Inner<V> {
+    fn bury(&mut self, uid: Uid, now: Instant) {
+        self.gone.insert(uid, now);
+        if self.gone.len() > MOST_GONE {
+            self.gone.retain(|_, since| now < *since + UNSEEN);
+            self.gone.shrink_to(MOST_GONE);
+        }
     }
 }
 
@@ -388,10 +399,19 @@ mod tests {
         assert!(index.apply(service(2, 0, 8)).is_some());
         assert_eq!(uids(&index), [2]);
         assert!(
-            index.deleted(&service(1, 0, 7)).is_none(),
+            index.deleted(&service(1, 0, 7), Instant::now()).is_none(),
             "late news of the predecessor"
         );
         assert_eq!(uids(&index), [2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_after_the_deletion_brings_nothing_back() {
+        let index = Index::default();
+        index.apply(service(1, 0, 5));
+        index.deleted(&service(1, 0, 6), Instant::now());
+        index.created(service(1, 0, 5), Instant::now());
+        assert!(index.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
