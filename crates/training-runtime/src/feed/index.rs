@@ -83,6 +83,8 @@ struct Inner<V> {
     unseen: HashMap<Uid, Instant>,
     /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
     gone: HashMap<Uid, Instant>,
+    /// Number of the gone at which they are swept next.
+    sweep_at: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +100,7 @@ impl<V> Default for Index<V> {
             incoming: HashMap::new(),
             unseen: HashMap::new(),
             gone: HashMap::new(),
+            sweep_at: MOST_GONE,
         };
         Self {
             inner: Mutex::new(inner),
@@ -264,9 +267,11 @@ impl<V: Child> Index<V> {
 impl<V> Inner<V> {
     fn bury(&mut self, uid: Uid, now: Instant) {
         self.gone.insert(uid, now);
-        if self.gone.len() > MOST_GONE {
+        if self.gone.len() > self.sweep_at {
             self.gone.retain(|_, since| now < *since + UNSEEN);
             self.gone.shrink_to(MOST_GONE);
+            // Twice as many as are left, so that a sweep costs little per entry even when thousands go within seconds.
+            self.sweep_at = MOST_GONE.max(self.gone.len() * 2);
         }
     }
 }
