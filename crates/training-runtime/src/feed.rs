@@ -78,8 +78,10 @@ pub async fn watch_jobs<F: Framework>(
         None,
     )
     .boxed();
+    let mut broken = false;
     while let Some(event) = events.next().await {
         listener.heard("jobs");
+        mend("jobs", &event, &mut broken, listener.as_ref());
         match event {
             Ok(Event::Init) => jobs.begin_list(&scope),
             Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(&scope, job),
@@ -117,6 +119,25 @@ pub async fn watch_jobs<F: Framework>(
             }
             Err(error) => listener.watching("jobs", Some(&error)),
         }
+    }
+}
+
+/// Tells of a watch that works again. One that is opened again where it broke has no list that would say so, only changes.
+fn mend<K>(
+    feed: &'static str,
+    event: &Result<Event<K>, watcher::Error>,
+    broken: &mut bool,
+    listener: &impl Listener,
+) {
+    match event {
+        Ok(Event::Apply(_) | Event::Delete(_)) if *broken => {
+            *broken = false;
+            listener.watching(feed, None);
+        }
+        // At the end of its list it is told anyway.
+        Ok(Event::InitDone) => *broken = false,
+        Ok(Event::Apply(_) | Event::Delete(_) | Event::Init | Event::InitApply(_)) => {}
+        Err(_) => *broken = true,
     }
 }
 
@@ -211,8 +232,10 @@ async fn fold<K: Send, V: Child>(
     synced: &watch::Sender<bool>,
 ) {
     let mut events = std::pin::pin!(events);
+    let mut broken = false;
     while let Some(event) = events.next().await {
         listener.heard(feed);
+        mend(feed, &event, &mut broken, listener);
         match event {
             Ok(Event::Init) => index.begin_list(scope),
             Ok(Event::InitApply(object)) => {
@@ -240,5 +263,45 @@ async fn fold<K: Send, V: Child>(
             }
             Err(error) => listener.watching(feed, Some(&error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Remembers whether the watch was last said to work.
+    #[derive(Default)]
+    struct Said(Mutex<Vec<bool>>);
+
+    impl Listener for Said {
+        fn wake(&self, _: JobKey) {}
+        fn freed(&self, _: JobKey) {}
+        fn forget(&self, _: &JobKey) {}
+        fn unreadable(&self, _: &kube::core::ObjectMeta, _: &str) {}
+        fn heard(&self, _: &'static str) {}
+        fn watching(&self, _: &'static str, error: Option<&watcher::Error>) {
+            self.0.lock().push(error.is_none());
+        }
+    }
+
+    #[test]
+    fn a_watch_that_was_opened_again_is_told_of_at_its_first_change() {
+        let said = Said::default();
+        let mut broken = false;
+        let mut hear = |event: Result<Event<()>, watcher::Error>| {
+            mend("jobs", &event, &mut broken, &said);
+            said.0.lock().len()
+        };
+        assert_eq!(hear(Ok(Event::Apply(()))), 0, "it works all the time");
+        assert_eq!(hear(Err(watcher::Error::NoResourceVersion)), 0);
+        assert_eq!(hear(Ok(Event::Apply(()))), 1);
+        assert_eq!(hear(Ok(Event::Delete(()))), 1, "once is enough");
+        assert_eq!(hear(Err(watcher::Error::NoResourceVersion)), 1);
+        assert_eq!(hear(Ok(Event::Init)), 1, "a list that is not complete");
+        assert_eq!(hear(Ok(Event::InitDone)), 1, "told by the list itself");
+        assert_eq!(hear(Ok(Event::Apply(()))), 1);
     }
 }

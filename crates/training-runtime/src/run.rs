@@ -427,7 +427,11 @@ impl<F: Framework> Listener for Hub<F> {
             }
             Some(error) => {
                 watches.down(feed);
-                self.health.set_ready(feed, false);
+                // Where only the watch broke, the cache is complete as of then, and nobody says when the watch is open again: on
+                // a quiet cluster readiness would stay lost.
+                if matches!(error, watcher::Error::InitialListFailed(_)) {
+                    self.health.set_ready(feed, false);
+                }
                 tracing::warn!(feed, error = %error, "a watch failed; it is opened again");
             }
         }
