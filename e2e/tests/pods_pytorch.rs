@@ -170,7 +170,7 @@ async fn a_worker_waits_for_its_masters_name_under_restricted_pod_security() -> 
         pod
     };
     // Without an address the master has no name either.
-    let mut master = restricted("true");
+    let mut master = restricted(UNTIL_GO);
     master["schedulingGates"] = json!([{ "name": "trainyard.dev/test" }]);
     let worker = restricted("getent hosts $MASTER_ADDR");
     site.jobs
@@ -202,6 +202,11 @@ async fn a_worker_waits_for_its_masters_name_under_restricted_pod_security() -> 
     site.pods()
         .patch("pt-master-0", &PatchParams::default(), &open)
         .await?;
+    site.until("pt", "done but for the master", |job| {
+        counters(job, "Worker").get("succeeded") == Some(&1)
+    })
+    .await?;
+    site.go().await?;
     site.until_true("pt", "Succeeded").await?;
     let pod = site.pod("pt-worker-0").await?;
     let status = &pod["status"]["initContainerStatuses"];
