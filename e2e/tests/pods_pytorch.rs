@@ -111,14 +111,13 @@ async fn a_distributed_job_trains_and_kubectl_shows_it() -> Result<()> {
     let columns = table(&text)?;
     let names: Vec<&str> = columns.iter().map(|column| column.0).collect();
     assert_eq!(names, ["NAME", "STATE", "READY", "RESTARTS", "AGE"]);
-    // A status without restarts doesn't mention them.
     assert_eq!(
         columns[..4],
         [
             ("NAME", "ddp"),
             ("STATE", "Succeeded"),
             ("READY", "3/3"),
-            ("RESTARTS", ""),
+            ("RESTARTS", "0"),
         ]
     );
     assert!(

@@ -173,6 +173,7 @@ impl JobState for JobStatus {
     }
 
     fn report(&self, memory: &Memory) -> Self {
+        let restarts = memory.recreated.saturating_add(memory.container_restarts);
         Self {
             conditions: memory.conditions.clone(),
             replica_statuses: memory.counts.clone(),
@@ -181,7 +182,9 @@ impl JobState for JobStatus {
             // The existing operator's heartbeat; ours has none, and the next write removes it.
             last_reconcile_time: None,
             ready: memory.ready.clone(),
-            restarts: unless_zero(memory.recreated.saturating_add(memory.container_restarts)),
+            // A column shows it, so it is written also when it is 0; but not only for its sake to a job that ended before us.
+            restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())
+                .then(|| i32::try_from(restarts).unwrap_or(i32::MAX)),
             attempt: unless_zero(memory.gang_attempt),
             replica_attempts: memory
                 .replicas

@@ -239,7 +239,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is created.", "lastUpdateTime": start, "lastTransitionTime": start,
     });
     let golden = json!({
-        "conditions": [created], "startTime": start, "ready": "0/3",
+        "conditions": [created], "startTime": start, "ready": "0/3", "restarts": 0,
         "replicaStatuses": {"Master": replica("master", &json!({})), "Worker": replica("worker", &json!({}))},
     });
     assert_eq!(world.status_json(), golden);
@@ -253,7 +253,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is running.", "lastUpdateTime": ran, "lastTransitionTime": ran,
     });
     let golden = json!({
-        "conditions": [created, running], "startTime": start, "ready": "3/3",
+        "conditions": [created, running], "startTime": start, "ready": "3/3", "restarts": 0,
         "replicaStatuses": {
             "Master": replica("master", &json!({"active": 1})),
             "Worker": replica("worker", &json!({"active": 2})),
@@ -272,7 +272,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is successfully completed.", "lastUpdateTime": end, "lastTransitionTime": end,
     });
     let golden = json!({
-        "conditions": [created, running, succeeded], "startTime": start, "completionTime": end, "ready": "3/3",
+        "conditions": [created, running, succeeded], "startTime": start, "completionTime": end, "ready": "3/3", "restarts": 0,
         "replicaStatuses": {
             "Master": replica("master", &json!({"succeeded": 1})),
             "Worker": replica("worker", &json!({"succeeded": 2})),

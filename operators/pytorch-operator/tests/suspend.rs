@@ -95,6 +95,28 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
 }
 
 #[test]
+fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_their_phase() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
+    world.happen(Move::Suspend(true));
+    world.settle();
+    let active = |world: &scene::PyTorchWorld| {
+        let counts = world.status().replica_statuses.unwrap();
+        (counts["Master"].active, counts["Worker"].active)
+    };
+    assert_eq!(
+        active(&world),
+        (1, 1),
+        "one pending, one failed, both on their way out"
+    );
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(active(&world), (0, 0));
+}
+
+#[test]
 fn a_resumed_job_starts_anew_from_its_present_template() {
     let mut world = world(pt(1));
     world.settle();

@@ -3,7 +3,6 @@
 use training_api::ConditionType;
 
 use super::Draft;
-use crate::census::Census;
 use crate::framework::{JobCx, TrainingJob};
 use crate::names;
 use crate::notes::Note;
@@ -12,7 +11,6 @@ use crate::step::{Step, Urgency};
 
 pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let kind = J::kind(&());
-    let census = Census::take(cx.roles, seen, &draft.memory);
     if !draft.memory.holds(ConditionType::Suspended) {
         let (reason, message) = (
             format!("{kind}Suspended"),
@@ -45,9 +43,11 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
         });
     }
     let counts = draft.memory.counts.get_or_insert_default();
-    for (role, count) in cx.roles.iter().zip(&census.counts) {
+    for role in cx.roles.iter() {
+        // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
+        let there = seen.pods.iter().filter(|p| *p.role == *role.label).count();
         let entry = counts.entry(role.key.clone()).or_default();
-        entry.active = i32::try_from(count.active).unwrap_or(i32::MAX);
+        entry.active = i32::try_from(there).unwrap_or(i32::MAX);
     }
     draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
 }

@@ -19,7 +19,7 @@ const (
 	// marker is in the environment of every process of a node and holds the
 	// node's name. Nothing without it, or outside the node's own cgroup, is
 	// ever ended.
-	marker = "TRAINYARD_NODE"
+	marker = "TRAINYARD_NODE_PROCESS"
 
 	// registry says which nodes this machine has, wherever their state is. It
 	// is gone after a reboot, as they are.
