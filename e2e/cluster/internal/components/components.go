@@ -7,6 +7,7 @@ package components
 import (
 	"context"
 	"os"
+	"path/filepath"
 	_ "time/tzdata" // CronJobs name time zones
 
 	"github.com/coredns/coredns/core/dnsserver"
@@ -37,6 +38,11 @@ var all = map[string]func(args []string) int{
 	"etcd":    func(args []string) int { etcdmain.Main(args); return 0 },
 	"coredns": func([]string) int { coremain.Run(); return 0 },
 	"kubectl": func([]string) int {
+		// Its cache of what a server offers would otherwise go below ~/.kube,
+		// which is the user's.
+		if cache, err := os.UserCacheDir(); err == nil && os.Getenv("KUBECACHEDIR") == "" {
+			os.Setenv("KUBECACHEDIR", filepath.Join(cache, "trainyard", "kubectl"))
+		}
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
 		}
