@@ -43,7 +43,7 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
         });
     }
     let counts = draft.memory.counts.get_or_insert_default();
-    for role in cx.roles.iter() {
+    for role in cx.roles {
         // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
         let there = seen.pods.iter().filter(|p| *p.role == *role.label).count();
         let entry = counts.entry(role.key.clone()).or_default();
