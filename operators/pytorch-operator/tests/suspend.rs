@@ -98,8 +98,11 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
 fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_their_phase() {
     let mut world = world(pt(1));
     world.settle();
-    world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
+    world.run_all();
+    world.settle();
     world.happen(Move::Suspend(true));
+    world.settle();
+    world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
     world.settle();
     let active = |world: &scene::PyTorchWorld| {
         let counts = world.status().replica_statuses.unwrap();
@@ -108,7 +111,7 @@ fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_t
     assert_eq!(
         active(&world),
         (1, 1),
-        "one pending, one failed, both on their way out"
+        "both are on their way out, one has ended"
     );
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
