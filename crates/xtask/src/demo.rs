@@ -84,7 +84,13 @@ pub fn deploy(cluster: &Cluster, operator: &str) -> Result<(), String> {
         fs::write(&file, text + &images).map_err(|e| e.to_string())?;
     }
     let manifests = manifests.display().to_string();
-    process::quiet(&mut cluster.kubectl(["apply", "--server-side", "-k", &manifests]))?;
+    process::quiet(&mut cluster.kubectl([
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "-k",
+        &manifests,
+    ]))?;
     let deployment = format!("deployment/{operator}");
     process::run(&mut cluster.kubectl([
         "-n",
