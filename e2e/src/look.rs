@@ -7,6 +7,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value};
 use training_testkit::JOB_NAME;
 use training_testkit::wait::{HANG, Seen, eventually};
+use training_testkit::wait::{HANG, Seen, eventually};
 
 /// The pods of a job in the order of their names.
 pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
@@ -62,6 +63,29 @@ pub async fn until_children(
             Seen::NotYet(format!("{pods:?} {services:?}"))
         })
     })
+    .await
+}
+
+/// As [`events`], once there is one with this reason: events are written beside the status, one after another, so that
+/// all earlier ones are there as well.
+pub async fn events_with(
+    client: &Client,
+    namespace: &str,
+    job: &str,
+    reason: &str,
+) -> Result<Vec<(String, String, String)>> {
+    eventually(
+        &format!("an event {reason} about {job}"),
+        HANG,
+        async || {
+            let events = events(client, namespace, job).await?;
+            Ok(if events.iter().any(|event| event.1 == reason) {
+                Seen::Yes(events)
+            } else {
+                Seen::NotYet(format!("{events:?}"))
+            })
+        },
+    )
     .await
 }
 

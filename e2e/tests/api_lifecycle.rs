@@ -369,7 +369,13 @@ async fn an_evicted_worker_is_replaced_under_on_failure() -> Result<()> {
     succeeds_after_all(&world).await?;
     let churn = world.auditor.summary()["Pod/pt-worker-1"];
     assert_eq!((churn.creates, churn.deletes), (2, 1));
-    let events = look::events(&world.client, world.namespace(), "pt").await?;
+    let events = look::events_with(
+        &world.client,
+        world.namespace(),
+        "pt",
+        "PyTorchJobSucceeded",
+    )
+    .await?;
     let restarting = events
         .iter()
         .find(|event| event.1 == "PyTorchJobRestarting");
@@ -477,18 +483,23 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
         ))
     );
     assert!(job["status"]["completionTime"].is_string());
-    let events = look::events(&world.client, world.namespace(), "pt").await?;
-    let exits: Vec<&str> = events
-        .iter()
-        .filter(|event| event.1 == "ExitedWithCode")
-        .map(|e| e.2.as_str())
-        .collect();
+    // Events are written beside the status, one after another.
     let place = format!("Pod: {}.pt-worker-0 exited with code", world.namespace());
-    assert!(
-        exits.contains(&format!("{place} 137").as_str()),
-        "{exits:?}"
-    );
-    assert!(exits.contains(&format!("{place} 1").as_str()), "{exits:?}");
+    eventually("an event for each exit code", HANG, async || {
+        let events = look::events(&world.client, world.namespace(), "pt").await?;
+        let told = |code: u8| {
+            let text = format!("{place} {code}");
+            events
+                .iter()
+                .any(|e| e.1 == "ExitedWithCode" && e.2 == text)
+        };
+        Ok(if told(137) && told(1) {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{events:?}"))
+        })
+    })
+    .await?;
     world.assert_clean(&operator).await
 }
 

@@ -130,7 +130,8 @@ async fn a_distributed_job_trains_and_kubectl_shows_it() -> Result<()> {
         "{text}"
     );
 
-    let events = look::events(&site.client, &site.namespace, "ddp").await?;
+    let events =
+        look::events_with(&site.client, &site.namespace, "ddp", "PyTorchJobSucceeded").await?;
     let mut reasons: Vec<&str> = events.iter().map(|event| event.1.as_str()).collect();
     reasons.sort_unstable();
     assert_eq!(
@@ -267,7 +268,8 @@ async fn a_killed_worker_is_replaced_and_the_job_goes_on() -> Result<()> {
     let churn = site.auditor.summary()["Pod/pt-worker-0"];
     assert_eq!((churn.creates, churn.deletes), (2, 1));
     assert_eq!(site.auditor.summary()["Pod/pt-master-0"].creates, 1);
-    let events = look::events(&site.client, &site.namespace, "pt").await?;
+    let events =
+        look::events_with(&site.client, &site.namespace, "pt", "PyTorchJobSucceeded").await?;
     let exit = format!("Pod: {}.pt-worker-0 exited with code 137", site.namespace);
     assert!(events.iter().any(|event| event.2 == exit), "{events:?}");
     site.finish(&format!("{}", status["lastFailure"]["message"]))

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -59,6 +60,10 @@ impl Options {
         self
     }
 }
+
+/// Ports of operators under test: this one and so many from it on.
+const FIRST_PORT: u32 = 12_000;
+const PORTS: u32 = 18_000;
 
 /// A running operator; it ends when this is dropped.
 #[derive(Debug)]
@@ -306,8 +311,23 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
         .with_context(|| format!("can't start {}", binary.display()))
 }
 
+/// An address that nobody listens on, and that nobody gets by chance before the operator does: the ports below 32768 are not
+/// given out to connections, and each test process begins at another one.
 fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORTS {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let offset = std::process::id().wrapping_mul(61).wrapping_add(step) % PORTS;
+        let port = u16::try_from(FIRST_PORT + offset)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!(
+        "no port is free between {FIRST_PORT} and {}",
+        FIRST_PORT + PORTS
+    )
 }
 
 /// One HTTP/1.0 request, which needs no client: the answer ends with the connection.
