@@ -7,7 +7,6 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value};
 use training_testkit::JOB_NAME;
 use training_testkit::wait::{HANG, Seen, eventually};
-use training_testkit::wait::{HANG, Seen, eventually};
 
 /// The pods of a job in the order of their names.
 pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
