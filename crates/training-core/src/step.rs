@@ -108,9 +108,4 @@ impl<S> Plan<S> {
     pub fn is_idle(&self) -> bool {
         self.status.is_none() && self.steps.is_empty()
     }
-
-    /// Brings the wake-up forward.
-    pub fn wake_at(&mut self, at: Timestamp) {
-        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
-    }
 }

@@ -256,20 +256,15 @@ impl<F: Framework> Worker<F> {
             .status
             .as_ref()
             .is_some_and(|s| s.urgency == Urgency::First);
-        let outcome = if first {
+        let act = self.executor.execute(&**job, &plan.steps, cautious);
+        let (stored, outcome) = if first {
             self.store(key, job, plan).await?;
-            self.executor.execute(&**job, &plan.steps, cautious).await
+            (Ok(()), act.await)
         } else {
-            let (stored, outcome) = futures::join!(
-                self.store(key, job, plan),
-                self.executor.execute(&**job, &plan.steps, cautious)
-            );
-            self.tell(job, folded(&outcome.done, self.settings.events));
-            stored?;
-            return Ok(outcome);
+            futures::join!(self.store(key, job, plan), act)
         };
         self.tell(job, folded(&outcome.done, self.settings.events));
-        Ok(outcome)
+        stored.map(|()| outcome)
     }
 
     async fn store(
