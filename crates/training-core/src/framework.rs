@@ -110,11 +110,6 @@ pub trait Framework: Send + Sync + 'static {
         crate::verdict::say_short(Self::Job::kind(&()).as_ref(), cx.name, what)
     }
 
-    /// Most replicas of one job that the operator bears.
-    fn most_replicas(&self) -> u32 {
-        crate::roles::MOST_REPLICAS
-    }
-
     /// Rights beyond those that every operator needs.
     fn grants(&self) -> &'static [Grant] {
         &[]

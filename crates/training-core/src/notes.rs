@@ -123,7 +123,7 @@ pub const CATALOGUE: &[Entry] = &[
         reason: "PodsStillRunning",
         severity: Severity::Warning,
         meaning: "The job has failed but its clean-up policy is None, so its pods still run and hold their resources.",
-        hint: "Set runPolicy.cleanPodPolicy to Running or All, or delete the job.",
+        hint: "Set runPolicy.cleanPodPolicy to Running or All, or delete the job. The operator's flag --clean-failed-jobs does it for all failed jobs.",
     },
     Entry {
         reason: "EnvReplaced",

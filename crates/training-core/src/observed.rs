@@ -1,5 +1,6 @@
 //! What a pass sees of one job.
 
+use crate::rules::Rules;
 use crate::view::{PodView, ServiceView};
 
 /// A snapshot of a job's children, our own unseen writes included.
@@ -11,6 +12,8 @@ pub struct Observed {
     pub services: Vec<ServiceView>,
     /// What kept the last pass from being carried out.
     pub stall: Option<Stall>,
+    /// How the operator is set.
+    pub rules: Rules,
 }
 
 impl Observed {

@@ -51,13 +51,13 @@ pub fn plan<F: Framework>(
     }
     match framework
         .roles(job)
-        .and_then(|r| within(r, framework.most_replicas()))
+        .and_then(|r| within(r, seen.rules.most_replicas))
     {
         Ok(roles) => {
             let cx = JobCx::new(job, &roles);
             unfinished(framework, &cx, seen, &mut draft);
         }
-        Err(error) => invalid(&mut draft, job, &error),
+        Err(error) => invalid(&mut draft, job, seen, &error),
     }
     draft.into_plan(&old)
 }
@@ -99,7 +99,7 @@ fn unfinished<F: Framework>(
             "the API server refused an object of the job",
             stall.message.clone(),
         );
-        return invalid(draft, cx.job, &error);
+        return invalid(draft, cx.job, seen, &error);
     }
     if suspended {
         suspended::decide(cx, seen, draft);
@@ -124,7 +124,7 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
     }
     remember_finished(&census, cx.roles, &mut draft.memory);
     if let Err(error) = progress::decide(framework, cx, seen, &census, draft) {
-        invalid(draft, cx.job, &error);
+        invalid(draft, cx.job, seen, &error);
     }
 }
 
@@ -203,7 +203,7 @@ fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memo
 }
 
 /// Ends a job whose spec can't run.
-fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, error: &SpecError) {
+fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed, error: &SpecError) {
     let kind = J::kind(&());
     if !draft.memory.holds(ConditionType::Created) {
         let name = job.name_any();
@@ -224,6 +224,7 @@ fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, error: &SpecError) {
         &FailureCause::InvalidSpec(message.clone()),
         &message,
     );
+    failing::warn_of_running_pods(job, seen, draft);
     if draft.memory.counts.is_none() {
         draft.memory.counts = Some(BTreeMap::new());
     }

@@ -3,9 +3,6 @@
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_api::RestartPolicy;
 
-/// Most replicas of one job, unless an operator is set otherwise: twice the size that the operators are measured with.
-pub const MOST_REPLICAS: u32 = 20_000;
-
 /// One role with the defaults of its kind applied, in memory only.
 #[derive(Clone, Debug)]
 pub struct RoleSpec<'a> {

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
 use thiserror::Error;
+use training_core::Rules;
 
 pub use inert::InertArgs;
 pub use normalise::normalise_args;
@@ -220,6 +221,29 @@ pub struct RuntimeArgs {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
+    /// Most replicas of one job; a job that asks for more fails
+    #[arg(
+        long,
+        env = "TRAINYARD_MAX_REPLICAS_PER_JOB",
+        default_value_t = training_core::rules::MOST_REPLICAS,
+        value_name = "COUNT"
+    )]
+    pub max_replicas_per_job: u32,
+
+    /// Delete the running pods of failed jobs also where their cleanPodPolicy is None
+    #[arg(
+        long,
+        env = "TRAINYARD_CLEAN_FAILED_JOBS",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        value_name = "true|false",
+        value_parser = parse_bool
+    )]
+    pub clean_failed_jobs: bool,
+
     /// DNS domain of the cluster, appended to host names where a kind asks for full ones, such as cluster.local
     #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN")]
     pub cluster_domain: Option<String>,
@@ -242,6 +266,9 @@ impl RuntimeArgs {
                  jobs that run through Kueue need no such setting",
                 self.gang_scheduler_name
             ));
+        }
+        if self.max_replicas_per_job == 0 {
+            return refuse("--max-replicas-per-job must be at least 1".to_owned());
         }
         if self.controller_threads == 0 {
             return refuse("--controller-threads must be at least 1".to_owned());
@@ -293,6 +320,14 @@ impl RuntimeArgs {
             ));
         }
         Ok(())
+    }
+
+    /// The settings that decisions depend on.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            most_replicas: self.max_replicas_per_job,
+            clean_failed: self.clean_failed_jobs,
+        }
     }
 
     /// The namespaces to serve, sorted, each once. Empty means all.

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::{
-    Framework, Note, Observed, Plan, PodView, ServiceView, Stall, Step, Transition, Uid, Urgency,
-    plan,
+    Framework, Note, Observed, Plan, PodView, Rules, ServiceView, Stall, Step, Transition, Uid,
+    Urgency, plan,
 };
 
 use crate::cli::EventMode;
@@ -41,6 +41,8 @@ pub struct Settings {
     pub safety_period: Duration,
     /// How events are told.
     pub events: EventMode,
+    /// What decisions depend on.
+    pub rules: Rules,
 }
 
 /// Everything a pass needs.
@@ -220,6 +222,7 @@ impl<F: Framework> Worker<F> {
             pods: self.pods.of(uid),
             services: self.services.of(uid),
             stall,
+            rules: self.settings.rules,
         }
     }
 

@@ -260,6 +260,7 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
             status_delay: args.status_delay,
             safety_period: args.safety_period,
             events: args.events,
+            rules: args.rules(),
         },
         passing: Passing::new(args.jitter_seed()),
     }

@@ -21,8 +21,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, ServiceView, Stall, Step,
-    TrainingJob, Transition, Uid,
+    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, Rules, ServiceView,
+    Stall, Step, TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
@@ -61,6 +61,8 @@ pub struct World<F: Framework> {
     /// The API server refuses to make anything.
     pub refusing: bool,
     stall: Option<Stall>,
+    /// How the operator is set.
+    pub rules: Rules,
     /// Deletes that a dead operator sent and that have not arrived, with what it had seen.
     in_flight: Vec<(Step, Observed)>,
     /// JSON pointer to the number that scaling changes.
@@ -92,6 +94,7 @@ impl<F: Framework> World<F> {
             sticky: false,
             refusing: false,
             stall: None,
+            rules: Rules::default(),
             in_flight: Vec::new(),
             scale: "",
             ledger: law::Ledger::default(),
@@ -150,6 +153,7 @@ impl<F: Framework> World<F> {
             pods: self.view.pods.values().cloned().collect(),
             services: self.view.services.values().cloned().collect(),
             stall: self.stall.clone(),
+            rules: self.rules,
         }
     }
 

@@ -240,6 +240,56 @@ fn a_pod_that_still_runs_at_the_backoff_limit_is_told_of() {
 }
 
 #[test]
+fn the_operator_can_be_set_to_clean_up_failed_jobs() {
+    for (clean_failed, left) in [(false, 3), (true, 1)] {
+        let mut world = world(pt(2).run_policy("activeDeadlineSeconds", 60));
+        world.rules.clean_failed = clean_failed;
+        world.settle();
+        world.run_all();
+        world.finish("pt-worker-0");
+        world.settle();
+        world.tick(60);
+        world.settle();
+        world.come_to_rest(false);
+        assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+        assert_eq!(
+            (world.pod_names().len(), world.services().len()),
+            (left, left)
+        );
+        let warned = world.notes.iter().any(|n| n.reason == "PodsStillRunning");
+        assert_eq!(warned, !clean_failed);
+    }
+    // What ended well keeps its pods.
+    let mut world = world(pt(2));
+    world.rules.clean_failed = true;
+    world.settle();
+    world.run_all();
+    world.finish("pt-master-0");
+    world.settle();
+    assert_eq!(world.pod_names().len(), 3);
+}
+
+#[test]
+fn a_job_that_becomes_invalid_while_it_runs_says_that_its_pods_still_run() {
+    let mut world = world(pt(1));
+    world.settle();
+    world.run_all();
+    world.set("/spec/nprocPerNode", "0".into());
+    world.settle();
+    assert!(world.notes.iter().any(|n| n.reason == "PodsStillRunning"));
+}
+
+#[test]
+fn b_060_the_ceiling_is_the_operators() {
+    for (most, runs) in [(4, true), (3, false)] {
+        let mut world = world(pt(3));
+        world.rules.most_replicas = most;
+        world.settle();
+        assert_eq!(world.pod_names().len() == 4, runs, "at most {most}");
+    }
+}
+
+#[test]
 fn b_060_more_replicas_than_the_operator_bears_end_the_job_without_taking_memory() {
     for replicas in [20_001, 1_000_000, i32::MAX] {
         let mut world = world(pt(1).set("/spec/pytorchReplicaSpecs/Worker/replicas", replicas));

@@ -2,7 +2,7 @@
 
 use training_api::{CleanPodPolicy, ConditionType, labels};
 
-use super::Draft;
+use super::{Draft, finished};
 use crate::census::{Census, SlotState};
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::memory::{Memory, ReplicaMemory};
@@ -10,7 +10,7 @@ use crate::notes::Note;
 use crate::observed::Observed;
 use crate::step::{Transition, Urgency};
 use crate::verdict::{FailureCause, RankFailure, Saying};
-use crate::view::Attempt;
+use crate::view::{Attempt, PodPhase};
 
 use kube::Resource;
 
@@ -98,7 +98,7 @@ pub(super) fn retry<F: Framework>(
         && cost > 0
         && i64::from(spent) > i64::from(limit.max(0))
     {
-        return fail(framework, cx, census, &FailureCause::BackoffLimit, draft);
+        return fail(framework, cx, seen, &FailureCause::BackoffLimit, draft);
     }
     draft.memory.counted_failures = spent;
     match scope {
@@ -193,7 +193,7 @@ fn remember<J: TrainingJob>(
 pub(super) fn fail<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    census: &Census<'_>,
+    seen: &Observed,
     cause: &FailureCause,
     draft: &mut Draft,
 ) {
@@ -239,7 +239,7 @@ pub(super) fn fail<F: Framework>(
         };
         draft.notes.push(Note::warning(reason, hint));
     }
-    warn_of_running_pods(cx, census, draft);
+    warn_of_running_pods(cx.job, seen, draft);
 }
 
 /// Tells about the pods that ended the job.
@@ -288,9 +288,10 @@ pub(super) fn end(
 }
 
 /// Says that pods of a failed job still hold their resources, where the policy keeps them.
-fn warn_of_running_pods<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>, draft: &mut Draft) {
-    let active: u32 = census.counts.iter().map(|c| c.active).sum();
-    if active > 0 && cx.job.run_policy().clean_pod_policy() == CleanPodPolicy::None {
+pub(super) fn warn_of_running_pods<J: TrainingJob>(job: &J, seen: &Observed, draft: &mut Draft) {
+    let running = seen.pods.iter().filter(|p| p.phase == PodPhase::Running);
+    let active = running.count();
+    if active > 0 && finished::policy(job, &draft.memory, seen.rules) == CleanPodPolicy::None {
         draft.notes.push(Note::warning(
             "PodsStillRunning",
             format!("{active} pods still run, because runPolicy.cleanPodPolicy is None"),

@@ -5,8 +5,10 @@ use training_api::{CleanPodPolicy, ConditionType};
 
 use super::Draft;
 use crate::framework::TrainingJob;
+use crate::memory::Memory;
 use crate::names;
 use crate::observed::Observed;
+use crate::rules::Rules;
 use crate::step::Step;
 use crate::view::PodPhase;
 
@@ -56,8 +58,18 @@ fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
         .map(|t| t.0)
 }
 
+/// The clean-up policy of an ended job: the job's own, which the operator's setting makes stricter for failed ones.
+pub(super) fn policy<J: TrainingJob>(job: &J, memory: &Memory, rules: Rules) -> CleanPodPolicy {
+    match job.run_policy().clean_pod_policy() {
+        CleanPodPolicy::None if rules.clean_failed && memory.holds(ConditionType::Failed) => {
+            CleanPodPolicy::Running
+        }
+        own => own,
+    }
+}
+
 fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
-    let policy = job.run_policy().clean_pod_policy();
+    let policy = policy(job, &draft.memory, seen.rules);
     let name = job.name_any();
     let goes = |phase: PodPhase| match policy {
         CleanPodPolicy::None => false,

@@ -49,7 +49,7 @@ pub(super) fn decide<F: Framework>(
             {
                 failing::remember_role(cx, census, role, draft);
             }
-            failing::fail(framework, cx, census, &cause, draft);
+            failing::fail(framework, cx, seen, &cause, draft);
         }
         Verdict::Retry(failures) => {
             let failures = failing::batch(cx, census, failures, &mut draft.memory);

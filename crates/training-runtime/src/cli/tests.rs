@@ -101,7 +101,15 @@ fn defaults_are_the_documented_ones() {
         args.leader_election_id("pytorch-operator"),
         "pytorch-operator.trainyard.dev"
     );
+    assert_eq!(args.rules(), Rules::default());
     assert!(args.without_effect().is_empty());
+}
+
+#[test]
+fn what_decisions_depend_on_is_set_by_flags() {
+    let rules = parse(&["--clean-failed-jobs", "--max-replicas-per-job=50"]).rules();
+    assert_eq!((rules.clean_failed, rules.most_replicas), (true, 50));
+    assert!(!parse(&["--clean-failed-jobs=false"]).rules().clean_failed);
 }
 
 #[test]
@@ -195,6 +203,7 @@ fn a_gang_scheduler_is_refused_with_a_reason() {
 fn contradictions_are_refused_by_name() {
     for (flag, named) in [
         ("--controller-threads=0", "--controller-threads"),
+        ("--max-replicas-per-job=0", "--max-replicas-per-job"),
         ("--lease-renew-deadline=15s", "--lease-duration"),
         ("--lease-retry-period=10s", "--lease-renew-deadline"),
         ("--lease-retry-period=0", "--lease-retry-period"),
