@@ -51,6 +51,9 @@ pub enum LogFormat {
     Compact,
 }
 
+/// The client library refuses to ask for a watch that is this long.
+const WATCH_LIMIT: Duration = Duration::from_secs(295);
+
 /// The arguments that every operator understands.
 ///
 /// Every duration is an argument, so that tests can scale time. Durations are written as Go writes
@@ -169,6 +172,11 @@ pub struct RuntimeArgs {
     #[arg(long, env = "TRAINYARD_CALL_DEADLINE", default_value = "30s", value_parser = parse_duration)]
     pub call_deadline: Duration,
 
+    /// Time after which the API server ends a watch, which then goes on where it was. A watch that is silent for longer
+    /// is opened again, and one that says nothing for twice as long makes the operator unready
+    #[arg(long, env = "TRAINYARD_WATCH_TIMEOUT", default_value = "290s", value_parser = parse_duration)]
+    pub watch_timeout: Duration,
+
     /// Longest time one pass over a job may take
     #[arg(long, env = "TRAINYARD_PASS_DEADLINE", default_value = "60s", value_parser = parse_duration)]
     pub pass_deadline: Duration,
@@ -284,6 +292,12 @@ impl RuntimeArgs {
             if value.is_zero() {
                 return refuse(format!("--{name} must be longer than zero"));
             }
+        }
+        if !(Duration::from_secs(1)..WATCH_LIMIT).contains(&self.watch_timeout) {
+            return refuse(format!(
+                "--watch-timeout must be at least 1s and shorter than {}s",
+                WATCH_LIMIT.as_secs()
+            ));
         }
         for (shorter, low, longer, high) in [
             (

@@ -8,6 +8,7 @@
 //! In a pod, kube reads the service account's token and the cluster's CA again every minute, so
 //! rotation needs nothing from us.
 
+mod attend;
 mod observe;
 
 use std::path::Path;
@@ -24,6 +25,7 @@ use thiserror::Error;
 use crate::cli::RuntimeArgs;
 use crate::metrics::Metrics;
 
+pub use attend::Attend;
 pub use observe::Observe;
 
 /// A silent connection is given up for a call after this time, even if the call may take longer.
@@ -86,7 +88,7 @@ impl Identity {
 /// The connections of one process.
 #[derive(Clone)]
 pub struct Clients {
-    /// For watches and their lists: waits for ever, as watches do.
+    /// For watches and their lists: a watch may be silent for as long as it likes.
     pub watching: Client,
     /// For every other request; each must still run under its own deadline.
     pub calling: Client,
@@ -143,7 +145,7 @@ pub async fn connect(
         metrics: Arc::clone(metrics),
     };
     Ok(Clients {
-        watching: recipe(watching(config.clone())).open()?,
+        watching: watching(config.clone(), args.call_deadline, metrics)?,
         calling: recipe(limited(
             config.clone(),
             args.call_deadline.min(READ_TIMEOUT),
@@ -171,10 +173,18 @@ async fn find(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     }
 }
 
-fn watching(mut config: Config) -> Config {
+/// A watch may be silent, so no time limit of the connection itself can hold; see [`Attend`].
+fn watching(
+    mut config: Config,
+    deadline: Duration,
+    metrics: &Arc<Metrics>,
+) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = None;
-    config
+    let builder = ClientBuilder::try_from(config)?
+        .with_layer(&Observe::new(Arc::clone(metrics)))
+        .with_layer(&Attend::new(metrics.watches().clone(), deadline));
+    Ok(builder.build())
 }
 
 fn limited(mut config: Config, limit: Duration) -> Config {

@@ -1,11 +1,13 @@
 //! From arguments to a working operator, and back to the shell.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource;
 use kube::core::ObjectMeta;
 use kube_runtime::watcher;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +20,7 @@ use crate::client::{Clients, Identity};
 use crate::dispatcher::Dispatcher;
 use crate::events::{EventConfig, EventSink, KubeEvents, Regarding};
 use crate::executor::{Executor, Gate};
-use crate::feed::{self, Listener};
+use crate::feed::{self, Listener, Source};
 use crate::key::{JobKey, Scope};
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
 use crate::metrics::Metrics;
@@ -202,6 +204,7 @@ async fn lead<F: Framework>(
         worker: Arc::clone(&worker),
         dispatcher: Arc::clone(&dispatcher),
         health: shared.health.clone(),
+        missing: Mutex::default(),
     });
     for cache in CACHES {
         shared.health.set_ready(cache, false);
@@ -281,7 +284,14 @@ fn feeds<F: Framework>(
     };
     let parent = feed::parent::<F>();
     for scope in scopes {
-        let client = || shared.clients.watching.clone();
+        let source = || Source {
+            client: shared.clients.watching.clone(),
+            watches: shared.metrics.watches().clone(),
+            timeout: shared.args.watch_timeout,
+        };
+        for cache in CACHES {
+            hub.ready(cache, &scope, false);
+        }
         let mut ready = || {
             let (sender, receiver) = watch::channel(false);
             synced.push(receiver);
@@ -290,14 +300,14 @@ fn feeds<F: Framework>(
         let (jobs, pods, services) = (&worker.jobs, &worker.pods, &worker.services);
         let hub = || Arc::clone(hub);
         tasks.spawn(feed::watch_jobs::<F>(
-            client(),
+            source(),
             scope.clone(),
             Arc::clone(jobs),
             hub(),
             ready(),
         ));
         tasks.spawn(feed::watch_pods::<F>(
-            client(),
+            source(),
             scope.clone(),
             parent,
             Arc::clone(pods),
@@ -305,7 +315,7 @@ fn feeds<F: Framework>(
             ready(),
         ));
         tasks.spawn(feed::watch_services::<F>(
-            client(),
+            source(),
             scope,
             parent,
             Arc::clone(services),
@@ -377,6 +387,21 @@ struct Hub<F: Framework> {
     worker: Arc<Worker<F>>,
     dispatcher: Arc<Dispatcher>,
     health: Health,
+    /// What is not complete or too old; a cache is ready when it is so in every scope.
+    missing: Mutex<HashSet<(&'static str, Scope)>>,
+}
+
+impl<F: Framework> Hub<F> {
+    fn ready(&self, feed: &'static str, scope: &Scope, ready: bool) {
+        let mut missing = self.missing.lock();
+        if ready {
+            missing.remove(&(feed, scope.clone()));
+        } else {
+            missing.insert((feed, scope.clone()));
+        }
+        let all = !missing.iter().any(|(other, _)| *other == feed);
+        self.health.set_ready(feed, all);
+    }
 }
 
 impl<F: Framework> Listener for Hub<F> {
@@ -415,26 +440,27 @@ impl<F: Framework> Listener for Hub<F> {
             .post(&Arc::new(about), Note::warning("InvalidSpec", text));
     }
 
-    fn heard(&self, feed: &'static str) {
-        self.worker.metrics.watches().heard(feed);
+    fn watching(&self, feed: &'static str, scope: &Scope, error: Option<&watcher::Error>) {
+        let Some(error) = error else {
+            return self.ready(feed, scope, true);
+        };
+        // Where only the watch broke, the cache is complete as of then, and the watch is opened again where it was.
+        if matches!(error, watcher::Error::InitialListFailed(_)) {
+            self.ready(feed, scope, false);
+        }
+        tracing::warn!(feed, error = %error, "a watch failed; it is opened again");
     }
 
-    fn watching(&self, feed: &'static str, error: Option<&watcher::Error>) {
-        let watches = self.worker.metrics.watches();
-        match error {
-            None => {
-                watches.open(feed);
-                self.health.set_ready(feed, true);
-            }
-            Some(error) => {
-                watches.down(feed);
-                // Where only the watch broke, the cache is complete as of then, and nobody says when the watch is open again: on
-                // a quiet cluster readiness would stay lost.
-                if matches!(error, watcher::Error::InitialListFailed(_)) {
-                    self.health.set_ready(feed, false);
-                }
-                tracing::warn!(feed, error = %error, "a watch failed; it is opened again");
-            }
+    fn silent(&self, feed: &'static str, scope: &Scope, silent: bool) {
+        self.ready(feed, scope, !silent);
+        if silent {
+            tracing::warn!(
+                feed,
+                namespace = scope.namespace(),
+                "a watch has been silent for too long"
+            );
+        } else {
+            tracing::info!(feed, namespace = scope.namespace(), "a watch speaks again");
         }
     }
 }

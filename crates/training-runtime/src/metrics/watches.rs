@@ -12,80 +12,149 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::time::Instant;
 
-/// The state of all watches, by name; ages are computed when somebody asks.
+/// The state of all watches; ages are computed when somebody asks.
+///
+/// A watch is known by the path that it asks for, because the connection sees nothing else, and only
+/// the connection sees that a quiet watch was answered or sent a bookmark. A feed has one watch per
+/// namespace; in the metrics they are one.
 #[derive(Clone, Debug, Default)]
-pub struct WatchTimes(Arc<Mutex<BTreeMap<&'static str, Watch>>>);
+pub struct WatchTimes(Arc<Mutex<BTreeMap<String, Watch>>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Watch {
+    feed: &'static str,
     up: bool,
     heard: Instant,
 }
 
-impl WatchTimes {
-    /// A watch is open and complete.
-    pub fn open(&self, watch: &'static str) {
-        self.0.lock().insert(
-            watch,
-            Watch {
-                up: true,
-                heard: Instant::now(),
-            },
-        );
-    }
+/// A watch that is wanted as long as this lives.
+#[derive(Debug)]
+#[must_use = "the watch is forgotten when this is dropped"]
+pub struct Wanted {
+    times: WatchTimes,
+    path: String,
+}
 
-    /// A watch said something, if only a bookmark.
-    pub fn heard(&self, watch: &'static str) {
-        if let Some(watch) = self.0.lock().get_mut(watch) {
-            watch.heard = Instant::now();
+impl WatchTimes {
+    /// A watch of a feed is wanted from now on; it is not open yet.
+    pub fn want(&self, feed: &'static str, path: &str) -> Wanted {
+        let watch = Watch {
+            feed,
+            up: false,
+            heard: Instant::now(),
+        };
+        self.0.lock().insert(path.to_owned(), watch);
+        Wanted {
+            times: self.clone(),
+            path: path.to_owned(),
         }
     }
 
-    /// A watch broke off; its age goes on counting from when it was last heard.
-    pub fn down(&self, watch: &'static str) {
-        let mut watches = self.0.lock();
-        let entry = watches.entry(watch).or_insert(Watch {
-            up: false,
-            heard: Instant::now(),
-        });
-        entry.up = false;
+    /// The API server answered a watch: it is open. Paths that nobody wants are nobody's business.
+    pub fn opened(&self, path: &str) {
+        if let Some(watch) = self.0.lock().get_mut(path) {
+            watch.up = true;
+        }
     }
 
-    /// A watch is not wanted any more.
-    pub fn forget(&self, watch: &'static str) {
-        self.0.lock().remove(watch);
+    /// A watch said something, if only a bookmark or its end.
+    pub fn heard(&self, path: &str) {
+        if let Some(watch) = self.0.lock().get_mut(path) {
+            watch.heard = Instant::now();
+        }
+    }
+}
+
+impl Wanted {
+    /// What it was wanted for is there up to now: its list is complete.
+    pub fn complete(&self) {
+        self.times.heard(&self.path);
     }
 
-    /// The time since a watch was last heard.
-    pub fn age(&self, watch: &'static str) -> Option<Duration> {
-        self.0.lock().get(watch).map(|watch| watch.heard.elapsed())
+    /// It broke off; its age goes on counting from when it was last heard.
+    pub fn down(&self) {
+        if let Some(watch) = self.times.0.lock().get_mut(&self.path) {
+            watch.up = false;
+        }
+    }
+
+    /// The time since it was last heard.
+    pub fn age(&self) -> Duration {
+        let watches = self.times.0.lock();
+        watches
+            .get(&self.path)
+            .map_or(Duration::ZERO, |watch| watch.heard.elapsed())
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.times.0.lock().remove(&self.path);
     }
 }
 
 impl Collector for WatchTimes {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let watches = self.0.lock().clone();
-        let mut up = encoder.encode_descriptor(
-            "trainyard_watch_up",
-            "1 while the watch is open and complete",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (name, watch) in &watches {
-            let labels = [("watch", *name)];
-            ConstGauge::new(i64::from(watch.up)).encode(up.encode_family(&labels)?)?;
+        let mut feeds: BTreeMap<&'static str, (bool, Duration)> = BTreeMap::new();
+        for watch in self.0.lock().values() {
+            let (up, age) = feeds.entry(watch.feed).or_insert((true, Duration::ZERO));
+            *up &= watch.up;
+            *age = (*age).max(watch.heard.elapsed());
         }
-        let mut age = encoder.encode_descriptor(
-            "trainyard_watch_age_seconds",
-            "Time since the watch last said something",
+        let mut family = encoder.encode_descriptor(
+            "trainyard_watch_up",
+            "1 while the watch is open and complete, in every namespace that is served",
             None,
             MetricType::Gauge,
         )?;
-        for (name, watch) in &watches {
+        for (name, (up, _)) in &feeds {
             let labels = [("watch", *name)];
-            let seconds = watch.heard.elapsed().as_secs_f64();
-            ConstGauge::new(seconds).encode(age.encode_family(&labels)?)?;
+            ConstGauge::new(i64::from(*up)).encode(family.encode_family(&labels)?)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "trainyard_watch_age_seconds",
+            "Time since the watch last said something, in the namespace where that is longest ago",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (name, (_, age)) in &feeds {
+            let labels = [("watch", *name)];
+            ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test(start_paused = true)]
+    async fn f_36_the_worst_watch_of_a_feed_is_what_is_shown() {
+        let metrics = Metrics::new("pytorch");
+        let times = metrics.watches();
+        let [a, b] = ["/a/pods", "/b/pods"].map(|path| times.want("pods", path));
+        let shows = |line: &str| {
+            let text = metrics.render().unwrap();
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        };
+        times.opened("/a/pods");
+        shows("trainyard_watch_up{watch=\"pods\"} 0");
+        times.opened("/b/pods");
+        shows("trainyard_watch_up{watch=\"pods\"} 1");
+        tokio::time::advance(Duration::from_secs(7)).await;
+        times.heard("/a/pods");
+        assert_eq!((a.age(), b.age()), (Duration::ZERO, Duration::from_secs(7)));
+        shows("trainyard_watch_age_seconds{watch=\"pods\"} 7");
+        a.down();
+        shows("trainyard_watch_up{watch=\"pods\"} 0");
+        drop(a);
+        shows("trainyard_watch_up{watch=\"pods\"} 1");
+        b.complete();
+        shows("trainyard_watch_age_seconds{watch=\"pods\"} 0");
+        times.opened("/elsewhere");
+        drop(b);
+        assert!(!metrics.render().unwrap().contains("watch=\""));
     }
 }

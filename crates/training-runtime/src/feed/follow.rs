@@ -1,0 +1,161 @@
+//! One watch, followed for ever: what is done when it breaks, loses its place, or falls silent.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use kube_runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Listener;
+use crate::key::Scope;
+use crate::metrics::{Wanted, WatchTimes};
+
+/// The shortest time between two complete lists of one watch: a list is the most expensive thing that
+/// can be asked of an API server.
+const BETWEEN_LISTS: Duration = Duration::from_secs(5);
+/// How long after the server's own end of a watch a silent one is given up.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Where watches lead, and how long they last.
+#[derive(Clone)]
+pub struct Source {
+    /// The connection.
+    pub client: Client,
+    /// Told of every byte by the connection, and asked here.
+    pub watches: WatchTimes,
+    /// After this time the API server ends a watch, and it is opened again where it was.
+    pub timeout: Duration,
+}
+
+/// The events of one watch.
+pub(super) struct Follow<K> {
+    feed: &'static str,
+    scope: Scope,
+    api: Api<K>,
+    config: Config,
+    events: BoxStream<'static, Result<Event<K>, Error>>,
+    backoff: DefaultBackoff,
+    /// The earliest time to go on after an error.
+    not_before: Option<Instant>,
+    /// When the present list began, and the last complete one.
+    began: Option<Instant>,
+    listed: Option<Instant>,
+    wanted: Wanted,
+    /// Longest time without a word, even a bookmark or an end.
+    patience: Duration,
+    silent: bool,
+}
+
+impl<K> Follow<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
+{
+    /// Starts with a list. Lists are quorum reads in pages.
+    pub fn new(
+        feed: &'static str,
+        source: &Source,
+        scope: &Scope,
+        selector: Option<String>,
+    ) -> Self {
+        let api: Api<K> = match scope.namespace() {
+            Some(namespace) => Api::namespaced(source.client.clone(), namespace),
+            None => Api::all(source.client.clone()),
+        };
+        let seconds = u32::try_from(source.timeout.as_secs().max(1)).unwrap_or(u32::MAX);
+        let config = Config::default().timeout(seconds);
+        let config = match selector {
+            Some(selector) => config.labels(&selector),
+            None => config,
+        };
+        let wanted = source.watches.want(feed, api.resource_url());
+        Self {
+            feed,
+            scope: scope.clone(),
+            events: watcher(api.clone(), config.clone()).boxed(),
+            api,
+            config,
+            backoff: DefaultBackoff::default(),
+            not_before: None,
+            began: None,
+            listed: None,
+            wanted,
+            patience: (source.timeout + GRACE) * 2,
+            silent: false,
+        }
+    }
+
+    /// The next event or error. Not to be cancelled: an event may be in its hands.
+    pub async fn next(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
+        if let Some(at) = self.not_before.take() {
+            sleep_until(at).await;
+        }
+        let event = self.heard(listener).await;
+        match &event {
+            Ok(Event::Init) => {
+                if let Some(listed) = self.listed {
+                    // What waits here is the request: the list is sent when the next event is asked for.
+                    sleep_until(listed + BETWEEN_LISTS).await;
+                }
+                self.began = Some(Instant::now());
+            }
+            Ok(Event::InitDone) => {
+                self.listed = self.began;
+                self.wanted.complete();
+            }
+            Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_)) => {}
+            Err(error) => {
+                self.wanted.down();
+                self.not_before = self.backoff.next().map(|pause| Instant::now() + pause);
+                if lost_its_place(error) {
+                    self.events = watcher(self.api.clone(), self.config.clone()).boxed();
+                }
+            }
+        }
+        event
+    }
+
+    /// Waits for the next event, and tells when the watch says nothing for too long, and when it speaks again.
+    async fn heard(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
+        let look = (self.patience / 8).min(GRACE);
+        loop {
+            let event = timeout(look, self.events.next()).await;
+            let silent = self.wanted.age() > self.patience;
+            if silent != self.silent {
+                self.silent = silent;
+                listener.silent(self.feed, &self.scope, silent);
+            }
+            match event {
+                Ok(Some(event)) => return event,
+                // The stream has no end.
+                Ok(None) => self.events = watcher(self.api.clone(), self.config.clone()).boxed(),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Whether news may have been missed, so that only a list tells what is there.
+///
+/// An event that can't be read is one that we don't know. The server's word that our revision is too
+/// old is heard by kube inside of a stream, but not instead of one.
+fn lost_its_place(error: &Error) -> bool {
+    match error {
+        Error::WatchFailed(kube::Error::SerdeError(_)) => true,
+        Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        Error::InitialListFailed(_)
+        | Error::WatchStartFailed(_)
+        | Error::WatchError(_)
+        | Error::WatchFailed(_)
+        | Error::NoResourceVersion => false,
+    }
+}
