@@ -111,6 +111,45 @@ impl Shared {
                 *request.uri_mut() = with_query(request.uri(), &query)?;
                 Ok(self.pass_on(request).await?.map(stream::untouched))
             }
+            Action::SetQuery(key, value) => {
+                rule.hit();
+                let mut request = request;
+                *request.uri_mut() = with_parameter(request.uri(), key, &value)?;
+                Ok(self.pass_on(request).await?.map(stream::untouched))
+            }
+            Action::WrongLength => {
+                let (mut head, bytes) = self.whole(request).await?;
+                rule.hit();
+                head.headers
+                    .insert(CONTENT_LENGTH, (bytes.len() + 10).into());
+                Ok(Response::from_parts(head, stream::full(bytes)))
+            }
+            Action::AlterAnswer(change) => {
+                let (mut head, bytes) = self.whole(request).await?;
+                let Some(changed) = change.of(&bytes) else {
+                    return Ok(Response::from_parts(head, stream::full(bytes)));
+                };
+                rule.hit();
+                head.headers.insert(CONTENT_LENGTH, changed.len().into());
+                Ok(Response::from_parts(head, stream::full(changed)))
+            }
+            Action::Trickle(pause) => {
+                let (head, bytes) = self.whole(request).await?;
+                rule.hit();
+                Ok(Response::from_parts(head, stream::trickle(bytes, pause)))
+            }
+            Action::Silence(effect) => {
+                if effect == Effect::With {
+                    self.pass_on(request).await?.into_body().collect().await?;
+                }
+                rule.hit();
+                std::future::pending().await
+            }
+            Action::StallWatch => {
+                let answer = self.pass_on(request).await?;
+                rule.hit();
+                Ok(answer.map(stream::stalled))
+            }
             Action::CutAnswer => {
                 let (head, bytes) = self.whole(request).await?;
                 rule.hit();
@@ -142,6 +181,8 @@ impl Shared {
             | Action::DuplicateEvent(_)
             | Action::InjectEvent(..)
             | Action::DelayEvents(_)
+            | Action::RepeatEvents(_)
+            | Action::AlterEvents(_)
             | Action::HoldEvents(_) => {
                 let answer = self.pass_on(request).await?;
                 let kind = answer
@@ -194,4 +235,13 @@ fn failure(answer: &Answer) -> Result<Response<Body>, Broken> {
 pub(super) fn with_query(asked: &Uri, more: &str) -> Result<Uri, Broken> {
     let separator = if asked.query().is_some() { '&' } else { '?' };
     Ok(format!("{asked}{separator}{more}").parse()?)
+}
+
+pub(super) fn with_parameter(asked: &Uri, key: &str, value: &str) -> Result<Uri, Broken> {
+    let others = asked.query().unwrap_or_default().split('&');
+    let others = others.filter(|part| !part.is_empty() && part.split('=').next() != Some(key));
+    let mut query: Vec<&str> = others.collect();
+    let mine = format!("{key}={value}");
+    query.push(&mine);
+    Ok(format!("{}?{}", asked.path(), query.join("&")).parse()?)
 }

@@ -36,7 +36,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use class::Call;
-pub use rule::{Action, Answer, Applied, Effect, Filter, Gate, Rule, Turn};
+pub use rule::{Action, Answer, Applied, Change, Effect, Filter, Gate, Rule, Turn};
 use socket::Socket;
 use stream::Broken;
 
@@ -192,6 +192,11 @@ impl Proxy {
         if let Some(accepting) = self.accepting.lock().take() {
             accepting.abort();
         }
+    }
+
+    /// Resets all connections that are open. Watches are opened again, and so meet the rules of now.
+    pub async fn cut(&self) -> Result<()> {
+        self.accept().await
     }
 
     /// Accepts connections again.

@@ -68,8 +68,18 @@ pub enum Action {
     /// Something else is asked: this is added to the query, as in
     /// `resourceVersion=7&resourceVersionMatch=Exact`.
     AddQuery(String),
+    /// The query asks for another value of this parameter: smaller pages, say.
+    SetQuery(&'static str, String),
     /// The API server's own answer, cut in the middle of its body.
     CutAnswer,
+    /// The API server's own answer under a length that is greater than it has bytes.
+    WrongLength,
+    /// The API server's own answer with another body.
+    AlterAnswer(Change),
+    /// The API server's own answer, one byte at a time with this pause between two.
+    Trickle(Duration),
+    /// The request is taken, and never answered.
+    Silence(Effect),
     /// The request waits before it is passed on.
     Delay(Duration),
     /// The request waits before it is passed on until the gate is opened.
@@ -97,6 +107,12 @@ pub enum Action {
     DelayEvents(Duration),
     /// Events wait until the gate is opened.
     HoldEvents(Gate),
+    /// Every event comes this many times.
+    RepeatEvents(usize),
+    /// Every event that is changed by this comes as changed.
+    AlterEvents(Change),
+    /// The watch is answered, and then nothing comes, not even its end.
+    StallWatch,
 }
 
 /// Whose turn it is to be passed on.
@@ -173,6 +189,39 @@ impl Filter {
 impl fmt::Debug for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Filter")
+    }
+}
+
+/// Changes the bytes of a body or an event, or leaves them as they are.
+#[derive(Clone)]
+pub struct Change(Arc<Changes>);
+
+type Changes = dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync;
+
+impl Change {
+    /// Puts what the function returns in place of what it is given.
+    pub fn new(changes: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(changes))
+    }
+
+    /// Puts text in place of text, wherever it stands.
+    pub fn text(from: &str, to: &str) -> Self {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        Self::new(move |bytes| {
+            let text = std::str::from_utf8(bytes).ok()?;
+            text.contains(&from)
+                .then(|| text.replace(&from, &to).into_bytes())
+        })
+    }
+
+    pub(crate) fn of(&self, bytes: &[u8]) -> Option<Bytes> {
+        (self.0)(bytes).map(Bytes::from)
+    }
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Change")
     }
 }
 

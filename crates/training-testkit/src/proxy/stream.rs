@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, Stream, StreamExt as _};
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::rule::{Action, Rule};
 
@@ -33,6 +34,28 @@ pub(crate) fn cut(bytes: &Bytes) -> Body {
     let half = bytes.slice(..bytes.len() / 2);
     let frames = [Ok(Frame::data(half)), Err(Broken::from("cut"))];
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
+}
+
+/// A body one byte at a time.
+pub(crate) fn trickle(bytes: Bytes, pause: Duration) -> Body {
+    let frames = stream::unfold(bytes, move |mut left| async move {
+        if left.is_empty() {
+            return None;
+        }
+        sleep(pause).await;
+        let next = left.split_to(1);
+        Some((Ok(Frame::data(next)), left))
+    });
+    BodyExt::boxed(StreamBody::new(Box::pin(frames)))
+}
+
+/// A body that never comes. The API server's is kept open, and not read.
+pub(crate) fn stalled(body: Incoming) -> Body {
+    let nothing = stream::once(async move {
+        let _open = body;
+        std::future::pending().await
+    });
+    BodyExt::boxed(StreamBody::new(Box::pin(nothing)))
 }
 
 type Lines = Pin<Box<dyn Stream<Item = Result<Bytes, Broken>> + Send + Sync>>;
@@ -183,6 +206,17 @@ async fn applied(rule: &Rule, number: usize, when: Instant, line: Bytes) -> Vec<
             gate.passed().await;
             vec![line]
         }
+        Action::RepeatEvents(times) => {
+            rule.hit();
+            vec![line; *times]
+        }
+        Action::AlterEvents(change) => match change.of(&line) {
+            Some(changed) => {
+                rule.hit();
+                vec![changed]
+            }
+            None => vec![line],
+        },
         // Not this event, or a rule that did its work before the stream began.
         _ => vec![line],
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-use super::exchange::with_query;
+use super::exchange::{with_parameter, with_query};
 use super::*;
 
 struct Server {
@@ -182,6 +182,38 @@ async fn a_cut_answer_is_an_error_and_no_short_answer() {
 }
 
 #[tokio::test]
+async fn a_garbled_answer_is_an_error_or_another_answer() {
+    let setup = setup().await;
+    let only = |action| Rule::new("garbled", action, |call: &Call| call.verb == "list");
+    let length = only(Action::WrongLength);
+    setup.proxy.add(&length);
+    setup.text("GET", PODS).await.unwrap_err();
+    let silence = only(Action::Silence(Effect::With));
+    setup.proxy.clear_rules();
+    setup.proxy.add(&silence);
+    let asked = setup.server.asked.load(Ordering::SeqCst);
+    let url = format!("http://{}{PODS}", setup.proxy.address());
+    let request = setup.client.get(url.parse().unwrap());
+    timeout(Duration::from_millis(200), request)
+        .await
+        .unwrap_err();
+    assert_eq!(setup.server.asked.load(Ordering::SeqCst), asked + 1);
+    let slow = only(Action::Trickle(Duration::from_millis(20)));
+    setup.proxy.clear_rules();
+    setup.proxy.add(&slow);
+    let begin = Instant::now();
+    let (code, text) = setup.text("GET", PODS).await.unwrap();
+    assert_eq!((code, text.len()), (200, "3 Bearer t".len()));
+    assert!(begin.elapsed() >= Duration::from_millis(200));
+    let other = only(Action::AlterAnswer(Change::text("Bearer", "Beggar")));
+    setup.proxy.clear_rules();
+    setup.proxy.add(&other);
+    assert_eq!(setup.text("GET", PODS).await.unwrap().1, "4 Beggar t");
+    let hits = [&length, &silence, &slow, &other].map(Rule::hits);
+    assert_eq!(hits, [1; 4]);
+}
+
+#[tokio::test]
 async fn an_announced_write_is_applied_and_its_answer_waits() {
     let setup = setup().await;
     let mut applied = setup
@@ -213,6 +245,7 @@ async fn events_pass_at_once_and_are_dropped_doubled_and_ended_on_demand() {
         Rule::new("close", Action::CloseWatchAfter(1), watch).nth(1),
         Rule::new("inject", Action::InjectEvent(2, "x\n".into()), watch).nth(1),
         Rule::new("every", Action::DropEvery(3), watch).nth(1),
+        Rule::new("other", Action::AlterEvents(Change::text("2", "7")), watch).nth(1),
         Rule::new(
             "where",
             Action::DropWhere(Filter::new(|line| line == b"1\n")),
@@ -227,6 +260,7 @@ async fn events_pass_at_once_and_are_dropped_doubled_and_ended_on_demand() {
         &["1\n"],
         &["1\n", "x\n", "2\n", "3\n"],
         &["1\n", "2\n"],
+        &["1\n", "7\n", "3\n"],
         &["2\n", "3\n"],
     ]) {
         setup.proxy.clear_rules();
@@ -292,6 +326,35 @@ async fn a_write_whose_turn_has_not_come_does_not_outlive_its_author() {
 }
 
 #[tokio::test]
+async fn events_come_several_times_or_not_at_all() {
+    let setup = setup().await;
+    let thrice = Rule::new("thrice", Action::RepeatEvents(3), Call::is_watch).nth(1);
+    let stalled = Rule::new("stalled", Action::StallWatch, Call::is_watch);
+    setup.proxy.add(&thrice);
+    setup.proxy.add(&stalled);
+    let path = format!("{PODS}?watch=true");
+    let mut first = setup.send("GET", &path, "").await.unwrap().into_body();
+    let mut second = setup.send("GET", &path, "").await.unwrap().into_body();
+    setup.server.events.send("1\n".into()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(next_line(&mut first).await.as_deref(), Some("1\n"));
+    }
+    timeout(Duration::from_millis(200), second.frame())
+        .await
+        .unwrap_err();
+    assert_eq!((thrice.hits(), stalled.hits()), (1, 1));
+    setup.proxy.cut().await.unwrap();
+    eventually("the cut to be seen", HANG, async || {
+        Ok(match second.frame().await {
+            Some(Err(_)) => Seen::Yes(()),
+            other => Seen::NotYet(format!("{other:?}")),
+        })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
 async fn f34_events_are_late_by_their_delay_and_not_by_each_others() {
     let setup = setup().await;
     let late = Duration::from_millis(200);
@@ -331,4 +394,6 @@ async fn a_reply_and_a_longer_query_are_what_they_say() {
     assert_eq!(setup.server.asked.load(Ordering::SeqCst), 0);
     let uri: Uri = "/api/v1/pods?limit=5".parse().unwrap();
     assert_eq!(with_query(&uri, "a=b").unwrap(), "/api/v1/pods?limit=5&a=b");
+    let pages = with_parameter(&uri, "limit", "2").unwrap();
+    assert_eq!(pages, "/api/v1/pods?limit=2");
 }
