@@ -59,13 +59,6 @@ pub fn pytorch() -> Vec<Warning> {
             ),
         },
         Warning {
-            unless: format!("!{elastic}.?metrics.hasValue()"),
-            message: Text::Fixed(
-                "spec.elasticPolicy.metrics: no HorizontalPodAutoscaler is made; create one for the job's scale subresource"
-                    .into(),
-            ),
-        },
-        Warning {
             unless: format!(
                 "{workers} >= {elastic}.?minReplicas.orValue({workers}) && \
                  {workers} <= {elastic}.?maxReplicas.orValue({workers})"

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::install::{self, OWN_IMAGE_ARGUMENT, Scope};
 use crate::operator::{Argument, Operator};
-use crate::{admission, rights, yaml};
+use crate::{admission, guard, rights, yaml};
 
 /// How to use the kustomization for one namespace.
 const NAMESPACED: &str = "\
@@ -70,6 +70,7 @@ fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Valu
         "admission-policy.yaml",
         admission::policy(operator).to_vec(),
     ));
+    files.push(("guard-policy.yaml", guard::policies(operator)));
     Ok(files)
 }
 

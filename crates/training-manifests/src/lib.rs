@@ -4,16 +4,22 @@
 //! - [`install`]: everything that is installed besides rights
 //! - [`rights`]: grants as roles, for the operator and for users
 //! - [`admission`]: warnings at admission
+//! - [`guard`]: where an operator may not write
 //! - [`bundle`]: which object goes into which file, and the kustomizations
 //! - [`mod@reference`]: the documents in `docs/reference`
+//! - [`conformance`]: published behaviour and the tests that hold it
+//! - [`sources`]: the tests that there are
 //! - [`yaml`]: the way YAML is written
 
 pub mod admission;
 pub mod bundle;
+pub mod conformance;
+pub mod guard;
 pub mod install;
 pub mod operator;
 pub mod reference;
 pub mod rights;
+pub mod sources;
 pub mod yaml;
 
 use std::collections::BTreeMap;
@@ -24,14 +30,20 @@ use anyhow::Context;
 /// Directories in which every file is generated, relative to the workspace.
 const OWNED: &[&str] = &["manifests"];
 
-/// Every generated file with its content, by path relative to the workspace.
+/// Every generated file with its content, by path relative to the workspace at `root`.
 ///
 /// # Errors
-/// If a type can't be written as YAML, which would be a defect of this crate.
-pub fn files() -> anyhow::Result<BTreeMap<PathBuf, String>> {
+/// If a type can't be written as YAML, which would be a defect of this crate; or if a document names a test that isn't in the
+/// sources.
+pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
     files.extend(reference::files(&operators));
+    let sources = sources::Sources::read(root)?;
+    files.insert(
+        "docs/conformance.md".into(),
+        conformance::page(root, &sources)?,
+    );
     Ok(files)
 }
 
@@ -40,14 +52,15 @@ pub fn files() -> anyhow::Result<BTreeMap<PathBuf, String>> {
 /// # Errors
 /// If a file can't be written.
 pub fn write(root: &Path) -> anyhow::Result<()> {
-    for (path, content) in files()? {
+    let generated = files(root)?;
+    for (path, content) in &generated {
         let path = root.join(path);
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
         std::fs::write(&path, content).with_context(|| path.display().to_string())?;
     }
-    for path in surplus(root)? {
+    for path in surplus(root, &generated)? {
         std::fs::remove_file(root.join(&path)).with_context(|| path.display().to_string())?;
     }
     Ok(())
@@ -58,20 +71,20 @@ pub fn write(root: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// If the files can't be generated or the directories can't be read.
 pub fn differing(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut differing: Vec<PathBuf> = files()?
-        .into_iter()
+    let generated = files(root)?;
+    let mut differing: Vec<PathBuf> = generated
+        .iter()
         .filter(|(path, content)| {
             std::fs::read_to_string(root.join(path)).ok().as_deref() != Some(content)
         })
-        .map(|(path, _)| path)
+        .map(|(path, _)| path.clone())
         .collect();
-    differing.extend(surplus(root)?);
+    differing.extend(surplus(root, &generated)?);
     Ok(differing)
 }
 
 /// Files in our directories that nothing generates: what is left of a renamed one would still be applied.
-fn surplus(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let generated = files()?;
+fn surplus(root: &Path, generated: &BTreeMap<PathBuf, String>) -> anyhow::Result<Vec<PathBuf>> {
     let mut surplus = Vec::new();
     let mut open: Vec<PathBuf> = OWNED.iter().map(|directory| root.join(directory)).collect();
     while let Some(directory) = open.pop() {

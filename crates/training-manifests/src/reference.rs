@@ -11,7 +11,8 @@ use training_core::notes::CATALOGUE;
 
 use crate::operator::Operator;
 
-const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
+/// What stands at the top of every generated document.
+pub const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
 
 /// Every reference document, by path.
 pub fn files(operators: &[Operator]) -> BTreeMap<PathBuf, String> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use training_manifests::install::{self, OWN_IMAGE_ARGUMENT, Scope};
-use training_manifests::{admission, differing, operator, rights, yaml};
+use training_manifests::{admission, differing, guard, operator, rights, yaml};
 
 #[test]
 fn generated_files_are_up_to_date() {
@@ -220,6 +220,38 @@ fn admission_warns_and_never_refuses() {
             policy["spec"]["validations"].as_array().unwrap().len(),
             operator.warnings.len()
         );
+    }
+}
+
+#[test]
+fn mt_64_the_guard_knows_every_resource_that_the_operator_may_write() {
+    for operator in operator::all().unwrap() {
+        let objects = guard::policies(&operator);
+        let rules = objects[0]["spec"]["matchConstraints"]["resourceRules"]
+            .as_array()
+            .unwrap();
+        let guarded = |right: &str| {
+            let (group, resource) = right.split_once('/').unwrap();
+            rules.iter().any(|rule| {
+                rule["apiGroups"][0] == group
+                    && rule["resources"]
+                        .as_array()
+                        .unwrap()
+                        .contains(&json!(resource))
+            })
+        };
+        let role = rights::of_operator(&operator, Scope::Cluster);
+        for right in grants(&role, "ClusterRole").union(&grants(&role, "Role")) {
+            let (resource, verb) = right.split_once(' ').unwrap();
+            let writes = !["get", "list", "watch"].contains(&verb);
+            assert!(!writes || guarded(resource), "{right}");
+        }
+        for binding in objects
+            .iter()
+            .filter(|o| o["kind"] != "ValidatingAdmissionPolicy")
+        {
+            assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+        }
     }
 }
 
