@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check test-unit test-api test-pods test-deep cluster cluster-down kubectl manifests image-% run-% clean clean-cache
+.PHONY: help demo demo-down test check test-unit test-api test-pods test-deep cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -19,7 +19,7 @@ test-unit: ## Unit, table and property tests
 test-api: ## Tests against a real API server
 	@$(XTASK) test node binary tests-built api
 test-pods: ## Tests with real pods on a local cluster
-	@$(XTASK) test packages node images binary tests-built pods
+	@$(XTASK) test packages node images kueue sdk binary tests-built pods
 test-deep: ## Repeat much more often what test does once
 	@$(XTASK) test-deep
 cluster: ## Start a local cluster (NAME=dev)
@@ -28,6 +28,8 @@ cluster-down: ## Remove every trace of it (NAME=dev)
 	@$(XTASK) cluster-down $(or $(NAME),dev)
 kubectl: ## Run kubectl against it (NAME=dev ARGS="get pods")
 	@$(XTASK) kubectl $(or $(NAME),dev) -- $(ARGS)
+kueue: ## Deploy Kueue on it (NAME=dev)
+	@$(XTASK) kueue $(or $(NAME),dev)
 manifests: ## Generate manifests and reference documents from the types
 	@cargo run -q -p training-manifests -- generate
 image-%: ## Build an operator's image as a docker-archive (OUT=file)

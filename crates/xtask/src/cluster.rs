@@ -198,16 +198,26 @@ pub fn down(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A cluster that was started before, or the user's.
+pub fn running(name: &str) -> Result<Cluster, String> {
+    let node = process::built("e2e/cluster/build")?.into();
+    Ok(match std::env::var_os(OWN) {
+        Some(own) => Cluster {
+            name: None,
+            kubeconfig: own.into(),
+            node,
+        },
+        None => Cluster {
+            name: Some(name.to_owned()),
+            kubeconfig: kubeconfig(name),
+            node,
+        },
+    })
+}
+
 /// Runs kubectl with our terminal.
 pub fn kubectl_interactive(name: &str, args: &[&str]) -> Result<(), String> {
-    let node = process::built("e2e/cluster/build")?.into();
-    let own = std::env::var_os(OWN).map(PathBuf::from);
-    let cluster = Cluster {
-        name: None,
-        kubeconfig: own.unwrap_or_else(|| kubeconfig(name)),
-        node,
-    };
-    process::run(&mut cluster.kubectl(args.iter().copied()))
+    process::run(&mut running(name)?.kubectl(args.iter().copied()))
 }
 
 /// Imports docker-archives into a cluster that is up.

@@ -27,14 +27,18 @@ pub fn binaries(operators: &[&str]) -> Result<(), String> {
 
 /// Packs the built binary of an operator as a docker-archive.
 pub fn pack(operator: &str, tag: &str, out: &Path) -> Result<(), String> {
-    let tool = process::built("e2e/image/build")?;
-    let binary = paths::release_binary(operator);
     let reference = format!("trainyard/{operator}:{tag}");
+    archive(&paths::release_binary(operator), &reference, out)
+}
+
+/// Packs one static program as a docker-archive.
+pub fn archive(binary: &Path, reference: &str, out: &Path) -> Result<(), String> {
+    let tool = process::built("e2e/image/build")?;
     let (binary, out) = (binary.display().to_string(), out.display().to_string());
     process::run(&mut process::command(
         tool,
         [
-            "operator", "--binary", &binary, "--name", &reference, "--out", &out,
+            "operator", "--binary", &binary, "--name", reference, "--out", &out,
         ],
     ))
 }

@@ -6,9 +6,11 @@ mod cluster;
 mod demo;
 mod deps;
 mod image;
+mod kueue;
 mod leftovers;
 mod paths;
 mod process;
+mod sdk;
 mod stages;
 mod table;
 mod tests;
@@ -23,6 +25,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   cluster-down [NAME]          remove every trace of it
   kubectl [NAME] -- ARG...     run kubectl against it
   load [NAME] FILE...          import docker-archives into it
+  kueue [NAME]                 deploy Kueue on it
   image OPERATOR OUT           build an operator's image as a docker-archive
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
         ["kubectl", "--", rest @ ..] => cluster::kubectl_interactive(cluster::DEFAULT, rest),
         ["kubectl", name, "--", rest @ ..] => cluster::kubectl_interactive(name, rest),
         ["load", name, files @ ..] if !files.is_empty() => cluster::load(name, files),
+        ["kueue"] => kueue::install(cluster::DEFAULT),
+        ["kueue", name] => kueue::install(name),
         ["image", operator, out] => image::operator(operator, out).map(|_| ()),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::cluster::{self, OWN};
 use crate::stages::{Stage, run as run_stages};
 use crate::table::{Count, End, render};
-use crate::{demo, deps, image, leftovers, paths, process};
+use crate::{demo, deps, image, kueue, leftovers, paths, process, sdk};
 
 /// The cluster of the tests; a demo's cluster is left alone.
 const NAME: &str = "test";
@@ -16,13 +16,22 @@ const OPERATORS: &[&str] = &["pytorch-operator"];
 // What each stage is, what it needs, and whom it follows. The long builds come first and side by side.
 const STAGES: &[Stage] = &[
     stage("packages", &[], None, |_| {
-        cluster::prerequisites().map(|()| nothing())
+        cluster::prerequisites()
+            .and_then(|()| sdk::prerequisites())
+            .map(|()| nothing())
     }),
     stage("node", &[], None, |_| {
         process::built("e2e/cluster/build").map(|_| nothing())
     }),
     stage("images", &["packages"], None, |_| {
         cluster::workloads().map(|_| nothing())
+    }),
+    // Two builds of Kubernetes' packages at once would only take turns, and most of the tests wait for the first.
+    stage("kueue", &[], Some("node"), |_| {
+        kueue::built().map(|_| nothing())
+    }),
+    stage("sdk", &["packages"], None, |_| {
+        sdk::python().map(|_| nothing())
     }),
     stage("format", &[], None, |s| {
         cargo(s, &["fmt", "--all", "--check"])
@@ -61,7 +70,7 @@ const STAGES: &[Stage] = &[
     ),
     stage(
         "pods",
-        &["tests-built", "node", "binary", "images"],
+        &["tests-built", "node", "binary", "images", "kueue", "sdk"],
         Some("api"),
         pods,
     ),
@@ -409,12 +418,19 @@ fn api(stage: &Stage) -> Result<End, String> {
 /// The pod-level tests on a cluster of their own, or on the user's.
 fn pods(stage: &Stage) -> Result<End, String> {
     let cluster = cluster::up(NAME)?;
-    let result = demo::deploy(&cluster, "pytorch-operator").and_then(|()| {
+    // On a cluster of the user's there is Kueue, or there isn't.
+    let queues = || match cluster.name {
+        Some(_) => kueue::deploy(&cluster),
+        None => Ok(()),
+    };
+    let deployed = demo::deploy(&cluster, "pytorch-operator").and_then(|()| queues());
+    let result = deployed.and_then(|()| {
         let mut cargo = process::command("cargo", e2e_args(&["pods_"])?);
         cargo
             .env("TRAINYARD_PODS_KUBECONFIG", &cluster.kubeconfig)
             .env("TRAINYARD_NODE", &cluster.node)
             .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir())
+            .env("TRAINYARD_SDK_PYTHON", sdk::python()?)
             // These tests wait more than they work, and take turns by themselves.
             .env("RUST_TEST_THREADS", "8");
         if let Some(name) = &cluster.name {

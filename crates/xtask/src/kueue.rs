@@ -1,0 +1,52 @@
+//! Kueue on a local cluster: what `e2e/kueue` builds from its published module, deployed with its own manifests.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::cluster::Cluster;
+use crate::{cluster, image, paths, process};
+
+/// Where its program and its manifests are, built where needed.
+pub fn built() -> Result<PathBuf, String> {
+    process::built("e2e/kueue/build").map(PathBuf::from)
+}
+
+/// Deploys it without waiting until it is ready: that takes seconds in which others can use the cluster.
+///
+/// The CRDs of the kinds that it is to manage should be there; for those that aren't, Kueue looks only now and again.
+pub fn deploy(cluster: &Cluster) -> Result<(), String> {
+    let dir = built()?;
+    let version = dir.join("version");
+    let version =
+        fs::read_to_string(&version).map_err(|e| format!("{}: {e}", version.display()))?;
+    let reference = format!("trainyard/kueue:{}", version.trim());
+    let work = paths::target().join("deploy");
+    fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
+    let archive = work.join("kueue.tar");
+    image::archive(&dir.join("manager"), &reference, &archive)?;
+    cluster.load(&[&archive.display().to_string()])?;
+    let manifests = dir.join("config/trainyard").display().to_string();
+    let apply = ["apply", "--server-side", "--force-conflicts", "-k"];
+    process::quiet(&mut cluster.kubectl(apply.into_iter().chain([manifests.as_str()]))).map(drop)
+}
+
+/// `make kueue`: deploys it on a cluster that is up, and waits for it.
+pub fn install(name: &str) -> Result<(), String> {
+    let cluster = cluster::running(name)?;
+    if cluster.name.is_none() {
+        let own = cluster::OWN;
+        return Err(format!(
+            "{own} is set; this Kueue is for local clusters, whose nodes can be given its image"
+        ));
+    }
+    deploy(&cluster)?;
+    process::run(&mut cluster.kubectl([
+        "-n",
+        "kueue-system",
+        "rollout",
+        "status",
+        "deployment/kueue-controller-manager",
+        "--timeout",
+        "120s",
+    ]))
+}
