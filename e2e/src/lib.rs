@@ -9,6 +9,7 @@ pub mod local;
 pub mod look;
 pub mod loose;
 pub mod pods;
+pub mod sweep;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -78,8 +78,18 @@ impl Jobs {
 
     /// Asks for the job's deletion, with background propagation.
     pub async fn delete(&self, name: &str) -> Result<()> {
-        self.api.delete(name, &DeleteParams::background()).await?;
+        self.delete_with(name, &DeleteParams::background()).await
+    }
+
+    /// Asks for the job's deletion in any way.
+    pub async fn delete_with(&self, name: &str, parameters: &DeleteParams) -> Result<()> {
+        self.api.delete(name, parameters).await?;
         Ok(())
+    }
+
+    /// Whether there is such a job.
+    pub async fn exists(&self, name: &str) -> Result<bool> {
+        Ok(self.api.get_opt(name).await?.is_some())
     }
 
     /// Waits until the job looks as told.

@@ -1,0 +1,213 @@
+//! The hands of a life: what user and kubelet do, and what they wait for.
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
+use training_testkit::builders::Job;
+use training_testkit::job::{counters, is_true};
+use training_testkit::kubelet::State;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use super::Held;
+use crate::{World, look};
+
+/// Told of what just happened to the pods of a job, at the moment at which it happened.
+pub type Happenings = UnboundedSender<String>;
+
+/// User and kubelet of one job.
+pub struct Actor<'a> {
+    /// Where the job lives.
+    pub world: &'a World,
+    /// The job.
+    pub name: &'a str,
+    /// The request in whose middle the user acts, where the life has one.
+    pub held: Option<&'a Held>,
+    /// Who is told of what happens to pods.
+    pub happenings: Option<&'a Happenings>,
+}
+
+impl Actor<'_> {
+    fn namespace(&self) -> &str {
+        self.world.namespace()
+    }
+
+    /// Something has just happened to the job's pods.
+    fn happened(&self) {
+        if let Some(happenings) = self.happenings {
+            // Nobody needs to listen.
+            let _ = happenings.send(self.name.to_owned());
+        }
+    }
+
+    fn full(&self, rank: &str) -> String {
+        format!("{}-{rank}", self.name)
+    }
+
+    pub(super) async fn create(&self, job: Job) -> Result<()> {
+        self.world.jobs.create(&job.build()).await.map(drop)
+    }
+
+    pub(super) async fn merge(&self, change: &Value) -> Result<()> {
+        self.world.jobs.merge(self.name, change).await.map(drop)
+    }
+
+    pub(super) async fn suspend(&self, suspend: bool) -> Result<()> {
+        self.merge(&json!({ "spec": { "runPolicy": { "suspend": suspend } } }))
+            .await
+    }
+
+    pub(super) async fn scale(&self, workers: usize) -> Result<()> {
+        let role = json!({ "Worker": { "replicas": workers } });
+        self.merge(&json!({ "spec": { "pytorchReplicaSpecs": role } }))
+            .await
+    }
+
+    pub(super) async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
+        self.world.jobs.delete_with(self.name, parameters).await
+    }
+
+    /// A pod becomes this.
+    pub(super) async fn set(&self, rank: &str, state: &State) -> Result<()> {
+        let kubelet = &self.world.kubelet;
+        kubelet
+            .set(self.namespace(), &self.full(rank), state)
+            .await?;
+        self.happened();
+        Ok(())
+    }
+
+    pub(super) async fn fails(&self, rank: &str, exit_code: i32) -> Result<()> {
+        let message = String::new();
+        self.set(rank, &State::Failed { exit_code, message }).await
+    }
+
+    /// These pods succeed in one burst.
+    pub(super) async fn succeed(&self, ranks: &[&str]) -> Result<()> {
+        let burst = ranks.iter().map(|rank| self.set(rank, &State::Succeeded));
+        try_join_all(burst).await.map(drop)
+    }
+
+    /// All pods are placed and run in one burst, and the status says so.
+    pub(super) async fn run(&self, masters: i64, workers: i64) -> Result<()> {
+        let pods = usize::try_from(masters + workers)?;
+        let kubelet = &self.world.kubelet;
+        kubelet
+            .until_pods(self.namespace(), self.name, pods)
+            .await?;
+        kubelet.all_running(self.namespace(), self.name).await?;
+        self.happened();
+        self.until_active(masters, workers).await
+    }
+
+    pub(super) async fn until_active(&self, masters: i64, workers: i64) -> Result<()> {
+        self.until("with all active", |job| {
+            is_true(job, "Running")
+                && count(job, "Master", "active") == masters
+                && count(job, "Worker", "active") == workers
+        })
+        .await
+    }
+
+    pub(super) async fn until(&self, what: &str, looks: impl Fn(&Value) -> bool) -> Result<()> {
+        self.world
+            .jobs
+            .until(self.name, what, looks)
+            .await
+            .map(drop)
+    }
+
+    pub(super) async fn until_true(&self, condition: &str) -> Result<()> {
+        self.until(condition, |job| is_true(job, condition)).await
+    }
+
+    /// Waits until there is a new, placed pod of this rank: the `incarnation`-th after the first.
+    pub(super) async fn until_replaced(&self, rank: &str, incarnation: u32) -> Result<()> {
+        let name = self.full(rank);
+        eventually(&format!("a new pod {name}"), HANG, async || {
+            let pods = self.world.kubelet.pods(self.namespace(), self.name);
+            let new = pods
+                .iter()
+                .any(|pod| pod.name == name && pod.replica.incarnation == incarnation && pod.bound);
+            Ok(if new {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await
+    }
+
+    /// Waits until all of the job's pods are on their way out.
+    pub(super) async fn until_all_leave(&self) -> Result<()> {
+        eventually("all pods to leave", HANG, async || {
+            let pods = self.world.kubelet.pods(self.namespace(), self.name);
+            Ok(if pods.iter().all(|pod| pod.deleting) {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await
+    }
+
+    /// Waits until the job has exactly these pods and services.
+    pub(super) async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
+        let full = |ranks: &[&str]| -> Vec<String> { ranks.iter().map(|r| self.full(r)).collect() };
+        let (pods, services) = (full(pods), full(services));
+        look::until_children(
+            &self.world.client,
+            self.namespace(),
+            self.name,
+            &pods.iter().map(String::as_str).collect::<Vec<_>>(),
+            &services.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
+        .await
+    }
+
+    pub(super) async fn until_gone(&self) -> Result<()> {
+        eventually(&format!("{} to be gone", self.name), HANG, async || {
+            Ok(if self.world.jobs.exists(self.name).await? {
+                Seen::NotYet("it is there".into())
+            } else {
+                Seen::Yes(())
+            })
+        })
+        .await
+    }
+
+    /// Waits until the operator has sent the request that is held.
+    pub(super) async fn until_held(&self) -> Result<&Held> {
+        let Some(held) = self.held else {
+            anyhow::bail!("this life was begun without the request that it holds");
+        };
+        eventually("the request to be held", HANG, async || {
+            Ok(if held.rule.hits() > 0 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("no such request".into())
+            })
+        })
+        .await?;
+        Ok(held)
+    }
+
+    /// The seconds since the job was started, rounded up.
+    pub(super) async fn age(&self) -> Result<i64> {
+        let job = self.world.jobs.get(self.name).await?;
+        let started = job["status"]["startTime"].as_str().unwrap_or_default();
+        let started: k8s_openapi::jiff::Timestamp = started.parse()?;
+        let age = k8s_openapi::jiff::Timestamp::now().as_second() - started.as_second();
+        ensure!(age >= 0, "started in the future");
+        Ok(age + 1)
+    }
+}
+
+/// A counter of a role.
+pub(super) fn count(job: &Value, role: &str, counter: &str) -> i64 {
+    counters(job, role)
+        .get(counter)
+        .copied()
+        .unwrap_or_default()
+}

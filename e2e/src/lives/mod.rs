@@ -1,0 +1,219 @@
+//! Lives of jobs that end the same way however often the operator dies meanwhile.
+//!
+//! The kubelet does each step only when the job's stored status shows the step before. So what an
+//! operator never saw because it was dead is the same as what it saw late, and two runs of a life
+//! can be compared object by object.
+
+mod actor;
+mod story;
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::proxy::{Action, Call, Gate, Rule};
+
+pub use actor::{Actor, Happenings};
+
+/// What is left of a finished job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanPods {
+    /// Everything.
+    None,
+    /// What has ended.
+    Running,
+    /// Nothing.
+    All,
+}
+
+/// When the user deletes the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// While one of its pods is still to be made.
+    Creating,
+    /// While all of its pods run.
+    Running,
+    /// While one of its pods is still to be cleaned up.
+    Finishing,
+}
+
+/// How the user deletes the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// The job first, then what it owns.
+    Background,
+    /// What it owns first.
+    Foreground,
+    /// Only the job.
+    Orphan,
+}
+
+/// What happens to a job. Most have one master and two workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// S-01: the master succeeds while the workers run, and the policy says what goes.
+    Succeeds(CleanPods),
+    /// S-02: a worker exits with 137 and is replaced, then all succeed.
+    RetryableExit,
+    /// S-03: a worker fails as often as it may, and once more; what runs goes.
+    BackoffLimit,
+    /// S-04: a worker exits with 1, which is for good.
+    PermanentExit,
+    /// S-05: the deadline passes while all run; those go.
+    Deadline,
+    /// S-06: the job is deleted so many seconds after its success.
+    TimeToLive(u32),
+    /// S-07: suspended while all run, resumed, succeeds.
+    Suspended,
+    /// S-07: created suspended, resumed, succeeds.
+    BornSuspended,
+    /// S-08: an elastic job of two workers gets four, then one, which succeeds.
+    Elastic,
+    /// S-10: the user deletes it.
+    Deleted(Moment, Deletion),
+    /// S-11: deleted, and made anew under its name while its old pods are still ending.
+    Recreated,
+    /// A part of S-14: a worker is evicted by its kubelet and replaced, then all succeed.
+    Evicted,
+}
+
+/// How far a run can be compared with another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// The same objects in the same state, made and deleted equally often.
+    Exact,
+    /// The user's deletion crosses creates: what was not made in one run may be in another, once.
+    AtMost,
+}
+
+impl Life {
+    /// Every life that a sweep goes through.
+    pub const ALL: [Self; 23] = [
+        Self::Succeeds(CleanPods::None),
+        Self::Succeeds(CleanPods::Running),
+        Self::Succeeds(CleanPods::All),
+        Self::RetryableExit,
+        Self::BackoffLimit,
+        Self::PermanentExit,
+        Self::Deadline,
+        Self::TimeToLive(0),
+        Self::TimeToLive(1),
+        Self::Suspended,
+        Self::BornSuspended,
+        Self::Elastic,
+        Self::Deleted(Moment::Creating, Deletion::Background),
+        Self::Deleted(Moment::Creating, Deletion::Foreground),
+        Self::Deleted(Moment::Creating, Deletion::Orphan),
+        Self::Deleted(Moment::Running, Deletion::Background),
+        Self::Deleted(Moment::Running, Deletion::Foreground),
+        Self::Deleted(Moment::Running, Deletion::Orphan),
+        Self::Deleted(Moment::Finishing, Deletion::Background),
+        Self::Deleted(Moment::Finishing, Deletion::Foreground),
+        Self::Deleted(Moment::Finishing, Deletion::Orphan),
+        Self::Recreated,
+        Self::Evicted,
+    ];
+
+    /// Those of every test run.
+    pub const SHORT: [Self; 7] = [
+        Self::Succeeds(CleanPods::None),
+        Self::Succeeds(CleanPods::Running),
+        Self::Succeeds(CleanPods::All),
+        Self::RetryableExit,
+        Self::Suspended,
+        Self::BornSuspended,
+        Self::Elastic,
+    ];
+
+    /// The job that lives so.
+    pub fn job(self, name: &str) -> Job {
+        let job = pytorch_job(name).master().workers(2);
+        match self {
+            Self::Succeeds(CleanPods::None) | Self::Evicted | Self::Suspended | Self::Recreated => {
+                job
+            }
+            Self::Succeeds(CleanPods::Running) => job.run_policy("cleanPodPolicy", "Running"),
+            Self::Succeeds(CleanPods::All) => job.run_policy("cleanPodPolicy", "All"),
+            Self::RetryableExit | Self::PermanentExit => job.restart_policy("Worker", "ExitCode"),
+            Self::BackoffLimit => job
+                .restart_policy("Worker", "ExitCode")
+                .run_policy("cleanPodPolicy", "Running")
+                .run_policy("backoffLimit", 1),
+            Self::Deadline => job
+                .run_policy("cleanPodPolicy", "Running")
+                // Far away until all run, so that the slowest machine gets there.
+                .run_policy("activeDeadlineSeconds", 100_000),
+            Self::TimeToLive(seconds) => job.run_policy("ttlSecondsAfterFinished", seconds),
+            Self::BornSuspended => job.run_policy("suspend", true),
+            Self::Elastic => pytorch_job(name)
+                .workers(2)
+                .set("/spec/elasticPolicy/minReplicas", 1)
+                .set("/spec/elasticPolicy/maxReplicas", 4),
+            Self::Deleted(Moment::Finishing, _) => job.run_policy("cleanPodPolicy", "All"),
+            Self::Deleted(..) => job,
+        }
+    }
+
+    /// How far two runs of it are comparable.
+    pub fn likeness(self) -> Likeness {
+        match self {
+            Self::Deleted(Moment::Creating, _) => Likeness::AtMost,
+            _ => Likeness::Exact,
+        }
+    }
+
+    /// The request in whose middle the user acts: it waits in the proxy until then.
+    pub fn held(self, name: &str) -> Option<Held> {
+        let verb = match self {
+            Self::Deleted(Moment::Creating, _) => "create",
+            Self::Deleted(Moment::Finishing, _) => "delete",
+            _ => return None,
+        };
+        let gate = Gate::closed();
+        let pod = format!("{name}-worker-1");
+        let rule = Rule::new("held", Action::Hold(gate.clone()), move |call: &Call| {
+            call.is(verb, "pods") && call.name == pod
+        });
+        Some(Held { rule, gate })
+    }
+}
+
+/// A request that waits in the proxy.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// What holds it.
+    pub rule: Rule,
+    /// What lets it through.
+    pub gate: Gate,
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Succeeds(policy) => write!(f, "S-01-{policy:?}"),
+            Self::RetryableExit => f.write_str("S-02"),
+            Self::BackoffLimit => f.write_str("S-03"),
+            Self::PermanentExit => f.write_str("S-04"),
+            Self::Deadline => f.write_str("S-05"),
+            Self::TimeToLive(seconds) => write!(f, "S-06-{seconds}s"),
+            Self::Suspended => f.write_str("S-07"),
+            Self::BornSuspended => f.write_str("S-07-Born"),
+            Self::Elastic => f.write_str("S-08"),
+            Self::Deleted(moment, deletion) => write!(f, "S-10-{moment:?}-{deletion:?}"),
+            Self::Recreated => f.write_str("S-11"),
+            Self::Evicted => f.write_str("S-14-Evicted"),
+        }
+    }
+}
+
+impl FromStr for Life {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match Self::ALL.iter().find(|life| life.to_string() == text) {
+            Some(life) => Ok(*life),
+            None => bail!("there is no life {text}"),
+        }
+    }
+}

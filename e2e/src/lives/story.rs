@@ -1,0 +1,191 @@
+//! What happens in each life, step by step.
+
+use anyhow::Result;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::json;
+use training_testkit::job::is_true;
+use training_testkit::kubelet::State;
+
+use super::actor::count;
+use super::{Actor, CleanPods, Deletion, Life, Moment};
+
+const ALL: [&str; 3] = ["master-0", "worker-0", "worker-1"];
+const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
+
+impl Life {
+    /// Creates the job and leads it to its end.
+    pub async fn conduct(self, actor: &Actor<'_>) -> Result<()> {
+        actor.create(self.job(actor.name)).await?;
+        match self {
+            Self::Succeeds(policy) => {
+                actor.run(1, 2).await?;
+                actor.succeed(&["master-0"]).await?;
+                actor.until_true("Succeeded").await?;
+                let left = match policy {
+                    CleanPods::None => &ALL[..],
+                    CleanPods::Running => &["master-0"],
+                    CleanPods::All => &[],
+                };
+                actor.until_left(left, left).await
+            }
+            Self::RetryableExit => {
+                actor.run(1, 2).await?;
+                actor.fails("worker-1", 137).await?;
+                replaced(actor).await?;
+                succeeds(actor).await
+            }
+            Self::Evicted => {
+                actor.run(1, 2).await?;
+                actor.set("worker-1", &State::Evicted).await?;
+                replaced(actor).await?;
+                succeeds(actor).await
+            }
+            Self::BackoffLimit => {
+                actor.run(1, 2).await?;
+                actor.fails("worker-1", 137).await?;
+                replaced(actor).await?;
+                actor.fails("worker-1", 137).await?;
+                actor.until_true("Failed").await?;
+                actor.until_left(&["worker-1"], &["worker-1"]).await
+            }
+            Self::PermanentExit => {
+                actor.run(1, 2).await?;
+                actor.fails("worker-1", 1).await?;
+                actor.until_true("Failed").await?;
+                actor.until_left(&ALL, &ALL).await
+            }
+            Self::Deadline => {
+                actor.run(1, 2).await?;
+                // Two seconds from now: the operator has to wake by itself.
+                let deadline = actor.age().await? + 1;
+                let policy = json!({ "activeDeadlineSeconds": deadline });
+                actor
+                    .merge(&json!({ "spec": { "runPolicy": policy } }))
+                    .await?;
+                actor.until_true("Failed").await?;
+                actor.until_left(&[], &[]).await
+            }
+            Self::TimeToLive(_) => {
+                actor.run(1, 2).await?;
+                actor.succeed(&["master-0"]).await?;
+                actor.until_gone().await?;
+                actor.until_left(&[], &[]).await
+            }
+            Self::Suspended => {
+                actor.run(1, 2).await?;
+                actor.suspend(true).await?;
+                suspended(actor).await?;
+                actor.suspend(false).await?;
+                actor.run(1, 2).await?;
+                succeeds(actor).await
+            }
+            Self::BornSuspended => {
+                suspended(actor).await?;
+                actor.suspend(false).await?;
+                actor.run(1, 2).await?;
+                succeeds(actor).await
+            }
+            Self::Elastic => elastic(actor).await,
+            Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
+            Self::Recreated => recreated(actor).await,
+        }
+    }
+}
+
+/// Worker 1 is replaced for the first time, and all run again.
+async fn replaced(actor: &Actor<'_>) -> Result<()> {
+    actor.until_replaced("worker-1", 1).await?;
+    actor.set("worker-1", &State::Running).await?;
+    actor.until_active(1, 2).await
+}
+
+/// The workers succeed, then the master.
+async fn succeeds(actor: &Actor<'_>) -> Result<()> {
+    actor.succeed(&WORKERS).await?;
+    actor
+        .until("with both workers succeeded", |job| {
+            count(job, "Worker", "succeeded") == 2
+        })
+        .await?;
+    actor.succeed(&["master-0"]).await?;
+    actor.until_true("Succeeded").await?;
+    actor.until_left(&ALL, &ALL).await
+}
+
+async fn suspended(actor: &Actor<'_>) -> Result<()> {
+    actor
+        .until("suspended without pods", |job| {
+            is_true(job, "Suspended")
+                && count(job, "Master", "active") == 0
+                && count(job, "Worker", "active") == 0
+        })
+        .await?;
+    actor.until_left(&[], &[]).await
+}
+
+async fn elastic(actor: &Actor<'_>) -> Result<()> {
+    actor.run(0, 2).await?;
+    actor.scale(4).await?;
+    actor.run(0, 4).await?;
+    actor.scale(1).await?;
+    actor.until_left(&["worker-0"], &["worker-0"]).await?;
+    actor.until_active(0, 1).await?;
+    actor.succeed(&["worker-0"]).await?;
+    actor.until_true("Succeeded").await
+}
+
+async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Result<()> {
+    match moment {
+        Moment::Creating => {
+            actor.until_held().await?;
+            actor.until_left(&ALL[..2], &ALL).await?;
+        }
+        Moment::Running => actor.run(1, 2).await?,
+        Moment::Finishing => {
+            actor.run(1, 2).await?;
+            actor.succeed(&["master-0"]).await?;
+            actor.until_true("Succeeded").await?;
+            actor.until_held().await?;
+            actor.until_left(&["worker-1"], &[]).await?;
+        }
+    }
+    let policy = match deletion {
+        Deletion::Background => PropagationPolicy::Background,
+        Deletion::Foreground => PropagationPolicy::Foreground,
+        Deletion::Orphan => PropagationPolicy::Orphan,
+    };
+    let parameters = DeleteParams {
+        propagation_policy: Some(policy),
+        ..DeleteParams::default()
+    };
+    actor.delete(&parameters).await?;
+    if let Some(held) = actor.held {
+        held.gate.open();
+    }
+    actor.until_gone().await?;
+    match (moment, deletion) {
+        (_, Deletion::Background | Deletion::Foreground) | (Moment::Finishing, _) => {
+            actor.until_left(&[], &[]).await
+        }
+        (Moment::Running, Deletion::Orphan) => actor.until_left(&ALL, &ALL).await,
+        // Whether the last pod was made before its job was gone is chance.
+        (Moment::Creating, Deletion::Orphan) => Ok(()),
+    }
+}
+
+async fn recreated(actor: &Actor<'_>) -> Result<()> {
+    actor.run(1, 2).await?;
+    actor.world.kubelet.finish_deletes(false);
+    actor.delete(&DeleteParams::background()).await?;
+    actor.until_gone().await?;
+    actor.until_left(&ALL, &[]).await?;
+    actor.until_all_leave().await?;
+    actor.create(Life::Recreated.job(actor.name)).await?;
+    actor.until_true("Stalled").await?;
+    actor.world.kubelet.finish_deletes(true);
+    for rank in ALL {
+        actor.until_replaced(rank, 1).await?;
+    }
+    actor.run(1, 2).await?;
+    succeeds(actor).await
+}

@@ -1,0 +1,78 @@
+//! What is compared between two runs of a life.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use training_testkit::auditor::{Summary, difference};
+use training_testkit::builders::pytorch_jobs;
+use training_testkit::snapshot::Snapshot;
+
+use crate::World;
+use crate::lives::Likeness;
+
+/// How a run ended, without the name of its job.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// O1: every object of the job.
+    snapshot: Snapshot,
+    /// O2: how often each was made and deleted.
+    churn: Summary,
+}
+
+impl Ending {
+    /// As it is now.
+    pub async fn take(world: &World, name: &str) -> Result<Self> {
+        let namespace = world.namespace();
+        let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
+        let snapshot =
+            Snapshot::take(world.client.clone(), namespace, &pytorch_jobs(), name).await?;
+        let leaves = |leaves: BTreeMap<String, String>| -> BTreeMap<String, String> {
+            leaves
+                .into_iter()
+                .map(|(path, value)| (plain(&path), plain(&value)))
+                .collect()
+        };
+        let snapshot = Snapshot(
+            snapshot
+                .0
+                .into_iter()
+                .map(|(object, of)| (plain(&object), leaves(of)))
+                .collect(),
+        );
+        let of_job = format!("/{name}-");
+        let churn = world
+            .auditor
+            .summary()
+            .into_iter()
+            .filter(|(object, _)| object.contains(&of_job))
+            .map(|(object, churn)| (plain(&object), churn))
+            .collect();
+        Ok(Self { snapshot, churn })
+    }
+
+    /// What differs from the ending of an undisturbed run; empty if nothing does.
+    pub fn difference(&self, undisturbed: &Self, likeness: Likeness) -> String {
+        match likeness {
+            Likeness::Exact => {
+                let mut text = difference(&undisturbed.churn, &self.churn);
+                text += &undisturbed.snapshot.diff(&self.snapshot);
+                text
+            }
+            Likeness::AtMost => self.excess(),
+        }
+    }
+
+    /// What was made more than once, or deleted more often than it was made.
+    fn excess(&self) -> String {
+        let mut text = String::new();
+        for (object, churn) in &self.churn {
+            if churn.creates > 1 || churn.deletes > churn.creates {
+                let (made, deleted) = (churn.creates, churn.deletes);
+                // Writing to a String can't fail.
+                let _ = writeln!(text, "{object}: created {made} and deleted {deleted} times");
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,282 @@
+//! Which write of a life, and what is done to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use training_testkit::proxy::Call;
+
+use crate::lives::Life;
+
+/// A write by its meaning, so that writes that are made at once don't change each other's names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// `create`, `patch`, `delete`.
+    pub verb: String,
+    /// The resource, with its subresource: `pods`, `pytorchjobs/status`.
+    pub resource: String,
+    /// The end of the object's name, `worker-1`; of a status what it says, `Running`; empty for the
+    /// job itself.
+    pub what: String,
+    /// Which of the writes that have all this in common, counted from one.
+    pub nth: usize,
+}
+
+/// What is done around a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cut {
+    /// C1: the process is killed before the write reaches the API server.
+    Before,
+    /// C2: it is killed when the write has been executed and before it is answered.
+    After,
+    /// C3: it is killed when it has the answer, and before its next write.
+    Answered,
+    /// C4: the write is executed, and in place of the answer the connection is reset.
+    Reset,
+    /// C4: the write is executed, and the answer is a timeout.
+    Timeout,
+    /// C5: the write is not executed, and the answer is a conflict.
+    Conflict,
+}
+
+impl Cut {
+    /// Every cut.
+    pub const ALL: [Self; 6] = [
+        Self::Before,
+        Self::After,
+        Self::Answered,
+        Self::Reset,
+        Self::Timeout,
+        Self::Conflict,
+    ];
+
+    /// Whether the process dies of it.
+    pub fn kills(self) -> bool {
+        matches!(self, Self::Before | Self::After | Self::Answered)
+    }
+
+    /// Whether it is decided before the write is executed.
+    pub(super) fn comes_before(self) -> bool {
+        !matches!(self, Self::After | Self::Answered)
+    }
+}
+
+/// One run: what replays it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The life.
+    pub life: Life,
+    /// What is done.
+    pub cut: Cut,
+    /// Around which write.
+    pub key: Key,
+}
+
+/// Which of all runs are wanted: `S-02`, `S-02,C1` or a whole plan.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    life: Life,
+    cut: Option<Cut>,
+    key: Option<Key>,
+}
+
+/// Counts writes as they go by.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    seen: BTreeMap<Key, usize>,
+}
+
+impl Key {
+    /// The kind of write that a call is, for the job of this name.
+    pub(super) fn of(call: &Call, job: &str) -> Self {
+        let resource = match call.subresource.as_str() {
+            "" => call.resource.clone(),
+            sub => format!("{}/{sub}", call.resource),
+        };
+        let rank = call.name.strip_prefix(job).unwrap_or(&call.name);
+        let what = match call.subresource.as_str() {
+            "status" => said(&call.body["status"]),
+            _ => rank.trim_start_matches('-').to_owned(),
+        };
+        Self {
+            verb: call.verb.to_owned(),
+            resource,
+            what,
+            nth: 0,
+        }
+    }
+
+    /// Whether a call is one of the writes that this key numbers.
+    pub(super) fn names(&self, call: &Call, job: &str) -> bool {
+        let other = Self::of(call, job);
+        (&self.verb, &self.resource, &self.what) == (&other.verb, &other.resource, &other.what)
+    }
+}
+
+impl Keys {
+    /// The key of the write that has just gone by.
+    pub(super) fn next(&mut self, call: &Call, job: &str) -> Key {
+        let key = Key::of(call, job);
+        let count = self.seen.entry(key.clone()).or_default();
+        *count += 1;
+        Key { nth: *count, ..key }
+    }
+}
+
+/// What a change of a status says: the condition that it ends with, or that it changes counts alone.
+fn said(change: &Value) -> String {
+    let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+    let last = change["conditions"].as_array().and_then(|list| list.last());
+    last.map_or_else(
+        || "counts".to_owned(),
+        |last| match text(&last["status"]).as_str() {
+            "True" => text(&last["type"]),
+            other => format!("{}={other}", text(&last["type"])),
+        },
+    )
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}:{}:{}",
+            self.verb, self.resource, self.what, self.nth
+        )
+    }
+}
+
+impl FromStr for Key {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [verb, resource, what, nth] = parts[..] else {
+            bail!("{text} is no write: verb:resource:what:number");
+        };
+        Ok(Self {
+            verb: verb.to_owned(),
+            resource: resource.to_owned(),
+            what: what.to_owned(),
+            nth: nth.parse().with_context(|| format!("{nth} is no number"))?,
+        })
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Before => "C1",
+            Self::After => "C2",
+            Self::Answered => "C3",
+            Self::Reset => "C4-Reset",
+            Self::Timeout => "C4-Timeout",
+            Self::Conflict => "C5",
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{},{}", self.life, self.cut, self.key)
+    }
+}
+
+impl Choice {
+    /// The lives that are wanted.
+    pub fn lives(&self) -> Vec<Life> {
+        vec![self.life]
+    }
+
+    /// The cuts that are wanted.
+    pub fn cuts(&self) -> Vec<Cut> {
+        self.cut.map_or_else(|| Cut::ALL.to_vec(), |cut| vec![cut])
+    }
+
+    /// Whether this write is wanted.
+    pub fn wants(&self, key: &Key) -> bool {
+        self.key.as_ref().is_none_or(|wanted| wanted == key)
+    }
+}
+
+impl FromStr for Choice {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split(',');
+        let cut = |text: &str| {
+            let known = Cut::ALL.into_iter().find(|known| known.to_string() == text);
+            known.with_context(|| format!("there is no cut {text}"))
+        };
+        let choice = Self {
+            life: parts.next().unwrap_or_default().parse()?,
+            cut: parts.next().map(cut).transpose()?,
+            key: parts.next().map(str::parse).transpose()?,
+        };
+        match parts.next() {
+            Some(more) => bail!("{more} is too much: life,cut,write"),
+            None => Ok(choice),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_can_be_written_and_read_again() {
+        for life in Life::ALL {
+            for cut in Cut::ALL {
+                for key in [
+                    "create:pods:worker-1:2",
+                    "patch:pytorchjobs/status:Running=False:3",
+                ] {
+                    let key: Key = key.parse().unwrap();
+                    let plan = Plan { life, cut, key };
+                    let choice: Choice = plan.to_string().parse().unwrap();
+                    assert_eq!((choice.lives(), choice.cuts()), (vec![life], vec![cut]));
+                    assert_eq!(choice.key.as_ref(), Some(&plan.key));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_is_known_by_what_it_says() {
+        let conditions = |last: &str| {
+            serde_json::json!({ "conditions": [
+                { "type": "Created", "status": "True" },
+                { "type": "Running", "status": last },
+            ]})
+        };
+        assert_eq!(said(&conditions("True")), "Running");
+        assert_eq!(said(&conditions("False")), "Running=False");
+        assert_eq!(said(&serde_json::json!({ "ready": "1/3" })), "counts");
+    }
+
+    #[test]
+    fn writes_that_mean_the_same_are_numbered() {
+        let call = |name: &str| Call {
+            verb: "create",
+            resource: "pods".into(),
+            name: name.into(),
+            ..Call::default()
+        };
+        let mut keys = Keys::default();
+        let names: Vec<String> = ["job-worker-0", "job-worker-1", "job-worker-0"]
+            .iter()
+            .map(|name| keys.next(&call(name), "job").to_string())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "create:pods:worker-0:1",
+                "create:pods:worker-1:1",
+                "create:pods:worker-0:2"
+            ]
+        );
+    }
+}

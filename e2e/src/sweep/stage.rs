@@ -1,0 +1,226 @@
+//! A namespace, a proxy and an operator, where runs take place one after the other.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use training_testkit::control_plane::PYTORCH_OPERATOR;
+use training_testkit::kubelet::lockstep;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::proxy::Proxy;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use super::cutter::{Cutter, Diary};
+use super::ending::Ending;
+use super::point::{Key, Plan};
+use crate::World;
+use crate::lives::{Actor, Life};
+
+/// How long nothing may be written before a run that is not compared counts as over.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same for a run that has already come to the expected end. The stage looks at all of its runs
+/// once more when it is struck.
+const SHORT_QUIET: Duration = Duration::from_millis(150);
+/// How long nothing may be written before the last look at all runs of a stage.
+const LONG_QUIET: Duration = Duration::from_millis(1_500);
+/// How often a job is compared. A comparison costs three lists.
+const PAUSE: Duration = Duration::from_millis(80);
+
+/// Where runs take place. The jobs of earlier runs stay, so that each start of the operator meets
+/// them too, and they are compared once more at the end.
+pub struct Stage {
+    world: World,
+    proxy: Proxy,
+    operator: OperatorProcess,
+    past: Vec<Past>,
+}
+
+/// A run that is over.
+struct Past {
+    job: String,
+    what: String,
+    life: Life,
+    ending: Ending,
+}
+
+/// One run.
+#[derive(Debug)]
+pub struct Run {
+    /// How it ended.
+    pub ending: Ending,
+    /// Its writes.
+    pub written: Vec<Key>,
+    /// Whether the cut was made. A run without the write in question cuts nothing.
+    pub cut: bool,
+}
+
+impl Stage {
+    /// A stage with an operator of its own; `None` where somebody else runs the pods.
+    pub async fn start(seed: u64) -> Result<Option<Self>> {
+        let Some(world) = World::start("sweep", lockstep()).await? else {
+            return Ok(None);
+        };
+        let (proxy, kubeconfig) = world.proxy().await?;
+        let options = world
+            .options(&kubeconfig)
+            .flag("jitter-seed", &seed.to_string());
+        let operator = OperatorProcess::start(options).await?;
+        Ok(Some(Self {
+            world,
+            proxy,
+            operator,
+            past: Vec::new(),
+        }))
+    }
+
+    /// How many runs it has seen.
+    pub fn runs(&self) -> usize {
+        self.past.len()
+    }
+
+    /// A run without any cut.
+    pub async fn undisturbed(&mut self, life: Life) -> Result<Run> {
+        self.live(life, None, None).await
+    }
+
+    /// A run with a cut, compared with one without.
+    pub async fn disturbed(&mut self, plan: &Plan, undisturbed: &Ending) -> Result<Run> {
+        self.live(plan.life, Some(plan), Some(undisturbed)).await
+    }
+
+    async fn live(
+        &mut self,
+        life: Life,
+        plan: Option<&Plan>,
+        undisturbed: Option<&Ending>,
+    ) -> Result<Run> {
+        let what = plan.map_or_else(|| format!("{life}, undisturbed"), Plan::to_string);
+        // No part of it is found anywhere else, so that it can be taken out of any text.
+        let job = format!("x{:03}q", self.past.len());
+        let (world, proxy) = (&self.world, &self.proxy);
+        world.kubelet.finish_deletes(true);
+        proxy.clear_rules();
+        proxy.clear_records();
+        let held = life.held(&job);
+        let diary = Diary::new();
+        let rule = held.as_ref().map(|held| &held.rule);
+        let cutter = Cutter::new(proxy, &mut self.operator, &diary, &job, plan, rule);
+        let actor = Actor {
+            world,
+            name: &job,
+            held: held.as_ref(),
+            happenings: None,
+        };
+        let whole = async {
+            life.conduct(&actor).await?;
+            match undisturbed {
+                None => until_quiet(&diary, QUIET).await?,
+                Some(undisturbed) => {
+                    until_like(world, &job, life, &diary, undisturbed).await?;
+                }
+            }
+            Ending::take(world, &job).await
+        };
+        let ending = tokio::select! {
+            ending = whole => ending,
+            end = cutter.run() => end.and_then(|()| anyhow::bail!("nobody watches the writes")),
+        }
+        .with_context(|| what.clone())?;
+        self.proxy.assert_guarded().with_context(|| what.clone())?;
+        self.assert_allowed().with_context(|| what.clone())?;
+        let expected = undisturbed.unwrap_or(&ending).clone();
+        self.past.push(Past {
+            job,
+            what,
+            life,
+            ending: expected,
+        });
+        Ok(Run {
+            ending,
+            written: diary.written.take(),
+            cut: diary.cut.get(),
+        })
+    }
+
+    /// I-46: the role allows all that was asked.
+    fn assert_allowed(&self) -> Result<()> {
+        for record in self.proxy.records() {
+            ensure!(record.code != Some(403), "I-46: {} was denied", record.call);
+        }
+        Ok(())
+    }
+
+    /// The end of a stage: a last look at everything that took place on it. Answers what is wrong.
+    pub async fn strike(self) -> Result<Vec<String>> {
+        let diary = Diary::new();
+        let seen = RefCell::new(self.proxy.counts());
+        eventually("the operator to rest", HANG, async || {
+            let counts = self.proxy.counts();
+            if counts != *seen.borrow() {
+                diary.last.set(tokio::time::Instant::now());
+                *seen.borrow_mut() = counts;
+            }
+            Ok(if diary.last.get().elapsed() >= LONG_QUIET {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("it still asks".into())
+            })
+        })
+        .await?;
+        let mut wrong = Vec::new();
+        for past in &self.past {
+            let ending = Ending::take(&self.world, &past.job).await?;
+            let difference = ending.difference(&past.ending, past.life.likeness());
+            if !difference.is_empty() {
+                wrong.push(format!("{}, looked at again:\n{difference}", past.what));
+            }
+        }
+        if let Err(broken) = self.world.assert_clean(&self.operator).await {
+            let jobs: Vec<String> = self
+                .past
+                .iter()
+                .map(|past| format!("{} is {}", past.job, past.what))
+                .collect();
+            wrong.push(format!("{broken:#}\nwhere {}", jobs.join("; ")));
+        }
+        // O5: the one secret that the process has.
+        let token = self.world.control.token(PYTORCH_OPERATOR).await?;
+        if self.operator.log().contains(&token) {
+            wrong.push("I-51: the token is in the log".to_owned());
+        }
+        Ok(wrong)
+    }
+}
+
+async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {
+    eventually("the operator to rest", HANG, async || {
+        Ok(if diary.last.get().elapsed() >= quiet {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("it still writes".into())
+        })
+    })
+    .await
+}
+
+/// Waits until a run has come to the expected end, and to rest there.
+async fn until_like(
+    world: &World,
+    job: &str,
+    life: Life,
+    diary: &Diary,
+    undisturbed: &Ending,
+) -> Result<()> {
+    eventually("the end of the undisturbed run", HANG, async || {
+        tokio::time::sleep(PAUSE).await;
+        let ending = Ending::take(world, job).await?;
+        let difference = ending.difference(undisturbed, life.likeness());
+        let rests = diary.last.get().elapsed() >= SHORT_QUIET && !diary.dying.get();
+        Ok(if difference.is_empty() && rests {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("\n{difference}"))
+        })
+    })
+    .await
+}

@@ -1,0 +1,247 @@
+//! All runs of a sweep, and what they came to.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use futures::future::join_all;
+
+use super::ending::Ending;
+use super::point::{Cut, Key, Plan};
+use super::stage::{Run, Stage};
+use crate::lives::Life;
+
+/// Stages at a time: a run waits more than it works.
+const STAGES: usize = 6;
+/// How often each life is run undisturbed: what differs between these differs by itself.
+const UNDISTURBED: usize = 3;
+/// Runs after which a stage is struck. Each start of an operator meets the jobs of all of them.
+const RUNS_PER_STAGE: usize = 20;
+/// How often a run is tried whose write did not come: counts may be stored in one write or in two.
+const TRIES: usize = 3;
+/// A defect shows in many runs; after so many of them the rest is not run.
+const MOST_FAILURES: usize = 10;
+
+/// What a sweep came to.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Points by life.
+    points: BTreeMap<String, usize>,
+    /// Runs with a cut, by cut.
+    cuts: BTreeMap<Cut, usize>,
+    /// Runs without one.
+    undisturbed: usize,
+    /// Plans whose write did not come, however often it was tried.
+    pub missed: Vec<String>,
+    /// What went wrong, with the plan that replays it.
+    pub failures: Vec<String>,
+    took: Duration,
+}
+
+impl Figures {
+    /// Runs with a cut.
+    pub fn runs(&self) -> usize {
+        self.cuts.values().sum()
+    }
+
+    /// Writes that were cut around.
+    pub fn points(&self) -> usize {
+        self.points.values().sum()
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (life, points) in &self.points {
+            writeln!(f, "  {life}: {points} writes")?;
+        }
+        let cuts: Vec<String> = self
+            .cuts
+            .iter()
+            .map(|(cut, runs)| format!("{cut} {runs}"))
+            .collect();
+        let kills: usize = self
+            .cuts
+            .iter()
+            .filter(|(cut, _)| cut.kills())
+            .map(|(_, runs)| runs)
+            .sum();
+        write!(
+            f,
+            "sweep: {} lives, {} writes, {} runs ({}), {kills} kills, {} undisturbed runs, \
+             {} not met again, {} failures, {:.0} s",
+            self.points.len(),
+            self.points(),
+            self.runs(),
+            cuts.join(", "),
+            self.undisturbed,
+            self.missed.len(),
+            self.failures.len(),
+            self.took.as_secs_f64()
+        )
+    }
+}
+
+/// A sweep on its way.
+pub struct Tour {
+    seed: u64,
+    begun: Instant,
+    stages: Vec<Stage>,
+    figures: RefCell<Figures>,
+}
+
+impl Tour {
+    /// Sets up the stages; `None` where somebody else runs the pods.
+    pub async fn begin(seed: u64) -> Result<Option<Self>> {
+        let begun = Instant::now();
+        let stages = join_all((0..STAGES).map(|_| Stage::start(seed))).await;
+        let stages: Option<Vec<Stage>> = stages.into_iter().collect::<Result<_>>()?;
+        Ok(stages.map(|stages| Self {
+            seed,
+            begun,
+            stages,
+            figures: RefCell::default(),
+        }))
+    }
+
+    /// Runs each life undisturbed, and then with each of these cuts at each of its writes that is
+    /// wanted.
+    pub async fn sweep(
+        &mut self,
+        lives: &[Life],
+        cuts: &[Cut],
+        wanted: impl Fn(&Key) -> bool,
+    ) -> Result<()> {
+        let learned = self.learn(lives).await?;
+        let mut plans = Vec::new();
+        let mut endings = BTreeMap::new();
+        for (life, (ending, keys)) in lives.iter().zip(&learned) {
+            endings.insert(life.to_string(), ending);
+            let keys: Vec<&Key> = keys.iter().filter(|key| wanted(key)).collect();
+            plans.extend(keys.iter().flat_map(|key| {
+                cuts.iter().map(|cut| Plan {
+                    life: *life,
+                    cut: *cut,
+                    key: (*key).clone(),
+                })
+            }));
+            let points = &mut self.figures.borrow_mut().points;
+            points.insert(life.to_string(), keys.len());
+        }
+        self.replay(plans, &endings).await
+    }
+
+    /// The undisturbed runs: how each life ends, and which writes it has.
+    async fn learn(&mut self, lives: &[Life]) -> Result<Vec<(Ending, BTreeSet<Key>)>> {
+        let work: Vec<(usize, Life)> = (0..UNDISTURBED)
+            .flat_map(|_| lives.iter().copied().enumerate())
+            .collect();
+        let seed = self.seed;
+        let learned: RefCell<Vec<Vec<Run>>> =
+            RefCell::new(lives.iter().map(|_| Vec::new()).collect());
+        let figures = &self.figures;
+        each(&mut self.stages, work, async |stage, (at, life)| {
+            let run = stage.undisturbed(life).await?;
+            figures.borrow_mut().undisturbed += 1;
+            learned.borrow_mut()[at].push(run);
+            renew(stage, seed, figures).await
+        })
+        .await?;
+        let mut all = Vec::new();
+        for (life, runs) in lives.iter().zip(learned.into_inner()) {
+            let first = runs.first().context("a life that nobody lived")?;
+            for run in &runs {
+                let difference = run.ending.difference(&first.ending, life.likeness());
+                anyhow::ensure!(
+                    difference.is_empty(),
+                    "{life} differs from run to run:\n{difference}"
+                );
+            }
+            let keys = runs.iter().flat_map(|run| run.written.iter().cloned());
+            all.push((first.ending.clone(), keys.collect()));
+        }
+        Ok(all)
+    }
+
+    async fn replay(
+        &mut self,
+        plans: Vec<Plan>,
+        endings: &BTreeMap<String, &Ending>,
+    ) -> Result<()> {
+        let (seed, figures) = (self.seed, &self.figures);
+        each(&mut self.stages, plans, async |stage, plan| {
+            if figures.borrow().failures.len() >= MOST_FAILURES {
+                return Ok(());
+            }
+            let Some(ending) = endings.get(&plan.life.to_string()) else {
+                anyhow::bail!("nobody lived {}", plan.life);
+            };
+            for attempt in 1..=TRIES {
+                match stage.disturbed(&plan, ending).await {
+                    Ok(run) if run.cut => {
+                        *figures.borrow_mut().cuts.entry(plan.cut).or_default() += 1;
+                        break;
+                    }
+                    Ok(_) if attempt == TRIES => figures.borrow_mut().missed.push(plan.to_string()),
+                    Ok(_) => {}
+                    Err(error) => {
+                        let text =
+                            format!("TRAINYARD_SEED={seed} TRAINYARD_PLAN={plan}\n{error:#}");
+                        figures.borrow_mut().failures.push(text);
+                        // Whatever it left behind is nothing for the next run.
+                        return replace(stage, seed).await.map(drop);
+                    }
+                }
+            }
+            renew(stage, seed, figures).await
+        })
+        .await
+    }
+
+    /// The last look at everything, and the figures.
+    pub async fn end(self) -> Result<Figures> {
+        let mut figures = self.figures.into_inner();
+        for wrong in join_all(self.stages.into_iter().map(Stage::strike)).await {
+            figures.failures.extend(wrong?);
+        }
+        figures.took = self.begun.elapsed();
+        Ok(figures)
+    }
+}
+
+/// Does all work, as much at a time as there are stages.
+async fn each<W>(
+    stages: &mut [Stage],
+    work: Vec<W>,
+    deed: impl AsyncFn(&mut Stage, W) -> Result<()>,
+) -> Result<()> {
+    let left = RefCell::new(VecDeque::from(work));
+    let (left, deed) = (&left, &deed);
+    let players = stages.iter_mut().map(|stage| async move {
+        loop {
+            let next = left.borrow_mut().pop_front();
+            match next {
+                Some(work) => deed(stage, work).await?,
+                None => return anyhow::Ok(()),
+            }
+        }
+    });
+    join_all(players).await.into_iter().collect()
+}
+
+/// Strikes a stage that has seen enough, and sets up another.
+async fn renew(stage: &mut Stage, seed: u64, figures: &RefCell<Figures>) -> Result<()> {
+    if stage.runs() >= RUNS_PER_STAGE {
+        let wrong = replace(stage, seed).await?.strike().await?;
+        figures.borrow_mut().failures.extend(wrong);
+    }
+    Ok(())
+}
+
+/// Sets up another stage, and gives the one that was there.
+async fn replace(stage: &mut Stage, seed: u64) -> Result<Stage> {
+    let new = Stage::start(seed).await?.context("no stage any more")?;
+    Ok(std::mem::replace(stage, new))
+}
