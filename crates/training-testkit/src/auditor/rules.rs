@@ -28,6 +28,9 @@ pub(super) fn job(before: Option<&Value>, now: &Value) -> Vec<String> {
         }
     }
     times(before, now, &mut wrong);
+    if let Some(before) = before {
+        wrong.extend(super::rest::restarts(before, now));
+    }
     wrong
 }
 

@@ -84,6 +84,10 @@ impl Shared {
         rule: Rule,
     ) -> Result<Response<Body>, Broken> {
         match rule.action.clone() {
+            Action::CutAnswer
+            | Action::WrongLength
+            | Action::AlterAnswer(_)
+            | Action::Trickle(_) => self.garbled(request, &rule).await,
             Action::ResetBefore => {
                 rule.hit();
                 Err("reset before".into())
@@ -117,27 +121,6 @@ impl Shared {
                 *request.uri_mut() = with_parameter(request.uri(), key, &value)?;
                 Ok(self.pass_on(request).await?.map(stream::untouched))
             }
-            Action::WrongLength => {
-                let (mut head, bytes) = self.whole(request).await?;
-                rule.hit();
-                head.headers
-                    .insert(CONTENT_LENGTH, (bytes.len() + 10).into());
-                Ok(Response::from_parts(head, stream::full(bytes)))
-            }
-            Action::AlterAnswer(change) => {
-                let (mut head, bytes) = self.whole(request).await?;
-                let Some(changed) = change.of(&bytes) else {
-                    return Ok(Response::from_parts(head, stream::full(bytes)));
-                };
-                rule.hit();
-                head.headers.insert(CONTENT_LENGTH, changed.len().into());
-                Ok(Response::from_parts(head, stream::full(changed)))
-            }
-            Action::Trickle(pause) => {
-                let (head, bytes) = self.whole(request).await?;
-                rule.hit();
-                Ok(Response::from_parts(head, stream::trickle(bytes, pause)))
-            }
             Action::Silence(effect) => {
                 if effect == Effect::With {
                     self.pass_on(request).await?.into_body().collect().await?;
@@ -149,15 +132,6 @@ impl Shared {
                 let answer = self.pass_on(request).await?;
                 rule.hit();
                 Ok(answer.map(stream::stalled))
-            }
-            Action::CutAnswer => {
-                let (head, bytes) = self.whole(request).await?;
-                rule.hit();
-                let mut answer = Response::from_parts(head, stream::cut(&bytes));
-                answer
-                    .headers_mut()
-                    .insert(CONTENT_LENGTH, bytes.len().into());
-                Ok(answer)
             }
             Action::Delay(time) => {
                 rule.hit();
@@ -193,6 +167,28 @@ impl Shared {
                 Ok(answer.map(|body| stream::events(body, framing, rule)))
             }
         }
+    }
+
+    /// The API server's own answer, but not as it gave it.
+    async fn garbled(
+        &self,
+        request: Request<Full<Bytes>>,
+        rule: &Rule,
+    ) -> Result<Response<Body>, Broken> {
+        let (mut head, bytes) = self.whole(request).await?;
+        let (length, body) = match &rule.action {
+            Action::CutAnswer => (bytes.len(), stream::cut(&bytes)),
+            Action::WrongLength => (bytes.len() + 10, stream::full(bytes)),
+            Action::Trickle(pause) => (bytes.len(), stream::trickle(bytes, *pause)),
+            Action::AlterAnswer(change) => match change.of(&bytes) {
+                Some(changed) => (changed.len(), stream::full(changed)),
+                None => return Ok(Response::from_parts(head, stream::full(bytes))),
+            },
+            _ => return Ok(Response::from_parts(head, stream::full(bytes))),
+        };
+        rule.hit();
+        head.headers.insert(CONTENT_LENGTH, length.into());
+        Ok(Response::from_parts(head, body))
     }
 
     async fn announced(

@@ -1,0 +1,307 @@
+//! What the auditor knows, and what it makes of each event.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kube::api::DynamicObject;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::Value;
+
+use super::Churn;
+use crate::job::{is_finished, is_true};
+use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
+
+/// How long after a user's wish the operator may still act without knowing of it. Its request can
+/// cross the user's on the way. Creation times have whole seconds, and a busy machine is slow.
+const CROSSING: i64 = 3;
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Pods and services that exist, by kind, namespace and name.
+    objects: BTreeMap<(String, String, String), Value>,
+    pub(super) jobs: HashMap<String, Job>,
+    /// Creations by owner, for jobs that are seen later than their objects.
+    pub(super) creations: Vec<Creation>,
+    pub(super) churn: BTreeMap<(String, String, String), Churn>,
+    /// Pods that failed and are gone, by kind, namespace and name, with the job that they were of.
+    failed: BTreeMap<(String, String, String), String>,
+    pub(super) violations: BTreeSet<String>,
+    pub(super) events: usize,
+    pub(super) synced: usize,
+    /// The last error of a watch.
+    pub(super) trouble: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    last: Value,
+    /// The version with which the terminal condition was stored.
+    ended: Option<u64>,
+    /// When the user's wish to delete it was stored. Units: seconds.
+    deleted: Option<i64>,
+    /// The version and time since which it is suspended. Units of the time: seconds.
+    suspended: Option<(u64, i64)>,
+    /// How often a pod of it was made again after a failure.
+    made_again: i64,
+    /// Its object is no more.
+    gone: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Creation {
+    pub(super) what: String,
+    is_pod: bool,
+    pub(super) owner: String,
+    version: u64,
+    /// Units: seconds.
+    at: i64,
+}
+
+impl State {
+    pub(super) fn seen(&mut self, kind: &str, object: &DynamicObject) {
+        self.events += 1;
+        let Ok(value) = serde_json::to_value(object) else {
+            return;
+        };
+        if matches!(kind, "Pod" | "Service") {
+            self.child(kind, object, value);
+        } else {
+            self.job(object, value);
+        }
+    }
+
+    pub(super) fn gone(&mut self, kind: &str, object: &DynamicObject) {
+        self.events += 1;
+        let key = key(kind, object);
+        if let Some(last) = self.objects.remove(&key) {
+            self.remember_failure(&key, &last);
+            self.churn.entry(key).or_default().deletes += 1;
+        }
+        if let Some(job) = object.uid().and_then(|uid| self.jobs.get_mut(&uid)) {
+            job.gone = true;
+        }
+    }
+
+    fn remember_failure(&mut self, key: &(String, String, String), last: &Value) {
+        if key.0 == "Pod" && super::rest::counts_as_failure(last) {
+            let owner = &last["metadata"]["ownerReferences"][0]["uid"];
+            let owner = owner.as_str().unwrap_or_default().to_owned();
+            self.failed.insert(key.clone(), owner);
+        }
+    }
+
+    /// I-16: a pod takes the place of one that failed.
+    fn made_again(&mut self, key: &(String, String, String), owner: &str) {
+        if self.failed.remove(key).is_none_or(|of| of != owner) {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(owner) else {
+            return;
+        };
+        job.made_again += 1;
+        let limit = job.last["spec"]["runPolicy"]["backoffLimit"].as_i64();
+        if limit.is_some_and(|limit| job.made_again > limit) {
+            let wrong = format!(
+                "I-16: {} is number {} that was made again after a failure, and the limit is {limit:?}",
+                key.2, job.made_again
+            );
+            self.wrong(&wrong);
+        }
+    }
+
+    /// What is not yet as it must be in the end.
+    pub(super) fn restless(&self) -> Vec<String> {
+        let there = self.jobs.iter().filter(|(_, job)| !job.gone);
+        there
+            .flat_map(|(uid, job)| {
+                let pods: Vec<&Value> = self
+                    .objects
+                    .iter()
+                    .filter(|(key, pod)| {
+                        key.0 == "Pod" && pod["metadata"]["ownerReferences"][0]["uid"] == **uid
+                    })
+                    .map(|(_, pod)| pod)
+                    .collect();
+                super::rest::at_rest(&job.last, &pods)
+            })
+            .collect()
+    }
+
+    fn child(&mut self, kind: &str, object: &DynamicObject, value: Value) {
+        let labels = object.labels();
+        let owner = object
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        let ours = labels.contains_key(OPERATOR_NAME);
+        if !ours && owner.is_none_or(|owner| !self.jobs.contains_key(&owner.uid)) {
+            // Somebody else's.
+            return;
+        }
+        let key = key(kind, object);
+        let what = format!("{kind} {}", object.name_any());
+        if let Some(before) = self.objects.insert(key.clone(), value) {
+            if before["metadata"]["uid"] == object.uid().unwrap_or_default() {
+                if kind == "Pod" {
+                    self.one_pod_per_rank(object);
+                }
+                return;
+            }
+            self.remember_failure(&key, &before);
+        }
+        self.churn.entry(key.clone()).or_default().creates += 1;
+        let Some(owner) = owner else {
+            self.wrong(&format!("I-24: {what} has no controller"));
+            return;
+        };
+        self.made_again(&key, &owner.uid);
+        let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
+        let expected = format!(
+            "{}-{}-{}",
+            owner.name,
+            label(REPLICA_TYPE),
+            label(REPLICA_INDEX)
+        );
+        if object.name_any() != expected {
+            self.wrong(&format!("I-02: {what} should be called {expected}"));
+        }
+        if !ours || label(JOB_NAME) != owner.name {
+            self.wrong(&format!(
+                "I-24: {what} of job {} has the labels {labels:?}",
+                owner.name
+            ));
+        }
+        let creation = Creation {
+            what,
+            is_pod: kind == "Pod",
+            owner: owner.uid.clone(),
+            version: version(object),
+            at: object
+                .creation_timestamp()
+                .map_or(0, |time| time.0.as_second()),
+        };
+        if let Some(job) = self.jobs.get(&creation.owner) {
+            let wrong = after_the_end(job, &creation);
+            self.violations.extend(wrong);
+        }
+        self.creations.push(creation);
+        if kind == "Pod" {
+            self.one_pod_per_rank(object);
+        }
+    }
+
+    /// I-01 and I-04: an index has one pod in the API, whatever its phase, until that is gone.
+    fn one_pod_per_rank(&mut self, object: &DynamicObject) {
+        let rank = |value: &Value| {
+            let labels = &value["metadata"]["labels"];
+            let owner = value["metadata"]["ownerReferences"][0]["uid"].clone();
+            (
+                owner,
+                labels[REPLICA_TYPE].clone(),
+                labels[REPLICA_INDEX].clone(),
+            )
+        };
+        let here = key("Pod", object);
+        let Some(mine) = self.objects.get(&here).map(&rank) else {
+            return;
+        };
+        let same: Vec<(String, bool)> = self
+            .objects
+            .iter()
+            .filter(|(key, value)| key.0 == "Pod" && key.1 == here.1 && rank(value) == mine)
+            .map(|((_, _, name), value)| {
+                let phase = value["status"]["phase"].as_str().unwrap_or_default();
+                (name.clone(), !matches!(phase, "Succeeded" | "Failed"))
+            })
+            .collect();
+        if same.len() > 1 {
+            let live = same.iter().filter(|(_, live)| *live).count();
+            let id = if live > 1 { "I-01" } else { "I-04" };
+            self.wrong(&format!("{id}: one index has the pods {same:?}"));
+        }
+    }
+
+    fn job(&mut self, object: &DynamicObject, value: Value) {
+        let (uid, name) = (object.uid().unwrap_or_default(), object.name_any());
+        let before = self.jobs.get(&uid);
+        for wrong in super::rules::job(before.map(|job| &job.last), &value) {
+            self.violations.insert(format!("{wrong} ({name})"));
+        }
+        let suspended =
+            value["spec"]["runPolicy"]["suspend"] == true && is_true(&value, "Suspended");
+        let now = k8s_openapi::jiff::Timestamp::now().as_second();
+        let job = Job {
+            ended: before
+                .and_then(|job| job.ended)
+                .or_else(|| is_finished(&value).then(|| version(object))),
+            deleted: object
+                .meta()
+                .deletion_timestamp
+                .as_ref()
+                .map(|time| time.0.as_second()),
+            suspended: suspended.then(|| {
+                before
+                    .and_then(|job| job.suspended)
+                    .unwrap_or((version(object), now))
+            }),
+            made_again: before.map_or(0, |job| job.made_again),
+            gone: false,
+            last: value,
+        };
+        let late: Vec<String> = self
+            .creations
+            .iter()
+            .filter(|creation| creation.owner == uid)
+            .flat_map(|creation| after_the_end(&job, creation))
+            .collect();
+        self.violations.extend(late);
+        self.jobs.insert(uid, job);
+    }
+
+    pub(super) fn wrong(&mut self, what: &str) {
+        self.violations.insert(what.to_owned());
+    }
+}
+
+/// I-05, I-06, I-07: what was created although the job wanted nothing any more. Versions tell what
+/// was stored first, whatever order the watches tell it in.
+fn after_the_end(job: &Job, creation: &Creation) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if job.ended.is_some_and(|version| version < creation.version) {
+        wrong.push(format!(
+            "I-06: {} was created after the job's end",
+            creation.what
+        ));
+    }
+    if job.deleted.is_some_and(|at| creation.at > at + CROSSING) {
+        wrong.push(format!(
+            "I-05: {} was created for a deleted job",
+            creation.what
+        ));
+    }
+    let suspended = job
+        .suspended
+        .is_some_and(|(version, at)| creation.version > version && creation.at > at + CROSSING);
+    if suspended && creation.is_pod {
+        wrong.push(format!(
+            "I-07: {} was created for a suspended job",
+            creation.what
+        ));
+    }
+    wrong
+}
+
+fn key(kind: &str, object: &DynamicObject) -> (String, String, String) {
+    (
+        kind.to_owned(),
+        object.namespace().unwrap_or_default(),
+        object.name_any(),
+    )
+}
+
+/// Versions of one API server are comparable numbers (Kubernetes 1.35 made that part of the API).
+fn version(object: &DynamicObject) -> u64 {
+    object
+        .resource_version()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
