@@ -1,0 +1,341 @@
+//! What is written for one job, as templates: the floor client sends the very bodies that the operator sends.
+//!
+//! They come from the operator's own plan for a job whose name, uid and times are placeholders. Planning happens once; for each
+//! job the floor client only puts texts together.
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
+use pytorch_operator::{PyTorch, PyTorchJob};
+use serde_json::{Value, json};
+use training_api_status::JobStatus;
+use training_core::{
+    Attempt, Observed, Plan, PodPhase, PodView, ServiceView, Step, TrainingJob as _, Uid, plan,
+};
+
+/// The job's status type, under the operator's own name for it.
+mod training_api_status {
+    pub type JobStatus = <pytorch_operator::PyTorchJob as training_core::TrainingJob>::Status;
+}
+
+/// Pods of one job: a master and three workers.
+pub const PODS: usize = 4;
+
+const NAME: &str = "placeholder-job";
+const NAMESPACE: &str = "placeholder-namespace";
+const UID: &str = "11111111-2222-3333-4444-555555555555";
+const VERSION: &str = "placeholder-version";
+const TIME: &str = "2001-02-03T04:05:06Z";
+
+/// What stands in the gaps of a template.
+#[derive(Clone, Copy, Debug)]
+pub struct Gaps<'a> {
+    /// The job's name.
+    pub name: &'a str,
+    /// The job's namespace.
+    pub namespace: &'a str,
+    /// The job's uid.
+    pub uid: &'a str,
+    /// The job's resource version; where it isn't known, anything.
+    pub version: &'a str,
+    /// The present second.
+    pub time: &'a str,
+}
+
+/// A text with gaps.
+#[derive(Clone, Debug)]
+pub struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Piece {
+    Text(String),
+    Gap(Gap),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Gap {
+    Name,
+    Namespace,
+    Uid,
+    Version,
+    Time,
+}
+
+impl Template {
+    /// Finds the placeholders in a text.
+    pub fn parse(text: &str) -> Self {
+        const GAPS: [(&str, Gap); 5] = [
+            (NAME, Gap::Name),
+            (NAMESPACE, Gap::Namespace),
+            (UID, Gap::Uid),
+            (VERSION, Gap::Version),
+            (TIME, Gap::Time),
+        ];
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((at, length, gap)) = GAPS
+            .iter()
+            .filter_map(|(mark, gap)| Some((rest.find(mark)?, mark.len(), *gap)))
+            .min_by_key(|(at, ..)| *at)
+        {
+            pieces.push(Piece::Text(rest[..at].to_owned()));
+            pieces.push(Piece::Gap(gap));
+            rest = &rest[at + length..];
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        Self(pieces)
+    }
+
+    /// The text with its gaps filled.
+    pub fn fill(&self, gaps: &Gaps<'_>) -> String {
+        let mut text = String::with_capacity(4096);
+        for piece in &self.0 {
+            text.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Gap(Gap::Name) => gaps.name,
+                Piece::Gap(Gap::Namespace) => gaps.namespace,
+                Piece::Gap(Gap::Uid) => gaps.uid,
+                Piece::Gap(Gap::Version) => gaps.version,
+                Piece::Gap(Gap::Time) => gaps.time,
+            });
+        }
+        text
+    }
+
+    /// The filled text as a request's body.
+    pub fn body(&self, gaps: &Gaps<'_>) -> Bytes {
+        self.fill(gaps).into()
+    }
+}
+
+/// Everything that is written for one job.
+#[derive(Clone, Debug)]
+pub struct Bodies {
+    /// The pods, by what follows the job's name in theirs.
+    pub pods: Vec<(String, Template)>,
+    /// The services.
+    pub services: Vec<Template>,
+    /// The first status: the job is known.
+    pub created: Template,
+    /// All pods run.
+    pub running: Template,
+    /// The master has succeeded.
+    pub succeeded: Template,
+    /// The final status whole, for jobs that are made finished.
+    pub finished: Template,
+}
+
+impl Bodies {
+    /// Asks the operator's plan.
+    pub fn new() -> Result<Self> {
+        let mut manifest = manifest(NAME);
+        manifest["metadata"] = json!({
+            "name": NAME, "namespace": NAMESPACE, "uid": UID, "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": TIME,
+        });
+        let mut job: PyTorchJob = serde_json::from_value(manifest)?;
+        let now: Timestamp = TIME.parse()?;
+        let decide = |job: &PyTorchJob, seen: &Observed| plan(&PyTorch::default(), job, seen, now);
+
+        let first = decide(&job, &Observed::default());
+        let (mut pods, mut services, mut seen) = (Vec::new(), Vec::new(), Observed::default());
+        for step in &first.steps {
+            match step {
+                Step::CreatePod(pod) => {
+                    let name = pod.metadata.name.as_deref().unwrap_or_default();
+                    let suffix = name
+                        .strip_prefix(NAME)
+                        .context("a pod under another name")?;
+                    pods.push((
+                        suffix.to_owned(),
+                        Template::parse(&serde_json::to_string(pod)?),
+                    ));
+                    seen.pods.push(seen_pod(suffix)?);
+                }
+                Step::CreateService(service) => {
+                    let name = service.metadata.name.as_deref().unwrap_or_default();
+                    let suffix = name
+                        .strip_prefix(NAME)
+                        .context("a service under another name")?;
+                    services.push(Template::parse(&serde_json::to_string(service)?));
+                    seen.services.push(seen_service(suffix)?);
+                }
+                other => anyhow::bail!("a new job begins with {other:?}"),
+            }
+        }
+        ensure!(
+            pods.len() == PODS && services.len() == PODS,
+            "not the job that we count with"
+        );
+        let created = status(&mut job, first)?;
+        for pod in &mut seen.pods {
+            pod.phase = PodPhase::Running;
+            pod.ready = true;
+        }
+        let running = decide(&job, &seen);
+        let running = status(&mut job, running)?;
+        for pod in &mut seen.pods {
+            pod.phase = PodPhase::Succeeded;
+            pod.ready = false;
+            pod.exit_code = Some(0);
+        }
+        let succeeded = decide(&job, &seen);
+        let succeeded = status(&mut job, succeeded)?;
+        let finished = json!({"status": job.status()});
+        Ok(Self {
+            pods,
+            services,
+            created,
+            running,
+            succeeded,
+            finished: Template::parse(&finished.to_string()),
+        })
+    }
+}
+
+/// The patch of a plan's status, as the executor writes it; the job becomes what it then is.
+fn status(job: &mut PyTorchJob, plan: Plan<JobStatus>) -> Result<Template> {
+    let write = plan
+        .status
+        .context("a step of a job's life without a status")?;
+    job.set_status(write.next);
+    let body = json!({"metadata": {"uid": UID, "resourceVersion": VERSION}, "status": write.patch});
+    Ok(Template::parse(&body.to_string()))
+}
+
+/// `-worker-2` as role and index.
+fn rank(suffix: &str) -> Result<(&str, u32)> {
+    let (role, index) = suffix
+        .trim_start_matches('-')
+        .rsplit_once('-')
+        .context("no index")?;
+    Ok((role, index.parse()?))
+}
+
+fn seen_pod(suffix: &str) -> Result<PodView> {
+    let (role, index) = rank(suffix)?;
+    Ok(PodView {
+        uid: Uid(u128::from(index) + 1),
+        version: 1,
+        role: role.into(),
+        index,
+        attempt: Attempt::default(),
+        phase: PodPhase::Pending,
+        ready: false,
+        leaving: false,
+        disrupted: false,
+        exit_code: None,
+        restarts: 0,
+        trouble: None,
+    })
+}
+
+fn seen_service(suffix: &str) -> Result<ServiceView> {
+    let (role, index) = rank(suffix)?;
+    let uid = Uid(u128::from(index) + 1);
+    Ok(ServiceView {
+        uid,
+        version: 1,
+        role: role.into(),
+        index,
+        leaving: false,
+    })
+}
+
+/// The job that everything is measured with: a master and three workers, with a template as users write them.
+pub fn manifest(name: &str) -> Value {
+    let role = |replicas: u32| {
+        json!({
+            "replicas": replicas,
+            "restartPolicy": "OnFailure",
+            "template": {
+                "metadata": { "labels": { "team": "bench" } },
+                "spec": {
+                    "containers": [{
+                        "name": "pytorch",
+                        // Never pulled: nothing here runs a container.
+                        "image": "trainyard.test/train:1",
+                        "command": ["python", "/opt/train.py"],
+                        "args": ["--epochs=10", "--batch-size=64", "--data=/data"],
+                        "env": [
+                            { "name": "NCCL_DEBUG", "value": "WARN" },
+                            { "name": "OMP_NUM_THREADS", "value": "4" },
+                        ],
+                        "resources": {
+                            "requests": { "cpu": "500m", "memory": "1Gi" },
+                            "limits": { "memory": "2Gi" },
+                        },
+                        "volumeMounts": [
+                            { "name": "shm", "mountPath": "/dev/shm" },
+                            { "name": "data", "mountPath": "/data" },
+                        ],
+                    }],
+                    "volumes": [
+                        { "name": "shm", "emptyDir": { "medium": "Memory" } },
+                        { "name": "data", "emptyDir": {} },
+                    ],
+                },
+            },
+        })
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": { "name": name },
+        "spec": { "pytorchReplicaSpecs": { "Master": role(1), "Worker": role(3) } },
+    })
+}
+
+/// The present second as the API writes it.
+pub fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAPS: Gaps<'static> = Gaps {
+        name: "j1",
+        namespace: "ns",
+        uid: "22222222-2222-3333-4444-555555555555",
+        version: "77",
+        time: "2026-01-01T00:00:00Z",
+    };
+
+    #[test]
+    fn every_placeholder_of_every_body_is_filled() {
+        let bodies = Bodies::new().unwrap();
+        let pods = bodies.pods.iter().map(|(_, template)| template);
+        let all = pods.chain(&bodies.services).chain([
+            &bodies.created,
+            &bodies.running,
+            &bodies.succeeded,
+            &bodies.finished,
+        ]);
+        for template in all {
+            let text = template.fill(&GAPS);
+            for mark in [NAME, NAMESPACE, UID, VERSION, TIME] {
+                assert!(!text.contains(mark), "{mark} in {text}");
+            }
+            serde_json::from_str::<Value>(&text).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_job_has_four_pods_four_services_and_three_different_statuses() {
+        let bodies = Bodies::new().unwrap();
+        let names: Vec<&str> = bodies
+            .pods
+            .iter()
+            .map(|(suffix, _)| suffix.as_str())
+            .collect();
+        assert_eq!(names, ["-master-0", "-worker-0", "-worker-1", "-worker-2"]);
+        assert_eq!(bodies.services.len(), 4);
+        let said = |template: &Template, condition: &str| template.fill(&GAPS).contains(condition);
+        assert!(said(&bodies.created, "PyTorchJobCreated"));
+        assert!(said(&bodies.running, "PyTorchJobRunning"));
+        assert!(said(&bodies.succeeded, "PyTorchJobSucceeded"));
+        assert!(said(&bodies.finished, "completionTime"));
+    }
+}

@@ -1,0 +1,103 @@
+//! The bench's own processes: the floor client, the status driver and the reader of lists run apart, so that the CPU of each can
+//! be told from the others'.
+//!
+//! A child ends when its standard input does, so that nothing stays behind however the bench ends.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Tells the bench something, from within a child.
+pub fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// What the bench tells, from within a child; the process ends with its standard input.
+pub fn told() -> UnboundedReceiver<String> {
+    let (sender, receiver) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+/// A running child; it is killed when this is dropped.
+pub struct Helper {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: UnboundedReceiver<String>,
+}
+
+impl Helper {
+    /// Starts this program with other arguments; what it complains about goes to a file.
+    pub fn start(args: &[&str], log: &Path) -> Result<Self> {
+        let name = args.first().copied().unwrap_or_default().to_owned();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(log)?)
+            .spawn()
+            .with_context(|| format!("can't start {name}"))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().context("a child without output")?;
+        let (sender, lines) = unbounded_channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self {
+            name,
+            child,
+            stdin,
+            lines,
+        })
+    }
+
+    /// What it says next.
+    pub async fn line(&mut self, limit: Duration) -> Result<String> {
+        let line = tokio::time::timeout(limit, self.lines.recv()).await;
+        let line = line.with_context(|| format!("{} said nothing for {limit:?}", self.name))?;
+        line.with_context(|| format!("{} ended", self.name))
+    }
+
+    /// Tells it something.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("a closed input")?;
+        writeln!(stdin, "{line}")?;
+        Ok(stdin.flush()?)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended by itself, which none of them should.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

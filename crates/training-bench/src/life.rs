@@ -1,0 +1,164 @@
+//! What a job's life costs the API server, from its audit log, cross-checked with the counters that timed runs use.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use http::Method;
+use serde_json::Value;
+use training_testkit::audit::{Entry, Tally};
+
+use crate::counts::{Counts, user};
+use crate::drive::Script;
+use crate::http::{Ask, CORE, JOBS, JSON};
+use crate::load::{Load, Parties};
+use crate::runs::{names, number};
+use crate::size::Size;
+use crate::stage::{Audit, Client, Stage};
+use crate::store::{Figures, Pair, Side};
+
+/// When a wait counts as a hang.
+const HANG: Duration = Duration::from_mins(4);
+const SCRIPT: Script = Script {
+    run_after: Duration::from_millis(200),
+    succeed_after: Duration::from_millis(300),
+    hold: false,
+};
+
+/// Counts the requests of both, and compares what they made.
+pub async fn life(size: &Size) -> Result<Pair> {
+    let stage = Stage::start(Audit::On).await?;
+    let (ours, made) = count(&stage, Side::Ours, size).await?;
+    let stage = stage.namespace("bench-floor").await?;
+    let (floor, wanted) = count(&stage, Side::Floor, size).await?;
+    for (made, wanted) in made.iter().zip(&wanted) {
+        ensure!(
+            made == wanted,
+            "the floor client does not make what the operator makes:\n{wanted:#}\n{made:#}"
+        );
+    }
+    Ok(Pair { floor, ours })
+}
+
+async fn count(stage: &Stage, side: Side, size: &Size) -> Result<(Figures, Vec<Value>)> {
+    let load = Load::start(stage).await?;
+    let mut driver = stage.driver(SCRIPT).await?;
+    let mut client = stage.client(side).await?;
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage,
+    };
+    // The start of the client: watches, lists, the lease.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let audit = stage.control.audit()?;
+    let (mark, before) = (audit.mark()?, Counts::read(&stage.api).await?);
+    let jobs = names("job", size.life_jobs);
+    for few in jobs.chunks(5) {
+        load.create_all(few).await?;
+        load.until_succeeded(few, HANG, &mut parties).await?;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let flows = Counts::read(&stage.api).await?.since(&before, side);
+    let mut entries = audit.by_user(mark, user(side))?;
+    load.verify(&jobs, 0).await?;
+    let made = sample(stage, &jobs[0]).await?;
+    if let Client::Ours(mut operator) = client {
+        operator.terminate(Duration::from_secs(20)).await?;
+    }
+
+    entries.retain(|entry| !entry.is_watch() && entry.resource != "leases");
+    eprintln!("{}", Tally::of(&entries));
+    let jobs = number(jobs.len());
+    let count = |counts: &dyn Fn(&&Entry) -> bool| number(entries.iter().filter(counts).count());
+    let events = count(&|entry| entry.resource == "events");
+    let reads = |verb: &'static str| count(&move |entry: &&Entry| entry.verb == verb);
+    let (gets, lists) = (reads("get"), reads("list"));
+    let writes = number(entries.len()) - events - gets - lists;
+    let figures = [
+        ("jobs", jobs),
+        ("writes_per_job", writes / jobs),
+        ("events_per_job", events / jobs),
+        ("gets", gets),
+        ("lists", lists),
+        ("conflicts", count(&|entry| entry.code == 409)),
+        ("refused", count(&|entry| entry.code >= 300)),
+        ("counter_writes_per_job", flows["writes"] / jobs),
+        ("counter_events_per_job", flows["events"] / jobs),
+    ];
+    let figures: Figures = figures.map(|(name, value)| (name.to_owned(), value)).into();
+    for sort in ["writes", "events"] {
+        let (log, counter) = (
+            figures[&format!("{sort}_per_job")],
+            figures[&format!("counter_{sort}_per_job")],
+        );
+        ensure!(
+            (log - counter).abs() <= 0.02 * log.max(1.0),
+            "the audit log has {log} {sort} per job, the counters {counter}"
+        );
+    }
+    Ok((figures, made))
+}
+
+/// A job's status, two pods and a service, without what differs from object to object.
+async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
+    let space = format!("namespaces/{}", stage.namespace);
+    let mut objects = Vec::new();
+    for path in [
+        format!("{CORE}/{space}/pods/{job}-master-0"),
+        format!("{CORE}/{space}/pods/{job}-worker-2"),
+        format!("{CORE}/{space}/services/{job}-worker-1"),
+        format!("{JOBS}/{space}/pytorchjobs/{job}"),
+    ] {
+        let body = stage.api.must(Method::GET, &path, Ask::read(JSON)).await?;
+        let mut object: Value = serde_json::from_slice(&body)?;
+        strip(&mut object);
+        if path.starts_with(CORE) {
+            object["status"] = Value::Null;
+        }
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+/// Removes identities, times and what the server keeps for itself.
+fn strip(value: &mut Value) {
+    const DIFFER: [&str; 8] = [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "managedFields",
+        "namespace",
+        "startTime",
+        "completionTime",
+        "generation",
+    ];
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, _| !DIFFER.contains(&key.as_str()) && !key.ends_with("Time"));
+            map.values_mut().for_each(strip);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_differs_from_object_to_object_is_left_out_at_any_depth() {
+        let mut object = json!({
+            "metadata": { "name": "a", "uid": "1", "ownerReferences": [{ "uid": "2", "name": "b" }] },
+            "status": { "conditions": [{ "type": "Created", "lastUpdateTime": "x" }], "startTime": "y" },
+        });
+        strip(&mut object);
+        let left = json!({
+            "metadata": { "name": "a", "ownerReferences": [{ "name": "b" }] },
+            "status": { "conditions": [{ "type": "Created" }] },
+        });
+        assert_eq!(object, left);
+    }
+}

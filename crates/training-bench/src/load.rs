@@ -1,0 +1,374 @@
+//! The load generator: makes jobs, and sees on connections of its own what becomes of them and when.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::Method;
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, spawn_local};
+
+use crate::bodies::{PODS, manifest};
+use crate::child::Helper;
+use crate::floor::{Event, version};
+use crate::http::{Api, Ask, CORE, JOBS, JSON, Lines, METADATA};
+use crate::stage::{Client, Stage};
+
+/// Jobs that are being created at once.
+const CREATING: usize = 32;
+
+/// What was seen of one job.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Its creation was answered.
+    pub created: Option<Instant>,
+    /// The last of its pods appeared.
+    pub complete: Option<Instant>,
+    /// It is said to run.
+    pub running: bool,
+    /// It is said to have succeeded.
+    pub succeeded: Option<Instant>,
+    /// It is said to have failed, which none should.
+    pub failed: bool,
+    /// The uids that each pod name has had, and when they appeared.
+    pub pods: HashMap<String, Vec<(String, Instant)>>,
+}
+
+#[derive(Default)]
+struct Book {
+    jobs: HashMap<String, Seen>,
+    fault: Option<String>,
+}
+
+/// A running observer, with what is needed to make jobs.
+pub struct Load<'a> {
+    stage: &'a Stage,
+    book: Rc<RefCell<Book>>,
+    changed: Rc<Notify>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    metadata: Meta,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Meta {
+    name: String,
+    uid: String,
+    labels: HashMap<String, String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl<'a> Load<'a> {
+    /// Starts to watch.
+    pub async fn start(stage: &'a Stage) -> Result<Self> {
+        let book: Rc<RefCell<Book>> = Rc::default();
+        let changed = Rc::new(Notify::new());
+        let jobs = format!("{JOBS}/namespaces/{}/pytorchjobs", stage.namespace);
+        let pods = format!("{CORE}/namespaces/{}/pods", stage.namespace);
+        let mut tasks = Vec::new();
+        let selector = "&labelSelector=training.kubeflow.org%2Fjob-name";
+        for (path, query, accept, fold) in [
+            (jobs, "", JSON, fold_job as fn(&mut Book, Event<Object>)),
+            (pods, selector, METADATA, fold_pod),
+        ] {
+            let from = version(&stage.api, &path).await?;
+            let lines = stage.api.watch(&path, query, &from, accept).await?;
+            let (book, changed) = (Rc::clone(&book), Rc::clone(&changed));
+            tasks.push(spawn_local(async move {
+                let Err(error) = follow(lines, &book, &changed, fold).await;
+                book.borrow_mut().fault = Some(format!("{error:#}"));
+                changed.notify_waiters();
+            }));
+        }
+        Ok(Self {
+            stage,
+            book,
+            changed,
+            tasks,
+        })
+    }
+
+    /// Makes one job.
+    pub async fn create(&self, name: &str) -> Result<()> {
+        let path = format!("{JOBS}/namespaces/{}/pytorchjobs", self.stage.namespace);
+        let body = manifest(name).to_string();
+        self.stage
+            .api
+            .must(Method::POST, &path, Ask::write(body))
+            .await?;
+        self.book
+            .borrow_mut()
+            .jobs
+            .entry(name.to_owned())
+            .or_default()
+            .created = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Makes jobs, as fast as they are taken.
+    pub async fn create_all(&self, names: &[String]) -> Result<()> {
+        stream::iter(names)
+            .map(|name| self.create(name))
+            .buffer_unordered(CREATING)
+            .try_collect()
+            .await
+    }
+
+    /// What was seen of a job.
+    pub fn seen<T>(&self, name: &str, look: impl FnOnce(&Seen) -> T) -> Option<T> {
+        self.book.borrow().jobs.get(name).map(look)
+    }
+
+    /// Waits for something to be seen.
+    pub async fn until(
+        &self,
+        what: &str,
+        limit: Duration,
+        parties: &mut Parties<'_>,
+        looks: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            // Asked for before the look, so that no change between the two is missed.
+            let changed = self.changed.notified();
+            if looks(self) {
+                return Ok(());
+            }
+            if let Some(fault) = &self.book.borrow().fault {
+                bail!("the load generator's watch failed: {fault}");
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let states: Vec<_> = self.unfinished().into_iter().take(3).collect();
+                bail!("waited {limit:?} in vain for {what}; for example {states:#?}");
+            }
+            let step = left.min(Duration::from_secs(1));
+            if tokio::time::timeout(step, changed).await.is_err() {
+                parties.check()?;
+            }
+        }
+    }
+
+    fn unfinished(&self) -> Vec<(String, Seen)> {
+        let book = self.book.borrow();
+        let open = book.jobs.iter().filter(|(_, job)| job.succeeded.is_none());
+        open.map(|(name, job)| (name.clone(), job.clone()))
+            .collect()
+    }
+
+    /// Waits until all these jobs have succeeded.
+    pub async fn until_succeeded(
+        &self,
+        names: &[String],
+        limit: Duration,
+        parties: &mut Parties<'_>,
+    ) -> Result<()> {
+        let done = |load: &Self, name: &String| {
+            load.seen(name, |job| job.succeeded.is_some())
+                .unwrap_or(false)
+        };
+        let rest = RefCell::new(names.to_vec());
+        self.until("all jobs to succeed", limit, parties, |load| {
+            let mut rest = rest.borrow_mut();
+            rest.retain(|name| !done(load, name));
+            rest.is_empty()
+        })
+        .await
+    }
+
+    /// Keeps `in_flight` jobs going until `count` of them have succeeded, then lets the rest end. Answers all names, and when
+    /// each success was seen.
+    pub async fn closed_loop(
+        &self,
+        prefix: &str,
+        count: usize,
+        in_flight: usize,
+        limit: Duration,
+        parties: &mut Parties<'_>,
+    ) -> Result<(Vec<String>, Vec<Instant>)> {
+        let end = Instant::now() + limit;
+        let (mut names, mut open, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        let mut creating = stream::FuturesUnordered::new();
+        loop {
+            let changed = self.changed.notified();
+            open.retain(|name: &String| {
+                let ended = self.seen(name, |job| job.succeeded).flatten();
+                ends.extend(ended);
+                ended.is_none()
+            });
+            while ends.len() < count && open.len() < in_flight {
+                let name = format!("{prefix}-{}", names.len());
+                names.push(name.clone());
+                open.push(name.clone());
+                creating.push(async move { self.create(&name).await });
+            }
+            if open.is_empty() && creating.is_empty() {
+                ends.sort();
+                return Ok((names, ends));
+            }
+            ensure!(
+                Instant::now() < end,
+                "{} of {} jobs in {limit:?}",
+                ends.len(),
+                names.len()
+            );
+            if let Some(fault) = &self.book.borrow().fault {
+                bail!("the load generator's watch failed: {fault}");
+            }
+            tokio::select! {
+                Some(created) = creating.next() => created?,
+                () = changed => {}
+                () = tokio::time::sleep(Duration::from_secs(1)) => parties.check()?,
+            }
+        }
+    }
+
+    /// Checks that the outcome is right: every job succeeded, none failed on the way, each has four pods and `replaced` more uids
+    /// than names in all, and the API server holds exactly those pods.
+    pub async fn verify(&self, names: &[String], replaced: usize) -> Result<()> {
+        let (mut pods, mut uids) = (0, 0);
+        for name in names {
+            let job = self
+                .seen(name, Seen::clone)
+                .with_context(|| format!("{name} was never seen"))?;
+            ensure!(
+                job.succeeded.is_some() && !job.failed,
+                "{name} did not succeed: {job:?}"
+            );
+            ensure!(
+                job.pods.len() == PODS,
+                "{name} has the pods {:?}",
+                job.pods.keys()
+            );
+            pods += job.pods.len();
+            uids += job.pods.values().map(Vec::len).sum::<usize>();
+        }
+        ensure!(
+            uids == pods + replaced,
+            "{uids} pods were made under {pods} names"
+        );
+        let there = count(&self.stage.api, &self.stage.namespace).await?;
+        ensure!(there >= pods, "{there} pods are there, not {pods}");
+        Ok(())
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Those without whom a wait is in vain.
+pub struct Parties<'a> {
+    /// Who is measured.
+    pub client: &'a mut Client,
+    /// Who plays the kubelet.
+    pub driver: &'a mut Helper,
+    /// Where their complaints are.
+    pub stage: &'a Stage,
+}
+
+impl Parties<'_> {
+    fn check(&mut self) -> Result<()> {
+        let (name, ended) = if self.driver.has_ended()? {
+            ("drive", true)
+        } else {
+            match self.client {
+                Client::Floor(_) => ("floor", self.client.has_ended()?),
+                Client::Ours(_) => ("operator", self.client.has_ended()?),
+            }
+        };
+        if ended {
+            let said = std::fs::read_to_string(self.stage.log(name)).unwrap_or_default();
+            let end: String = said.lines().rev().take(5).collect::<Vec<_>>().join("\n");
+            bail!("{name} ended: {end}");
+        }
+        Ok(())
+    }
+}
+
+async fn follow(
+    mut lines: Lines,
+    book: &RefCell<Book>,
+    changed: &Notify,
+    fold: fn(&mut Book, Event<Object>),
+) -> Result<std::convert::Infallible> {
+    loop {
+        let line = lines.next().await?;
+        let event: Event<Object> = serde_json::from_slice(&line)?;
+        ensure!(event.kind != "ERROR", "{}", String::from_utf8_lossy(&line));
+        if event.kind != "BOOKMARK" {
+            fold(&mut book.borrow_mut(), event);
+            changed.notify_waiters();
+        }
+    }
+}
+
+fn fold_job(book: &mut Book, event: Event<Object>) {
+    let job = book.jobs.entry(event.object.metadata.name).or_default();
+    let holds = |kind: &str| {
+        let mut all = event.object.status.conditions.iter();
+        all.any(|c| c.kind == kind && c.status == "True")
+    };
+    job.running = holds("Running");
+    job.failed |= holds("Failed");
+    if job.succeeded.is_none() && holds("Succeeded") {
+        job.succeeded = Some(Instant::now());
+    }
+}
+
+fn fold_pod(book: &mut Book, event: Event<Object>) {
+    let Meta { name, uid, labels } = event.object.metadata;
+    let Some(job) = labels.get("training.kubeflow.org/job-name") else {
+        return;
+    };
+    if event.kind != "ADDED" {
+        return;
+    }
+    let job = book.jobs.entry(job.clone()).or_default();
+    let now = Instant::now();
+    job.pods.entry(name).or_default().push((uid, now));
+    if job.complete.is_none() && job.pods.len() == PODS {
+        job.complete = Some(now);
+    }
+}
+
+/// Pods of jobs in a namespace.
+async fn count(api: &Api, namespace: &str) -> Result<usize> {
+    #[derive(Deserialize)]
+    struct List {
+        items: Vec<serde::de::IgnoredAny>,
+    }
+    // From the watch cache, so that counting costs little.
+    let path = format!(
+        "{CORE}/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=training.kubeflow.org%2Fjob-name"
+    );
+    let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let body = api.must(Method::GET, &path, Ask::read(list)).await?;
+    Ok(serde_json::from_slice::<List>(&body)?.items.len())
+}

@@ -1,0 +1,182 @@
+//! What the kernel says about processes and the machine.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+/// The unit of CPU times in `/proc`. Units: milliseconds; it is the same on every Linux that we run on.
+const TICK: f64 = 10.0;
+
+/// CPU time that a process has used, its ended children excluded. Units: milliseconds.
+pub fn cpu(pid: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    ticks(&text)
+        .map(|ticks| ticks * TICK)
+        .context("an odd /proc/stat")
+}
+
+/// utime + stime of a `/proc/PID/stat` line.
+fn ticks(line: &str) -> Option<f64> {
+    // The name may hold anything, also blanks and brackets; the fields follow the last bracket.
+    let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u32>().ok().map(f64::from);
+    Some(number(11)? + number(12)?)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+/// The processes that come from a process, itself excluded.
+pub fn descendants(root: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all: Vec<(u32, u32)> = all
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(of) = found.get(at).copied() {
+        found.extend(
+            all.iter()
+                .filter(|(_, parent)| *parent == of)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+/// CPU time of all processors. Units: milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Total {
+    /// Spent on anything, time stolen by other virtual machines included.
+    pub busy: f64,
+    /// All of it.
+    pub all: f64,
+}
+
+/// CPU time of the machine since it started.
+pub fn total() -> Result<Total> {
+    let text = fs::read_to_string("/proc/stat")?;
+    sum(&text).context("an odd /proc/stat")
+}
+
+fn sum(text: &str) -> Option<Total> {
+    let line = text.lines().find(|line| line.starts_with("cpu "))?;
+    let numbers: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal; the guests' that follow are in user already.
+    let all: f64 = numbers.iter().take(8).sum();
+    let idle = numbers.get(3)? + numbers.get(4)?;
+    Some(Total {
+        busy: (all - idle) * TICK,
+        all: all * TICK,
+    })
+}
+
+/// Resident memory of a process. Units: MB, a million bytes each.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Memory {
+    /// Now.
+    pub rss: f64,
+    /// Of it, what no file backs.
+    pub anonymous: f64,
+    /// The most so far.
+    pub peak: f64,
+}
+
+/// Resident memory of a process.
+pub fn memory(pid: u32) -> Result<Memory> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace()
+            .next()?
+            .parse::<f64>()
+            .ok()
+            .map(|kib| kib * 1024.0 / 1e6)
+    };
+    let read = || {
+        Some(Memory {
+            rss: field("VmRSS:")?,
+            anonymous: field("RssAnon:")?,
+            peak: field("VmHWM:")?,
+        })
+    };
+    read().context("no memory figures")
+}
+
+/// One line about the machine.
+pub fn describe() -> String {
+    let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = model
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown processor", |(_, name)| name.trim())
+        .to_owned();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = memory
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("MemTotal:")?
+                .split_whitespace()
+                .next()?
+                .parse::<f64>()
+                .ok()
+        })
+        .unwrap_or(0.0);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "{cores} cores of {model}, {:.0} GiB, Linux {}",
+        memory / 1024.0 / 1024.0,
+        kernel.trim()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_times_are_found_behind_an_odd_name() {
+        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 170 30 5 6 20 0 4 0 1 2 3";
+        assert_eq!(ticks(line), Some(200.0));
+        assert_eq!(ticks("42 (x"), None);
+    }
+
+    #[test]
+    fn stolen_time_is_busy_and_waiting_is_not() {
+        let text = "cpu  10 1 5 100 20 2 3 4 50 60\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(
+            sum(text),
+            Some(Total {
+                busy: 250.0,
+                all: 1450.0
+            })
+        );
+    }
+
+    #[test]
+    fn this_process_has_used_cpu_and_memory_and_has_a_parent() {
+        let me = std::process::id();
+        assert!(cpu(me).unwrap() >= 0.0);
+        let memory = memory(me).unwrap();
+        assert!(memory.rss > 0.0 && memory.anonymous <= memory.rss && memory.rss <= memory.peak);
+        let parent = parent(me).unwrap();
+        assert!(descendants(parent).contains(&me));
+        let total = total().unwrap();
+        assert!(total.busy <= total.all);
+    }
+}

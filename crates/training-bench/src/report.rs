@@ -1,0 +1,558 @@
+//! From results to one table.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::metric::Metric;
+use crate::stats::{Estimate, estimate, median};
+use crate::store::{Pair, Record, Store};
+
+/// A pair counts as disturbed where others used more than this share of the machine.
+const NOISY: f64 = 0.10;
+/// Disturbed pairs are left out only if at least so many others remain.
+const ENOUGH: usize = 3;
+/// Requests that the life of a 1+3 job can't do without: four pods, four services, three statuses.
+const LEAST: f64 = 11.0;
+
+const BEGIN: &str = "<!-- bench: begin -->";
+const END: &str = "<!-- bench: end -->";
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The letter of the target.
+    pub id: &'static str,
+    /// What is measured.
+    pub what: String,
+    /// The floor's figure.
+    pub floor: String,
+    /// Ours.
+    pub ours: String,
+    /// What is compared with the target.
+    pub value: Option<Estimate>,
+    /// The target, where there is one.
+    pub target: Option<Target>,
+    /// Pairs left out as disturbed.
+    pub left_out: usize,
+}
+
+/// What a value should be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Target {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+}
+
+/// How a row ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Outcome {
+    /// The whole interval is on the right side.
+    Met,
+    /// The median is, but not the whole interval.
+    Likely,
+    /// The median is on the wrong side.
+    Missed,
+    /// There is no target.
+    Shown,
+    /// There is no result.
+    NotMeasured,
+}
+
+impl Row {
+    /// Whether the target is met.
+    pub fn outcome(&self) -> Outcome {
+        let Some(value) = self.value else {
+            return Outcome::NotMeasured;
+        };
+        let (median, worst) = match self.target {
+            None => return Outcome::Shown,
+            Some(Target::AtMost(most)) => (value.median <= most, value.high <= most),
+            Some(Target::AtLeast(least)) => (value.median >= least, value.low >= least),
+        };
+        match (median, worst) {
+            (true, true) => Outcome::Met,
+            (true, false) => Outcome::Likely,
+            (false, _) => Outcome::Missed,
+        }
+    }
+
+    fn line(&self) -> String {
+        let value = self.value.map_or_else(
+            || "–".to_owned(),
+            |v| {
+                if v.values > 1 {
+                    format!("**{:.2}** ({:.2}–{:.2})", v.median, v.low, v.high)
+                } else {
+                    format!("**{:.2}**", v.median)
+                }
+            },
+        );
+        let target = match self.target {
+            None => String::new(),
+            Some(Target::AtMost(most)) => format!("≤ {most}"),
+            Some(Target::AtLeast(least)) => format!("≥ {least}"),
+        };
+        let outcome = match self.outcome() {
+            Outcome::Met => "met",
+            Outcome::Likely => "met, not surely",
+            Outcome::Missed => "**missed**",
+            Outcome::Shown => "",
+            Outcome::NotMeasured => "not measured",
+        };
+        let pairs = match (self.value, self.left_out) {
+            (None, _) => String::new(),
+            (Some(v), 0) => v.values.to_string(),
+            (Some(v), out) => format!("{} ({out} left out)", v.values),
+        };
+        format!(
+            "| {} | {} | {} | {} | {value} | {target} | {outcome} | {pairs} |",
+            self.id, self.what, self.floor, self.ours
+        )
+    }
+}
+
+/// The rows that the stored results give.
+pub fn rows(store: &Store) -> Result<Vec<Row>> {
+    let read = |metric: Metric| store.read(metric.name());
+    let (life, pace, latency) = (
+        read(Metric::Life)?,
+        read(Metric::Pace)?,
+        read(Metric::Latency)?,
+    );
+    let (burst, crowd) = (read(Metric::Burst)?, read(Metric::Crowd)?);
+    let (once, starts) = split(read(Metric::Scale)?);
+    let mut rows = requests(&life, &pace);
+    rows.extend([(JOBS_PER_SECOND, &pace)].map(ratio));
+    rows.extend(CREATION.map(|line| ratio((line, &latency))));
+    rows.extend(BURST.map(|line| ratio((line, &burst))));
+    rows.extend([(OWN_CPU, &pace), (CROWDED, &crowd), (SERVER_CPU, &pace)].map(ratio));
+    rows.extend(MEMORY.map(|line| single(line, &once)));
+    rows.extend(FAILURE.map(|line| ratio((line, &latency))));
+    rows.push(ratio((START, &starts)));
+    rows.push(worst(
+        "g",
+        "writes at such a start",
+        &["writes", "events"],
+        &starts,
+    ));
+    let idle = ["idle_writes", "idle_events", "idle_reads"];
+    rows.push(worst(
+        "j",
+        "requests while idle, without the lease",
+        &idle,
+        &once,
+    ));
+    Ok(rows)
+}
+
+/// A row that comes from one figure: id, name, figure, unit, target.
+#[derive(Clone, Copy)]
+struct Line(
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<Target>,
+);
+
+const fn most(most: f64) -> Target {
+    Target::AtMost(most)
+}
+
+const JOBS_PER_SECOND: Line = Line(
+    "b",
+    "jobs per second, 64 in flight",
+    "jobs_per_s",
+    "/s",
+    Some(Target::AtLeast(0.85)),
+);
+const CREATION: [Line; 4] = [
+    Line(
+        "c",
+        "one job: creation → last pod, median",
+        "one_p50",
+        "ms",
+        Some(most(1.4)),
+    ),
+    Line("c", "one job, 99th percentile", "one_p99", "ms", None),
+    Line(
+        "c",
+        "100 jobs at once, median",
+        "hundred_p50",
+        "ms",
+        Some(most(1.15)),
+    ),
+    Line(
+        "c",
+        "100 jobs at once, 99th percentile",
+        "hundred_p99",
+        "ms",
+        None,
+    ),
+];
+const BURST: [Line; 2] = [
+    Line(
+        "c",
+        "1,000 jobs at once, median",
+        "thousand_p50",
+        "ms",
+        Some(most(1.15)),
+    ),
+    Line(
+        "c",
+        "1,000 jobs at once, 99th percentile",
+        "thousand_p99",
+        "ms",
+        None,
+    ),
+];
+const OWN_CPU: Line = Line(
+    "d",
+    "own CPU per job",
+    "cpu_ms_per_job",
+    "ms",
+    Some(most(1.8)),
+);
+const CROWDED: Line = Line(
+    "d",
+    "own CPU per job with 15,000 foreign pods in the namespace, over without",
+    "cpu_ms_per_job",
+    "ms",
+    Some(most(1.05)),
+);
+const SERVER_CPU: Line = Line(
+    "d",
+    "CPU of API server and etcd per job",
+    "server_cpu_ms_per_job",
+    "ms",
+    None,
+);
+const MEMORY: [Line; 3] = [
+    Line(
+        "e",
+        "resident memory with nothing, MB",
+        "nothing_rss_mb",
+        "",
+        Some(most(12.0)),
+    ),
+    Line(
+        "e",
+        "resident memory with 10,000 finished jobs, 40,000 pods and 40,000 services, MB",
+        "full_rss_mb",
+        "",
+        Some(most(45.0)),
+    ),
+    Line("e", "the same at its highest, MB", "full_peak_mb", "", None),
+];
+const FAILURE: [Line; 2] = [
+    Line(
+        "f",
+        "pod failed → replacement seen, median",
+        "failed_p50",
+        "ms",
+        Some(most(1.5)),
+    ),
+    Line(
+        "f",
+        "pod failed → replacement seen, 99th percentile",
+        "failed_p99",
+        "ms",
+        None,
+    ),
+];
+const START: Line = Line(
+    "g",
+    "start → first pass, with 5,000 jobs, 20,000 pods and 20,000 services",
+    "start_ms",
+    "ms",
+    Some(most(2.0)),
+);
+
+/// The figures that were taken once, and the pairs of starts.
+fn split(scale: Record) -> (Record, Record) {
+    let mut pairs = scale.pairs.into_iter();
+    let once = Record {
+        pairs: pairs.next().into_iter().collect(),
+        faults: Vec::new(),
+    };
+    (
+        once,
+        Record {
+            pairs: pairs.collect(),
+            faults: Vec::new(),
+        },
+    )
+}
+
+fn requests(life: &Record, pace: &Record) -> Vec<Row> {
+    let per_job = |sorts: &[&str]| -> Vec<f64> {
+        let sum = |pair: &Pair| {
+            sorts
+                .iter()
+                .map(|sort| pair.ours.get(*sort))
+                .sum::<Option<f64>>()
+        };
+        life.pairs
+            .iter()
+            .chain(&pace.pairs)
+            .filter_map(sum)
+            .collect()
+    };
+    let floor = median_of(life, |pair| pair.floor.get("writes_per_job").copied());
+    let row = |what: &str, sorts: &[&str], most: f64| {
+        let counts = per_job(sorts);
+        let ratios: Vec<f64> = counts.iter().map(|count| count / LEAST).collect();
+        Row {
+            id: "a",
+            what: what.to_owned(),
+            floor: floor.map(|count| format!("{count:.2}")).unwrap_or_default(),
+            ours: if counts.is_empty() {
+                String::new()
+            } else {
+                format!("{:.2}", median(&counts))
+            },
+            value: estimate(&ratios),
+            target: Some(Target::AtMost(most)),
+            left_out: 0,
+        }
+    };
+    vec![
+        row(
+            "requests per job over 11, without events",
+            &["writes_per_job"],
+            1.10,
+        ),
+        row(
+            "requests per job over 11, with folded events",
+            &["writes_per_job", "events_per_job"],
+            1.35,
+        ),
+        worst(
+            "a",
+            "GETs and LISTs",
+            &["gets", "lists", "reads"],
+            &both(life, pace),
+        ),
+        worst(
+            "a",
+            "conflicts",
+            &["conflicts", "refused"],
+            &both(life, pace),
+        ),
+    ]
+}
+
+fn both(life: &Record, pace: &Record) -> Record {
+    let pairs = life.pairs.iter().chain(&pace.pairs).cloned().collect();
+    Record {
+        pairs,
+        faults: Vec::new(),
+    }
+}
+
+fn median_of(record: &Record, figure: impl Fn(&Pair) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = record.pairs.iter().filter_map(figure).collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+/// Pairs that count, and how many don't.
+fn quiet(record: &Record) -> (Vec<&Pair>, usize) {
+    let calm: Vec<&Pair> = record
+        .pairs
+        .iter()
+        .filter(|pair| pair.foreign() <= NOISY)
+        .collect();
+    let out = record.pairs.len() - calm.len();
+    if calm.len() >= ENOUGH {
+        (calm, out)
+    } else {
+        (record.pairs.iter().collect(), 0)
+    }
+}
+
+fn ratio((Line(id, what, figure, unit, target), record): (Line, &Record)) -> Row {
+    let (pairs, left_out) = quiet(record);
+    let ratios: Vec<f64> = pairs.iter().filter_map(|pair| pair.ratio(figure)).collect();
+    let show = |of: &dyn Fn(&Pair) -> Option<f64>| {
+        let values: Vec<f64> = pairs.iter().filter_map(|pair| of(pair)).collect();
+        if values.is_empty() {
+            return String::new();
+        }
+        let middle = median(&values);
+        if middle < 100.0 {
+            format!("{middle:.1} {unit}")
+        } else {
+            format!("{middle:.0} {unit}")
+        }
+    };
+    Row {
+        id,
+        what: what.to_owned(),
+        floor: show(&|pair| pair.floor.get(figure).copied()),
+        ours: show(&|pair| pair.ours.get(figure).copied()),
+        value: estimate(&ratios),
+        target,
+        left_out,
+    }
+}
+
+fn single(Line(id, what, figure, _, target): Line, once: &Record) -> Row {
+    let values: Vec<f64> = once
+        .pairs
+        .iter()
+        .filter_map(|pair| pair.ours.get(figure).copied())
+        .collect();
+    Row {
+        id,
+        what: what.to_owned(),
+        floor: String::new(),
+        ours: String::new(),
+        value: estimate(&values),
+        target,
+        left_out: 0,
+    }
+}
+
+/// Counts that must be 0: the worst run is shown.
+fn worst(id: &'static str, what: &str, figures: &[&str], record: &Record) -> Row {
+    let sum = |pair: &Pair| {
+        figures
+            .iter()
+            .filter_map(|figure| pair.ours.get(*figure))
+            .sum::<f64>()
+    };
+    let most = record
+        .pairs
+        .iter()
+        .map(sum)
+        .fold(None, |most: Option<f64>, sum| {
+            Some(most.map_or(sum, |most| most.max(sum)))
+        });
+    let value = most.map(|most| Estimate {
+        median: most,
+        low: most,
+        high: most,
+        values: record.pairs.len(),
+    });
+    Row {
+        id,
+        what: what.to_owned(),
+        floor: String::new(),
+        ours: String::new(),
+        value,
+        target: Some(Target::AtMost(0.0)),
+        left_out: 0,
+    }
+}
+
+/// The table as Markdown.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| Id | Metric | Floor | Ours | Value (95 % interval) | Target | | Pairs |\n\
+         | --- | --- | ---: | ---: | --- | ---: | --- | ---: |\n",
+    );
+    for row in rows {
+        let _ = writeln!(text, "{}", row.line());
+    }
+    text
+}
+
+/// Puts a text between the page's marks.
+pub fn insert(page: &str, text: &str) -> Result<String> {
+    let (before, rest) = page
+        .split_once(BEGIN)
+        .context("the page has no mark where the table begins")?;
+    let (_, after) = rest
+        .split_once(END)
+        .context("the page has no mark where the table ends")?;
+    Ok(format!("{before}{BEGIN}\n{text}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(floor: f64, ours: f64, foreign: f64) -> Pair {
+        Pair {
+            floor: [("x".to_owned(), floor)].into(),
+            ours: [
+                ("x".to_owned(), ours),
+                ("foreign_share".to_owned(), foreign),
+            ]
+            .into(),
+        }
+    }
+
+    fn record(pairs: &[(f64, f64, f64)]) -> Record {
+        let pairs = pairs
+            .iter()
+            .map(|(floor, ours, foreign)| pair(*floor, *ours, *foreign))
+            .collect();
+        Record {
+            pairs,
+            faults: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_target_is_met_only_with_the_whole_interval() {
+        let calm = |ours: [f64; 3]| record(&ours.map(|ours| (1.0, ours, 0.0)));
+        let outcome =
+            |record: &Record, target| ratio((Line("x", "", "x", "", target), record)).outcome();
+        let most = Some(Target::AtMost(1.5));
+        assert_eq!(outcome(&calm([1.0, 1.1, 1.2]), most), Outcome::Met);
+        assert_eq!(outcome(&calm([1.0, 1.1, 1.9]), most), Outcome::Likely);
+        assert_eq!(outcome(&calm([1.0, 1.6, 1.9]), most), Outcome::Missed);
+        assert_eq!(outcome(&calm([1.0, 1.6, 1.9]), None), Outcome::Shown);
+        assert_eq!(
+            outcome(&calm([1.0, 0.7, 0.6]), Some(Target::AtLeast(0.85))),
+            Outcome::Missed
+        );
+        assert_eq!(outcome(&Record::default(), most), Outcome::NotMeasured);
+    }
+
+    #[test]
+    fn disturbed_pairs_are_left_out_while_enough_others_remain() {
+        let mixed = record(&[
+            (1.0, 1.0, 0.0),
+            (1.0, 9.0, 0.5),
+            (1.0, 1.0, 0.1),
+            (1.0, 1.0, 0.0),
+        ]);
+        let row = ratio((Line("x", "", "x", "", None), &mixed));
+        assert_eq!((row.value.unwrap().high, row.left_out), (1.0, 1));
+        let few = record(&[(1.0, 1.0, 0.0), (1.0, 9.0, 0.5)]);
+        let row = ratio((Line("x", "", "x", "", None), &few));
+        assert_eq!((row.value.unwrap().values, row.left_out), (2, 0));
+    }
+
+    #[test]
+    fn counts_that_must_be_zero_show_the_worst_run() {
+        let row = worst(
+            "x",
+            "",
+            &["x"],
+            &record(&[(0.0, 0.0, 0.0), (0.0, 2.0, 0.0)]),
+        );
+        assert_eq!(
+            (row.value.unwrap().median, row.outcome()),
+            (2.0, Outcome::Missed)
+        );
+        let row = worst("x", "", &["x"], &record(&[(0.0, 0.0, 0.0)]));
+        assert_eq!(row.outcome(), Outcome::Met);
+    }
+
+    #[test]
+    fn only_what_is_between_the_marks_is_replaced() {
+        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        assert_eq!(
+            insert(&page, "new\n").unwrap(),
+            format!("a\n{BEGIN}\nnew\n{END}\nb\n")
+        );
+        assert!(insert("a", "new").is_err());
+    }
+}

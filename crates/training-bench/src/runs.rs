@@ -1,0 +1,274 @@
+//! The timed runs. Each has a control plane of its own, so that none finds what an earlier one left.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::Method;
+use serde_json::json;
+
+use crate::drive::{Script, status};
+use crate::http::{Ask, CORE};
+use crate::load::{Load, Parties};
+use crate::size::Size;
+use crate::stage::{Audit, Meter, Stage};
+use crate::stats::percentile;
+use crate::store::{Figures, Side};
+
+/// When a wait counts as a hang.
+const HANG: Duration = Duration::from_mins(4);
+/// How long what follows a job's end may take: events, folded counts.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How pods live where the time of a life is measured against nothing.
+const USUAL: Script = Script {
+    run_after: Duration::from_millis(200),
+    succeed_after: Duration::from_secs(1),
+    hold: false,
+};
+/// How pods live where only their creation is of interest.
+const SHORT: Script = Script {
+    run_after: Duration::from_millis(10),
+    succeed_after: Duration::from_millis(10),
+    hold: false,
+};
+
+/// The names of `count` jobs.
+pub fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("{prefix}-{number}"))
+        .collect()
+}
+
+/// A closed loop: jobs per second, CPU and requests per job. With a crowd, as many pods of others are in the namespace.
+pub async fn pace(side: Side, size: &Size, crowd: usize) -> Result<Figures> {
+    let stage = Stage::start(Audit::Off).await?;
+    self::crowd(&stage, crowd).await?;
+    let load = Load::start(&stage).await?;
+    let mut driver = stage.driver(USUAL).await?;
+    let mut client = stage.client(side).await?;
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage: &stage,
+    };
+    let warm = names("warm", size.warm_up);
+    load.create_all(&warm).await?;
+    load.until_succeeded(&warm, HANG, &mut parties).await?;
+    tokio::time::sleep(SETTLE).await;
+
+    let meter = Meter::begin(&stage, parties.client).await?;
+    let (jobs, ends) = load
+        .closed_loop("job", size.pace_jobs, size.in_flight, HANG, &mut parties)
+        .await?;
+    tokio::time::sleep(SETTLE).await;
+    let mut figures = meter
+        .end(&stage, parties.client, side, number(jobs.len()))
+        .await?;
+    // The steady part: from when the first generation has ended to when no more jobs are added.
+    let (from, to) = (
+        size.in_flight.min(ends.len() / 4),
+        size.pace_jobs.min(ends.len()) - 1,
+    );
+    let time = ends[to].duration_since(ends[from]).as_secs_f64();
+    figures.insert("jobs_per_s".to_owned(), number(to - from) / time.max(0.001));
+    load.verify(&jobs, 0).await?;
+    Ok(figures)
+}
+
+/// Pods of somebody else, which no label connects with any job.
+async fn crowd(stage: &Stage, count: usize) -> Result<()> {
+    let path = format!("{CORE}/namespaces/{}/pods", stage.namespace);
+    stream::iter(0..count)
+        .map(async |number| {
+            let body = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": format!("other-{number}"), "labels": { "app": "other" } },
+                "spec": { "containers": [{ "name": "main", "image": "trainyard.test/other:1" }] },
+            });
+            stage
+                .api
+                .must(Method::POST, &path, Ask::write(body.to_string()))
+                .await
+        })
+        .buffer_unordered(64)
+        .try_for_each(async |_| Ok(()))
+        .await
+}
+
+/// Latencies: one job at a time, small bursts, and replacements of failed pods.
+pub async fn latency(side: Side, size: &Size) -> Result<Figures> {
+    let stage = Stage::start(Audit::Off).await?;
+    let load = Load::start(&stage).await?;
+    let mut client = stage.client(side).await?;
+    let mut driver = stage.driver(SHORT).await?;
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage: &stage,
+    };
+    let warm = names("warm", size.warm_up);
+    load.create_all(&warm).await?;
+    load.until_succeeded(&warm, HANG, &mut parties).await?;
+    tokio::time::sleep(SETTLE).await;
+    let meter = Meter::begin(&stage, parties.client).await?;
+    let mut all = Vec::new();
+    let mut figures = Figures::new();
+
+    let ones = names("one", size.ones);
+    for name in &ones {
+        load.create_all(std::slice::from_ref(name)).await?;
+        load.until_succeeded(std::slice::from_ref(name), HANG, &mut parties)
+            .await?;
+        // The echo of the last status, and an event.
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    spread(&mut figures, "one", &load, &ones)?;
+    all.extend(ones);
+
+    let mut hundreds = Vec::new();
+    for round in 0..size.hundred.1 {
+        let jobs = names(&format!("hundred-{round}"), size.hundred.0);
+        load.create_all(&jobs).await?;
+        load.until_succeeded(&jobs, HANG, &mut parties).await?;
+        tokio::time::sleep(SETTLE).await;
+        hundreds.extend(jobs);
+    }
+    spread(&mut figures, "hundred", &load, &hundreds)?;
+    all.extend(hundreds);
+    drop(driver);
+
+    let mut driver = stage
+        .driver(Script {
+            hold: true,
+            ..SHORT
+        })
+        .await?;
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage: &stage,
+    };
+    let jobs = names("failing", size.failing_jobs);
+    let times = replacements(&load, &stage, &jobs, &mut parties).await?;
+    figures.insert("failed_p50".to_owned(), percentile(&times, 50.0));
+    figures.insert("failed_p99".to_owned(), percentile(&times, 99.0));
+    load.verify(&jobs, times.len()).await?;
+    load.verify(&all, 0).await?;
+    let jobs = number(all.len() + jobs.len());
+    figures.extend(meter.end(&stage, parties.client, side, jobs).await?);
+    Ok(figures)
+}
+
+/// Fails the workers of running jobs one by one; answers how long each replacement took. Units: milliseconds.
+async fn replacements(
+    load: &Load<'_>,
+    stage: &Stage,
+    jobs: &[String],
+    parties: &mut Parties<'_>,
+) -> Result<Vec<f64>> {
+    load.create_all(jobs).await?;
+    load.until("jobs to run", HANG, parties, |load| {
+        jobs.iter()
+            .all(|job| load.seen(job, |seen| seen.running).unwrap_or(false))
+    })
+    .await?;
+    let mut times = Vec::new();
+    for (job, index) in jobs
+        .iter()
+        .flat_map(|job| (0..3).map(move |index| (job, index)))
+    {
+        // The first replacement of a replica comes at once, later ones are paced: so each fails once.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let pod = format!("{job}-worker-{index}");
+        let uids = || {
+            load.seen(job, |seen| seen.pods.get(&pod).cloned())
+                .flatten()
+                .unwrap_or_default()
+        };
+        let uid = uids()
+            .last()
+            .map(|(uid, _)| uid.clone())
+            .context("a pod that was never seen")?;
+        let path = format!("{CORE}/namespaces/{}/pods/{pod}/status", stage.namespace);
+        stage
+            .api
+            .must(
+                Method::PATCH,
+                &path,
+                Ask::patch(status(&uid, "Failed", 137)),
+            )
+            .await?;
+        let failed = Instant::now();
+        load.until("a failed pod to be replaced", HANG, parties, |_| {
+            uids().len() > 1
+        })
+        .await?;
+        let seen = uids().last().map_or(failed, |(_, seen)| *seen);
+        times.push(milliseconds(seen.saturating_duration_since(failed)));
+    }
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    parties.driver.tell("go")?;
+    load.until_succeeded(jobs, HANG, parties).await?;
+    Ok(times)
+}
+
+/// Many jobs at once: how long until each has its pods, and all have ended.
+pub async fn burst(side: Side, size: &Size) -> Result<Figures> {
+    let stage = Stage::start(Audit::Off).await?;
+    let load = Load::start(&stage).await?;
+    let mut client = stage.client(side).await?;
+    let mut driver = stage.driver(USUAL).await?;
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage: &stage,
+    };
+    let warm = names("warm", size.warm_up);
+    load.create_all(&warm).await?;
+    load.until_succeeded(&warm, HANG, &mut parties).await?;
+    tokio::time::sleep(SETTLE).await;
+    let meter = Meter::begin(&stage, parties.client).await?;
+    let jobs = names("job", size.thousand);
+    let begun = Instant::now();
+    load.create_all(&jobs).await?;
+    load.until_succeeded(&jobs, HANG, &mut parties).await?;
+    let took = begun.elapsed();
+    tokio::time::sleep(SETTLE).await;
+    let mut figures = meter
+        .end(&stage, parties.client, side, number(jobs.len()))
+        .await?;
+    spread(&mut figures, "thousand", &load, &jobs)?;
+    figures.insert("thousand_seconds".to_owned(), took.as_secs_f64());
+    load.verify(&jobs, 0).await?;
+    Ok(figures)
+}
+
+/// From a job's creation to its last pod, over jobs. Units: milliseconds.
+fn spread(figures: &mut Figures, name: &str, load: &Load<'_>, jobs: &[String]) -> Result<()> {
+    let mut times = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let seen = load
+            .seen(job, |seen| seen.created.zip(seen.complete))
+            .flatten();
+        let (created, complete) = seen.with_context(|| format!("{job} was not seen whole"))?;
+        times.push(milliseconds(complete.saturating_duration_since(created)));
+    }
+    for percent in [50, 99] {
+        figures.insert(
+            format!("{name}_p{percent}"),
+            percentile(&times, f64::from(percent)),
+        );
+    }
+    Ok(())
+}
+
+/// A duration in milliseconds.
+pub fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// A count as a number to calculate with.
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+pub fn number(count: usize) -> f64 {
+    count as f64
+}

@@ -1,0 +1,254 @@
+//! A fresh control plane for one run, and the processes on it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use http::Method;
+use serde_json::json;
+use training_testkit::control_plane::{ADMIN, ControlPlane, Options, PYTORCH_OPERATOR, User};
+use training_testkit::manifest;
+use training_testkit::operator::{self, OperatorProcess};
+
+use crate::child::Helper;
+use crate::counts::{self, Counts, DRIVER, FLOOR, GROUP, LOAD};
+use crate::drive::Script;
+use crate::http::{Api, Ask, CORE};
+use crate::machine;
+use crate::store::{Figures, Side};
+
+/// The operator that is measured.
+pub const OPERATOR: &str = "pytorch-operator";
+/// How long a process may take to get ready.
+pub const START: Duration = Duration::from_mins(2);
+
+/// etcd with fsync, kube-apiserver, the operator's manifests, users and a namespace.
+pub struct Stage {
+    /// The control plane.
+    pub control: ControlPlane,
+    /// The load generator's client.
+    pub api: Api,
+    /// Where the jobs are.
+    pub namespace: String,
+    server: Vec<u32>,
+}
+
+/// Whether the API server writes an audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audit {
+    /// It does: for counting.
+    On,
+    /// It does not: for measuring.
+    Off,
+}
+
+impl Stage {
+    /// Starts everything but the clients.
+    pub async fn start(audit: Audit) -> Result<Self> {
+        let before = machine::descendants(std::process::id());
+        let user = |name: &str| User {
+            name: name.to_owned(),
+            groups: vec![GROUP.to_owned()],
+        };
+        let control = ControlPlane::start(Options {
+            audit: audit == Audit::On,
+            fsync: true,
+            users: vec![user(FLOOR), user(LOAD), user(DRIVER)],
+            ..Options::default()
+        })
+        .await?;
+        let mut server = machine::descendants(std::process::id());
+        server.retain(|pid| !before.contains(pid));
+        control.install(OPERATOR).await?;
+        manifest::apply(&control.client(ADMIN).await?, counts::objects()).await?;
+        let api = Api::new(&control.kubeconfig(LOAD).await?).await?;
+        let stage = Self {
+            control,
+            api,
+            namespace: String::new(),
+            server,
+        };
+        let stage = stage.namespace("bench").await?;
+        stage.until_counted().await?;
+        Ok(stage)
+    }
+
+    /// The same with another, new namespace.
+    pub async fn namespace(mut self, name: &str) -> Result<Self> {
+        let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        let path = format!("{CORE}/namespaces");
+        self.api
+            .must(Method::POST, &path, Ask::write(body.to_string()))
+            .await?;
+        name.clone_into(&mut self.namespace);
+        Ok(self)
+    }
+
+    /// Flow schemas take effect a moment after they are stored: until then requests are counted elsewhere.
+    async fn until_counted(&self) -> Result<()> {
+        let probe = Api::new(&self.control.kubeconfig(FLOOR).await?).await?;
+        let path = format!("{CORE}/namespaces/{}", self.namespace);
+        let before = Counts::read(&self.api).await?;
+        for _ in 0..100 {
+            probe
+                .must(Method::GET, &path, Ask::read(crate::http::METADATA))
+                .await?;
+            let after = Counts::read(&self.api).await?;
+            if after.since(&before, Side::Floor)["reads"] > 0.0 {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        anyhow::bail!("the flow schemas don't take effect")
+    }
+
+    /// Starts who is measured.
+    pub async fn client(&self, side: Side) -> Result<Client> {
+        Ok(match side {
+            Side::Floor => {
+                let kubeconfig = self.control.kubeconfig(FLOOR).await?.display().to_string();
+                Client::Floor(
+                    self.helper(&["floor", &kubeconfig, &self.namespace])
+                        .await?,
+                )
+            }
+            Side::Ours => Client::Ours(OperatorProcess::start(self.operator().await?).await?),
+        })
+    }
+
+    /// How the operator is started: as the shipped Deployment does, with its election and for all namespaces.
+    pub async fn operator(&self) -> Result<operator::Options> {
+        let kubeconfig = self.control.kubeconfig(PYTORCH_OPERATOR).await?;
+        let mut options = operator::Options::new(OPERATOR, &kubeconfig, "", &self.log("operator"));
+        options.flags = [
+            "--leader-elect=true",
+            "--leader-election-namespace=trainyard-system",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        Ok(options)
+    }
+
+    /// Starts the status driver.
+    pub async fn driver(&self, script: Script) -> Result<Helper> {
+        let kubeconfig = self.control.kubeconfig(DRIVER).await?.display().to_string();
+        let millis = |time: Duration| time.as_millis().to_string();
+        let (run, succeed) = (millis(script.run_after), millis(script.succeed_after));
+        let hold = if script.hold { "hold" } else { "go" };
+        self.helper(&["drive", &kubeconfig, &self.namespace, &run, &succeed, hold])
+            .await
+    }
+
+    /// Starts a program of ours and waits until it is ready.
+    pub async fn helper(&self, args: &[&str]) -> Result<Helper> {
+        let log = self.log(args.first().copied().unwrap_or("helper"));
+        let mut helper = Helper::start(args, &log)?;
+        match helper.line(START).await {
+            Ok(line) if line == "ready" => Ok(helper),
+            Ok(line) => anyhow::bail!("instead of being ready: {line}"),
+            Err(error) => {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                Err(error.context(said))
+            }
+        }
+    }
+
+    /// The file that a process's complaints go to.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.control.scratch().join(format!("{name}.log"))
+    }
+
+    /// CPU of etcd and the API server. Units: milliseconds.
+    pub fn server_cpu(&self) -> Result<f64> {
+        self.server.iter().map(|pid| machine::cpu(*pid)).sum()
+    }
+}
+
+/// Who is measured.
+pub enum Client {
+    /// The floor client.
+    Floor(Helper),
+    /// The operator.
+    Ours(OperatorProcess),
+}
+
+impl Client {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Self::Floor(helper) => helper.pid(),
+            Self::Ours(operator) => operator.pid(),
+        }
+    }
+
+    /// Whether it has ended, which it should not.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        match self {
+            Self::Floor(helper) => helper.has_ended(),
+            Self::Ours(operator) => operator.has_ended(),
+        }
+    }
+}
+
+/// CPU of everybody over a span of time.
+pub struct Meter {
+    client: f64,
+    server: f64,
+    own: f64,
+    total: machine::Total,
+    counts: Counts,
+}
+
+impl Meter {
+    /// Begins.
+    pub async fn begin(stage: &Stage, client: &Client) -> Result<Self> {
+        // First, because asking costs the server CPU.
+        let counts = Counts::read(&stage.api).await?;
+        Ok(Self {
+            client: machine::cpu(client.pid())?,
+            server: stage.server_cpu()?,
+            own: own(stage, client)?,
+            total: machine::total()?,
+            counts,
+        })
+    }
+
+    /// Ends: CPU per job, requests per job, and what share of the machine others used.
+    pub async fn end(
+        self,
+        stage: &Stage,
+        client: &Client,
+        side: Side,
+        jobs: f64,
+    ) -> Result<Figures> {
+        let total = machine::total()?;
+        let server = stage.server_cpu()? - self.server;
+        let mine = machine::cpu(client.pid())? - self.client;
+        let known = server + mine + own(stage, client)? - self.own;
+        let foreign = (total.busy - self.total.busy - known).max(0.0);
+        let mut figures = Counts::read(&stage.api).await?.since(&self.counts, side);
+        for sort in ["writes", "events"] {
+            if let Some(count) = figures.remove(sort) {
+                figures.insert(format!("{sort}_per_job"), count / jobs);
+            }
+        }
+        figures.insert("jobs".to_owned(), jobs);
+        figures.insert("cpu_ms_per_job".to_owned(), mine / jobs);
+        figures.insert("server_cpu_ms_per_job".to_owned(), server / jobs);
+        let all = (total.all - self.total.all).max(1.0);
+        figures.insert("foreign_share".to_owned(), foreign / all);
+        Ok(figures)
+    }
+}
+
+/// CPU of the load generator and the status driver.
+fn own(stage: &Stage, client: &Client) -> Result<f64> {
+    let mut helpers = machine::descendants(std::process::id());
+    helpers.retain(|pid| !stage.server.contains(pid) && *pid != client.pid());
+    // One that ended between the two looks has no part in it.
+    let helpers: f64 = helpers
+        .iter()
+        .filter_map(|pid| machine::cpu(*pid).ok())
+        .sum();
+    Ok(machine::cpu(std::process::id())? + helpers)
+}

@@ -1,0 +1,156 @@
+//! Results on disk: one file per metric, written after every pair, so that a run that was cut short goes on where it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+/// Named numbers of one run.
+pub type Figures = BTreeMap<String, f64>;
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The floor client.
+    Floor,
+    /// The operator.
+    Ours,
+}
+
+/// Two runs that are compared with each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// What ours is compared with: the floor client, or ours under easier conditions.
+    pub floor: Figures,
+    /// Ours.
+    pub ours: Figures,
+}
+
+impl Pair {
+    /// One figure of ours over the other's.
+    pub fn ratio(&self, name: &str) -> Option<f64> {
+        let (floor, ours) = (self.floor.get(name)?, self.ours.get(name)?);
+        (*floor > 0.0).then(|| ours / floor)
+    }
+
+    /// The share of the machine that others used, in the worse of the two runs.
+    pub fn foreign(&self) -> f64 {
+        let share = |figures: &Figures| figures.get("foreign_share").copied().unwrap_or(0.0);
+        share(&self.floor).max(share(&self.ours))
+    }
+}
+
+/// Everything known of one metric.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Pairs, in the order in which they were run.
+    pub pairs: Vec<Pair>,
+    /// Why a run did not count, if any did not.
+    pub faults: Vec<String>,
+}
+
+/// The directory of one size and one build of the operator.
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Opens the directory; results of another build are not taken for results of this one.
+    pub fn open(target: &Path, size: &str, binary: &Path) -> Result<Self> {
+        let bytes =
+            fs::read(binary).with_context(|| format!("no operator at {}", binary.display()))?;
+        let dir = target
+            .join("bench")
+            .join(format!("{size}-{:016x}", digest(&bytes)));
+        fs::create_dir_all(&dir)?;
+        Ok(Self { dir })
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is known of a metric.
+    pub fn read(&self, metric: &str) -> Result<Record> {
+        match fs::read(self.path(metric)) {
+            Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
+                format!("{} can't be read; remove it", self.path(metric).display())
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Record::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps what is known of a metric; whole or not at all.
+    pub fn write(&self, metric: &str, record: &Record) -> Result<()> {
+        let new = self.path(&format!("{metric}.new"));
+        fs::write(&new, serde_json::to_vec_pretty(record)?)?;
+        Ok(fs::rename(new, self.path(metric))?)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) -> Result<()> {
+        fs::remove_dir_all(&self.dir)?;
+        Ok(fs::create_dir_all(&self.dir)?)
+    }
+
+    fn path(&self, metric: &str) -> PathBuf {
+        self.dir.join(format!("{metric}.json"))
+    }
+}
+
+/// FNV-1a: tells builds apart, and needs no crate.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(name: &str, value: f64) -> Figures {
+        [(name.to_owned(), value)].into()
+    }
+
+    #[test]
+    fn what_was_kept_is_found_again_and_another_build_finds_nothing() {
+        let target = std::env::temp_dir().join(format!("bench-store-{}", std::process::id()));
+        fs::create_dir_all(&target).unwrap();
+        let (one, other) = (target.join("one"), target.join("other"));
+        fs::write(&one, "a").unwrap();
+        fs::write(&other, "b").unwrap();
+        let store = Store::open(&target, "smoke", &one).unwrap();
+        assert_eq!(store.read("pace").unwrap(), Record::default());
+        let pair = Pair {
+            floor: figures("x", 2.0),
+            ours: figures("x", 3.0),
+        };
+        assert_eq!((pair.ratio("x"), pair.ratio("y")), (Some(1.5), None));
+        let record = Record {
+            pairs: vec![pair],
+            faults: Vec::new(),
+        };
+        store.write("pace", &record).unwrap();
+        let again = Store::open(&target, "smoke", &one).unwrap();
+        assert_eq!(again.read("pace").unwrap(), record);
+        let foreign = Store::open(&target, "smoke", &other).unwrap();
+        assert_eq!(foreign.read("pace").unwrap(), Record::default());
+        again.clear().unwrap();
+        assert_eq!(again.read("pace").unwrap(), Record::default());
+        fs::remove_dir_all(&target).unwrap();
+    }
+
+    #[test]
+    fn a_ratio_to_nothing_is_none() {
+        let pair = Pair {
+            floor: figures("x", 0.0),
+            ours: figures("x", 3.0),
+        };
+        assert_eq!(pair.ratio("x"), None);
+    }
+}
