@@ -18,6 +18,8 @@ pub const JOB_ROLE_MASTER: &str = "master";
 
 /// The attempt that a pod belongs to, `<gang>.<replica>`; a pod without it is attempt `0.0`.
 pub const ATTEMPT: &str = "trainyard.dev/attempt";
+/// On an autoscaler: stands for what the job asked of it, so that a change is noticed.
+pub const AUTOSCALER: &str = "trainyard.dev/autoscaler";
 /// On a job: `Replica` (default) or `Gang`, what restarts together.
 pub const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 

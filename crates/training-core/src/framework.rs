@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use training_api::{JobStatus, RunPolicy};
 
+use crate::autoscaler::Autoscaling;
 use crate::census::Census;
 use crate::env::{EnvOn, EnvSet};
 use crate::error::SpecError;
@@ -67,6 +68,9 @@ pub trait Framework: Send + Sync + 'static {
     /// `replicaStatuses` carry the label selector of their pods, for the scale subresource.
     const SELECTORS: bool;
 
+    /// Jobs of this kind can have an autoscaler.
+    const AUTOSCALES: bool = false;
+
     /// The roles in global rank order, defaults applied in memory.
     ///
     /// # Errors
@@ -108,6 +112,11 @@ pub trait Framework: Send + Sync + 'static {
     /// The published message for a state of the job.
     fn say(&self, cx: &JobCx<'_, Self::Job>, what: &Saying<'_>) -> String {
         crate::verdict::say_short(Self::Job::kind(&()).as_ref(), cx.name, what)
+    }
+
+    /// The autoscaler that a job asks for. Only where [`Framework::AUTOSCALES`].
+    fn autoscaling<'a>(&self, _cx: &JobCx<'a, Self::Job>) -> Option<Autoscaling<'a>> {
+        None
     }
 
     /// Rights beyond those that every operator needs.

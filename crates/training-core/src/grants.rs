@@ -29,6 +29,14 @@ pub const REPLICAS: &[Grant] = &[
     },
 ];
 
+/// The rights of operators whose jobs can have an autoscaler.
+pub const AUTOSCALERS: &[Grant] = &[Grant {
+    group: "autoscaling",
+    resources: &["horizontalpodautoscalers"],
+    verbs: &["create", "delete", "get", "list", "patch", "watch"],
+    why: "An elastic job with metrics has one. get answers one question: who owns a name that is taken.",
+}];
+
 /// The verbs on the operator's own kind: `list` and `watch` to see jobs, `delete` for their time to live.
 pub const OWN_KIND: &[&str] = &["delete", "list", "watch"];
 /// The verbs on the status of its own kind.

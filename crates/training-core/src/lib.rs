@@ -10,8 +10,10 @@
 //! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]); everything else is
 //! shared. What must survive a restart of the operator is [`Memory`], and lives in the job's status.
 
+pub mod autoscaler;
 pub mod census;
 pub mod conditions;
+pub mod digest;
 pub mod env;
 pub mod error;
 pub mod framework;
@@ -33,14 +35,16 @@ pub mod uid;
 pub mod verdict;
 pub mod view;
 
+pub use autoscaler::{AutoscalerView, Autoscaling};
 pub use census::{Census, Slot, SlotState};
+pub use digest::Digest;
 pub use env::{EnvOn, EnvSet};
 pub use error::SpecError;
 pub use framework::{Framework, JobCx, JobState, TrainingJob};
 pub use indices::IndexSet;
 pub use memory::Memory;
 pub use notes::{Note, Severity};
-pub use observed::{Observed, Stall};
+pub use observed::{Blocked, Observed, Stall};
 pub use plan::plan;
 pub use roles::{Rank, RoleSet, RoleSpec};
 pub use rules::Rules;

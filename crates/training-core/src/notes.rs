@@ -78,6 +78,12 @@ pub const CATALOGUE: &[Entry] = &[
         hint: "Remove or rename that object, or submit the job under another name. The job goes on by itself once the name is free.",
     },
     Entry {
+        reason: "AutoscalerInvalid",
+        severity: Severity::Warning,
+        meaning: "The API server rejects the HorizontalPodAutoscaler that spec.elasticPolicy.metrics asks for; the message names the field. The job trains without it.",
+        hint: "Correct spec.elasticPolicy.metrics of the running job, or remove it.",
+    },
+    Entry {
         reason: "QuotaExceeded",
         severity: Severity::Warning,
         meaning: "A resource quota of the namespace refuses the job's pods or services; the message is the API server's.",

@@ -1,5 +1,6 @@
 //! What a pass sees of one job.
 
+use crate::autoscaler::AutoscalerView;
 use crate::rules::Rules;
 use crate::view::{PodView, ServiceView};
 
@@ -10,6 +11,8 @@ pub struct Observed {
     pub pods: Vec<PodView>,
     /// The job's services, likewise.
     pub services: Vec<ServiceView>,
+    /// The job's autoscaler, likewise.
+    pub autoscaler: Option<AutoscalerView>,
     /// What kept the last pass from being carried out.
     pub stall: Option<Stall>,
     /// How the operator is set.
@@ -32,4 +35,15 @@ pub struct Stall {
     pub message: String,
     /// Trying again can't help: the API server calls the object itself invalid.
     pub hopeless: bool,
+    /// What has to wait.
+    pub blocks: Blocked,
+}
+
+/// What a refusal keeps from being tried again before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// Everything that the job still lacks.
+    All,
+    /// The autoscaler alone: the job trains without it.
+    Autoscaler,
 }

@@ -14,6 +14,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
 use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus, labels};
 
+use crate::autoscaler;
 use crate::census::{Census, Count};
 use crate::conditions;
 use crate::error::SpecError;
@@ -125,6 +126,10 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
     remember_finished(&census, cx.roles, &mut draft.memory);
     if let Err(error) = progress::decide(framework, cx, seen, &census, draft) {
         invalid(draft, cx.job, seen, &error);
+    }
+    // A job that ends in this very pass loses it in the next.
+    if !draft.memory.is_finished() {
+        autoscaler::settle(framework, cx, seen, draft);
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a pass decides to do, as data.
 
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::notes::Note;
+use crate::observed::Blocked;
 use crate::uid::Uid;
 
 /// One change to the world.
@@ -27,6 +29,24 @@ pub enum Step {
     CreatePod(Box<Pod>),
     /// Create a service.
     CreateService(Box<Service>),
+    /// Create the job's autoscaler.
+    CreateAutoscaler(Box<HorizontalPodAutoscaler>),
+    /// Make the job's autoscaler what it should be; what it holds beyond that stays.
+    ChangeAutoscaler {
+        /// The precondition: which one,
+        uid: Uid,
+        /// and which version of it.
+        version: u64,
+        /// What it should be.
+        to: Box<HorizontalPodAutoscaler>,
+    },
+    /// Delete the job's autoscaler.
+    DeleteAutoscaler {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
     /// Delete the job itself at the end of its time to live.
     DeleteJob,
 }
@@ -34,7 +54,22 @@ pub enum Step {
 impl Step {
     /// True if the step makes something.
     pub fn is_create(&self) -> bool {
-        matches!(self, Self::CreatePod(_) | Self::CreateService(_))
+        matches!(
+            self,
+            Self::CreatePod(_) | Self::CreateService(_) | Self::CreateAutoscaler(_)
+        )
+    }
+
+    /// True if the step has to wait while this is refused.
+    pub fn waits_for(&self, blocked: Blocked) -> bool {
+        let autoscaler = matches!(
+            self,
+            Self::CreateAutoscaler(_) | Self::ChangeAutoscaler { .. }
+        );
+        match blocked {
+            Blocked::All => self.is_create() || autoscaler,
+            Blocked::Autoscaler => autoscaler,
+        }
     }
 }
 

@@ -95,6 +95,10 @@ fn mt_62_the_operator_may_do_only_what_it_needs() {
         ]
         .into_iter()
         .map(str::to_owned)
+        .chain(
+            ["create", "delete", "get", "list", "patch", "watch"]
+                .map(|verb| format!("autoscaling/horizontalpodautoscalers {verb}")),
+        )
         .chain(["delete", "list", "watch"].map(|verb| format!("{own} {verb}")))
         .chain([
             format!("{own}/status patch"),

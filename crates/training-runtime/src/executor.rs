@@ -3,6 +3,7 @@
 //! Every call is checked against the lease right before it is sent, has its own deadline, and is sent once. What an answer
 //! says goes into the index at once, so that the next pass sees our own writes.
 
+mod autoscaler;
 mod outcome;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use futures::StreamExt;
 use futures::stream;
 use http::header::ACCEPT;
 use http::{HeaderValue, Request};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{
     DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
@@ -23,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use training_core::{Framework, PodView, ServiceView, Stall, Step, Uid};
+use training_core::{AutoscalerView, Blocked, Framework, PodView, ServiceView, Stall, Step, Uid};
 
 use crate::fault::{Denial, Fault};
 use crate::feed::index::Index;
@@ -54,8 +56,18 @@ pub struct Executor {
     manager: String,
     parent: Parent,
     in_flight: Semaphore,
-    pods: Arc<Index<PodView>>,
-    services: Arc<Index<ServiceView>>,
+    children: Children,
+}
+
+/// What is known of the jobs' children.
+#[derive(Clone, Debug)]
+pub struct Children {
+    /// Their pods.
+    pub pods: Arc<Index<PodView>>,
+    /// Their services.
+    pub services: Arc<Index<ServiceView>>,
+    /// Their autoscalers.
+    pub autoscalers: Arc<Index<AutoscalerView>>,
 }
 
 impl Executor {
@@ -65,8 +77,7 @@ impl Executor {
         gate: Gate,
         deadline: Duration,
         parent: Parent,
-        pods: Arc<Index<PodView>>,
-        services: Arc<Index<ServiceView>>,
+        children: Children,
     ) -> Self {
         let manager = format!("{}-operator", F::NAME);
         Self {
@@ -76,8 +87,7 @@ impl Executor {
             manager,
             parent,
             in_flight: Semaphore::new(IN_FLIGHT),
-            pods,
-            services,
+            children,
         }
     }
 
@@ -143,7 +153,13 @@ impl Executor {
         for (at, result) in results {
             match result {
                 Ok(()) => outcome.record(&steps[at]),
-                Err(Stopped::Refused(refusal)) => outcome.refusal = Some(*refusal),
+                // What keeps everything from going on says more than what keeps the autoscaler.
+                Err(Stopped::Refused(refusal))
+                    if outcome.refusal.is_none() || refusal.stall.blocks == Blocked::All =>
+                {
+                    outcome.refusal = Some(*refusal);
+                }
+                Err(Stopped::Refused(_)) => {}
                 Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
             }
         }
@@ -157,20 +173,29 @@ impl Executor {
         step: &Step,
     ) -> Result<(), Stopped> {
         let owner = uid(job);
+        let Children {
+            pods,
+            services,
+            autoscalers,
+        } = &self.children;
         match step {
-            Step::DeletePod { name, uid } => {
-                self.delete::<Pod, _>(job, name, *uid, &*self.pods).await
-            }
+            Step::DeletePod { name, uid } => self.delete::<Pod, _>(job, name, *uid, pods).await,
             Step::DeleteService { name, uid } => {
-                self.delete::<Service, _>(job, name, *uid, &*self.services)
+                self.delete::<Service, _>(job, name, *uid, services).await
+            }
+            Step::DeleteAutoscaler { name, uid } => {
+                self.delete::<HorizontalPodAutoscaler, _>(job, name, *uid, autoscalers)
                     .await
+            }
+            Step::CreateAutoscaler(wanted) => self.create_autoscaler(job, wanted).await,
+            Step::ChangeAutoscaler { uid, version, to } => {
+                self.change_autoscaler(job, *uid, *version, to).await
             }
             Step::DeleteJob => self.delete_job(job).await,
             Step::CreatePod(pod) => match self.create(&**pod).await {
                 Ok(answer) => {
                     if let Some(view) = made_pod(pod, &answer) {
-                        self.pods
-                            .created(Self::owned(job, owner, view), Instant::now());
+                        pods.created(Self::owned(job, owner, view), Instant::now());
                     }
                     Ok(())
                 }
@@ -182,17 +207,16 @@ impl Executor {
                         view,
                         &seen.metadata,
                         &message,
-                        "FailedCreatePod",
-                        &self.pods,
+                        ("FailedCreatePod", Blocked::All),
+                        pods,
                     )
                 }
-                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreatePod")),
+                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreatePod", Blocked::All)),
             },
             Step::CreateService(service) => match self.create(&**service).await {
                 Ok(answer) => {
                     if let Some(view) = made_service(service, &answer) {
-                        self.services
-                            .created(Self::owned(job, owner, view), Instant::now());
+                        services.created(Self::owned(job, owner, view), Instant::now());
                     }
                     Ok(())
                 }
@@ -205,11 +229,13 @@ impl Executor {
                         view,
                         &seen.metadata,
                         &message,
-                        "FailedCreateService",
-                        &self.services,
+                        ("FailedCreateService", Blocked::All),
+                        services,
                     )
                 }
-                Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreateService")),
+                Err(Failure::Fault(fault)) => {
+                    Err(refuse(fault, "FailedCreateService", Blocked::All))
+                }
             },
         }
     }
@@ -228,7 +254,7 @@ impl Executor {
         view: Option<Owned<V>>,
         seen: &kube::core::ObjectMeta,
         message: &str,
-        event: &'static str,
+        (event, blocks): (&'static str, Blocked),
         index: &Index<V>,
     ) -> Result<(), Stopped> {
         if let Some(view) = view.filter(|v| v.owner == owner) {
@@ -249,6 +275,7 @@ impl Executor {
             reason: "NameConflict",
             message: message.clone(),
             hopeless: false,
+            blocks,
         };
         let fault = Fault::Denied {
             what: Denial::Policy,

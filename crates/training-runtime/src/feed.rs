@@ -1,6 +1,7 @@
 //! Watch -> index -> wake-ups. Each watch runs in its own task with its own backoff; a stream of its own keeps a missing kind
 //! or right from slowing the others.
 
+pub mod autoscaler;
 mod follow;
 pub mod index;
 pub mod jobs;
@@ -16,9 +17,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use training_api::labels;
-use training_core::{Framework, PodView, ServiceView};
+use training_core::{AutoscalerView, Framework, PodView, ServiceView};
 
 use crate::key::{JobKey, Scope};
+use autoscaler::{SlimAutoscaler, autoscaler_view};
 use follow::Follow;
 pub use follow::Source;
 use index::{Child, Index};
@@ -158,6 +160,28 @@ pub async fn watch_services<F: Framework>(
         events,
         |service: &SlimService| service_view(service, parent, &mut roles),
         "services",
+        &scope,
+        &index,
+        &*listener,
+        &synced,
+    )
+    .await;
+}
+
+/// Watches the autoscalers of the framework's jobs. Never returns.
+pub async fn watch_autoscalers<F: Framework>(
+    source: Source,
+    scope: Scope,
+    parent: Parent,
+    index: Arc<Index<AutoscalerView>>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    let events = Follow::new("autoscalers", &source, &scope, Some(selector::<F>()));
+    fold(
+        events,
+        |seen: &SlimAutoscaler| autoscaler_view(seen, parent),
+        "autoscalers",
         &scope,
         &index,
         &*listener,

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::{
-    Framework, Note, Observed, Plan, PodView, Rules, ServiceView, Stall, Step, Transition, Uid,
-    Urgency, plan,
+    AutoscalerView, Blocked, Framework, Note, Observed, Plan, PodView, Rules, ServiceView, Stall,
+    Step, Transition, Uid, Urgency, plan,
 };
 
 use crate::cli::EventMode;
@@ -55,6 +55,8 @@ pub struct Worker<F: Framework> {
     pub pods: Arc<Index<PodView>>,
     /// Their services.
     pub services: Arc<Index<ServiceView>>,
+    /// Their autoscalers.
+    pub autoscalers: Arc<Index<AutoscalerView>>,
     /// The writer.
     pub executor: Executor,
     /// Earliest next attempts of jobs whose pass failed.
@@ -153,7 +155,7 @@ impl<F: Framework> Worker<F> {
         {
             return Ended::Held(at);
         }
-        let mut refused = None;
+        let mut refused: Option<Instant> = None;
         for _ in 0..ROUNDS {
             let Some(job) = self.jobs.get(key) else {
                 return Ended::Quiet(self.safety());
@@ -162,18 +164,24 @@ impl<F: Framework> Worker<F> {
                 return Ended::Failed(Fault::Bug("the job has no uid".to_owned()));
             };
             let seen = self.observe(key, uid);
-            let stalled = seen.stall.is_some();
+            let blocked = seen.stall.as_ref().map(|s| s.blocks);
+            let stalled = blocked.is_some();
             let mut plan = plan(&self.framework, &job, &seen, now());
             let wake = self.wake(plan.wake);
             let planned_creates = plan.steps.iter().any(Step::is_create);
-            if held.is_some() || refused.is_some() {
+            if let Some(blocked) = blocked
+                && (held.is_some() || refused.is_some())
+            {
                 // What was refused is not tried again before its time; everything else goes on.
-                plan.steps.retain(|s| !s.is_create());
+                plan.steps.retain(|s| !s.waits_for(blocked));
             }
             if let Some(at) = self.may_wait(key, &plan, begun) {
                 return Ended::Quiet(at.min(wake));
             }
-            let outcome = match self.carry_out(key, &job, &plan, stalled).await {
+            let outcome = match self
+                .carry_out(key, &job, &plan, blocked == Some(Blocked::All))
+                .await
+            {
                 Ok(outcome) => outcome,
                 Err(fault) => return Ended::Failed(fault),
             };
@@ -182,6 +190,7 @@ impl<F: Framework> Worker<F> {
                     .job(metrics::Transition::Deleted, &key.namespace);
             }
             if let Some(refusal) = outcome.refusal {
+                let stalled = blocked.is_some_and(|b| b == refusal.stall.blocks);
                 refused = Some(self.refuse(key, uid, &job, &refusal, stalled));
                 continue;
             }
@@ -221,6 +230,7 @@ impl<F: Framework> Worker<F> {
         Observed {
             pods: self.pods.of(uid),
             services: self.services.of(uid),
+            autoscaler: self.autoscalers.of(uid).pop(),
             stall,
             rules: self.settings.rules,
         }

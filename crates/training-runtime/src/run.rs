@@ -19,7 +19,7 @@ use crate::cli::RuntimeArgs;
 use crate::client::{Clients, Identity};
 use crate::dispatcher::Dispatcher;
 use crate::events::{EventConfig, EventSink, KubeEvents, Regarding};
-use crate::executor::{Executor, Gate};
+use crate::executor::{Children, Executor, Gate};
 use crate::feed::{self, Listener, Source};
 use crate::key::{JobKey, Scope};
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
@@ -30,6 +30,8 @@ use crate::{admin, client, shutdown, telemetry};
 
 /// The caches that a leader must have complete; a standby has none.
 const CACHES: [&str; 3] = ["jobs", "pods", "services"];
+/// One more, of kinds whose jobs can have an autoscaler.
+const AUTOSCALERS: &str = "autoscalers";
 /// How long events and traces, each, may take to leave at the end. With [`RELEASE`] and the drain of passes (eight seconds by
 /// default) the process ends within ten seconds of a signal.
 const FLUSH: Duration = Duration::from_millis(400);
@@ -238,7 +240,7 @@ async fn lead<F: Framework>(
 /// What the passes of one term need: fresh caches, and a writer that stops with the term.
 fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worker<F> {
     let args = shared.args;
-    let (pods, services) = (Arc::default(), Arc::default());
+    let (pods, services, autoscalers) = (Arc::default(), Arc::default(), Arc::default());
     let term = term.clone();
     let gate: Gate = Arc::new(move || term.holds());
     let executor = Executor::new::<F>(
@@ -246,14 +248,18 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
         gate,
         args.call_deadline,
         feed::parent::<F>(),
-        Arc::clone(&pods),
-        Arc::clone(&services),
+        Children {
+            pods: Arc::clone(&pods),
+            services: Arc::clone(&services),
+            autoscalers: Arc::clone(&autoscalers),
+        },
     );
     Worker {
         framework,
         jobs: Arc::default(),
         pods,
         services,
+        autoscalers,
         executor,
         backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
         events: shared.events.clone(),
@@ -289,7 +295,8 @@ fn feeds<F: Framework>(
             watches: shared.metrics.watches().clone(),
             timeout: shared.args.watch_timeout,
         };
-        for cache in CACHES {
+        let more = F::AUTOSCALES.then_some(AUTOSCALERS);
+        for cache in CACHES.into_iter().chain(more) {
             hub.ready(cache, &scope, false);
         }
         let mut ready = || {
@@ -314,6 +321,16 @@ fn feeds<F: Framework>(
             hub(),
             ready(),
         ));
+        if F::AUTOSCALES {
+            tasks.spawn(feed::watch_autoscalers::<F>(
+                source(),
+                scope.clone(),
+                parent,
+                Arc::clone(&worker.autoscalers),
+                hub(),
+                ready(),
+            ));
+        }
         tasks.spawn(feed::watch_services::<F>(
             source(),
             scope,

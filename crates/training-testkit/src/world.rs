@@ -9,6 +9,7 @@
 //!
 //! It is generic over the framework, so that every kind is held to the same laws.
 
+mod autoscaler;
 mod execute;
 mod law;
 mod moves;
@@ -21,8 +22,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView, Rules, ServiceView,
-    Stall, Step, TrainingJob, Transition, Uid,
+    AutoscalerView, Blocked, Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView,
+    Rules, ServiceView, Stall, Step, TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
@@ -54,6 +55,9 @@ pub struct World<F: Framework> {
     job: Option<F::Job>,
     pods: BTreeMap<String, (PodView, Pod)>,
     services: BTreeMap<String, (ServiceView, Service)>,
+    autoscaler: Option<AutoscalerView>,
+    /// Somebody else has an autoscaler of the job's name.
+    pub taken: bool,
     view: View<F::Job>,
     version: u64,
     /// Pods that were asked to go stay until a move lets them go, also when they have ended.
@@ -67,6 +71,8 @@ pub struct World<F: Framework> {
     in_flight: Vec<(Step, Observed)>,
     /// JSON pointer to the number that scaling changes.
     pub scale: &'static str,
+    /// JSON pointers and what users may write there.
+    pub edits: Vec<(&'static str, Value)>,
     ledger: law::Ledger,
     /// The breaches of law so far.
     pub breaches: Vec<String>,
@@ -90,6 +96,8 @@ impl<F: Framework> World<F> {
             job: Some(job),
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
+            autoscaler: None,
+            taken: false,
             version: 1,
             sticky: false,
             refusing: false,
@@ -97,6 +105,7 @@ impl<F: Framework> World<F> {
             rules: Rules::default(),
             in_flight: Vec::new(),
             scale: "",
+            edits: Vec::new(),
             ledger: law::Ledger::default(),
             breaches: Vec::new(),
             notes: Vec::new(),
@@ -135,6 +144,11 @@ impl<F: Framework> World<F> {
         self.services.keys().map(String::as_str).collect()
     }
 
+    /// The stored autoscaler of the job.
+    pub fn autoscaler(&self) -> Option<&AutoscalerView> {
+        self.autoscaler.as_ref()
+    }
+
     /// A stored pod.
     pub fn pod(&self, name: &str) -> Option<&PodView> {
         self.pods.get(name).map(|(view, _)| view)
@@ -152,6 +166,7 @@ impl<F: Framework> World<F> {
         Observed {
             pods: self.view.pods.values().cloned().collect(),
             services: self.view.services.values().cloned().collect(),
+            autoscaler: self.view.autoscaler.clone(),
             stall: self.stall.clone(),
             rules: self.rules,
         }
@@ -191,7 +206,10 @@ impl<F: Framework> World<F> {
         let seen = self.observed();
         let mut calls = Calls { fate, made: 0 };
         let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();
-        if !matches!(interrupted, Some(Interruption::Refused)) {
+        if !matches!(
+            interrupted,
+            Some(Interruption::Refused | Interruption::Taken)
+        ) {
             self.stall = None;
         }
         match interrupted {
@@ -203,6 +221,15 @@ impl<F: Framework> World<F> {
                     reason: "QuotaExceeded",
                     message: "exceeded quota".to_owned(),
                     hopeless: false,
+                    blocks: Blocked::All,
+                });
+            }
+            Some(Interruption::Taken) => {
+                self.stall = Some(Stall {
+                    reason: "NameConflict",
+                    message: "already exists".to_owned(),
+                    hopeless: false,
+                    blocks: Blocked::Autoscaler,
                 });
             }
             Some(Interruption::Conflict) | None => {}
@@ -224,6 +251,7 @@ impl<F: Framework> World<F> {
                 .iter()
                 .map(|(n, (v, _))| (n.clone(), v.clone()))
                 .collect(),
+            autoscaler: self.autoscaler.clone(),
             ..View::default()
         };
     }

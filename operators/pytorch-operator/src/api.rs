@@ -126,7 +126,8 @@ pub struct ElasticPolicy {
     /// How often `torchrun` starts its processes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<i32>,
-    /// Metrics for a `HorizontalPodAutoscaler`. Kept, but none is made: create one for the job's scale subresource.
+    /// Metrics of a `HorizontalPodAutoscaler` with the job's name, which the operator makes and which keeps the number of workers
+    /// between the bounds. Unset: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricSpec>>,
 }

@@ -1,6 +1,6 @@
 //! Elastic jobs: what `torchrun` is told about its rendezvous.
 
-use training_core::{EnvSet, JobCx, RoleSet, SpecError, names};
+use training_core::{Autoscaling, EnvSet, JobCx, RoleSet, SpecError, names};
 
 use crate::api::{ElasticPolicy, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::framework::port;
@@ -75,6 +75,17 @@ fn bounds(policy: &ElasticPolicy, roles: &RoleSet<'_>) -> (i64, i64) {
         min.or(max).unwrap_or(workers),
         max.or(min).unwrap_or(workers),
     )
+}
+
+/// The autoscaler that the job asks for: one with metrics, also with an empty list of them.
+pub(crate) fn autoscaling<'a>(cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<'a>> {
+    let policy = cx.job.spec.elastic_policy.as_ref()?;
+    let (min, max) = bounds(policy, cx.roles);
+    Some(Autoscaling {
+        min: i32::try_from(min).unwrap_or(i32::MAX),
+        max: i32::try_from(max).unwrap_or(i32::MAX),
+        metrics: policy.metrics.as_deref()?,
+    })
 }
 
 /// Appends the elastic block in its published order.

@@ -2,11 +2,12 @@
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_api::{CleanPodPolicy, JobStatus, ReplicaSpec, RestartPolicy, RunPolicy, labels};
+use training_core::grants::{self, Grant};
 use training_core::pod::{check_names, check_template, default_port, port_number};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
-    Census, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec, SpecError, TrainingJob,
-    Verdict,
+    Autoscaling, Census, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec, SpecError,
+    TrainingJob, Verdict,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
@@ -55,6 +56,7 @@ impl Framework for PyTorch {
     const CONTAINER: &'static str = CONTAINER;
     const ENV_ON: EnvOn = EnvOn::Every;
     const SELECTORS: bool = true;
+    const AUTOSCALES: bool = true;
 
     fn roles<'a>(&self, job: &'a PyTorchJob) -> Result<RoleSet<'a>, SpecError> {
         let specs = &job.spec.pytorch_replica_specs;
@@ -158,9 +160,12 @@ impl Framework for PyTorch {
             ignored("spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".to_owned());
         }
         if let Some(elastic) = &cx.job.spec.elastic_policy {
-            if elastic.metrics.is_some() {
-                let text = "spec.elasticPolicy.metrics: no HorizontalPodAutoscaler is made; create one for the job's scale subresource";
-                ignored(text.to_owned());
+            let replicas = cx.job.spec.pytorch_replica_specs.get(WORKER);
+            if elastic.metrics.is_some() && replicas.is_some_and(|w| w.replicas.is_none()) {
+                // Autoscalers go by the scale subresource, which doesn't answer without that number.
+                ignored(format!(
+                    "spec.elasticPolicy.metrics has no effect until spec.{REPLICA_MAP}[{WORKER}].replicas is written"
+                ));
             }
             if elastic.n_proc_per_node.is_some() {
                 ignored(
@@ -179,6 +184,14 @@ impl Framework for PyTorch {
             ));
         }
         notes
+    }
+
+    fn autoscaling<'a>(&self, cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<'a>> {
+        elastic::autoscaling(cx)
+    }
+
+    fn grants(&self) -> &'static [Grant] {
+        grants::AUTOSCALERS
     }
 
     fn say(&self, cx: &JobCx<'_, PyTorchJob>, what: &Saying<'_>) -> String {

@@ -1,50 +1,13 @@
 //! `pytorch-operator`: the operator, and the small helper that its init container runs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Parser;
 use pytorch_operator::PyTorch;
-use pytorch_operator::init::{DEFAULT_IMAGE, DEFAULT_TRIES, InitContainer};
-use training_runtime::{RuntimeArgs, cli, wait};
-
-/// Runs PyTorchJobs (kubeflow.org/v1)
-#[derive(Parser, Debug)]
-#[command(
-    name = "pytorch-operator",
-    version,
-    about,
-    args_conflicts_with_subcommands = true
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Option<Command>,
-
-    #[command(flatten)]
-    runtime: RuntimeArgs,
-
-    /// Image of the init container that makes workers wait for their master
-    #[arg(long, env = "TRAINYARD_PYTORCH_INIT_CONTAINER_IMAGE", default_value = DEFAULT_IMAGE)]
-    pytorch_init_container_image: String,
-
-    /// File with the init container's template, a YAML list of containers; a file that is absent means the built-in one
-    #[arg(
-        long,
-        env = "TRAINYARD_PYTORCH_INIT_CONTAINER_TEMPLATE_FILE",
-        default_value = "/etc/config/initContainer.yaml"
-    )]
-    pytorch_init_container_template_file: PathBuf,
-
-    /// How often the init container looks for the master, two seconds apart
-    #[arg(long, env = "TRAINYARD_PYTORCH_INIT_CONTAINER_MAX_TRIES", default_value_t = DEFAULT_TRIES)]
-    pytorch_init_container_max_tries: u32,
-}
-
-#[derive(clap::Subcommand, Debug)]
-enum Command {
-    /// Waits until a host name resolves; the init container of workers
-    WaitForHost(wait::WaitArgs),
-}
+use pytorch_operator::args::{Cli, Command};
+use pytorch_operator::init::InitContainer;
+use training_runtime::{cli, wait};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use training_api::{CleanPodPolicy, ConditionType};
 
 use super::Draft;
+use crate::autoscaler;
 use crate::framework::TrainingJob;
 use crate::memory::Memory;
 use crate::names;
@@ -16,6 +17,7 @@ pub(super) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed
     if draft.memory.holds(ConditionType::Succeeded) {
         fold(draft);
     }
+    autoscaler::remove(&job.name_any(), seen, draft);
     clean_up(draft, job, seen);
     let Some(ttl) = job.run_policy().ttl_seconds_after_finished else {
         return;

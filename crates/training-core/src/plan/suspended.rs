@@ -3,6 +3,7 @@
 use training_api::ConditionType;
 
 use super::Draft;
+use crate::autoscaler;
 use crate::framework::{JobCx, TrainingJob};
 use crate::names;
 use crate::notes::Note;
@@ -42,6 +43,7 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
             uid: service.uid,
         });
     }
+    autoscaler::remove(cx.name, seen, draft);
     let counts = draft.memory.counts.get_or_insert_default();
     for role in cx.roles {
         // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.

@@ -5,7 +5,7 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use training_api::labels;
-use training_core::{Attempt, PodPhase, PodView, ServiceView, Stall, Step, Uid};
+use training_core::{Attempt, Blocked, PodPhase, PodView, ServiceView, Stall, Step, Uid};
 
 use crate::fault::{Denial, Fault};
 
@@ -38,7 +38,7 @@ pub struct Done {
 /// A create that was refused.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The published reason of the failed create: `FailedCreatePod` or `FailedCreateService`.
+    /// The reason of the failed create: `FailedCreatePod` and `FailedCreateService` as published, or that of an autoscaler.
     pub event: &'static str,
     /// For the core.
     pub stall: Stall,
@@ -60,6 +60,14 @@ pub(super) struct AnswerMeta {
     uid: String,
     pub(super) resource_version: String,
     pub(super) deletion_timestamp: Option<IgnoredAny>,
+}
+
+impl Answer {
+    /// Which object it is about, and in which version.
+    pub(super) fn identity(&self) -> Option<(Uid, u64)> {
+        let meta = &self.metadata;
+        Some((Uid::parse(&meta.uid)?, meta.resource_version.parse().ok()?))
+    }
 }
 
 /// Why a call failed.
@@ -93,6 +101,10 @@ impl Outcome {
             Step::DeletePod { name, .. } => done.deleted_pods.push(name.clone()),
             Step::DeleteService { name, .. } => done.deleted_services.push(name.clone()),
             Step::DeleteJob => self.job_deleted = true,
+            // `kubectl get hpa` shows it; no event is published for it.
+            Step::CreateAutoscaler(_)
+            | Step::ChangeAutoscaler { .. }
+            | Step::DeleteAutoscaler { .. } => {}
         }
     }
 }
@@ -111,7 +123,7 @@ impl Done {
 }
 
 /// What a refused create means for the job.
-pub(super) fn refuse(fault: Fault, event: &'static str) -> Stopped {
+pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stopped {
     let (reason, hopeless) = match &fault {
         Fault::Denied { what, .. } => match what {
             Denial::Quota => ("QuotaExceeded", false),
@@ -121,7 +133,11 @@ pub(super) fn refuse(fault: Fault, event: &'static str) -> Stopped {
             // The job goes with its namespace; there is nobody left to tell.
             Denial::NamespaceTerminating => return Stopped::Fault(fault),
         },
-        Fault::Rejected { .. } => ("InvalidSpec", true),
+        Fault::Rejected { .. } => match blocks {
+            Blocked::All => ("InvalidSpec", true),
+            // The job can train without it, and its metrics can be corrected while it does.
+            Blocked::Autoscaler => ("AutoscalerInvalid", false),
+        },
         Fault::Conflict(_)
         | Fault::Throttled { .. }
         | Fault::Transient(_)
@@ -140,6 +156,7 @@ pub(super) fn refuse(fault: Fault, event: &'static str) -> Stopped {
             reason,
             message,
             hopeless,
+            blocks,
         },
         fault,
     }))

@@ -204,6 +204,15 @@ impl<V: Child> Index<V> {
         }
     }
 
+    /// An object as an answer to a write of ours shows it, whether it was known before or not.
+    pub fn written(&self, owned: Owned<V>, now: Instant) {
+        self.created(owned.clone(), now);
+        let inner = &mut *self.inner.lock();
+        if !inner.gone.contains_key(&owned.view.uid()) {
+            place(&mut inner.owners, owned);
+        }
+    }
+
     /// The watch says that an object is gone.
     pub fn deleted(&self, owned: &Owned<V>, now: Instant) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();

@@ -11,6 +11,8 @@ pub(super) enum Interruption {
     Lost,
     Conflict,
     Refused,
+    /// The autoscaler's name belongs to somebody else.
+    Taken,
 }
 
 impl<F: Framework> World<F> {
@@ -55,10 +57,14 @@ impl<F: Framework> World<F> {
                 return Err(end);
             }
         }
+        let mut taken = false;
         for step in creates {
             refused = refused || self.refusing;
             if !refused {
-                self.create(step, calls)?;
+                match self.create(step, calls) {
+                    Err(Interruption::Taken) => taken = true,
+                    other => other?,
+                }
             }
         }
         if let Some(write) = stored_later {
@@ -68,6 +74,8 @@ impl<F: Framework> World<F> {
         }
         if refused {
             Err(Interruption::Refused)
+        } else if taken {
+            Err(Interruption::Taken)
         } else {
             Ok(())
         }
@@ -133,9 +141,15 @@ impl<F: Framework> World<F> {
                 for name in &names {
                     self.drop_service(name);
                 }
+                self.drop_autoscaler();
                 return answer.map(|()| self.view.deliver_job());
             }
-            Step::CreatePod(_) | Step::CreateService(_) => {}
+            step @ (Step::ChangeAutoscaler { .. } | Step::DeleteAutoscaler { .. }) => {
+                if self.call_autoscaler(step)? {
+                    return answer.map(|()| self.view.learn_autoscaler());
+                }
+            }
+            Step::CreatePod(_) | Step::CreateService(_) | Step::CreateAutoscaler(_) => {}
         }
         answer
     }
@@ -180,7 +194,16 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.view.learn_service(&name));
                 }
             }
-            Step::DeletePod { .. } | Step::DeleteService { .. } | Step::DeleteJob => {}
+            step @ Step::CreateAutoscaler(_) => {
+                if self.call_autoscaler(step)? {
+                    return answer.map(|()| self.view.learn_autoscaler());
+                }
+            }
+            Step::DeletePod { .. }
+            | Step::DeleteService { .. }
+            | Step::DeleteJob
+            | Step::ChangeAutoscaler { .. }
+            | Step::DeleteAutoscaler { .. } => {}
         }
         answer
     }

@@ -325,6 +325,8 @@ impl<F: Framework> World<F> {
             format!("not at rest: {plan:?}")
         });
         let memory = self.memory();
+        let autoscaler = self.law_of_autoscaler_at_rest(&job);
+        self.breaches.extend(autoscaler);
         if ended(&memory) {
             return;
         }

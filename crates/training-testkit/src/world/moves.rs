@@ -35,6 +35,10 @@ pub enum Move {
     Scale(u8),
     /// The backoff limit is set.
     Limit(u8),
+    /// A user makes one of the world's edits.
+    Edit(u8),
+    /// Something happens to the job's autoscaler.
+    Autoscaler(u8),
     /// Something of the job changes that means nothing.
     Touch,
     /// News of the job, of pods and of services arrive, at most so many of each.
@@ -58,7 +62,7 @@ pub enum Move {
 impl Move {
     /// The move that three numbers stand for. Likely ones have more numbers; zeros are a harmless one, for shrinking.
     pub fn drawn(kind: u8, pick: u8, more: u8) -> Self {
-        match kind % 64 {
+        match kind % 72 {
             0..=11 => Self::FullPass,
             12..=17 => Self::Pass(Fate::Whole, more.is_multiple_of(2)),
             18..=20 => Self::Pass(
@@ -85,6 +89,8 @@ impl Move {
             59 => Self::Crash,
             27 => Self::Late(pick),
             60 => Self::Refuse(more.is_multiple_of(3)),
+            64..=66 => Self::Edit(pick),
+            67..=68 => Self::Autoscaler(pick),
             61 => Self::Sticky(more.is_multiple_of(2)),
             _ => Self::Tick(u16::from(pick % 4) * u16::from(more)),
         }
@@ -140,11 +146,19 @@ impl<F: Framework> World<F> {
             Move::Suspend(suspend) => self.set("/spec/runPolicy/suspend", json!(suspend)),
             Move::Scale(replicas) => self.set(self.scale, json!(replicas)),
             Move::Limit(limit) => self.set("/spec/runPolicy/backoffLimit", json!(limit)),
+            Move::Edit(pick) => {
+                let at = usize::from(pick) % self.edits.len().max(1);
+                if let Some((pointer, value)) = self.edits.get(at).cloned() {
+                    self.set(pointer, value);
+                }
+            }
+            Move::Autoscaler(what) => self.happen_to_autoscaler(what),
             Move::Touch => self.edit(|_| {}),
             Move::Deliver(jobs, pods, services) => {
                 self.view.deliver_jobs(usize::from(jobs));
                 self.view.deliver_pods(usize::from(pods));
                 self.view.deliver_services(usize::from(services));
+                self.view.deliver_autoscalers(usize::from(services));
             }
             Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
             Move::FullPass => self.pass(),
@@ -262,7 +276,7 @@ impl<F: Framework> World<F> {
         const ROUNDS: usize = 300;
         /// A wait longer than any pause between replacements is a limit or a time to live.
         const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
-        (self.sticky, self.refusing) = (false, false);
+        (self.sticky, self.refusing, self.taken) = (false, false, false);
         self.view.deliver_all();
         for _ in 0..ROUNDS {
             self.view.deliver_all();

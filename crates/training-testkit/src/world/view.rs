@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use training_core::{Attempt, PodPhase, PodView, ServiceView, TrainingJob, Uid};
+use training_core::{Attempt, AutoscalerView, PodPhase, PodView, ServiceView, TrainingJob, Uid};
 
 /// The annotation that names a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
@@ -20,9 +20,11 @@ pub(super) struct View<J> {
     pub(super) job: Option<J>,
     pub(super) pods: BTreeMap<String, PodView>,
     pub(super) services: BTreeMap<String, ServiceView>,
+    pub(super) autoscaler: Option<AutoscalerView>,
     pub(super) job_news: VecDeque<Option<J>>,
     pub(super) pod_news: VecDeque<News<PodView>>,
     pub(super) service_news: VecDeque<News<ServiceView>>,
+    pub(super) autoscaler_news: VecDeque<Result<AutoscalerView, Uid>>,
 }
 
 impl<J> Default for View<J> {
@@ -31,9 +33,11 @@ impl<J> Default for View<J> {
             job: None,
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
+            autoscaler: None,
             job_news: VecDeque::new(),
             pod_news: VecDeque::new(),
             service_news: VecDeque::new(),
+            autoscaler_news: VecDeque::new(),
         }
     }
 }
@@ -133,11 +137,36 @@ impl<J: TrainingJob> View<J> {
         }
     }
 
+    /// Takes in the oldest news of the autoscaler.
+    pub(super) fn deliver_autoscalers(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(news) = self.autoscaler_news.pop_front() else {
+                return;
+            };
+            let known = self.autoscaler.as_ref();
+            match news {
+                Ok(now) if known.is_none_or(|k| k.version < now.version) => {
+                    self.autoscaler = Some(now);
+                }
+                Err(uid) if known.is_some_and(|k| k.uid == uid) => self.autoscaler = None,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Knows the newest of the autoscaler at once.
+    pub(super) fn learn_autoscaler(&mut self) {
+        if let Some(news) = self.autoscaler_news.back() {
+            self.autoscaler = news.clone().ok();
+        }
+    }
+
     /// Takes in all news.
     pub(super) fn deliver_all(&mut self) {
         self.deliver_job();
         self.deliver_pods(usize::MAX);
         self.deliver_services(usize::MAX);
+        self.deliver_autoscalers(usize::MAX);
     }
 
     /// Knows the newest of one pod at once, from the answer to an own write.

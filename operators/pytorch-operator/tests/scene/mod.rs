@@ -45,6 +45,19 @@ pub fn typed(job: builders::Job) -> PyTorchJob {
 pub fn world(job: builders::Job) -> PyTorchWorld {
     let mut world = World::new(PyTorch::default(), typed(job));
     world.scale = "/spec/pytorchReplicaSpecs/Worker/replicas";
+    let cpu = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}});
+    world.edits = vec![
+        ("/spec/elasticPolicy/metrics", json!([cpu])),
+        ("/spec/elasticPolicy/metrics", Value::Null),
+        ("/spec/elasticPolicy/metrics", json!([])),
+        ("/spec/elasticPolicy/maxReplicas", json!(5)),
+        ("/spec/elasticPolicy/minReplicas", json!(2)),
+        ("/spec/nprocPerNode", json!("2")),
+        (
+            "/spec/pytorchReplicaSpecs/Worker/template/spec/hostNetwork",
+            json!(true),
+        ),
+    ];
     world
 }
 
