@@ -1,0 +1,382 @@
+//! The real Kueue decides when a job may run, and stops it for another one.
+
+mod sdk;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e::look;
+use e2e::pods::{Site, UNTIL_GO, Weight, eventually, pair, shell, succeeded};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use training_testkit::job::{condition, conditions, counters, is_true};
+use training_testkit::wait::{Seen, holds_for};
+
+/// Long enough to see that something does not happen.
+const STAYS: Duration = Duration::from_secs(2);
+/// The queue of each namespace.
+const QUEUE: &str = "queue";
+
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind);
+    ApiResource::from_gvk_with_plural(&kind, plural)
+}
+
+/// A namespace with a queue that has room for one job of two small pods.
+struct Queue {
+    site: Site,
+}
+
+impl Queue {
+    /// Sets one up; `None` where there is no Kueue.
+    async fn open(prefix: &str) -> Result<Option<Self>> {
+        let site = Site::open(prefix, Weight::Light).await?;
+        if !site.cluster.is_open() && !has_kueue(&site).await? {
+            eprintln!("{prefix}: skipped, this cluster has no Kueue");
+            return Ok(None);
+        }
+        let queue = Self { site };
+        queue.until_kueue_is_ready().await?;
+        // Kueue looks after jobs of namespaces that ask for it.
+        let labels = json!({ "metadata": { "labels": { "trainyard.dev/kueue": "true" } } });
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
+            Api::all(queue.site.client.clone());
+        let change = Patch::Merge(&labels);
+        namespaces
+            .patch(queue.name(), &PatchParams::default(), &change)
+            .await?;
+        queue.make().await?;
+        Ok(Some(queue))
+    }
+
+    /// Of the namespace, and of everything outside of it that belongs to the queue.
+    fn name(&self) -> &str {
+        &self.site.namespace
+    }
+
+    async fn until_kueue_is_ready(&self) -> Result<()> {
+        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
+            Api::namespaced(self.site.client.clone(), "kueue-system");
+        eventually("Kueue", async || {
+            let status = deployments.get("kueue-controller-manager").await?.status;
+            let available = status.and_then(|s| s.available_replicas).unwrap_or(0);
+            Ok(if available > 0 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(available.to_string())
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn make(&self) -> Result<()> {
+        let name = self.name();
+        let pods_of_one_job = json!([
+            { "name": "cpu", "nominalQuota": "25m" },
+            { "name": "memory", "nominalQuota": "1Gi" },
+        ]);
+        for (kind, plural, mut object) in [
+            (
+                "ResourceFlavor",
+                "resourceflavors",
+                json!({ "spec": {
+                    "nodeLabels": { "kubernetes.io/os": "linux" },
+                    "tolerations": [toleration()],
+                }}),
+            ),
+            (
+                "ClusterQueue",
+                "clusterqueues",
+                json!({ "spec": {
+                    "namespaceSelector": {
+                        "matchLabels": { "kubernetes.io/metadata.name": name },
+                    },
+                    "preemption": { "withinClusterQueue": "LowerPriority" },
+                    "resourceGroups": [{
+                        "coveredResources": ["cpu", "memory"],
+                        "flavors": [{ "name": name, "resources": pods_of_one_job }],
+                    }],
+                }}),
+            ),
+            (
+                "WorkloadPriorityClass",
+                "workloadpriorityclasses",
+                json!({ "value": 1000 }),
+            ),
+        ] {
+            object["metadata"] = json!({ "name": name });
+            let api = Api::all_with(self.site.client.clone(), &resource(kind, plural));
+            create(&api, kind, object).await?;
+        }
+        let queue = json!({ "metadata": { "name": QUEUE }, "spec": { "clusterQueue": name } });
+        let queues = resource("LocalQueue", "localqueues");
+        let api = Api::namespaced_with(self.site.client.clone(), name, &queues);
+        create(&api, "LocalQueue", queue).await
+    }
+
+    /// Submits a job that waits for the sign to end.
+    async fn submit(&self, job: &str, priority: Option<&str>) -> Result<()> {
+        let mut object = pair(job, shell(UNTIL_GO), shell(UNTIL_GO)).build();
+        object["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": QUEUE });
+        if let Some(class) = priority {
+            object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = class.into();
+        }
+        self.site.jobs.create(&object).await?;
+        Ok(())
+    }
+
+    /// Waits until Kueue says of a job's workload that this condition is so, and gives its reason
+    /// and message.
+    async fn until_workload(
+        &self,
+        job: &str,
+        kind: &str,
+        status: &str,
+    ) -> Result<(String, String)> {
+        let resource = resource("Workload", "workloads");
+        let workloads: Api<DynamicObject> =
+            Api::namespaced_with(self.site.client.clone(), self.name(), &resource);
+        let uid = self.site.jobs.get(job).await?["metadata"]["uid"].clone();
+        eventually(&format!("workload of {job}: {kind}={status}"), async || {
+            let all = workloads.list(&kube::api::ListParams::default()).await?;
+            let of_job = |w: &&DynamicObject| {
+                let owners = w.metadata.owner_references.iter().flatten();
+                owners.into_iter().any(|owner| owner.uid == uid)
+            };
+            let Some(workload) = all.items.iter().find(of_job) else {
+                return Ok(Seen::NotYet("none".to_owned()));
+            };
+            let conditions = &workload.data["status"]["conditions"];
+            let found = conditions
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|c| c["type"] == kind && c["status"] == status);
+            let text = |c: &Value, key: &str| c[key].as_str().unwrap_or_default().to_owned();
+            Ok(match found {
+                Some(c) => Seen::Yes((text(c, "reason"), text(c, "message"))),
+                None => Seen::NotYet(conditions.to_string()),
+            })
+        })
+        .await
+    }
+
+    async fn pods(&self, job: &str) -> Result<Vec<Value>> {
+        look::pods(&self.site.client, self.name(), job).await
+    }
+
+    /// Fails unless the job is suspended and has neither pods nor anything active.
+    async fn assert_waiting(&self, job: &str) -> Result<()> {
+        let pods = self.pods(job).await?;
+        ensure!(pods.is_empty(), "{:?}", look::names(&pods));
+        let job = self.site.jobs.get(job).await?;
+        ensure!(
+            is_true(&job, "Suspended") && active(&job) == 0,
+            "{}",
+            job["status"]
+        );
+        Ok(())
+    }
+
+    /// The end of every test.
+    async fn finish(self, saw: &str) -> Result<()> {
+        let (name, cluster) = (self.name().to_owned(), self.site.cluster.clone());
+        self.site.finish(saw).await?;
+        // What isn't in the namespace doesn't go with it. Its name is nobody else's.
+        for kind in ["clusterqueue", "resourceflavor", "workloadpriorityclass"] {
+            cluster.kubectl(&["delete", kind, &name, "--wait=false"])?;
+        }
+        Ok(())
+    }
+}
+
+async fn has_kueue(site: &Site) -> Result<bool> {
+    let queues = Api::<DynamicObject>::all_with(
+        site.client.clone(),
+        &resource("ClusterQueue", "clusterqueues"),
+    );
+    match queues.list(&kube::api::ListParams::default()).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn create(api: &Api<DynamicObject>, kind: &str, mut object: Value) -> Result<()> {
+    object["apiVersion"] = "kueue.x-k8s.io/v1beta2".into();
+    object["kind"] = kind.into();
+    let object = serde_json::from_value(object)?;
+    api.create(&PostParams::default(), &object)
+        .await
+        .with_context(|| kind.to_owned())?;
+    Ok(())
+}
+
+fn toleration() -> Value {
+    json!({ "key": "trainyard.dev/test", "operator": "Exists", "effect": "NoSchedule" })
+}
+
+/// Pods that run or are on their way out, as the job says.
+fn active(job: &Value) -> i64 {
+    let of = |role| counters(job, role).get("active").copied().unwrap_or(0);
+    of("Master") + of("Worker")
+}
+
+/// What Kueue puts into a template is in the pod as well.
+fn assert_as_admitted(pods: &[Value]) {
+    for pod in pods {
+        let spec = &pod["spec"];
+        assert_eq!(spec["nodeSelector"]["kubernetes.io/os"], "linux", "{spec}");
+        let tolerations = spec["tolerations"].as_array().into_iter().flatten();
+        assert_eq!(tolerations.filter(|t| **t == toleration()).count(), 1);
+        let queue = &pod["metadata"]["labels"]["kueue.x-k8s.io/local-queue-name"];
+        assert_eq!(queue, QUEUE, "{}", pod["metadata"]);
+    }
+}
+
+fn moment(value: &Value) -> Result<&str> {
+    value.as_str().context("no time")
+}
+
+#[tokio::test]
+async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> Result<()> {
+    let Some(queue) = Queue::open("kueue-turns").await? else {
+        return Ok(());
+    };
+    let site = &queue.site;
+    queue.submit("first", None).await?;
+    let pods = site.until_running("first", 2).await?;
+    assert_as_admitted(&pods);
+
+    queue.submit("second", None).await?;
+    site.until_true("second", "Suspended").await?;
+    let (_, why) = queue
+        .until_workload("second", "QuotaReserved", "False")
+        .await?;
+    holds_for(STAYS, async || queue.assert_waiting("second").await).await?;
+    let waiting = site.jobs.get("second").await?;
+    assert_eq!(waiting["spec"]["runPolicy"]["suspend"], true);
+    assert!(waiting["status"]["startTime"].is_null(), "{waiting}");
+
+    site.go().await?;
+    let first = site.until_true("first", "Succeeded").await?;
+    let second = site.until_true("second", "Succeeded").await?;
+    let pods = queue.pods("second").await?;
+    assert_eq!(
+        look::names(&pods),
+        ["second-master-0", "second-worker-0"],
+        "{pods:?}"
+    );
+    assert_as_admitted(&pods);
+    let end = moment(&first["status"]["completionTime"])?;
+    for pod in &pods {
+        assert!(moment(&pod["metadata"]["creationTimestamp"])? >= end);
+    }
+    assert_eq!(condition(&second, "Suspended")?.status, "False");
+    assert_eq!(conditions(&second).last(), Some(&succeeded("second")));
+    for job in ["first", "second"] {
+        let (reason, message) = queue.until_workload(job, "Finished", "True").await?;
+        assert_eq!(
+            (reason.as_str(), message),
+            ("Succeeded", succeeded(job).message)
+        );
+    }
+    for (object, churn) in site.auditor.summary() {
+        assert_eq!((churn.creates, churn.deletes), (1, 0), "{object}");
+    }
+    queue.finish(&format!("the second waited: {why}")).await
+}
+
+#[tokio::test]
+async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Result<()> {
+    let Some(queue) = Queue::open("kueue-gives-way").await? else {
+        return Ok(());
+    };
+    let site = &queue.site;
+    queue.submit("low", None).await?;
+    let before = site.until_running("low", 2).await?;
+    queue.submit("high", Some(queue.name())).await?;
+
+    // Nobody takes the place of pods that still run: Kueue waits until `active` is 0, and that says
+    // the truth.
+    eventually("low without pods", async || {
+        let high = queue.pods("high").await?;
+        // Read after the pods of the other job, so that what is seen here was there with them.
+        let low = site.jobs.get("low").await?;
+        let pods = queue.pods("low").await?;
+        let alive = |pod: &&Value| {
+            let phase = pod["status"]["phase"].as_str();
+            !matches!(phase, Some("Succeeded" | "Failed"))
+        };
+        let alive = pods.iter().filter(alive).count();
+        if active(&low) == 0 && is_true(&low, "Suspended") || !high.is_empty() {
+            // A panic, because an error here would only be looked at again.
+            assert_eq!(alive, 0, "{pods:?} beside {high:?}, {}", low["status"]);
+        }
+        Ok(if pods.is_empty() && is_true(&low, "Suspended") {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(low["status"].to_string())
+        })
+    })
+    .await?;
+    site.until_running("high", 2).await?;
+    queue.assert_waiting("low").await?;
+    let low = site.jobs.get("low").await?;
+    assert_eq!(
+        condition(&low, "Suspended")?.message,
+        "PyTorchJob low is suspended."
+    );
+    assert_eq!(condition(&low, "Running")?.status, "False");
+    assert_eq!(low["status"]["restarts"].as_i64().unwrap_or(0), 0);
+    // Kueue has taken back what it had put into the templates.
+    for role in ["Master", "Worker"] {
+        let spec = &low["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"];
+        assert!(
+            spec["nodeSelector"].is_null() && spec["tolerations"].is_null(),
+            "{spec}"
+        );
+    }
+    let (reason, _) = queue.until_workload("low", "Preempted", "True").await?;
+    assert_eq!(reason, "InClusterQueue");
+
+    site.go().await?;
+    site.until_true("high", "Succeeded").await?;
+    let low = site.until_true("low", "Succeeded").await?;
+    assert_eq!(condition(&low, "Suspended")?.status, "False");
+    assert_eq!(low["status"]["restarts"].as_i64().unwrap_or(0), 0);
+    let after = queue.pods("low").await?;
+    assert_eq!(look::names(&after), look::names(&before));
+    assert_as_admitted(&after);
+    for (old, new) in before.iter().zip(&after) {
+        assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"]);
+    }
+    for job in ["high", "low"] {
+        let (reason, message) = queue.until_workload(job, "Finished", "True").await?;
+        assert_eq!(
+            (reason.as_str(), message),
+            ("Succeeded", succeeded(job).message)
+        );
+    }
+    let summary = site.auditor.summary();
+    for pod in look::names(&before) {
+        let churn = summary[&format!("Pod/{pod}")];
+        assert_eq!((churn.creates, churn.deletes), (2, 1), "{pod}");
+    }
+    queue.finish("preempted once, resumed, succeeded").await
+}
+
+#[tokio::test]
+async fn the_sdk_puts_a_job_into_a_queue() -> Result<()> {
+    let Some(queue) = Queue::open("kueue-sdk").await? else {
+        return Ok(());
+    };
+    let saw = sdk::run("queued", queue.name()).await?;
+    let (reason, _) = queue.until_workload("queued", "Finished", "True").await?;
+    if reason != "Succeeded" {
+        bail!("Kueue says that it ended with {reason}");
+    }
+    queue.finish(&saw).await
+}

@@ -1,0 +1,26 @@
+//! Running `e2e/sdk/pytorchjob.py`: the published Python SDK, unmodified.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::task::spawn_blocking;
+
+/// Runs one scenario in a namespace, and gives the last line that it prints. It ends by itself.
+pub async fn run(scenario: &'static str, namespace: &str) -> Result<String> {
+    let path = |name: &str| env::var_os(name).with_context(|| format!("{name} is not set"));
+    let mut python = Command::new(path("TRAINYARD_SDK_PYTHON")?);
+    python
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/pytorchjob.py"))
+        .args([scenario, namespace])
+        .env("KUBECONFIG", path("TRAINYARD_PODS_KUBECONFIG")?)
+        // A proxy for the rest of the world knows no way to the cluster.
+        .env("NO_PROXY", "*")
+        .stdin(Stdio::null());
+    let out = spawn_blocking(move || python.output()).await??;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "{scenario}: {text}{complaint}");
+    Ok(text.lines().last().unwrap_or_default().to_owned())
+}
