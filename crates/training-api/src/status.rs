@@ -56,7 +56,7 @@ pub struct JobStatus {
     /// Indices that have finished successfully, by replica type in lower case, as ranges: `0-2,5`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub finished_indices: BTreeMap<String, String>,
-    /// The last failure of a pod, with what its container said.
+    /// The last failure of a pod, or of a container that was restarted in its pod, with what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
 }
@@ -105,7 +105,7 @@ pub struct ReplicaAttempt {
 pub struct LastFailure {
     /// The pod's name.
     pub pod: String,
-    /// The exit code of the main container, where there was one.
+    /// The exit code of the container that ended badly, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// A word: `OOMKilled`, `Error`, `Evicted`, …

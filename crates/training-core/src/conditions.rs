@@ -81,6 +81,14 @@ pub fn set(
     }
 }
 
+/// Replaces the message of a condition and nothing else. For conditions of ours only: those of the published ones stay.
+pub fn reword(list: &mut [JobCondition], type_: ConditionType, message: &str, now: Timestamp) {
+    for c in list.iter_mut().filter(|c| c.type_ == type_.as_str()) {
+        c.message = Some(message.to_owned());
+        c.last_update_time = Some(Time(now));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -63,8 +63,9 @@ pub struct Entry {
     pub hint: &'static str,
 }
 
-/// The reasons that are ours; published reasons of the kinds are built from the kind's name.
-pub const CATALOGUE: &[Entry] = &[
+/// The reasons that are ours, but for those of [`crate::trouble::Cause`]; published reasons of the kinds are built from the
+/// kind's name.
+const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "InvalidSpec",
         severity: Severity::Warning,
@@ -114,6 +115,12 @@ pub const CATALOGUE: &[Entry] = &[
         hint: "Read the pod's log. Exit code 137 means killed, usually for using more memory than its limit.",
     },
     Entry {
+        reason: "ContainerRestarted",
+        severity: Severity::Warning,
+        meaning: "The kubelet restarted a container in its pod; the message explains how it had ended and carries its last lines.",
+        hint: "Read the log of the container that ended: kubectl logs --previous. These restarts count against runPolicy.backoffLimit.",
+    },
+    Entry {
         reason: "BackoffLimitExceeded",
         severity: Severity::Warning,
         meaning: "The job was restarted as often as its backoff limit allows.",
@@ -150,3 +157,11 @@ pub const CATALOGUE: &[Entry] = &[
         hint: "Report it with the operator's log.",
     },
 ];
+
+/// All reasons that are ours: those above, and what pods wait for.
+pub fn catalogue() -> impl Iterator<Item = Entry> {
+    CATALOGUE
+        .iter()
+        .copied()
+        .chain(crate::trouble::Cause::ALL.map(crate::trouble::Cause::entry))
+}

@@ -6,10 +6,12 @@
 mod failing;
 mod finished;
 mod progress;
+mod stalled;
 mod suspended;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
 use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus, labels};
@@ -25,9 +27,9 @@ use crate::notes::Note;
 use crate::observed::Observed;
 use crate::patch::merge_patch;
 use crate::pod;
-use crate::restart::explain;
 use crate::roles::RoleSet;
 use crate::step::{Plan, StatusWrite, Step, Transition, Urgency};
+use crate::trouble::obituary;
 use crate::verdict::FailureCause;
 use crate::view::PodView;
 
@@ -109,7 +111,7 @@ fn unfinished<F: Framework>(
     }
     // A job that ends in this very pass is not kept from anything any more.
     if !draft.memory.is_finished() {
-        report_stall(draft, seen);
+        stalled::report(cx, seen, draft);
     }
 }
 
@@ -154,42 +156,6 @@ fn created<F: Framework>(
         draft.notes.extend(pod::advise(role));
     }
     draft.notes.extend(framework.advise(cx));
-}
-
-/// Sets or clears the condition that says what keeps the job from going on.
-fn report_stall(draft: &mut Draft, seen: &Observed) {
-    if let Some(stall) = &seen.stall {
-        let known =
-            draft.memory.conditions.iter().any(|c| {
-                c.holds(ConditionType::Stalled) && c.reason.as_deref() == Some(stall.reason)
-            });
-        if !known {
-            draft.set(
-                ConditionType::Stalled,
-                true,
-                stall.reason,
-                &clean(&stall.message, 1024),
-            );
-            draft
-                .notes
-                .push(Note::warning(stall.reason, stall.message.clone()));
-            draft.urgency(Urgency::Beside);
-        }
-    } else if draft.memory.holds(ConditionType::Stalled) {
-        let reason = draft
-            .memory
-            .conditions
-            .iter()
-            .find(|c| c.holds(ConditionType::Stalled))
-            .and_then(|c| c.reason.clone());
-        draft.set(
-            ConditionType::Stalled,
-            false,
-            reason.as_deref().unwrap_or("Resolved"),
-            "The job goes on.",
-        );
-        draft.urgency(Urgency::Beside);
-    }
 }
 
 /// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
@@ -298,46 +264,39 @@ impl Draft {
     /// Records what the last failed pod said.
     pub(crate) fn remember_failure(&mut self, job: &str, namespace: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
-        let reason = pod
-            .trouble
-            .as_ref()
-            .map(|t| clean(&t.reason, 128))
-            .filter(|r| !r.is_empty());
-        let said = pod
-            .trouble
-            .as_ref()
-            .map(|t| t.message.trim())
-            .filter(|m| !m.is_empty());
-        let explained = pod
-            .exit_code
-            .map(|code| explain(code, reason.as_deref().unwrap_or_default()));
-        let message = match (explained, said) {
-            (Some(e), Some(s)) => format!("{e}; last words: {s}"),
-            (Some(e), None) => e,
-            (None, Some(s)) => s.to_owned(),
-            (None, None) if pod.disrupted => {
-                "the cluster took the pod away: preemption, eviction or a tainted node".to_owned()
-            }
-            (None, None) => "the pod failed without saying why".to_owned(),
-        };
-        let message = clean(&message, 1024);
         if let Some(code) = pod.exit_code.filter(|c| *c != 0) {
             self.notes.push(Note::normal(
                 "ExitedWithCode",
                 format!("Pod: {namespace}.{name} exited with code {code}"),
             ));
         }
+        let message = self.bury(name.clone(), pod);
         self.notes
             .push(Note::warning("PodFailed", format!("Pod {name}: {message}")));
+    }
+
+    /// Records how the container ended that the kubelet has restarted last, in its pod.
+    pub(crate) fn remember_restart(&mut self, job: &str, pod: &PodView) {
+        let name = names::replica(job, &pod.role, pod.index);
+        let message = self.bury(name.clone(), pod);
+        self.notes.push(Note::warning(
+            "ContainerRestarted",
+            format!("Pod {name}: restarted in place after {message}"),
+        ));
+    }
+
+    fn bury(&mut self, name: String, pod: &PodView) -> String {
+        let message = clean(&obituary(pod), 1024);
+        let trouble = pod.trouble.as_deref();
+        let reason = trouble.map(|t| clean(&t.reason, 128));
         self.memory.last_failure = Some(LastFailure {
             pod: name,
-            exit_code: pod.exit_code,
-            reason,
-            message: Some(message),
-            time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-                self.now,
-            )),
+            exit_code: trouble.and_then(|t| t.exit_code).or(pod.exit_code),
+            reason: reason.filter(|r| !r.is_empty()),
+            message: Some(message.clone()),
+            time: Some(Time(self.now)),
         });
+        message
     }
 
     fn into_plan(self, old: &JobStatus) -> Plan<JobStatus> {
@@ -389,13 +348,22 @@ fn shown(count: Count, selector: Option<String>) -> ReplicaStatus {
     }
 }
 
-/// Cuts a text at a character boundary and replaces control characters, so that nothing a pod says can harm a terminal.
+/// Cuts a text at a character boundary and replaces control characters, so that nothing a pod says can harm a terminal or read
+/// otherwise than it is written.
 ///
 /// Units: `limit` in bytes.
 pub fn clean(text: &str, limit: usize) -> String {
     let mut out = String::with_capacity(text.len().min(limit));
     for c in text.chars() {
-        let c = if c.is_control() { ' ' } else { c };
+        let c = match c {
+            // Marks that turn the direction of what follows, or that nobody sees.
+            '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => ' ',
+            c if c.is_control() => ' ',
+            c => c,
+        };
         if out.len() + c.len_utf8() > limit {
             break;
         }

@@ -54,31 +54,6 @@ pub fn not_before(replica: Option<&ReplicaMemory>) -> Option<Timestamp> {
     decided.checked_add(pause(replica.attempt)).ok()
 }
 
-/// What an exit code usually means, for messages to people.
-pub fn explain(code: i32, reason: &str) -> String {
-    let meaning = match (code, reason) {
-        (_, "OOMKilled") => {
-            "used more memory than its limit and was killed; raise the memory limit or use less"
-        }
-        (0, _) => "ended well, but another container of the pod did not",
-        (1, _) => "the program reported an error; its log says which",
-        (2, _) => "the program was called wrongly, or reported an error",
-        (126, _) => "the command could not be executed",
-        (127, _) => "the command was not found in the image",
-        (134, _) => "aborted itself (SIGABRT)",
-        (137, _) => {
-            "was killed (SIGKILL), usually for using too much memory or at the end of its grace period"
-        }
-        (139, _) => "crashed on a bad memory access (SIGSEGV)",
-        (143, _) => "was asked to stop (SIGTERM)",
-        (code, _) if code > 128 => {
-            return format!("exit code {code}: ended by signal {}", code - 128);
-        }
-        _ => return format!("exit code {code}"),
-    };
-    format!("exit code {code}: {meaning}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +72,7 @@ mod tests {
             disrupted: false,
             exit_code,
             restarts: 0,
+            starting: None,
             trouble: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::restart::explain;
+use crate::notes::{Entry, Severity};
 use crate::view::{PodPhase, PodView};
 
 /// What a pod in trouble says about itself. A healthy pod has none, so that it costs no memory of its own.
@@ -43,7 +43,7 @@ pub enum Cause {
     ErrImageNeverPull,
     /// The image can't be pulled.
     ImagePullBackOff,
-    /// A container refers to a Secret, ConfigMap or setting that isn't there, or isn't allowed.
+    /// A container refers to an object or setting that isn't there, or isn't allowed.
     CreateContainerConfigError,
     /// The container runtime can't make a container.
     CreateContainerError,
@@ -90,20 +90,88 @@ impl Cause {
 
     /// The reason of the condition and of the event.
     pub fn reason(self) -> &'static str {
-        match self {
-            Self::NodeLost => "NodeLost",
-            Self::PodStuckTerminating => "PodStuckTerminating",
-            Self::InvalidImageName => "InvalidImageName",
-            Self::ErrImageNeverPull => "ErrImageNeverPull",
-            Self::ImagePullBackOff => "ImagePullBackOff",
-            Self::CreateContainerConfigError => "CreateContainerConfigError",
-            Self::CreateContainerError => "CreateContainerError",
-            Self::RunContainerError => "RunContainerError",
-            Self::CrashLoopBackOff => "CrashLoopBackOff",
-            Self::ContainerWaiting => "ContainerWaiting",
-            Self::PodNotStarting => "PodNotStarting",
-            Self::Unschedulable => "Unschedulable",
-            Self::SchedulingGated => "SchedulingGated",
+        self.entry().reason
+    }
+
+    /// What to do.
+    pub fn hint(self) -> &'static str {
+        self.entry().hint
+    }
+
+    /// Its place in the catalogue of reasons.
+    pub fn entry(self) -> Entry {
+        let (reason, meaning, hint) = match self {
+            Self::NodeLost => (
+                "NodeLost",
+                "The node of a pod is not heard of any more; the message says which and since when. Its processes may still run.",
+                "Bring the node back, delete its Node object, or taint it node.kubernetes.io/out-of-service; the job waits for that",
+            ),
+            Self::PodStuckTerminating => (
+                "PodStuckTerminating",
+                "A pod that was told to go is still there 30 s after its grace period. Its replacement can't be made before it is gone.",
+                "Look at its node and at the pod's finalizers; the replacement comes when the pod is gone",
+            ),
+            Self::InvalidImageName => (
+                "InvalidImageName",
+                "The kubelet can't read the name of a container's image.",
+                "Correct the image in the template and submit the job again",
+            ),
+            Self::ErrImageNeverPull => (
+                "ErrImageNeverPull",
+                "The image is not on the node, and imagePullPolicy is Never.",
+                "Load the image onto the nodes, or set another imagePullPolicy and submit the job again",
+            ),
+            Self::ImagePullBackOff => (
+                "ImagePullBackOff",
+                "A container's image can't be pulled, or not at the moment; the message is the registry's. It stands for ErrImagePull as well.",
+                "Check name and tag of the image, and imagePullSecrets for a private registry; the job goes on by itself once it can be pulled",
+            ),
+            Self::CreateContainerConfigError => (
+                "CreateContainerConfigError",
+                "A container refers to a ConfigMap, Secret or key that is missing, or asks for a setting that is not allowed.",
+                "Create the ConfigMap, Secret or key that is named, and the job goes on by itself; a setting that isn't allowed has to be changed in the template",
+            ),
+            Self::CreateContainerError => (
+                "CreateContainerError",
+                "The node's container runtime can't make a container.",
+                "Look at what the template asks for, such as mounts and devices, and at the node's container runtime",
+            ),
+            Self::RunContainerError => (
+                "RunContainerError",
+                "A container was made but can't be started: a command that the image doesn't have, as a rule.",
+                "Check command, working directory and mounts in the template, and submit the job again",
+            ),
+            Self::CrashLoopBackOff => (
+                "CrashLoopBackOff",
+                "A container ends badly again and again; the kubelet waits longer each time before it starts it anew. It counts as over when the container has run for a minute.",
+                "Read the log of the container that ended: kubectl logs --previous",
+            ),
+            Self::ContainerWaiting => (
+                "ContainerWaiting",
+                "A container doesn't start, for a reason that the operator has no name for; the message has the kubelet's.",
+                "See what kubectl describe pod says",
+            ),
+            Self::PodNotStarting => (
+                "PodNotStarting",
+                "A pod has had a node for two minutes, but its volumes or its network are not there: a missing Secret or ConfigMap that is mounted, a volume that can't be attached, no address.",
+                "See kubectl describe pod for what is missing; the job goes on by itself once it is there",
+            ),
+            Self::Unschedulable => (
+                "Unschedulable",
+                "No node has taken a pod for ten seconds; the message is the scheduler's.",
+                "Free or add what is lacking, or ask for less: resources, node selectors, affinity, tolerations; the job goes on by itself",
+            ),
+            Self::SchedulingGated => (
+                "SchedulingGated",
+                "The scheduling gates of a pod have held it back for ten seconds.",
+                "Whoever set the pod's schedulingGates has to remove them; a queueing system does so when it admits the job",
+            ),
+        };
+        Entry {
+            reason,
+            severity: Severity::Warning,
+            meaning,
+            hint,
         }
     }
 
@@ -115,7 +183,10 @@ impl Cause {
             "" | "ContainerCreating" | "PodInitializing" => None,
             "InvalidImageName" => Some(Self::InvalidImageName),
             "ErrImageNeverPull" => Some(Self::ErrImageNeverPull),
-            "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable"
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
             | "SignatureValidationFailed" => Some(Self::ImagePullBackOff),
             "CreateContainerConfigError" => Some(Self::CreateContainerConfigError),
             "CreateContainerError" | "PreCreateHookError" => Some(Self::CreateContainerError),
@@ -156,7 +227,10 @@ impl Cause {
         match self {
             Self::NodeLost => format!("nothing heard from {node}{}", since(trouble.since)),
             Self::PodStuckTerminating => {
-                format!("still on {node}, though due to be gone{}", since(trouble.gone_by))
+                format!(
+                    "still on {node}, though due to be gone{}",
+                    since(trouble.gone_by)
+                )
             }
             Self::InvalidImageName => format!("the image name of {container} is not valid"),
             Self::ErrImageNeverPull => {
@@ -171,53 +245,23 @@ impl Cause {
             Self::CrashLoopBackOff => format!("{container} fails again and again"),
             Self::ContainerWaiting => format!("{container} waits ({})", trouble.reason),
             Self::PodNotStarting => {
-                format!("waiting for volumes or network on its node{}", since(trouble.since))
+                format!(
+                    "waiting for volumes or network on its node{}",
+                    since(trouble.since)
+                )
             }
             Self::Unschedulable => "no node takes it".to_owned(),
             Self::SchedulingGated => "held back by scheduling gates".to_owned(),
         }
     }
-
-    /// What to do. The same words stand in the catalogue of reasons.
-    pub fn hint(self) -> &'static str {
-        match self {
-            Self::NodeLost => {
-                "Bring the node back, delete its Node object, or taint it node.kubernetes.io/out-of-service; the job waits for that"
-            }
-            Self::PodStuckTerminating => {
-                "Look at its node and at the pod's finalizers; the replacement comes when the pod is gone"
-            }
-            Self::InvalidImageName => "Correct the image in the template and submit the job again",
-            Self::ErrImageNeverPull => {
-                "Load the image onto the nodes, or set another imagePullPolicy and submit the job again"
-            }
-            Self::ImagePullBackOff => {
-                "Check name and tag of the image, and imagePullSecrets for a private registry; the job goes on by itself once it can be pulled"
-            }
-            Self::CreateContainerConfigError => {
-                "Create the ConfigMap, Secret or key that is named; the job goes on by itself. A setting that isn't allowed has to be changed in the template"
-            }
-            Self::CreateContainerError => {
-                "Look at the node's container runtime, and at what the template asks for: names, mounts, devices"
-            }
-            Self::RunContainerError => {
-                "Check command, working directory and mounts in the template, and submit the job again"
-            }
-            Self::CrashLoopBackOff => "Read the log of the container that ended: kubectl logs --previous",
-            Self::ContainerWaiting => "kubectl describe pod says more",
-            Self::PodNotStarting => {
-                "kubectl describe pod names the volume, Secret, ConfigMap or network that is missing; the job goes on by itself once it is there"
-            }
-            Self::Unschedulable => {
-                "Free or add what is lacking, or ask for less: resources, node selectors, affinity, tolerations; the job goes on by itself"
-            }
-            Self::SchedulingGated => "Whoever set the pod's schedulingGates has to remove them",
-        }
-    }
 }
 
 fn container(trouble: &Trouble) -> String {
-    let sort = if trouble.init { "init container" } else { "container" };
+    let sort = if trouble.init {
+        "init container"
+    } else {
+        "container"
+    };
     match trouble.container.as_str() {
         "" => format!("a {sort}"),
         name => format!("{sort} {name}"),
@@ -244,9 +288,13 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
         Ok(_) | Err(_) => Finding::Is(cause),
     };
     let Some(trouble) = pod.trouble.as_deref() else {
-        return match pod.starting.filter(|_| pod.phase == PodPhase::Pending && !pod.leaving) {
-            Some(since) => Timestamp::from_second(since.into())
-                .map_or(Finding::Nothing, |since| after(since, Cause::PodNotStarting)),
+        return match pod
+            .starting
+            .filter(|_| pod.phase == PodPhase::Pending && !pod.leaving)
+        {
+            Some(since) => Timestamp::from_second(since.into()).map_or(Finding::Nothing, |since| {
+                after(since, Cause::PodNotStarting)
+            }),
             None => Finding::Nothing,
         };
     };
@@ -254,7 +302,10 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
         return Finding::Is(Cause::NodeLost);
     }
     if pod.leaving {
-        return match trouble.gone_by.map(|by| after(by, Cause::PodStuckTerminating)) {
+        return match trouble
+            .gone_by
+            .map(|by| after(by, Cause::PodStuckTerminating))
+        {
             // The cluster took it off a node that doesn't carry that out.
             Some(Finding::Is(_)) if pod.disrupted && !ended(pod) => Finding::Is(Cause::NodeLost),
             Some(finding) => finding,
@@ -292,31 +343,33 @@ pub fn lost_since(pod: &PodView, now: Timestamp) -> Option<Timestamp> {
 
 /// What ended a pod or a container of it, with its last words: place, code, meaning, what to do.
 pub fn obituary(pod: &PodView) -> String {
-    let none = Trouble::default();
-    let trouble = pod.trouble.as_deref().unwrap_or(&none);
+    let silent = Trouble::default();
+    let trouble = pod.trouble.as_deref().unwrap_or(&silent);
     let code = trouble.exit_code.or(pod.exit_code);
-    let ended = match code {
-        Some(code) => Some(explain(code, &trouble.reason)),
-        None => of_pod(&trouble.reason).map(str::to_owned),
-    };
     let said = Some(trouble.message.trim()).filter(|m| !m.is_empty());
-    let what = match (ended, said) {
-        (Some(e), Some(s)) if code.is_some() => format!("{e}; last words: {s}"),
-        (Some(e), Some(s)) => format!("{e}; {s}"),
-        (Some(e), None) => e,
-        (None, Some(s)) => s.to_owned(),
-        (None, None) if pod.disrupted => {
-            "the cluster took the pod away: preemption, eviction or a tainted node".to_owned()
-        }
-        (None, None) => "the pod failed without saying why".to_owned(),
+    // What the kubelet says of the whole pod says more than the signal that ended the container.
+    let of_pod = of_pod(&trouble.reason);
+    let what = match (of_pod, code) {
+        (Some(meaning), _) => Some(meaning.to_owned()),
+        (None, Some(code)) => Some(explain(code, &trouble.reason)),
+        (None, None) => None,
     };
-    let at = match (trouble.container.is_empty(), trouble.node.as_str()) {
+    let place = match (trouble.container.is_empty(), trouble.node.as_str()) {
         (true, "") => String::new(),
-        (true, node) => format!("on node {node}: "),
-        (false, "") => format!("{}: ", container(trouble)),
-        (false, node) => format!("{} on node {node}: ", container(trouble)),
+        (true, node) => format!(" (node {node})"),
+        (false, "") => format!(" ({})", container(trouble)),
+        (false, node) => format!(" ({} on node {node})", container(trouble)),
     };
-    format!("{at}{what}")
+    match (what, said) {
+        (Some(what), Some(said)) if of_pod.is_some() => format!("{what}{place}: {said}"),
+        (Some(what), Some(said)) => format!("{what}{place}; last words: {said}"),
+        (Some(what), None) => format!("{what}{place}"),
+        (None, Some(said)) => format!("{said}{place}"),
+        (None, None) if pod.disrupted => {
+            format!("the cluster took the pod away: preemption, eviction or a tainted node{place}")
+        }
+        (None, None) => format!("the pod failed without saying why{place}"),
+    }
 }
 
 /// What the kubelet's word for a pod that it ended itself means. Source: the reasons of the kubelet of Kubernetes 1.37.
@@ -327,8 +380,69 @@ fn of_pod(reason: &str) -> Option<&'static str> {
         }
         "DeadlineExceeded" => "ran longer than the activeDeadlineSeconds of the pod template",
         "NodeShutdown" | "Terminated" => "ended, because its node was shut down",
-        "OutOfcpu" | "OutOfmemory" | "OutOfpods" | "OutOfephemeral-storage" | "NodeAffinity"
-        | "UnexpectedAdmissionError" | "Preempting" => "its node refused it",
+        "OutOfcpu"
+        | "OutOfmemory"
+        | "OutOfpods"
+        | "OutOfephemeral-storage"
+        | "NodeAffinity"
+        | "UnexpectedAdmissionError"
+        | "Preempting" => "its node refused it",
+        _ => return None,
+    })
+}
+
+/// What an exit code usually means, and what to do.
+pub fn explain(code: i32, reason: &str) -> String {
+    let meaning = match (code, reason) {
+        (_, "OOMKilled") => {
+            "used more memory than its limit and was killed; raise the memory limit or use less"
+        }
+        (_, "StartError" | "ContainerCannotRun") => {
+            "could not be started; check command, working directory and mounts"
+        }
+        (0, _) => "ended well, but another container of the pod did not",
+        (1, _) => "the program reported an error; its log says which",
+        (2, _) => "the program was called wrongly, or reported an error",
+        (126, _) => "the command could not be executed",
+        (127, _) => "the command was not found in the image",
+        (134, _) => "aborted itself (SIGABRT)",
+        (137, _) => {
+            "was killed (SIGKILL), usually for using too much memory or at the end of its grace period"
+        }
+        (139, _) => "crashed on a bad memory access (SIGSEGV)",
+        (143, _) => "was asked to stop (SIGTERM)",
+        (129..=255, _) => {
+            return match signal(code - 128) {
+                Some(name) => format!("exit code {code}: ended by signal {} ({name})", code - 128),
+                None => format!("exit code {code}: ended by signal {}", code - 128),
+            };
+        }
+        _ => return format!("exit code {code}"),
+    };
+    format!("exit code {code}: {meaning}")
+}
+
+/// The names of signals that end programs. Source: signal(7) for x86-64 and arm64.
+fn signal(number: i32) -> Option<&'static str> {
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS, often too little /dev/shm",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
         _ => return None,
     })
 }

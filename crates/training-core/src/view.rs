@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::trouble::Trouble;
 use crate::uid::Uid;
 
 /// The phase of a pod. A word that we don't know reads as [`PodPhase::Unknown`].
@@ -66,7 +67,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// One pod, in about a hundred bytes and without a heap allocation while it is healthy.
+/// One pod, in about a hundred bytes, and without a heap allocation while it is healthy.
 ///
 /// Its name is not kept: only pods with the derived name are ours to count (see [`crate::names`]).
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +94,9 @@ pub struct PodView {
     pub exit_code: Option<i32>,
     /// Sum of the restarts of all containers, in place.
     pub restarts: u32,
+    /// It has a node and waits for its volumes and network, since this second after 1970 (which lasts until 2106). Ordinary for
+    /// a moment, so it is kept inline.
+    pub starting: Option<u32>,
     /// What is wrong with it, if anything.
     pub trouble: Option<Box<Trouble>>,
 }
@@ -108,19 +112,9 @@ impl PodView {
             && self.exit_code == other.exit_code
             && self.restarts == other.restarts
             && self.attempt == other.attempt
+            && self.starting == other.starting
             && self.trouble == other.trouble
     }
-}
-
-/// What a pod in trouble says about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trouble {
-    /// A word: `OOMKilled`, `Error`, `Evicted`, `ImagePullBackOff`, `Unschedulable`.
-    pub reason: String,
-    /// Its text, cut and cleaned.
-    pub message: String,
-    /// The container that says so; empty for the pod itself.
-    pub container: String,
 }
 
 /// One service of a replica.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use training_api::labels;
 use training_core::grants::{self, Grant};
-use training_core::notes::CATALOGUE;
+use training_core::notes;
 
 use crate::operator::Operator;
 
@@ -246,7 +246,7 @@ fn events() -> String {
         "{HEADER}# Events\n\nThe reasons that are ours. Beside them a job has the published ones, built from the kind's name: \
          `PyTorchJobSucceeded`, `SuccessfulCreatePod` and so on.\n\n| Reason | Severity | Meaning | What to do |\n| --- | --- | --- | --- |\n"
     );
-    for entry in CATALOGUE {
+    for entry in notes::catalogue() {
         let _ = writeln!(
             page,
             "| `{}` | {} | {} | {} |",

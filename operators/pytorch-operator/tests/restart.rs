@@ -292,11 +292,13 @@ fn the_last_failure_is_told_once_with_its_words() {
             reason: "OOMKilled".to_owned(),
             message: "CUDA\u{1b}[31m error".to_owned(),
             container: "pytorch".to_owned(),
+            node: "n1".to_owned(),
+            ..training_core::Trouble::default()
         }));
     });
     world.fail("pt-worker-0", 137);
     world.settle();
-    let said = "exit code 137: used more memory than its limit and was killed; raise the memory limit or use less; last words: CUDA [31m error";
+    let said = "exit code 137: used more memory than its limit and was killed; raise the memory limit or use less (container pytorch on node n1); last words: CUDA [31m error";
     assert_eq!(
         world.events(),
         [

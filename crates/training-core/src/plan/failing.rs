@@ -10,7 +10,7 @@ use crate::notes::Note;
 use crate::observed::Observed;
 use crate::step::{Transition, Urgency};
 use crate::verdict::{FailureCause, RankFailure, Saying};
-use crate::view::{Attempt, PodPhase};
+use crate::view::{Attempt, PodPhase, PodView};
 
 use kube::Resource;
 
@@ -186,6 +186,23 @@ fn remember<J: TrainingJob>(
         if let Some(pod) = census.slot(failure.role, failure.index).and_then(|s| s.pod) {
             draft.remember_failure(cx.name, cx.namespace, pod);
         }
+    }
+}
+
+/// Tells how the container ended that was restarted in place last. The number of restarts is written at this moment anyway.
+pub(super) fn remember_restart<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    draft: &mut Draft,
+) {
+    let ended = |pod: &&PodView| {
+        let trouble = pod.trouble.as_deref();
+        pod.phase == PodPhase::Running && trouble.is_some_and(|t| t.exit_code.is_some())
+    };
+    let since = |pod: &&PodView| pod.trouble.as_deref().and_then(|t| t.since);
+    let pods = census.slots.iter().filter_map(|s| s.pod);
+    if let Some(pod) = pods.filter(ended).max_by_key(since) {
+        draft.remember_restart(cx.name, pod);
     }
 }
 

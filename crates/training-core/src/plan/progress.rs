@@ -34,7 +34,10 @@ pub(super) fn decide<F: Framework>(
 ) -> Result<(), SpecError> {
     count::<F>(cx, census, &mut draft.memory);
     let in_place = container_restarts(cx.roles, census);
-    draft.memory.container_restarts = draft.memory.container_restarts.max(in_place);
+    if in_place > draft.memory.container_restarts {
+        draft.memory.container_restarts = in_place;
+        failing::remember_restart(cx, census, draft);
+    }
     // Success first: in one snapshot it wins over everything that went wrong elsewhere. Then the limits.
     let verdict = match (framework.judge(cx, census), limit_reached(cx, draft)) {
         (Verdict::Succeeded, _) => Verdict::Succeeded,

@@ -182,6 +182,7 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
         disrupted: false,
         exit_code: None,
         restarts: 0,
+        starting: None,
         trouble: None,
     })
 }

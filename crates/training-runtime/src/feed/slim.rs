@@ -1,5 +1,7 @@
 //! What is decoded of a pod and of a service: the few fields that decisions read. Everything else is skipped on the wire.
 
+mod trouble;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +11,7 @@ use kube::Resource;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use training_api::labels;
-use training_core::plan::clean;
-use training_core::{Attempt, PodPhase, PodView, ServiceView, Trouble, Uid, names};
+use training_core::{Attempt, PodPhase, PodView, ServiceView, Uid, names};
 
 use crate::key::JobKey;
 
@@ -22,8 +23,17 @@ pub struct SlimPod {
     /// Name, uid, labels, owner, attempt.
     #[serde(deserialize_with = "slim_meta")]
     pub metadata: ObjectMeta,
+    /// Its node.
+    pub spec: SlimPodSpec,
     /// Phase, conditions, what containers said.
     pub status: SlimPodStatus,
+}
+
+/// The part of a pod's spec that is read.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SlimPodSpec {
+    node_name: Option<String>,
 }
 
 /// A service as it is watched.
@@ -49,12 +59,14 @@ pub struct SlimPodStatus {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct SlimCondition {
     #[serde(rename = "type")]
     type_: Option<String>,
     status: Option<String>,
     reason: Option<String>,
+    message: Option<String>,
+    last_transition_time: Option<Time>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -63,12 +75,28 @@ struct SlimContainer {
     name: Option<String>,
     restart_count: Option<i64>,
     state: Option<SlimState>,
+    last_state: Option<SlimState>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 struct SlimState {
+    waiting: Option<SlimWaiting>,
+    running: Option<SlimRunning>,
     terminated: Option<SlimTerminated>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimWaiting {
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SlimRunning {
+    started_at: Option<Time>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -77,6 +105,7 @@ struct SlimTerminated {
     exit_code: Option<i64>,
     reason: Option<String>,
     message: Option<String>,
+    finished_at: Option<Time>,
 }
 
 /// A child of a job, and whose.
@@ -117,27 +146,20 @@ impl Roles {
     }
 }
 
-/// The longest text of a container that is kept. Units: bytes.
-const SAID: usize = 512;
-
 /// The pod as a child of a job; `None` if it is nobody's, another kind's, or not named as we name pods. Labels alone prove
 /// nothing: anybody can set them.
 pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<PodView>> {
     let child = identify(&pod.metadata, parent, roles)?;
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
-    let holding = |type_: &str| {
-        let mut conditions = status.conditions.iter().flatten();
-        conditions
-            .find(|c| c.type_.as_deref() == Some(type_) && c.status.as_deref() == Some("True"))
-    };
     // The kubelet's own evictions carry the condition as well, but are the pod's doing: it used up the node.
-    let disrupted = holding("DisruptionTarget")
-        .is_some_and(|c| c.reason.as_deref() != Some("TerminationByKubelet"));
+    let disrupted = trouble::condition(pod, "DisruptionTarget")
+        .is_some_and(|c| c.holds() && c.reason.as_deref() != Some("TerminationByKubelet"));
     let containers = || status.container_statuses.iter().flatten();
     let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
-    let ended = |c: &'_ SlimContainer| c.state.as_ref().and_then(|s| s.terminated.clone());
-    let terminated = main.and_then(ended);
+    let exit_code = main
+        .and_then(|c| c.state.as_ref()?.terminated.as_ref()?.exit_code)
+        .and_then(|code| i32::try_from(code).ok());
     let restarts: i64 = containers()
         .chain(status.init_container_statuses.iter().flatten())
         .filter_map(|c| c.restart_count)
@@ -149,14 +171,13 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         index: child.index,
         attempt: Attempt::parse(annotation(&pod.metadata, labels::ATTEMPT)),
         phase,
-        ready: holding("Ready").is_some(),
+        ready: trouble::condition(pod, "Ready").is_some_and(SlimCondition::holds),
         leaving: pod.metadata.deletion_timestamp.is_some(),
         disrupted,
-        exit_code: terminated
-            .as_ref()
-            .and_then(|t| i32::try_from(t.exit_code?).ok()),
+        exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
-        trouble: (phase == PodPhase::Failed).then(|| Box::new(trouble(status, terminated, main))),
+        starting: trouble::starting(pod, phase),
+        trouble: trouble::of(pod, phase, parent.container),
     };
     Some(Owned {
         key: child.key,
@@ -244,48 +265,6 @@ fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// What a failed pod says: its main container's last words, else those of any container that ended badly, else its own.
-fn trouble(
-    status: &SlimPodStatus,
-    main: Option<SlimTerminated>,
-    named: Option<&SlimContainer>,
-) -> Trouble {
-    let bad = |t: &SlimTerminated| t.exit_code != Some(0);
-    let others = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .chain(status.init_container_statuses.iter().flatten());
-    let other = || {
-        others
-            .filter_map(|c| Some((c.name.clone(), c.state.as_ref()?.terminated.clone()?)))
-            .find(|(_, t)| bad(t))
-    };
-    let found = match main.filter(bad) {
-        Some(t) => Some((named.and_then(|c| c.name.clone()), t)),
-        None => other(),
-    };
-    let (container, ended) = found.unwrap_or_default();
-    // Evictions and node shutdowns speak through the pod, and say more than the signal that ended the container.
-    let reason = status.reason.clone().or(ended.reason).unwrap_or_default();
-    let message = status.message.clone().or(ended.message).unwrap_or_default();
-    Trouble {
-        reason: clean(&reason, 64),
-        message: tail(&message, SAID),
-        container: container.unwrap_or_default(),
-    }
-}
-
-/// The end of a text, which is where a program says why it died.
-fn tail(text: &str, limit: usize) -> String {
-    let text = text.trim_end();
-    let mut from = text.len().saturating_sub(limit);
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    clean(&text[from..], limit)
-}
-
 /// Decodes metadata without what nobody reads: managed fields above all, which are larger than the rest of a pod.
 fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let slim = SlimMeta::deserialize(deserializer)?;
@@ -300,7 +279,9 @@ fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D
             .0
             .map(|v| [(labels::ATTEMPT.to_owned(), v)].into()),
         owner_references: slim.owner_references,
+        creation_timestamp: slim.creation_timestamp,
         deletion_timestamp: slim.deletion_timestamp,
+        deletion_grace_period_seconds: slim.deletion_grace_period_seconds,
         ..ObjectMeta::default()
     })
 }
@@ -315,7 +296,9 @@ struct SlimMeta {
     labels: Option<BTreeMap<String, String>>,
     annotations: OnlyAttempt,
     owner_references: Option<Vec<OwnerReference>>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
 }
 
 /// The one annotation that is read; others may be hundreds of kilobytes.

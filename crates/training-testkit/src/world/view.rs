@@ -233,6 +233,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
         disrupted: false,
         exit_code: None,
         restarts: 0,
+        starting: None,
         trouble: None,
     }
 }

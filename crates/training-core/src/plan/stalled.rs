@@ -1,0 +1,214 @@
+//! The condition that says what keeps a job from going on: what the API server refused, else what its pods wait for.
+//!
+//! A status write costs everybody. So what pods say is reduced to a sentence that stays the same while the trouble does: the
+//! cluster's own words are those of the first time, and a changed number of pods is told after a while.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use training_api::{ConditionType, JobCondition};
+
+use super::{Draft, clean};
+use crate::conditions;
+use crate::framework::{JobCx, TrainingJob};
+use crate::names;
+use crate::notes::Note;
+use crate::observed::Observed;
+use crate::step::Urgency;
+use crate::trouble::{Cause, Finding, Trouble, find};
+use crate::view::PodView;
+
+/// So long a message stays as it is, even if other pods are concerned by then.
+const REWORD_AFTER: SignedDuration = SignedDuration::from_secs(30);
+/// Longest text of the cluster's within a message. Units: bytes.
+const QUOTED: usize = 320;
+/// Most pods that a message names; the others are counted.
+const NAMED: usize = 3;
+
+/// Sets, rewords or clears the condition.
+pub(super) fn report<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+    let known = draft
+        .memory
+        .conditions
+        .iter()
+        .find(|c| c.holds(ConditionType::Stalled))
+        .cloned();
+    let is_known = |reason: &str| {
+        known
+            .as_ref()
+            .is_some_and(|c| c.reason.as_deref() == Some(reason))
+    };
+    if let Some(stall) = &seen.stall {
+        if !is_known(stall.reason) {
+            begin(draft, stall.reason, &clean(&stall.message, 1024));
+            draft.urgency(Urgency::Beside);
+        }
+    } else if let Some(sentence) = of_pods(cx, seen, known.as_ref(), draft) {
+        match &known {
+            Some(condition) if is_known(sentence.reason) => reword(draft, condition, &sentence),
+            Some(_) | None => begin(draft, sentence.reason, &sentence.whole),
+        }
+    } else if let Some(condition) = known {
+        let reason = condition.reason.as_deref().unwrap_or("Resolved");
+        draft.set(ConditionType::Stalled, false, reason, "The job goes on.");
+        draft.urgency(Urgency::Beside);
+    }
+}
+
+fn begin(draft: &mut Draft, reason: &'static str, message: &str) {
+    draft.set(ConditionType::Stalled, true, reason, message);
+    draft.notes.push(Note::warning(reason, message));
+}
+
+/// The same cause with other pods: told in time, and not as an event again.
+fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
+    let message = condition.message.as_deref().unwrap_or_default();
+    if message.starts_with(&sentence.head) {
+        return;
+    }
+    let told = condition.last_update_time.as_ref().map(|t| t.0);
+    let due = told.and_then(|t| t.checked_add(REWORD_AFTER).ok());
+    match due {
+        Some(at) if at > draft.now => draft.wake_after(at, 0),
+        Some(_) | None => conditions::reword(
+            &mut draft.memory.conditions,
+            ConditionType::Stalled,
+            &sentence.whole,
+            draft.now,
+        ),
+    }
+}
+
+/// What the pods of a job wait for, in words.
+struct Sentence {
+    reason: &'static str,
+    /// The part that stays the same while the trouble does.
+    head: String,
+    /// All of it.
+    whole: String,
+}
+
+/// A pod that something is wrong with.
+struct Case<'a> {
+    cause: Cause,
+    role: usize,
+    pod: &'a PodView,
+}
+
+fn of_pods<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    seen: &Observed,
+    known: Option<&JobCondition>,
+    draft: &mut Draft,
+) -> Option<Sentence> {
+    let mut cases = Vec::new();
+    let mut recovering = Vec::new();
+    for pod in &seen.pods {
+        if pod.trouble.is_none() && pod.starting.is_none() {
+            continue;
+        }
+        let role = cx.roles.by_label(&pod.role);
+        let role_at = role.map_or(usize::MAX, |(at, _)| at);
+        // What goes anyway is in the way only if it does not go.
+        let wanted = role.is_some_and(|(_, r)| pod.index < r.replicas)
+            && pod.attempt >= draft.memory.attempt(&pod.role, pod.index)
+            && !draft.memory.has_finished(&pod.role, pod.index);
+        if !pod.leaving && !wanted {
+            continue;
+        }
+        let with = |cause| Case {
+            cause,
+            role: role_at,
+            pod,
+        };
+        match find(pod, draft.now) {
+            Finding::Nothing => {}
+            Finding::Until(at) => draft.wake_after(at, 0),
+            Finding::Is(cause) => cases.push(with(cause)),
+            Finding::Recovering(at) => recovering.push((at, with(Cause::CrashLoopBackOff))),
+        }
+    }
+    let crashing = [Cause::CrashLoopBackOff, Cause::RunContainerError]
+        .into_iter()
+        .find(|c| known.and_then(|k| k.reason.as_deref()) == Some(c.reason()));
+    if let Some(cause) = crashing {
+        for (at, case) in recovering {
+            draft.wake_after(at, 0);
+            cases.push(Case { cause, ..case });
+        }
+    }
+    let first = cases.iter().map(|c| c.cause).min()?;
+    cases.retain(|c| c.cause == first);
+    cases.sort_by_key(|c| (c.role, c.pod.index));
+    Some(sentence(cx.name, first, &cases))
+}
+
+fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
+    let speaker = cases.first().map(|c| words(c.pod)).unwrap_or_default();
+    let names: Vec<String> = cases
+        .iter()
+        .take(NAMED)
+        .map(|c| names::replica(job, &c.pod.role, c.pod.index))
+        .collect();
+    let mut head = match cases.len() {
+        1 => format!("Pod {}", names.join(", ")),
+        n if n <= NAMED => format!("{n} pods ({})", names.join(", ")),
+        n => format!("{n} pods ({} and {} more)", names.join(", "), n - NAMED),
+    };
+    // A String takes everything.
+    let _ = write!(head, ": {}", cause.describe(&speaker));
+    let mut whole = head.clone();
+    let quoted = quote(cause, cases.first().map(|c| c.pod));
+    if !quoted.is_empty() {
+        let _ = write!(whole, ": {quoted}");
+    }
+    let _ = write!(whole, ". {}.", cause.hint());
+    Sentence {
+        reason: cause.reason(),
+        head: clean(&head, 1024),
+        whole: clean(&whole, 1024),
+    }
+}
+
+/// A pod's words; one that only takes long to start has none but the time.
+fn words(pod: &PodView) -> Cow<'_, Trouble> {
+    let since = pod
+        .starting
+        .and_then(|s| Timestamp::from_second(s.into()).ok());
+    pod.trouble.as_deref().map_or_else(
+        || {
+            Cow::Owned(Trouble {
+                since,
+                ..Trouble::default()
+            })
+        },
+        Cow::Borrowed,
+    )
+}
+
+/// What the cluster says about it.
+fn quote(cause: Cause, pod: Option<&PodView>) -> String {
+    let Some((pod, trouble)) = pod.and_then(|p| Some((p, p.trouble.as_deref()?))) else {
+        return String::new();
+    };
+    let text = match cause {
+        Cause::CrashLoopBackOff | Cause::RunContainerError if trouble.exit_code.is_some() => {
+            crate::trouble::obituary(pod)
+        }
+        Cause::NodeLost | Cause::PodStuckTerminating => String::new(),
+        Cause::CrashLoopBackOff
+        | Cause::RunContainerError
+        | Cause::InvalidImageName
+        | Cause::ErrImageNeverPull
+        | Cause::ImagePullBackOff
+        | Cause::CreateContainerConfigError
+        | Cause::CreateContainerError
+        | Cause::ContainerWaiting
+        | Cause::PodNotStarting
+        | Cause::Unschedulable
+        | Cause::SchedulingGated => trouble.message.clone(),
+    };
+    let text = clean(text.trim(), QUOTED);
+    text.trim_end_matches(['.', ' ']).to_owned()
+}

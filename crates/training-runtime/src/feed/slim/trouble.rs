@@ -1,0 +1,621 @@
+//! What a pod's status says about trouble. Every reading has a default: a status may be odd.
+
+use k8s_openapi::jiff::Timestamp;
+use training_core::plan::clean;
+use training_core::{Cause, PodPhase, Trouble};
+
+use super::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
+
+/// The longest text of a container that is kept. Units: bytes.
+const SAID: usize = 512;
+
+/// What is wrong with a pod, if anything. `main` is the container that is listened to first.
+pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Trouble>> {
+    let found = match phase {
+        PodPhase::Failed => Some(of_failed(pod, main)),
+        PodPhase::Succeeded => None,
+        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => waiting(pod, main)
+            .or_else(|| lost(pod, phase))
+            .or_else(|| unplaced(pod))
+            .or_else(|| restarted(pod, main)),
+    };
+    let gone_by = pod.metadata.deletion_timestamp.as_ref().map(|t| t.0);
+    if found.is_none() && gone_by.is_none() {
+        return None;
+    }
+    Some(Box::new(Trouble {
+        node: clean(pod.spec.node_name.as_deref().unwrap_or_default(), 253),
+        gone_by,
+        forced: pod.metadata.deletion_grace_period_seconds == Some(0),
+        ..found.unwrap_or_default()
+    }))
+}
+
+/// Since which second a pod has a node but neither volumes nor network, if its kubelet says so.
+pub(super) fn starting(pod: &SlimPod, phase: PodPhase) -> Option<u32> {
+    let placed = condition(pod, "PodScheduled").is_some_and(SlimCondition::holds);
+    let ready = condition(pod, "PodReadyToStartContainers")?;
+    if phase != PodPhase::Pending || !placed || ready.holds() {
+        return None;
+    }
+    u32::try_from(ready.since()?.as_second()).ok()
+}
+
+pub(super) fn condition<'a>(pod: &'a SlimPod, type_: &str) -> Option<&'a SlimCondition> {
+    let mut conditions = pod.status.conditions.iter().flatten();
+    conditions.find(|c| c.type_.as_deref() == Some(type_))
+}
+
+impl SlimCondition {
+    pub(super) fn holds(&self) -> bool {
+        self.status.as_deref() == Some("True")
+    }
+
+    fn is_false(&self) -> bool {
+        self.status.as_deref() == Some("False")
+    }
+
+    fn since(&self) -> Option<Timestamp> {
+        self.last_transition_time.as_ref().map(|t| t.0)
+    }
+}
+
+impl SlimContainer {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    fn terminated(&self) -> Option<&SlimTerminated> {
+        self.state.as_ref()?.terminated.as_ref()
+    }
+
+    fn last_terminated(&self) -> Option<&SlimTerminated> {
+        self.last_state.as_ref()?.terminated.as_ref()
+    }
+}
+
+/// The containers in the order in which they are listened to: init containers run first; then the main one.
+fn containers<'a>(pod: &'a SlimPod, main: &str) -> impl Iterator<Item = (bool, &'a SlimContainer)> {
+    let status = &pod.status;
+    let init = status.init_container_statuses.iter().flatten();
+    let own = || status.container_statuses.iter().flatten();
+    let is_main = |c: &&SlimContainer| c.name.as_deref() == Some(main);
+    let first = own().find(is_main).into_iter();
+    let rest = own().filter(move |c| !first_is(c, pod, main));
+    init.map(|c| (true, c))
+        .chain(first.chain(rest).map(|c| (false, c)))
+}
+
+/// Whether this is the container that [`containers`] has put first.
+fn first_is(container: &SlimContainer, pod: &SlimPod, main: &str) -> bool {
+    let mut own = pod.status.container_statuses.iter().flatten();
+    own.find(|c| c.name.as_deref() == Some(main))
+        .is_some_and(|c| std::ptr::eq(c, container))
+}
+
+/// A container that doesn't start, in the kubelet's words.
+fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
+    containers(pod, main).find_map(|(init, container)| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let word = waiting.reason.as_deref().unwrap_or_default();
+        let cause = Cause::of_waiting(word)?;
+        let ended = container.last_terminated();
+        // A start that fails is tried again like a crash; the word for it stays with what ended.
+        let cause = match ended.and_then(|t| Cause::of_waiting(t.reason.as_deref()?)) {
+            Some(Cause::RunContainerError) if cause == Cause::CrashLoopBackOff => {
+                Cause::RunContainerError
+            }
+            Some(_) | None => cause,
+        };
+        let crash =
+            ended.filter(|_| matches!(cause, Cause::CrashLoopBackOff | Cause::RunContainerError));
+        let mut trouble = match crash {
+            Some(ended) => of_ended(container, init, ended),
+            None => Trouble {
+                reason: clean(word, 64),
+                message: clean(said(cause, waiting.message.as_deref()), SAID),
+                container: clean(container.name(), 64),
+                init,
+                ..Trouble::default()
+            },
+        };
+        trouble.cause = Some(cause);
+        Some(trouble)
+    })
+}
+
+/// The part of a kubelet's message that stays the same from try to try.
+fn said(cause: Cause, message: Option<&str>) -> &str {
+    let message = message.unwrap_or_default().trim();
+    match cause {
+        // `Back-off pulling image "x": ErrImagePull: why`: the error alone is what the try itself says.
+        Cause::ImagePullBackOff => match message.strip_prefix("Back-off pulling image ") {
+            Some(rest) => rest.split_once("\": ").map_or("", |(_, why)| {
+                why.strip_prefix("ErrImagePull: ").unwrap_or(why)
+            }),
+            None => message,
+        },
+        // `back-off 40s restarting …` counts up.
+        Cause::CrashLoopBackOff => "",
+        _ => message,
+    }
+}
+
+/// The node controller's sign: it takes `Ready` from a pod without giving a reason, and leaves what the kubelet last said of
+/// the containers. A kubelet that finds a pod not ready always gives a reason.
+fn lost(pod: &SlimPod, phase: PodPhase) -> Option<Trouble> {
+    let ready = condition(pod, "Ready")?;
+    let said = ready.reason.as_deref().unwrap_or_default();
+    let containers = pod.status.container_statuses.as_deref().unwrap_or_default();
+    let run = |c: &SlimContainer| c.state.as_ref().is_some_and(|s| s.running.is_some());
+    let is_lost = phase == PodPhase::Running
+        && ready.is_false()
+        && said.is_empty()
+        && !containers.is_empty()
+        && containers.iter().all(run);
+    is_lost.then(|| Trouble {
+        reason: "NodeLost".to_owned(),
+        cause: Some(Cause::NodeLost),
+        since: ready.since(),
+        ..Trouble::default()
+    })
+}
+
+/// A pod without a node, in the scheduler's words.
+fn unplaced(pod: &SlimPod) -> Option<Trouble> {
+    let scheduled = condition(pod, "PodScheduled").filter(|c| c.is_false())?;
+    let word = scheduled.reason.as_deref().unwrap_or_default();
+    let cause = match word {
+        "Unschedulable" => Cause::Unschedulable,
+        "SchedulingGated" => Cause::SchedulingGated,
+        _ => return None,
+    };
+    let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    Some(Trouble {
+        reason: word.to_owned(),
+        message: clean(scheduled.message.as_deref().unwrap_or_default(), SAID),
+        cause: Some(cause),
+        since: scheduled.since().or(created),
+        ..Trouble::default()
+    })
+}
+
+/// A container that ended badly and was started again in its pod, or is about to be.
+fn restarted(pod: &SlimPod, main: &str) -> Option<Trouble> {
+    containers(pod, main).find_map(|(init, container)| {
+        let bad = |t: &&SlimTerminated| t.exit_code.is_some_and(|c| c != 0);
+        let again = container.restart_count.is_some_and(|n| n > 0);
+        let state = container.state.as_ref();
+        let running = state.and_then(|s| s.running.as_ref());
+        let now = container.terminated().filter(bad).filter(|_| again);
+        let ended = now.or_else(|| container.last_terminated().filter(bad))?;
+        // An init container that has done its work in the end is no trouble.
+        if init && running.is_none() && now.is_none() {
+            return None;
+        }
+        let mut trouble = of_ended(container, init, ended);
+        let began = running.and_then(|r| r.started_at.as_ref());
+        trouble.since = began.map(|t| t.0).or(trouble.since);
+        Some(trouble)
+    })
+}
+
+/// What a failed pod says: its main container's last words, else those of any container that ended badly, else its own.
+fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
+    let bad = |t: &&SlimTerminated| t.exit_code != Some(0);
+    let status = &pod.status;
+    let own = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .map(|c| (false, c));
+    let init = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .map(|c| (true, c));
+    let first = own.clone().filter(|(_, c)| c.name() == main);
+    let found = first
+        .chain(own)
+        .chain(init)
+        .find_map(|(init, c)| Some((init, c, c.terminated().filter(bad)?)));
+    let mut trouble = match found {
+        Some((init, container, ended)) => of_ended(container, init, ended),
+        None => Trouble::default(),
+    };
+    // Evictions and node shutdowns speak through the pod, and say more than the signal that ended the container.
+    if let Some(reason) = &status.reason {
+        trouble.reason = clean(reason, 64);
+    }
+    if let Some(message) = &status.message {
+        trouble.message = tail(message, SAID);
+    }
+    trouble.since = None;
+    trouble
+}
+
+fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Trouble {
+    Trouble {
+        reason: clean(ended.reason.as_deref().unwrap_or_default(), 64),
+        message: tail(ended.message.as_deref().unwrap_or_default(), SAID),
+        container: clean(container.name(), 64),
+        init,
+        exit_code: ended.exit_code.and_then(|c| i32::try_from(c).ok()),
+        since: ended.finished_at.as_ref().map(|t| t.0),
+        ..Trouble::default()
+    }
+}
+
+/// The end of a text, which is where a program says why it died.
+fn tail(text: &str, limit: usize) -> String {
+    let text = text.trim_end();
+    let mut from = text.len().saturating_sub(limit);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    clean(&text[from..], limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use training_core::trouble::{Finding, find};
+    use training_core::{PodView, Uid};
+
+    use super::super::{Parent, Roles, pod_view};
+    use super::*;
+
+    const PARENT: Parent = Parent {
+        api_version: "kubeflow.org/v1",
+        kind: "PyTorchJob",
+        container: "pytorch",
+    };
+
+    /// A pod of a job with this status, as the watch would keep it.
+    fn seen(status: Value) -> PodView {
+        changed(status, |_| ())
+    }
+
+    fn changed(status: Value, change: impl FnOnce(&mut Value)) -> PodView {
+        let mut pod = json!({
+            "metadata": {
+                "name": "pt-worker-1", "namespace": "ns", "uid": Uid(5).to_string(), "resourceVersion": "42",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {
+                    "training.kubeflow.org/job-name": "pt", "training.kubeflow.org/replica-type": "worker",
+                    "training.kubeflow.org/replica-index": "1"
+                },
+                "ownerReferences": [{
+                    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt", "controller": true,
+                    "uid": Uid(7).to_string()
+                }]
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "pytorch", "image": "i"}]},
+            "status": status
+        });
+        change(&mut pod);
+        let slim: SlimPod = serde_json::from_value(pod).unwrap();
+        pod_view(&slim, PARENT, &mut Roles::default()).unwrap().view
+    }
+
+    fn is(type_: &str, status: &str, reason: Value) -> Value {
+        json!({"type": type_, "status": status, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:05Z"})
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    /// Far later than everything in these tests.
+    fn later() -> Timestamp {
+        at("2026-01-01T01:00:00Z")
+    }
+
+    fn cause(pod: &PodView) -> Option<Cause> {
+        match find(pod, later()) {
+            Finding::Is(cause) => Some(cause),
+            Finding::Nothing | Finding::Until(_) | Finding::Recovering(_) => None,
+        }
+    }
+
+    fn waits(reason: &str, message: &str) -> Value {
+        json!({"phase": "Pending", "conditions": [is("PodScheduled", "True", Value::Null)], "containerStatuses": [
+            {"name": "pytorch", "restartCount": 0, "state": {"waiting": {"reason": reason, "message": message}}}
+        ]})
+    }
+
+    #[test]
+    fn a_healthy_pod_has_no_memory_of_its_own_in_any_step_of_its_life() {
+        let running = json!({"running": {"startedAt": "2026-01-01T00:00:09Z"}});
+        for status in [
+            json!({}),
+            json!({"phase": "Pending", "conditions": [is("PodScheduled", "True", Value::Null)]}),
+            waits("ContainerCreating", ""),
+            waits("PodInitializing", ""),
+            json!({"phase": "Pending", "initContainerStatuses": [{"name": "init-pytorch", "restartCount": 0, "state": running}],
+                "containerStatuses": [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]}),
+            json!({"phase": "Running", "conditions": [is("Ready", "True", Value::Null)],
+                "containerStatuses": [{"name": "pytorch", "ready": true, "restartCount": 0, "state": running}]}),
+            json!({"phase": "Running", "conditions": [is("Ready", "False", json!("ContainersNotReady"))],
+                "containerStatuses": [{"name": "pytorch", "ready": false, "restartCount": 0, "state": running}]}),
+            json!({"phase": "Running", "conditions": [is("Ready", "True", Value::Null)],
+                "initContainerStatuses": [{"name": "init-pytorch", "restartCount": 2, "lastState": {"terminated": {"exitCode": 1}},
+                    "state": {"terminated": {"exitCode": 0}}}],
+                "containerStatuses": [{"name": "pytorch", "ready": true, "restartCount": 0, "state": running}]}),
+            json!({"phase": "Succeeded", "conditions": [is("Ready", "False", json!("PodCompleted"))],
+                "containerStatuses": [{"name": "pytorch", "state": {"terminated": {"exitCode": 0}}}]}),
+        ] {
+            assert_eq!(seen(status.clone()).trouble, None, "{status}");
+        }
+    }
+
+    #[test]
+    fn f_65_the_kubelets_words_for_waiting_containers_have_one_meaning_each() {
+        for (word, meaning) in [
+            ("ErrImagePull", Cause::ImagePullBackOff),
+            ("ImagePullBackOff", Cause::ImagePullBackOff),
+            ("ImageInspectError", Cause::ImagePullBackOff),
+            ("InvalidImageName", Cause::InvalidImageName),
+            ("ErrImageNeverPull", Cause::ErrImageNeverPull),
+            (
+                "CreateContainerConfigError",
+                Cause::CreateContainerConfigError,
+            ),
+            ("CreateContainerError", Cause::CreateContainerError),
+            ("RunContainerError", Cause::RunContainerError),
+            ("CrashLoopBackOff", Cause::CrashLoopBackOff),
+            ("SomethingNew", Cause::ContainerWaiting),
+        ] {
+            let pod = seen(waits(word, "why\u{1b}[0m"));
+            assert_eq!(cause(&pod), Some(meaning), "{word}");
+            let trouble = pod.trouble.unwrap();
+            assert_eq!(
+                (trouble.container.as_str(), trouble.node.as_str()),
+                ("pytorch", "n1")
+            );
+            assert!(!trouble.message.contains('\u{1b}'), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_pull_that_is_tried_again_and_again_says_the_same_each_time() {
+        let error = "rpc error: code = NotFound desc = failed to pull \"x/y:1\": not found";
+        let tried = seen(waits("ErrImagePull", error));
+        let waiting = seen(waits(
+            "ImagePullBackOff",
+            &format!("Back-off pulling image \"x/y:1\": ErrImagePull: {error}"),
+        ));
+        assert_eq!(
+            tried.trouble.unwrap().message,
+            waiting.trouble.unwrap().message
+        );
+        let bare = seen(waits(
+            "ImagePullBackOff",
+            "Back-off pulling image \"x/y:1\"",
+        ));
+        assert_eq!(
+            bare.trouble.unwrap().message,
+            "",
+            "an older kubelet gives no cause"
+        );
+    }
+
+    #[test]
+    fn an_init_container_that_fails_is_named_as_one() {
+        let pod = seen(json!({"phase": "Pending",
+            "initContainerStatuses": [{"name": "init-pytorch", "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}},
+                "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such host",
+                    "finishedAt": "2026-01-01T00:00:30Z"}}}],
+            "containerStatuses": [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]}));
+        let trouble = pod.trouble.clone().unwrap();
+        assert_eq!(cause(&pod), Some(Cause::CrashLoopBackOff));
+        assert_eq!(
+            (
+                trouble.init,
+                trouble.container.as_str(),
+                trouble.exit_code,
+                trouble.message.as_str()
+            ),
+            (true, "init-pytorch", Some(1), "no such host")
+        );
+    }
+
+    #[test]
+    fn a_command_that_the_image_lacks_is_no_crash() {
+        let ended = json!({"terminated": {"exitCode": 128, "reason": "StartError",
+            "message": "exec: \"nope\": executable file not found in $PATH", "finishedAt": "2026-01-01T00:00:30Z"}});
+        let mut causes = Vec::new();
+        for (state, last) in [
+            (
+                json!({"waiting": {"reason": "RunContainerError", "message": "exec: nope"}}),
+                json!({}),
+            ),
+            (
+                json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}),
+                ended.clone(),
+            ),
+        ] {
+            let pod = seen(json!({"phase": "Running", "containerStatuses": [
+                {"name": "pytorch", "restartCount": 1, "state": state, "lastState": last}]}));
+            causes.push(cause(&pod));
+        }
+        assert_eq!(
+            causes,
+            [
+                Some(Cause::RunContainerError),
+                Some(Cause::RunContainerError)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_restarted_container_is_remembered_with_how_it_ended_and_is_no_trouble_after_a_minute() {
+        let pod = seen(
+            json!({"phase": "Running", "conditions": [is("Ready", "True", Value::Null)], "containerStatuses": [
+            {"name": "pytorch", "ready": true, "restartCount": 1,
+             "state": {"running": {"startedAt": "2026-01-01T00:00:31Z"}},
+             "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:30Z"}}}]}),
+        );
+        assert_eq!(
+            find(&pod, at("2026-01-01T00:01:00Z")),
+            Finding::Recovering(at("2026-01-01T00:01:31Z"))
+        );
+        assert_eq!(cause(&pod), None);
+        let trouble = pod.trouble.unwrap();
+        assert_eq!(
+            (trouble.exit_code, trouble.reason.as_str()),
+            (Some(137), "OOMKilled")
+        );
+    }
+
+    #[test]
+    fn a_pod_without_a_node_is_told_of_after_ten_seconds() {
+        for (word, meaning) in [
+            ("Unschedulable", Cause::Unschedulable),
+            ("SchedulingGated", Cause::SchedulingGated),
+        ] {
+            let mut scheduled = is("PodScheduled", "False", json!(word));
+            scheduled["message"] = json!("0/1 nodes are available: 1 Insufficient cpu.");
+            let pod = seen(json!({"phase": "Pending", "conditions": [scheduled]}));
+            let due = at("2026-01-01T00:00:15Z");
+            assert_eq!(
+                find(&pod, at("2026-01-01T00:00:14Z")),
+                Finding::Until(due),
+                "{word}"
+            );
+            assert_eq!(find(&pod, due), Finding::Is(meaning), "{word}");
+        }
+        // The API server sets the gates' condition without a time.
+        let gated = json!({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"});
+        let pod = seen(json!({"phase": "Pending", "conditions": [gated]}));
+        assert_eq!(
+            find(&pod, at("2026-01-01T00:00:09Z")),
+            Finding::Until(at("2026-01-01T00:00:10Z"))
+        );
+        let scheduler_failed = is("PodScheduled", "False", json!("SchedulerError"));
+        assert_eq!(
+            seen(json!({"phase": "Pending", "conditions": [scheduler_failed]})).trouble,
+            None
+        );
+    }
+
+    #[test]
+    fn volumes_that_do_not_come_are_told_of_after_two_minutes_and_slow_images_never() {
+        let conditions = |ready: &str| {
+            json!([
+                is("PodScheduled", "True", Value::Null),
+                is("PodReadyToStartContainers", ready, Value::Null)
+            ])
+        };
+        let status = |ready: &str| {
+            let mut status = waits("ContainerCreating", "");
+            status["conditions"] = conditions(ready);
+            status
+        };
+        let pod = seen(status("False"));
+        assert_eq!(pod.trouble, None);
+        let due = at("2026-01-01T00:02:05Z");
+        assert_eq!(find(&pod, at("2026-01-01T00:02:04Z")), Finding::Until(due));
+        assert_eq!(find(&pod, due), Finding::Is(Cause::PodNotStarting));
+        assert_eq!(cause(&seen(status("True"))), None);
+    }
+
+    #[test]
+    fn f_60_a_pod_that_its_node_controller_calls_not_ready_is_lost_and_one_that_its_kubelet_does_is_not()
+     {
+        let running = json!({"running": {"startedAt": "2026-01-01T00:00:09Z"}});
+        let status = |reason: Value, ready: bool| {
+            json!({"phase": "Running", "conditions": [is("Ready", "False", reason), is("ContainersReady", "True", Value::Null)],
+                "containerStatuses": [{"name": "pytorch", "ready": ready, "restartCount": 0, "state": running}]})
+        };
+        let lost = seen(status(Value::Null, true));
+        assert_eq!(cause(&lost), Some(Cause::NodeLost));
+        assert_eq!(
+            lost.trouble.unwrap().since,
+            Some(at("2026-01-01T00:00:05Z"))
+        );
+        assert_eq!(
+            cause(&seen(status(json!("ContainersNotReady"), false))),
+            None
+        );
+        assert_eq!(
+            cause(&seen(status(json!("ReadinessGatesNotReady"), true))),
+            None
+        );
+    }
+
+    #[test]
+    fn f_60_a_pod_that_does_not_go_is_told_of_half_a_minute_after_its_grace() {
+        let running = json!({"running": {"startedAt": "2026-01-01T00:00:09Z"}});
+        let status = |disrupted: bool| {
+            let mut conditions = vec![is("Ready", "True", Value::Null)];
+            if disrupted {
+                conditions.push(is(
+                    "DisruptionTarget",
+                    "True",
+                    json!("DeletionByTaintManager"),
+                ));
+            }
+            json!({"phase": "Running", "conditions": conditions,
+                "containerStatuses": [{"name": "pytorch", "ready": true, "restartCount": 0, "state": running}]})
+        };
+        for (disrupted, meaning) in [(false, Cause::PodStuckTerminating), (true, Cause::NodeLost)] {
+            let pod = changed(status(disrupted), |p| {
+                p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:40Z");
+                p["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+            });
+            let due = at("2026-01-01T00:01:10Z");
+            assert_eq!(find(&pod, at("2026-01-01T00:01:09Z")), Finding::Until(due));
+            assert_eq!(find(&pod, due), Finding::Is(meaning));
+            assert!(!pod.trouble.unwrap().forced);
+        }
+    }
+
+    #[test]
+    fn a_failed_pod_says_which_container_ended_it_and_where() {
+        let rows = [
+            (
+                json!({"phase": "Failed", "initContainerStatuses": [
+                    {"name": "prepare", "state": {"terminated": {"exitCode": 3, "reason": "Error", "message": "no data"}}}],
+                    "containerStatuses": [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]}),
+                "exit code 3 (init container prepare on node n1); last words: no data",
+            ),
+            (
+                json!({"phase": "Failed", "containerStatuses": [
+                    {"name": "pytorch", "state": {"terminated": {"exitCode": 0}}},
+                    {"name": "side", "state": {"terminated": {"exitCode": 139, "reason": "Error"}}}]}),
+                "exit code 139: crashed on a bad memory access (SIGSEGV) (container side on node n1)",
+            ),
+            (
+                json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.",
+                    "containerStatuses": [{"name": "pytorch", "state": {"terminated": {"exitCode": 137}}}]}),
+                "evicted, because the node ran out of something; ask for what the pod needs in resources.requests, or use less \
+                 (container pytorch on node n1): The node was low on resource: memory.",
+            ),
+        ];
+        for (status, said) in rows {
+            assert_eq!(training_core::trouble::obituary(&seen(status)), said);
+        }
+    }
+
+    #[test]
+    fn b_130_a_mebibyte_of_control_characters_is_cut_to_its_end_and_cleaned() {
+        let noise = format!(
+            "{}the last line\u{0}\u{7}\u{1b}[2J\n",
+            "x\u{1b}]0;evil\u{7}".repeat(1 << 17)
+        );
+        let pod = seen(
+            json!({"phase": "Failed", "reason": "a\u{1b}b", "containerStatuses": [{"name": "pytorch", "state":
+            {"terminated": {"exitCode": 1, "reason": "Error", "message": noise}}}]}),
+        );
+        let trouble = pod.trouble.unwrap();
+        assert!(trouble.message.len() <= SAID, "{}", trouble.message.len());
+        assert!(trouble.message.contains("the last line"));
+        let texts = [&trouble.message, &trouble.reason];
+        assert!(
+            texts.iter().all(|t| !t.contains(char::is_control)),
+            "{trouble:?}"
+        );
+    }
+}
