@@ -38,7 +38,7 @@ const OWNED: &[&str] = &["manifests"];
 pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
-    files.extend(reference::files(&operators));
+    files.extend(reference::files(&operators)?);
     let sources = sources::Sources::read(root)?;
     files.insert(
         "docs/conformance.md".into(),

@@ -1,7 +1,8 @@
 //! What one operator is, as far as its manifests and documents are concerned.
 
 use anyhow::Context;
-use pytorch_operator::{PyTorch, api};
+use clap::CommandFactory as _;
+use pytorch_operator::{PyTorch, api, args};
 use serde_json::{Value, json};
 use training_core::framework::Framework;
 use training_core::grants::Grant;
@@ -40,6 +41,8 @@ pub struct Operator {
     pub config: Option<Config>,
     /// Warnings at admission.
     pub warnings: Vec<Warning>,
+    /// The binary's flags.
+    pub command: clap::Command,
 }
 
 /// A flag in the Deployment.
@@ -88,6 +91,7 @@ fn pytorch() -> anyhow::Result<Operator> {
     });
     operator.warnings = admission::shared(api::REPLICA_MAP);
     operator.warnings.extend(admission::pytorch());
+    operator.command = args::Cli::command();
     Ok(operator)
 }
 
@@ -111,6 +115,7 @@ fn from_crd(name: &'static str, crd: Value) -> anyhow::Result<Operator> {
         args: Vec::new(),
         config: None,
         warnings: Vec::new(),
+        command: clap::Command::new(name),
     })
 }
 

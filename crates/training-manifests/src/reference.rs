@@ -1,4 +1,8 @@
-//! The documents in `docs/reference`: fields from the schema, labels from the constants, events from the catalogue.
+//! The documents in `docs/reference`: fields from the schema, labels from the constants, events from the catalogue, flags
+//! and metrics from what the binary defines.
+
+mod flags;
+mod metrics;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,17 +19,26 @@ use crate::operator::Operator;
 pub const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
 
 /// Every reference document, by path.
-pub fn files(operators: &[Operator]) -> BTreeMap<PathBuf, String> {
+///
+/// # Errors
+/// If a metric can't be shown.
+pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let directory = PathBuf::from("docs/reference");
     let mut files = BTreeMap::new();
     for operator in operators {
         let name = format!("{}-api.md", operator.kind.to_lowercase());
         files.insert(directory.join(name), api(operator));
+        let name = format!("{}-flags.md", operator.name);
+        files.insert(
+            directory.join(name),
+            flags::page(operator.name, &operator.command),
+        );
     }
     files.insert(directory.join("labels.md"), labels_page(operators));
     files.insert(directory.join("events.md"), events());
     files.insert(directory.join("rights.md"), rights(operators));
-    files
+    files.insert(directory.join("metrics.md"), metrics::page()?);
+    Ok(files)
 }
 
 fn api(operator: &Operator) -> String {

@@ -2,12 +2,14 @@
 //!
 //! It depends on almost nothing, so that it runs seconds after a fresh clone and can start the long builds side by side.
 
+mod bench;
 mod cluster;
 mod demo;
 mod deps;
 mod image;
 mod kueue;
 mod leftovers;
+mod mutate;
 mod paths;
 mod process;
 mod sdk;
@@ -21,6 +23,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   demo                         train a PyTorchJob on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once
+  bench                        measure speed and memory; BENCH=full for all of it
+  mutate [WORD...]             break single lines of a copy, and see that tests notice; those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
   cluster-down [NAME]          remove every trace of it
   kubectl [NAME] -- ARG...     run kubectl against it
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["test", names @ ..] => tests::run(names),
         ["test-deep"] => tests::deep(),
+        ["bench"] => bench::run(),
+        ["mutate", words @ ..] => mutate::run(words),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),
         ["cluster", name] => cluster::up(name).map(|_| ()),
         ["cluster-down"] => cluster::down(cluster::DEFAULT),

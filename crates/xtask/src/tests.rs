@@ -93,6 +93,7 @@ const DEEP: &[Stage] = &[
     stage("histories", &[], Some("binary"), histories),
     stage("crashes", &["node", "binary"], Some("histories"), crashes),
     stage("images", &[], Some("crashes"), images),
+    stage("mutate", &[], Some("images"), mutate),
 ];
 
 const fn stage(
@@ -202,6 +203,19 @@ fn crashes(stage: &Stage) -> Result<End, String> {
         stage.run(cargo.env("TRAINYARD_SEED", seed.to_string()))?;
     }
     Ok(End::Passed(stage.count()))
+}
+
+/// Breaks single lines of a copy; each must make a test fail.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "a stage's work may fail; this one's is one call"
+)]
+fn mutate(stage: &Stage) -> Result<End, String> {
+    let mut cargo = process::command(
+        "cargo",
+        ["run", "--locked", "-q", "-p", "xtask", "--", "mutate"],
+    );
+    Ok(counted(stage, &mut cargo))
 }
 
 /// Builds image layers for real, twice, and compares them.

@@ -7,6 +7,9 @@ use training_runtime::{RuntimeArgs, wait};
 
 use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES};
 
+/// What these flags stand under in the help; without it they would stand under the heading before them.
+const INIT: &str = "Init container of workers";
+
 /// Runs PyTorchJobs (kubeflow.org/v1)
 #[derive(Parser, Debug)]
 #[command(
@@ -16,28 +19,39 @@ use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES};
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
-    #[command(subcommand)]
     /// Something else than to run the operator.
+    #[command(subcommand)]
     pub command: Option<Command>,
 
-    #[command(flatten)]
     /// What every operator understands.
+    #[command(flatten)]
     pub runtime: RuntimeArgs,
 
     /// Image of the init container that makes workers wait for their master
-    #[arg(long, env = "TRAINYARD_PYTORCH_INIT_CONTAINER_IMAGE", default_value = DEFAULT_IMAGE)]
+    #[arg(
+        long,
+        env = "TRAINYARD_PYTORCH_INIT_CONTAINER_IMAGE",
+        default_value = DEFAULT_IMAGE,
+        help_heading = INIT
+    )]
     pub pytorch_init_container_image: String,
 
     /// File with the init container's template, a YAML list of containers; a file that is absent means the built-in one
     #[arg(
         long,
         env = "TRAINYARD_PYTORCH_INIT_CONTAINER_TEMPLATE_FILE",
-        default_value = "/etc/config/initContainer.yaml"
+        default_value = "/etc/config/initContainer.yaml",
+        help_heading = INIT
     )]
     pub pytorch_init_container_template_file: PathBuf,
 
     /// How often the init container looks for the master, two seconds apart
-    #[arg(long, env = "TRAINYARD_PYTORCH_INIT_CONTAINER_MAX_TRIES", default_value_t = DEFAULT_TRIES)]
+    #[arg(
+        long,
+        env = "TRAINYARD_PYTORCH_INIT_CONTAINER_MAX_TRIES",
+        default_value_t = DEFAULT_TRIES,
+        help_heading = INIT
+    )]
     pub pytorch_init_container_max_tries: u32,
 }
 

@@ -1,0 +1,312 @@
+//! The policies that are shipped, on a real API server: what they warn of, and where they let nobody write.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Event, Namespace as NamespaceObject, Pod, Service};
+use kube::api::{Api, PostParams};
+use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR};
+use training_testkit::kubelet::lockstep;
+use training_testkit::namespace::Namespace;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+/// The namespace that the operator is installed in.
+const OWN: &str = "trainyard-system";
+
+/// Submits a job as a dry run and returns the warnings that come with the answer.
+async fn warnings(client: &Client, namespace: &str, job: Job) -> Result<Vec<String>> {
+    let request = http::Request::post(format!(
+        "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs?dryRun=All"
+    ))
+    .header(http::header::CONTENT_TYPE, "application/json")
+    .body(serde_json::to_vec(&job.build())?.into())?;
+    let answer = client.send(request).await?;
+    ensure!(answer.status().is_success(), "{}", answer.status());
+    let values = answer.headers().get_all(http::header::WARNING);
+    Ok(values
+        .iter()
+        .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())
+        .collect())
+}
+
+/// The API server reads new policies a moment after they are stored.
+async fn until_policies_hold(client: &Client, namespace: &str) -> Result<()> {
+    let odd = || job().run_policy("cleanPodPolicy", "Sometimes");
+    eventually("the policies to hold", HANG, async || {
+        let seen = warnings(client, namespace, odd()).await?;
+        let refused = create::<Value>(client, "kube-system", &job().build())
+            .await
+            .is_err();
+        Ok(if !seen.is_empty() && refused {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{seen:?}, refused: {refused}"))
+        })
+    })
+    .await
+}
+
+fn job() -> Job {
+    pytorch_job("pt").master().workers(1)
+}
+
+/// Sends an object as a dry run: policies are asked, nothing is stored.
+async fn create<T: DeserializeOwned>(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+) -> Result<T> {
+    let (api, plural) = match object["kind"].as_str() {
+        Some("PyTorchJob") => ("apis/kubeflow.org/v1", "pytorchjobs"),
+        Some("Lease") => ("apis/coordination.k8s.io/v1", "leases"),
+        Some("Service") => ("api/v1", "services"),
+        Some("Event") => ("api/v1", "events"),
+        _ => ("api/v1", "pods"),
+    };
+    let request = http::Request::post(format!("/{api}/namespaces/{namespace}/{plural}?dryRun=All"))
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(serde_json::to_vec(object)?)?;
+    Ok(client.request(request).await?)
+}
+
+async fn prepared(prefix: &str) -> Result<(&'static ControlPlane, Namespace, Client)> {
+    let control = ControlPlane::shared().await?;
+    let namespace = Namespace::create(control, prefix).await?;
+    let client = control.client(ADMIN).await?;
+    until_policies_hold(&client, &namespace.name).await?;
+    Ok((control, namespace, client))
+}
+
+#[tokio::test]
+async fn a_valid_job_is_accepted_without_a_warning() -> Result<()> {
+    let (_, namespace, client) = prepared("plain").await?;
+    let elastic = pytorch_job("el").workers(2).set(
+        "/spec/elasticPolicy",
+        json!({"minReplicas": 1, "maxReplicas": 3, "rdzvBackend": "c10d"}),
+    );
+    for job in [
+        job(),
+        elastic.clone(),
+        elastic.run_policy("managedBy", "kubeflow.org/training-operator"),
+    ] {
+        assert_eq!(
+            warnings(&client, &namespace.name, job).await?,
+            Vec::<String>::new()
+        );
+    }
+    Ok(())
+}
+
+/// Submits a job that is accepted with one warning, which says this.
+async fn warns(prefix: &str, job: Job, text: &str) -> Result<()> {
+    let (_, namespace, client) = prepared(prefix).await?;
+    let warnings = warnings(&client, &namespace.name, job).await?;
+    let [warning] = warnings.as_slice() else {
+        anyhow::bail!("{warnings:?}")
+    };
+    ensure!(warning.contains(text), "{warning}");
+    Ok(())
+}
+
+fn elastic(field: &str, value: Value) -> Job {
+    pytorch_job("el")
+        .workers(1)
+        .set(&format!("/spec/elasticPolicy/{field}"), value)
+}
+
+#[tokio::test]
+async fn the_deprecated_place_of_processes_per_node_is_warned_of() -> Result<()> {
+    let text = "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead";
+    warns("deprecated", elastic("nProcPerNode", json!(2)), text).await
+}
+
+#[tokio::test]
+async fn b_084_an_unknown_clean_up_policy_is_warned_of() -> Result<()> {
+    let job = job().run_policy("cleanPodPolicy", "Sometimes");
+    warns(
+        "cleanup",
+        job,
+        "is none of None, Running, All and works as All",
+    )
+    .await
+}
+
+#[tokio::test]
+async fn b_083_a_restart_policy_within_the_template_is_warned_of() -> Result<()> {
+    let path = "/spec/pytorchReplicaSpecs/Worker/template/spec/restartPolicy";
+    let text = "restartPolicy within a template is replaced";
+    warns("restart", job().set(path, "Never"), text).await
+}
+
+#[tokio::test]
+async fn b_063_workers_outside_the_elastic_bounds_are_warned_of() -> Result<()> {
+    let text = "is outside the bounds of spec.elasticPolicy";
+    warns("bounds", elastic("minReplicas", json!(2)), text).await
+}
+
+/// One object of each type that the operator makes.
+fn objects(namespace: &str) -> Vec<Value> {
+    let metadata = json!({"name": "x", "namespace": namespace});
+    vec![
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+               "spec": {"containers": [{"name": "a", "image": "b", "securityContext": {
+                    "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true,
+                    "seccompProfile": {"type": "RuntimeDefault"}}}]}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
+               "spec": {"clusterIP": "None", "ports": [{"port": 1}]}}),
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": metadata, "reason": "Test",
+               "involvedObject": {"kind": "PyTorchJob", "name": "x", "namespace": namespace}}),
+    ]
+}
+
+/// Which of these objects the client may make there, by kind.
+async fn may_make(client: &Client, namespace: &str) -> Result<Vec<String>> {
+    let mut may = Vec::new();
+    for object in objects(namespace) {
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        match create::<Value>(client, namespace, &object).await {
+            Ok(_) => may.push(kind),
+            Err(error) => {
+                let status = match error.downcast_ref::<kube::Error>() {
+                    Some(kube::Error::Api(status)) => status.clone(),
+                    _ => return Err(error),
+                };
+                ensure!(
+                    status.code == 403,
+                    "{kind}: {} {}",
+                    status.code,
+                    status.message
+                );
+                ensure!(
+                    status.message.contains("ValidatingAdmissionPolicy"),
+                    "{kind} was refused by something else: {}",
+                    status.message
+                );
+            }
+        }
+    }
+    Ok(may)
+}
+
+#[tokio::test]
+async fn mt_64_the_operators_account_writes_neither_in_kube_namespaces_nor_in_its_own() -> Result<()>
+{
+    let (control, namespace, admin) = prepared("guarded").await?;
+    // Not only kube-system: any namespace of that prefix.
+    let other = json!({"metadata": {"name": format!("kube-{}", namespace.name)}});
+    let namespaces: Api<NamespaceObject> = Api::all(admin.clone());
+    let other = namespaces
+        .create(&PostParams::default(), &serde_json::from_value(other)?)
+        .await?;
+    let operator = control.client(PYTORCH_OPERATOR).await?;
+    let expected: [(&str, &[&str]); 5] = [
+        (&namespace.name, &["Pod", "Service", "Event"]),
+        ("default", &["Pod", "Service", "Event"]),
+        ("kube-system", &[]),
+        (&other.name_any(), &[]),
+        (OWN, &["Event"]),
+    ];
+    for (place, may) in expected {
+        assert_eq!(may_make(&operator, place).await?, may, "{place}");
+        // The policy is on the operator's account alone.
+        assert_eq!(
+            may_make(&admin, place).await?,
+            ["Pod", "Service", "Event"],
+            "{place}"
+        );
+    }
+    // Its lease is where it always was.
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "pytorch-operator.trainyard.dev.test", "namespace": OWN}, "spec": {}});
+    create::<Value>(&operator, OWN, &lease)
+        .await
+        .context("the lease")?;
+    namespaces
+        .delete(&other.name_any(), &Default::default())
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -> Result<()> {
+    let (control, namespace, admin) = prepared("kept").await?;
+    let operator = control.client(PYTORCH_OPERATOR).await?;
+    for (place, goes) in [("kube-system", false), (namespace.name.as_str(), true)] {
+        let mut service: Service = serde_json::from_value(objects(place).remove(1))?;
+        service.metadata.name = Some(format!("kept-{}", namespace.name));
+        let services: Api<Service> = Api::namespaced(admin.clone(), place);
+        services.create(&PostParams::default(), &service).await?;
+        let as_operator: Api<Service> = Api::namespaced(operator.clone(), place);
+        let deleted = as_operator
+            .delete(&service.name_any(), &Default::default())
+            .await;
+        assert_eq!(deleted.is_ok(), goes, "{place}: {deleted:?}");
+        assert_eq!(
+            services.get_opt(&service.name_any()).await?.is_none(),
+            goes,
+            "{place}"
+        );
+        if !goes {
+            services
+                .delete(&service.name_any(), &Default::default())
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn mt_09_jobs_are_refused_where_the_operator_may_not_write() -> Result<()> {
+    let (_, namespace, client) = prepared("refused").await?;
+    let job = job().build();
+    for (place, accepted) in [
+        ("kube-system", false),
+        ("kube-public", false),
+        (OWN, false),
+        ("default", true),
+        (namespace.name.as_str(), true),
+    ] {
+        let answer = create::<Value>(&client, place, &job).await;
+        assert_eq!(answer.is_ok(), accepted, "{place}: {answer:?}");
+        if let Err(error) = answer {
+            assert!(
+                error.to_string().contains("use another one"),
+                "{place}: {error}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_stored_spec_stays_as_it_was_submitted() -> Result<()> {
+    let Some(world) = e2e::World::start("spec", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    // Only what the definition itself fills in is added, at once.
+    let stored = world
+        .jobs
+        .create(
+            &pytorch_job("pt")
+                .master()
+                .workers(2)
+                .set("/spec/pytorchReplicaSpecs/Master/replicas", Value::Null)
+                .build(),
+        )
+        .await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Running").await?;
+    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
+    let job = world.jobs.until_true("pt", "Succeeded").await?;
+    assert_eq!(job["spec"], stored["spec"]);
+    assert_eq!(job["metadata"]["generation"], 1);
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    assert_eq!(pods.list(&Default::default()).await?.items.len(), 3);
+    let events: Api<Event> = Api::namespaced(world.client.clone(), world.namespace());
+    assert!(events.list(&Default::default()).await.is_ok());
+    world.assert_clean(&operator).await
+}

@@ -1,0 +1,406 @@
+//! What the operator sends, in which order, and what each request demands of the object that it changes.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use pytorch_operator::{PyTorch, PyTorchJob};
+use scene::{pt, typed};
+use serde_json::{Value, json};
+use tower_test::mock::{self, Handle, SendResponse};
+use training_core::{PodView, Rules, Step, Uid};
+use training_runtime::cli::EventMode;
+use training_runtime::events::{EventConfig, EventSink, KubeEvents};
+use training_runtime::executor::{Children, Executor};
+use training_runtime::feed::{self, jobs::Jobs, slim};
+use training_runtime::key::JobKey;
+use training_runtime::leader::Leadership;
+use training_runtime::metrics::Metrics;
+use training_runtime::pass::{Passing, Settings, Worker};
+use training_runtime::retry::Backoff;
+
+const JOB: &str = "00000000-0000-0000-0000-000000000007";
+const CHILD: &str = "00000000-0000-0000-0000-00000000000a";
+/// In paused time this passes as soon as nothing else can happen.
+const NOTHING: Duration = Duration::from_secs(1);
+
+/// The API server: it sees each request and answers when it likes.
+struct Server {
+    handle: Handle<Request<Body>, Response<Body>>,
+    children: Children,
+    leads: Arc<AtomicBool>,
+}
+
+/// A request, and the way to answer it.
+struct Asked {
+    what: String,
+    body: Value,
+    answer: SendResponse<Response<Body>>,
+}
+
+impl Asked {
+    fn with(self, code: u16, body: &Value) {
+        let body = Body::from(body.to_string().into_bytes());
+        self.answer
+            .send_response(Response::builder().status(code).body(body).unwrap());
+    }
+
+    /// The metadata of an object as it is stored afterwards.
+    fn done(self, uid: &str) {
+        let answer = json!({"kind": "PartialObjectMetadata", "metadata": {"uid": uid, "resourceVersion": "50"}});
+        self.with(200, &answer);
+    }
+}
+
+impl Server {
+    /// The next request.
+    async fn asked(&mut self) -> Asked {
+        let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
+        let (request, answer) = next.expect("a request").unwrap();
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Asked {
+            what: format!("{} {}", parts.method, parts.uri.path()),
+            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            answer,
+        }
+    }
+
+    /// Nothing is asked for now.
+    async fn silence(&mut self) {
+        let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
+        if let Ok(Some((request, _))) = next {
+            panic!("{} {}", request.method(), request.uri().path());
+        }
+    }
+}
+
+fn executor() -> (Executor, Server) {
+    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
+    let leads = Arc::new(AtomicBool::new(true));
+    let gate = Arc::clone(&leads);
+    let children = Children {
+        pods: Arc::default(),
+        services: Arc::default(),
+        autoscalers: Arc::default(),
+    };
+    let executor = Executor::new::<PyTorch>(
+        Client::new(service, "default"),
+        Arc::new(move || gate.load(Ordering::Relaxed)),
+        Duration::from_secs(30),
+        feed::parent::<PyTorch>(),
+        children.clone(),
+    );
+    let server = Server {
+        handle,
+        children,
+        leads,
+    };
+    (executor, server)
+}
+
+fn stored() -> PyTorchJob {
+    let mut job = typed(pt(1));
+    job.metadata.resource_version = Some("41".to_owned());
+    job
+}
+
+fn uid() -> Uid {
+    Uid::parse(CHILD).unwrap()
+}
+
+/// What a first plan of the job makes, without the rest of the plan.
+fn first_pod() -> Step {
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let plan = training_core::plan(&PyTorch::default(), &stored(), &Default::default(), now);
+    let is_pod = |s: &Step| matches!(s, Step::CreatePod(_));
+    plan.steps.into_iter().find(is_pod).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_26_a_status_write_names_uid_and_version() {
+    let (executor, mut server) = executor();
+    let writing = tokio::spawn(async move {
+        let patch = json!({"ready": "1/2"});
+        executor.write_status(&stored(), &patch).await
+    });
+    let asked = server.asked().await;
+    assert_eq!(
+        asked.what,
+        "PATCH /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt/status"
+    );
+    assert_eq!(
+        asked.body,
+        json!({"metadata": {"uid": JOB, "resourceVersion": "41"}, "status": {"ready": "1/2"}})
+    );
+    asked.done(JOB);
+    assert_eq!(writing.await.unwrap().unwrap(), "50");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_26_every_delete_names_the_uid_that_was_seen() {
+    let steps = [
+        (
+            Step::DeletePod {
+                name: "pt-worker-0".to_owned(),
+                uid: uid(),
+            },
+            "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0",
+            CHILD,
+        ),
+        (
+            Step::DeleteService {
+                name: "pt-worker-0".to_owned(),
+                uid: uid(),
+            },
+            "DELETE /api/v1/namespaces/ns1/services/pt-worker-0",
+            CHILD,
+        ),
+        (
+            Step::DeleteJob,
+            "DELETE /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt",
+            JOB,
+        ),
+    ];
+    for (step, what, expected) in steps {
+        let (executor, mut server) = executor();
+        let deleting =
+            tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
+        let asked = server.asked().await;
+        assert_eq!(asked.what, what);
+        assert_eq!(
+            asked.body["preconditions"],
+            json!({"uid": expected}),
+            "{what}"
+        );
+        asked.done(expected);
+        assert!(deleting.await.unwrap().fault.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_52_without_the_lease_no_request_leaves_the_process() {
+    let (executor, mut server) = executor();
+    server.leads.store(false, Ordering::Relaxed);
+    let working = tokio::spawn(async move {
+        let step = Step::DeletePod {
+            name: "pt-worker-0".to_owned(),
+            uid: uid(),
+        };
+        let status = executor.write_status(&stored(), &json!({})).await;
+        let outcome = executor
+            .execute(&stored(), &[first_pod(), step], false)
+            .await;
+        (
+            status.map_err(|f| f.as_str()),
+            outcome.fault.map(|f| f.as_str()),
+        )
+    });
+    server.silence().await;
+    assert_eq!(
+        working.await.unwrap(),
+        (Err("not_leading"), Some("not_leading"))
+    );
+}
+
+/// Creates the first pod where the name is taken by this object; how it ended, and the pods that the index knows then.
+async fn taken_by(metadata: Value) -> (Option<&'static str>, Vec<PodView>) {
+    let (executor, mut server) = executor();
+    let creating =
+        tokio::spawn(async move { executor.execute(&stored(), &[first_pod()], false).await });
+    let asked = server.asked().await;
+    assert_eq!(asked.what, "POST /api/v1/namespaces/ns1/pods");
+    asked.with(
+        409,
+        &json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "exists"}),
+    );
+    let asked = server.asked().await;
+    assert_eq!(asked.what, "GET /api/v1/namespaces/ns1/pods/pt-master-0");
+    asked.with(200, &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "status": {"phase": "Running"}}));
+    let outcome = creating.await.unwrap();
+    let known = server.children.pods.of(Uid::parse(JOB).unwrap());
+    (outcome.refusal.map(|r| r.stall.reason), known)
+}
+
+fn master_of(owner: &str) -> Value {
+    json!({
+        "name": "pt-master-0", "namespace": "ns1", "uid": CHILD, "resourceVersion": "9",
+        "labels": {
+            "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            "training.kubeflow.org/job-name": "pt",
+            "training.kubeflow.org/replica-type": "master",
+            "training.kubeflow.org/replica-index": "0",
+        },
+        "ownerReferences": [{
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt", "uid": owner, "controller": true,
+        }],
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
+    let (refused, known) = taken_by(master_of(JOB)).await;
+    assert_eq!(
+        (refused, known.len()),
+        (None, 1),
+        "a create whose answer was lost"
+    );
+    assert_eq!(known[0].uid, uid());
+    let former = "00000000-0000-0000-0000-000000000006";
+    let (refused, known) = taken_by(master_of(former)).await;
+    assert_eq!(
+        (refused, known.len()),
+        (Some("NameConflict"), 0),
+        "a former job of this name"
+    );
+    let (refused, known) =
+        taken_by(json!({"name": "pt-master-0", "namespace": "ns1", "uid": CHILD})).await;
+    assert_eq!(
+        (refused, known.len()),
+        (Some("NameConflict"), 0),
+        "nobody's"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_created_pod_is_known_before_the_watch_shows_it() {
+    let (executor, mut server) = executor();
+    let creating =
+        tokio::spawn(async move { executor.execute(&stored(), &[first_pod()], false).await });
+    server.asked().await.done(CHILD);
+    creating.await.unwrap();
+    let known = server.children.pods.of(Uid::parse(JOB).unwrap());
+    assert_eq!(
+        (known.len(), known[0].uid, known[0].version),
+        (1, uid(), 50)
+    );
+}
+
+/// A worker that has seen a job and these pods.
+fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server) {
+    let (executor, server) = executor();
+    let jobs = Jobs::default();
+    jobs.apply(job);
+    let mut roles = slim::Roles::default();
+    for pod in pods {
+        let pod: slim::SlimPod = serde_json::from_value(pod.clone()).unwrap();
+        let view = slim::pod_view(&pod, feed::parent::<PyTorch>(), &mut roles).unwrap();
+        server.children.pods.apply(view);
+    }
+    let metrics = Arc::new(Metrics::new("pytorch"));
+    let no_events = EventConfig {
+        component: String::new(),
+        instance: String::new(),
+        mode: EventMode::Off,
+        call_deadline: NOTHING,
+    };
+    let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
+    let nobody = KubeEvents::new(Client::new(service, "default"));
+    let worker = Worker {
+        framework: PyTorch::default(),
+        jobs: Arc::new(jobs),
+        pods: Arc::clone(&server.children.pods),
+        services: Arc::clone(&server.children.services),
+        autoscalers: Arc::clone(&server.children.autoscalers),
+        executor,
+        backoff: Backoff::new(NOTHING, NOTHING, 1),
+        events: EventSink::spawn(
+            no_events,
+            nobody,
+            Leadership::always(),
+            Arc::clone(&metrics),
+        ),
+        metrics,
+        settings: Settings {
+            deadline: Duration::from_secs(60),
+            status_delay: Duration::ZERO,
+            safety_period: Duration::from_secs(3600),
+            events: EventMode::Off,
+            rules: Rules::default(),
+        },
+        passing: Passing::new(1),
+    };
+    (Arc::new(worker), server)
+}
+
+fn pod(role: &str, phase: &str) -> Value {
+    let mut metadata = master_of(JOB);
+    metadata["name"] = json!(format!("pt-{role}-0"));
+    metadata["uid"] = json!(if role == "master" {
+        CHILD
+    } else {
+        "00000000-0000-0000-0000-00000000000b"
+    });
+    metadata["labels"]["training.kubeflow.org/replica-type"] = json!(role);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": phase}})
+}
+
+/// Requests that are under way at once belong together; deletes and creates of one plan have no order among themselves.
+async fn answer_all(server: &mut Server, count: usize) -> Vec<String> {
+    let mut asked = Vec::new();
+    for _ in 0..count {
+        asked.push(server.asked().await);
+    }
+    let mut what: Vec<String> = asked.iter().map(|a| a.what.clone()).collect();
+    what.sort();
+    for one in asked {
+        one.done(CHILD);
+    }
+    what
+}
+
+const STATUS: &str = "PATCH /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt/status";
+
+#[tokio::test(start_paused = true)]
+async fn i_21_nothing_is_cleaned_up_before_the_end_is_stored() {
+    let mut job = typed(pt(1).run_policy("cleanPodPolicy", "All"));
+    job.metadata.resource_version = Some("41".to_owned());
+    let (worker, mut server) = worker(job, &[pod("master", "Succeeded"), pod("worker", "Running")]);
+    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let end = server.asked().await;
+    assert_eq!(end.what, STATUS);
+    let conditions = end.body["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.last().unwrap()["type"], "Succeeded");
+    server.silence().await;
+    end.done(JOB);
+    let mut rest = answer_all(&mut server, 2).await;
+    rest.retain(|what| what.starts_with("DELETE"));
+    assert_eq!(rest.len(), 2, "{rest:?}");
+    pass.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
+    let mut job = typed(pt(1));
+    job.metadata.resource_version = Some("41".to_owned());
+    let (worker, mut server) = worker(job, &[pod("master", "Running"), pod("worker", "Failed")]);
+    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let decision = server.asked().await;
+    assert_eq!(decision.what, STATUS);
+    assert_eq!(
+        decision.body["status"]["replicaAttempts"]["worker-0"]["attempt"], 1,
+        "{}",
+        decision.body
+    );
+    server.silence().await;
+    decision.done(JOB);
+    // The status that follows may go beside the deletion.
+    let mut seen = Vec::new();
+    while !seen
+        .iter()
+        .any(|w: &String| w.starts_with(Method::DELETE.as_str()))
+    {
+        seen.extend(answer_all(&mut server, 1).await);
+        assert!(seen.len() < 8, "{seen:?}");
+    }
+    pass.abort();
+}
