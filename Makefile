@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check test-unit test-api test-pods test-deep cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
+.PHONY: help demo demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -22,6 +22,8 @@ test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images kueue sdk binary tests-built pods
 test-deep: ## Repeat much more often what test does once
 	@$(XTASK) test-deep
+bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d)
+	@$(XTASK) bench
 cluster: ## Start a local cluster (NAME=dev)
 	@$(XTASK) cluster $(or $(NAME),dev)
 cluster-down: ## Remove every trace of it (NAME=dev)

@@ -1,0 +1,46 @@
+//! `make bench`: the shipped binary beside a floor client, on a real API server. No root is needed.
+
+use std::env;
+
+use crate::{image, paths, process};
+
+/// The operator that is measured.
+const OPERATOR: &str = "pytorch-operator";
+/// The program that measures.
+const BENCH: &str = "training-bench";
+
+/// Builds everything in the release profile and runs it. Variables of the bench itself pass through.
+pub fn run() -> Result<(), String> {
+    let node = process::built("e2e/cluster/build")?;
+    // Built alone, as the stage `binary` does it: together with the bench it would get the bench's features, and would not be
+    // what is shipped.
+    image::binaries(&[OPERATOR])?;
+    let triple = paths::triple();
+    process::run(
+        process::command(
+            "cargo",
+            [
+                "build",
+                "--release",
+                "--locked",
+                "--target",
+                &triple,
+                "-p",
+                BENCH,
+            ],
+        )
+        // The operator's flags, so that both share what they both need.
+        .env("RUSTFLAGS", "-C target-feature=+crt-static"),
+    )?;
+    let program = paths::release_binary(BENCH);
+    let binaries = program.parent().ok_or("no directory of binaries")?;
+    let mut bench = process::command(&program, [] as [&str; 0]);
+    // As the shipped Deployment sets it; the floor client gets it too.
+    bench
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("TRAINYARD_NODE", node);
+    if env::var_os("TRAINYARD_OPERATOR_BIN_DIR").is_none() {
+        bench.env("TRAINYARD_OPERATOR_BIN_DIR", binaries);
+    }
+    process::run(&mut bench)
+}
