@@ -3,7 +3,6 @@
 //! It depends on almost nothing, so that it runs seconds after a fresh clone and can start the long builds side by side.
 
 mod bench;
-mod bench;
 mod cluster;
 mod demo;
 mod deps;
@@ -25,7 +24,6 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once
   bench                        measure speed and memory; BENCH=full for all of it
-  bench                        measure speed and memory; BENCH=full for all of it
   mutate [WORD...]             break single lines of a copy, and see that tests notice; those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
   cluster-down [NAME]          remove every trace of it
@@ -43,7 +41,6 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["test", names @ ..] => tests::run(names),
         ["test-deep"] => tests::deep(),
-        ["bench"] => bench::run(),
         ["bench"] => bench::run(),
         ["mutate", words @ ..] => mutate::run(words),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),
