@@ -4,6 +4,7 @@
 //! says goes into the index at once, so that the next pass sees our own writes.
 
 mod autoscaler;
+mod gone;
 mod outcome;
 
 use std::sync::Arc;
@@ -353,13 +354,16 @@ impl Executor {
                 );
                 Ok(())
             }
-            // Gone already, or replaced by another object of that name: either way this one is no more.
-            Ok(_)
-            | Err(
-                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
-            ) => {
+            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => {
                 index.gone(owner, uid_of_child, Instant::now());
                 Ok(())
+            }
+            Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
+                if self.is_gone::<K>(job, name, uid_of_child).await? {
+                    index.gone(owner, uid_of_child, Instant::now());
+                    return Ok(());
+                }
+                Err(Stopped::Fault(Fault::Conflict(message)))
             }
             Err(failure) => Err(Stopped::Fault(failure.into_fault())),
         }
@@ -376,10 +380,8 @@ impl Executor {
             .call::<Answer>(Build::new(url).delete(&job.name_any(), &params))
             .await
         {
-            Ok(_)
-            | Err(
-                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
-            ) => Ok(()),
+            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(()),
+            // Replaced by another job of its name, which the next look shows; or refused for a while.
             Err(failure) => Err(Stopped::Fault(failure.into_fault())),
         }
     }
