@@ -179,8 +179,12 @@ impl JobState for JobStatus {
             replica_statuses: memory.counts.clone(),
             start_time: memory.started.map(Time),
             completion_time: memory.completed.map(Time),
-            // The existing operator's heartbeat; ours has none, and the next write removes it.
-            last_reconcile_time: None,
+            // The existing operator's heartbeat; ours has none, and the next write removes it. For its sake alone a job that
+            // ended before us is not written to.
+            last_reconcile_time: self
+                .last_reconcile_time
+                .clone()
+                .filter(|_| memory.is_finished()),
             ready: memory.ready.clone(),
             // A column shows it, so it is written also when it is 0; but not only for its sake to a job that ended before us.
             restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())

@@ -289,6 +289,31 @@ fn pods_of_another_operator_are_taken_over_as_they_are() {
 }
 
 #[test]
+fn a_job_that_ended_under_another_operator_is_not_written_to() {
+    let mut world = world(pt(2));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let ended = |kind: &str| {
+        json!({
+            "conditions": [
+                {"type": kind, "status": "True", "reason": "PyTorchJobEnded", "message": "It is over.",
+                 "lastUpdateTime": "1970-01-10T00:00:00Z", "lastTransitionTime": "1970-01-10T00:00:00Z"},
+            ],
+            "replicaStatuses": {"Master": {"succeeded": 1}, "Worker": {"failed": 2}},
+            "startTime": "1970-01-10T00:00:00Z", "lastReconcileTime": "1970-01-10T00:00:05Z",
+        })
+    };
+    // That operator doesn't always store a completion time.
+    for kind in ["Succeeded", "Failed"] {
+        world.set("/status", ended(kind));
+        world.writes.clear();
+        world.settle();
+        assert_eq!(world.writes, Vec::<String>::new(), "{kind}");
+    }
+}
+
+#[test]
 fn b_152_a_job_that_is_being_deleted_is_left_alone() {
     let mut world = world(pt(2));
     world.settle();
