@@ -208,19 +208,48 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
 #[tokio::test(start_paused = true)]
 async fn the_sum_tells_the_last_note_and_the_gravest() {
     let (sink, written, _) = sink(EventMode::Folded);
-    for n in 0..9 {
+    for n in 0..6 {
         sink.post(&job("u"), Note::normal("A", n.to_string()));
     }
     sink.post(&job("u"), Note::warning("B", "bad"));
-    sink.post(&job("u"), Note::normal("PyTorchJobSucceeded", "well"));
+    sink.post(&job("u"), Note::normal("C", "well"));
     sink.flush(SECOND).await;
     let (_, sum) = written.0.lock().created.pop().unwrap();
     assert_eq!(
         sum.message.as_deref(),
         Some("2 more events, the last of them: well")
     );
-    assert_eq!(sum.reason.as_deref(), Some("PyTorchJobSucceeded"));
+    assert_eq!(sum.reason.as_deref(), Some("C"));
     assert_eq!(sum.type_.as_deref(), Some("Warning"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_much_happened_before_the_end_of_a_job_is_told() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for n in 0..50 {
+        sink.post(&job("u"), Note::warning("PodFailed", n.to_string()));
+    }
+    let end = [
+        ("PyTorchJobFailed", "it failed"),
+        ("BackoffLimitExceeded", "at the limit"),
+        ("PodsStillRunning", "two run"),
+    ];
+    for (reason, message) in end {
+        sink.post(&job("u"), Note::warning(reason, message));
+    }
+    sink.post(&job("u"), Note::normal("SuccessfulDeletePod", "Deleted"));
+    sleep(SECOND * 10).await;
+    let at_once = written.messages();
+    assert_eq!(at_once.len(), 9, "{at_once:?}");
+    for (_, message) in end {
+        assert!(at_once.iter().any(|m| m == message), "{at_once:?}");
+    }
+    sleep(SECOND * 60).await;
+    let later = written.messages();
+    assert_eq!(
+        later.last().map(String::as_str),
+        Some("45 more events, the last of them: Deleted")
+    );
 }
 
 #[tokio::test(start_paused = true)]

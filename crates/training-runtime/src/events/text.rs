@@ -3,6 +3,17 @@
 /// The most bytes of a message. Source: the validation of core/v1 events in Kubernetes.
 const LONGEST: usize = 1_024;
 
+/// Whether a reason tells that a job has ended, or why, or what is left of it. The published ones are made of the kind's name.
+pub(super) fn tells_the_end(reason: &str) -> bool {
+    const OURS: [&str; 4] = [
+        "InvalidSpec",
+        "BackoffLimitExceeded",
+        "DeadlineExceeded",
+        "PodsStillRunning",
+    ];
+    OURS.contains(&reason) || reason.ends_with("JobSucceeded") || reason.ends_with("JobFailed")
+}
+
 /// A message without control characters, cut to what an event takes. Line ends become spaces, so that
 /// words don't run together.
 pub(super) fn clean(message: &str) -> String {

@@ -19,8 +19,13 @@ use crate::fault::{Fault, within};
 use crate::leader::Leadership;
 use crate::metrics::{EventOutcome, Metrics};
 
-/// Notes of one job that are written as they come in a minute; the tenth write is the sum of the rest.
+/// Notes of one job that are written as they come in a minute, those on its end among them; the tenth write is the sum of the
+/// rest.
 const PER_MINUTE: usize = 9;
+
+/// Of those, what is not about the end gets so many. An end has at most three: that it is one, which limit, what still runs.
+/// Without a place of their own they would be lost in the sum exactly where much went wrong before.
+const BEFORE_THE_END: usize = 6;
 
 /// The window of the limit.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -141,28 +146,29 @@ impl<W: EventWriter> Worker<W> {
         if self.config.mode == EventMode::Folded {
             let recent = self.recent.entry(regarding.uid.clone()).or_default();
             recent.forget_before(now);
-            match &mut recent.folded {
-                Some(folded) => {
-                    folded.count += 1;
-                    folded.severity = folded.severity.max(note.severity);
-                    folded.last = note;
-                    self.metrics.events(EventOutcome::Folded, 1);
-                    return;
-                }
-                empty if recent.writes.len() >= PER_MINUTE => {
-                    *empty = Some(Folded {
-                        regarding: Arc::clone(regarding),
-                        count: 1,
-                        severity: note.severity,
-                        last: note,
-                        // By then all nine are more than a minute old.
-                        due: now + WINDOW,
-                    });
-                    self.metrics.events(EventOutcome::Folded, 1);
-                    return;
-                }
-                _ => recent.writes.push_back(now),
+            let ends = text::tells_the_end(&note.reason);
+            let places = if ends { PER_MINUTE } else { BEFORE_THE_END };
+            let full = recent.writes.len() >= places;
+            if let Some(folded) = recent.folded.as_mut().filter(|_| full || !ends) {
+                folded.count += 1;
+                folded.severity = folded.severity.max(note.severity);
+                folded.last = note;
+                self.metrics.events(EventOutcome::Folded, 1);
+                return;
             }
+            if full {
+                recent.folded = Some(Folded {
+                    regarding: Arc::clone(regarding),
+                    count: 1,
+                    severity: note.severity,
+                    last: note,
+                    // By then all that was written before is more than a minute old.
+                    due: now + WINDOW,
+                });
+                self.metrics.events(EventOutcome::Folded, 1);
+                return;
+            }
+            recent.writes.push_back(now);
         }
         self.write(regarding, &note).await;
     }
