@@ -241,7 +241,8 @@ def endings(client):
     logs, _ = client.get_job_logs("fails")
     assert "no such data" in logs["fails-master-0"], logs
 
-    client.create_job(job("sleeps", "true", suspend=True))
+    # The default of who manages it may be written out.
+    client.create_job(job("sleeps", "true", suspend=True, managed_by="kubeflow.org/training-operator"))
     client.create_job(job("elsewhere", "true", managed_by="kueue.x-k8s.io/multikueue"))
     asleep = wait(client, "sleeps", "Created")
     asleep = eventually(
