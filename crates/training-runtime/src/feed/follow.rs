@@ -7,6 +7,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use kube_runtime::utils::Backoff as _;
 use kube_runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -39,11 +40,11 @@ pub(super) struct Follow<K> {
     api: Api<K>,
     config: Config,
     events: BoxStream<'static, Result<Event<K>, Error>>,
+    /// Grows with errors in a row: an answered list or an event ends the row, and the beginning of a list does not.
     backoff: DefaultBackoff,
     /// The earliest time to go on after an error.
     not_before: Option<Instant>,
-    /// When the present list began, and the last complete one.
-    began: Option<Instant>,
+    /// When the last complete list was there.
     listed: Option<Instant>,
     wanted: Wanted,
     /// Longest time without a word, even a bookmark or an end.
@@ -86,7 +87,6 @@ where
             config,
             backoff: DefaultBackoff::default(),
             not_before: None,
-            began: None,
             listed: None,
             wanted,
             patience: (source.timeout + GRACE) * 2,
@@ -106,13 +106,14 @@ where
                     // What waits here is the request: the list is sent when the next event is asked for.
                     sleep_until(listed + BETWEEN_LISTS).await;
                 }
-                self.began = Some(Instant::now());
             }
             Ok(Event::InitDone) => {
-                self.listed = self.began;
+                self.listed = Some(Instant::now());
                 self.wanted.complete();
+                self.backoff.reset();
             }
-            Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_)) => {}
+            Ok(Event::Apply(_) | Event::Delete(_)) => self.backoff.reset(),
+            Ok(Event::InitApply(_)) => {}
             Err(error) => {
                 self.wanted.down();
                 self.not_before = self.backoff.next().map(|pause| Instant::now() + pause);
