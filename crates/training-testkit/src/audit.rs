@@ -133,6 +133,23 @@ impl AuditLog {
             .collect())
     }
 
+    /// What a user asked for in a namespace and had no right to, so far: MT-60.
+    pub fn denied(&self, user: &str, namespace: &str) -> Result<Vec<String>> {
+        let text = fs::read(&self.path)
+            .with_context(|| format!("no audit log at {}", self.path.display()))?;
+        let text = String::from_utf8_lossy(&text);
+        // Looked at as text: to understand every line would take longer than most tests.
+        let told = [
+            "\"authorization.k8s.io/decision\":\"forbid\"",
+            user,
+            namespace,
+        ];
+        let lines = text
+            .lines()
+            .filter(|line| told.iter().all(|part| line.contains(part)));
+        Ok(lines.map(str::to_owned).collect())
+    }
+
     /// Waits until a user has asked nothing that `counts` for a `quiet` while.
     ///
     /// # Errors
@@ -272,6 +289,21 @@ mod tests {
         assert_eq!(Tally::of(&entries), expected);
         assert_eq!(entries[3].code, 409);
         assert_eq!(entries[0].name, "p-0");
+    }
+
+    #[test]
+    fn mt_60_a_request_without_the_right_is_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = |decision: &str| {
+            format!(
+                r#"{{"stage":"ResponseComplete","verb":"get","user":{{"username":"op"}},"objectRef":{{"namespace":"a"}},"annotations":{{"authorization.k8s.io/decision":"{decision}"}}}}"#
+            )
+        };
+        let text = format!("{}\n{}\n", line("allow"), line("forbid"));
+        std::fs::write(file.path(), text).unwrap();
+        let log = AuditLog::at(file.path());
+        assert_eq!(log.denied("op", "\"a\"").unwrap(), [line("forbid")]);
+        assert_eq!(log.denied("op", "\"b\"").unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Shared {
         let (mut head, bytes) = self.whole(request).await?;
         let (length, body) = match &rule.action {
             Action::CutAnswer => (bytes.len(), stream::cut(&bytes)),
-            Action::WrongLength => (bytes.len() + 10, stream::full(bytes)),
+            Action::WrongLength => (bytes.len() + 10, stream::short(bytes)),
             Action::Trickle(pause) => (bytes.len(), stream::trickle(bytes, *pause)),
             Action::AlterAnswer(change) => match change.of(&bytes) {
                 Some(changed) => (changed.len(), stream::full(changed)),

@@ -36,6 +36,12 @@ pub(crate) fn cut(bytes: &Bytes) -> Body {
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
 }
 
+/// A body that doesn't say how long it is.
+pub(crate) fn short(bytes: Bytes) -> Body {
+    let frames = [Ok(Frame::data(bytes))];
+    BodyExt::boxed(StreamBody::new(stream::iter(frames)))
+}
+
 /// A body one byte at a time.
 pub(crate) fn trickle(bytes: Bytes, pause: Duration) -> Body {
     let frames = stream::unfold(bytes, move |mut left| async move {

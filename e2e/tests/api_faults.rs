@@ -1,0 +1,24 @@
+//! Every fault of the reliability programme that can be made between the operator and the API server, each at a job while
+//! it is created, runs and ends.
+//!
+//! A healthy job in another namespace, served by the same operator, must end meanwhile; the auditor watches both
+//! namespaces; and a rule of the proxy that never hit fails its test. Leadership has tests of its own in `api_election.rs`.
+
+#[path = "api_faults/campaign.rs"]
+mod campaign;
+#[path = "api_faults/client.rs"]
+mod client;
+#[path = "api_faults/driver.rs"]
+mod driver;
+#[path = "api_faults/list.rs"]
+mod list;
+#[path = "api_faults/pods.rs"]
+mod pods;
+#[path = "api_faults/rights.rs"]
+mod rights;
+#[path = "api_faults/status.rs"]
+mod status;
+#[path = "api_faults/transport.rs"]
+mod transport;
+#[path = "api_faults/watch.rs"]
+mod watch;

@@ -1,0 +1,132 @@
+//! F-75, F-76, MT-53: what a client library and other people's objects make of an operator that lets them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::look;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use training_testkit::proxy::{Action, Call, Gate, Rule};
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+use super::driver::{JOB, Phase, Trial};
+
+#[tokio::test]
+async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f75").await? else {
+        return Ok(());
+    };
+    let gate = Gate::closed();
+    let namespace = trial.namespace().to_owned();
+    let held = Rule::new("creates", Action::Hold(gate.clone()), move |call: &Call| {
+        call.namespace == namespace && call.verb == "create" && call.resource != "events"
+    });
+    trial.rule(std::slice::from_ref(&held));
+    trial.start().await?;
+    let job = Trial::job()
+        .role("Worker", 40)
+        .restart_policy("Worker", "ExitCode");
+    trial.world.jobs.create(&job.build()).await?;
+    trial.until_hit(std::slice::from_ref(&held), 16).await?;
+    holds_for(Duration::from_secs(1), async || {
+        anyhow::ensure!(held.hits() == 16, "{} requests at once", held.hits());
+        Ok(())
+    })
+    .await?;
+    // The healthy job ends while all of this waits.
+    trial.until_canary().await?;
+    gate.open();
+    trial
+        .world
+        .kubelet
+        .until_pods(trial.namespace(), JOB, 41)
+        .await?;
+    // While it runs: all workers fail, and so many are replaced at once.
+    trial
+        .world
+        .kubelet
+        .all_running(trial.namespace(), JOB)
+        .await?;
+    trial.world.jobs.until_true(JOB, "Running").await?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f76").await? else {
+        return Ok(());
+    };
+    for phase in Phase::ALL {
+        if phase != Phase::Creating {
+            trial.relist().await?;
+        }
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+    }
+    let records = trial.proxy.records();
+    let lists: Vec<&str> = records
+        .iter()
+        .filter(|record| record.call.verb == "list")
+        .map(|record| record.call.uri.as_str())
+        .collect();
+    // Three resources in two namespaces, and twice again in one.
+    assert!(lists.len() >= 12, "{lists:?}");
+    let cached = lists.iter().find(|uri| uri.contains("resourceVersion"));
+    assert_eq!(cached, None, "a list that a cache may answer");
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("mt53").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let real = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
+    let real = &real[0]["metadata"];
+    // One with all our labels, and one that names the job as its controller as well.
+    for (name, owners) in [
+        ("forged-labels", json!([])),
+        ("forged-owner", real["ownerReferences"].clone()),
+    ] {
+        let forged: Pod = serde_json::from_value(json!({
+            "metadata": { "name": name, "labels": real["labels"], "ownerReferences": owners },
+            "spec": {
+                "containers": [{ "name": "pytorch", "image": "i" }], "restartPolicy": "Never",
+            },
+        }))?;
+        pods.create(&PostParams::default(), &forged).await?;
+        let fails = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+        pods.patch_status(name, &PatchParams::default(), &fails)
+            .await?;
+    }
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.begin(phase).await?;
+        if phase == Phase::Running {
+            trial.end(phase).await?;
+        }
+    }
+    let job = trial.world.jobs.until_true(JOB, "Succeeded").await?;
+    assert_eq!(job["status"]["restarts"], 1, "{}", job["status"]);
+    eventually("our pods to be cleaned up", HANG, async || {
+        let left = look::names(&look::pods(&trial.world.client, trial.namespace(), JOB).await?);
+        Ok(if left == ["forged-labels", "forged-owner"] {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{left:?}"))
+        })
+    })
+    .await?;
+    // To the auditor they look like work of the operator's, and wrong; about all else it has nothing to say.
+    trial.world.auditor.settled().await?;
+    let about_others: Vec<String> = trial.world.auditor.violations();
+    let about_others = about_others
+        .iter()
+        .filter(|wrong| !wrong.contains("forged"));
+    assert_eq!(about_others.collect::<Vec<_>>(), Vec::<&String>::new());
+    trial.until_canary().await?;
+    trial.operator()?.assert_no_panic()
+}

@@ -1,0 +1,358 @@
+//! F-37 to F-43: what makes the operator list again, and what such a list may say.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use e2e::look;
+use serde_json::{Value, json};
+use training_testkit::builders::pytorch_job;
+use training_testkit::job::is_true;
+use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Rule};
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use super::campaign::{Cure, on, watches};
+use super::driver::{JOB, Phase, Trial, WORKER};
+
+const ALL: &[&str] = &["pytorchjobs", "pods", "services"];
+
+fn injected(event: &Value) -> Action {
+    Action::InjectEvent(1, format!("{event}\n").into())
+}
+
+fn expired() -> Value {
+    json!({ "type": "ERROR", "object": {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too old resource version: 1 (2)", "reason": "Expired", "code": 410,
+    }})
+}
+
+#[tokio::test]
+async fn f_37_an_error_410_in_the_stream_leads_to_a_list() -> Result<()> {
+    watches("f37", &[], ALL, || injected(&expired()), Cure::Reopen).await
+}
+
+#[tokio::test]
+async fn f_37_a_list_is_not_asked_for_again_at_once() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f37rate").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    let gone = Answer::new(410, "Expired", "too old resource version");
+    let rule = on(
+        trial.namespace(),
+        ("watch", "pods"),
+        Action::Answer(Effect::Without, gone),
+    );
+    trial.rule(std::slice::from_ref(&rule));
+    trial.proxy.cut().await?;
+    trial.until_hit(&[rule], 3).await?;
+    trial.proxy.clear_rules();
+    let namespace = trial.namespace().to_owned();
+    let lists: Vec<_> = trial
+        .proxy
+        .records()
+        .into_iter()
+        .filter(|r| r.call.is("list", "pods") && r.call.namespace == namespace)
+        .map(|r| r.at)
+        .collect();
+    anyhow::ensure!(lists.len() >= 3, "{lists:?}");
+    for pair in lists.windows(2) {
+        let between = pair[1] - pair[0];
+        anyhow::ensure!(
+            between >= Duration::from_millis(4900),
+            "{between:?} between two lists"
+        );
+    }
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+    }
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_38_an_old_bookmark_and_one_without_progress_change_nothing() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f38").await? else {
+        return Ok(());
+    };
+    let bookmark = |kind: &str, version: &str| {
+        let (api, kind) = match kind {
+            "pytorchjobs" => ("kubeflow.org/v1", "PyTorchJob"),
+            "pods" => ("v1", "Pod"),
+            _ => ("v1", "Service"),
+        };
+        json!({ "type": "BOOKMARK", "object": {
+            "apiVersion": api, "kind": kind, "metadata": { "resourceVersion": version },
+            "spec": { "containers": [], "pytorchReplicaSpecs": {} }, "status": {},
+        }})
+    };
+    let marker = trial
+        .world
+        .jobs
+        .create(
+            &pytorch_job("marker")
+                .master()
+                .run_policy("suspend", true)
+                .build(),
+        )
+        .await?;
+    let old = marker["metadata"]["resourceVersion"]
+        .as_str()
+        .context("no version")?
+        .to_owned();
+    trial.world.jobs.delete("marker").await?;
+    for phase in Phase::ALL {
+        let mut rules: Vec<Rule> = Vec::new();
+        for resource in ALL {
+            let event = bookmark(resource, &old);
+            let line = format!("{event}\n{event}\n");
+            let action = Action::InjectEvent(2, line.into());
+            rules.push(on(trial.namespace(), ("watch", resource), action));
+        }
+        trial.rule(&rules);
+        if phase != Phase::Creating {
+            trial.proxy.cut().await?;
+        }
+        trial.begin(phase).await?;
+        trial.until_hit(&rules[1..2], 1).await?;
+        // From there the streams go on when they break.
+        trial.proxy.clear_rules();
+        trial.proxy.cut().await?;
+        trial.end(phase).await?;
+    }
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 2)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_39_garbage_in_a_stream_is_no_end() -> Result<()> {
+    let garbage = || Action::InjectEvent(1, "{\"type\": nonsense}\n".into());
+    watches("f39", &[], ALL, garbage, Cure::Reopen).await
+}
+
+#[tokio::test]
+async fn f_39_what_an_unreadable_event_said_is_listed() -> Result<()> {
+    // No event that says Failed or Succeeded, or has been deleted, can ever be read.
+    let garbled = || {
+        Action::AlterEvents(Change::new(|line| {
+            let text = String::from_utf8_lossy(line);
+            let matters = [
+                "\"phase\":\"Failed\"",
+                "\"phase\":\"Succeeded\"",
+                "\"nodeName\"",
+            ];
+            let hit = matters.iter().any(|word| text.contains(word));
+            hit.then(|| b"{\"type\": nonsense}\n".to_vec())
+        }))
+    };
+    watches("f39lost", &[], &["pods"], garbled, Cure::None).await
+}
+
+/// One job of several can't be read: neither in the list at the start nor as an event.
+#[tokio::test]
+async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f40").await? else {
+        return Ok(());
+    };
+    let odd = |name: &str| {
+        pytorch_job(name)
+            .master()
+            .run_policy("backoffLimit", 77)
+            .build()
+    };
+    // The type says number; the wire says text.
+    let poison = || Change::text("\"backoffLimit\":77", "\"backoffLimit\":\"many\"");
+    let rules = || {
+        [
+            on(
+                trial.namespace(),
+                ("list", "pytorchjobs"),
+                Action::AlterAnswer(poison()),
+            ),
+            on(
+                trial.namespace(),
+                ("watch", "pytorchjobs"),
+                Action::AlterEvents(poison()),
+            ),
+        ]
+    };
+    let rules = rules();
+    trial.rule(&rules);
+    trial.world.jobs.create(&odd("listed")).await?;
+    trial.begin(Phase::Creating).await?;
+    trial.until_hit(&rules[..1], 1).await?;
+    trial.end(Phase::Creating).await?;
+    trial.world.jobs.create(&odd("told")).await?;
+    trial.until_hit(&rules[1..], 1).await?;
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+    }
+    for name in ["listed", "told"] {
+        look::events_with(&trial.world.client, trial.namespace(), name, "InvalidSpec").await?;
+        let pods = look::pods(&trial.world.client, trial.namespace(), name).await?;
+        anyhow::ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
+    }
+    // Readable again, they are served.
+    trial.relist().await?;
+    for name in ["listed", "told"] {
+        trial
+            .world
+            .kubelet
+            .until_pods(trial.namespace(), name, 1)
+            .await?;
+        trial
+            .world
+            .kubelet
+            .all_running(trial.namespace(), name)
+            .await?;
+        trial.world.jobs.until_true(name, "Running").await?;
+    }
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f41").await? else {
+        return Ok(());
+    };
+    for phase in Phase::ALL {
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+        // As it was when the job was submitted; then the watch goes on from there.
+        let version = trial.submitted().to_owned();
+        let mut rules: Vec<Rule> = Vec::new();
+        for resource in ALL {
+            let exact = format!("resourceVersion={version}&resourceVersionMatch=Exact");
+            rules.push(
+                on(
+                    trial.namespace(),
+                    ("list", resource),
+                    Action::AddQuery(exact),
+                )
+                .nth(1),
+            );
+        }
+        for resource in ALL {
+            let gone = Answer::new(410, "Expired", "too old resource version");
+            let action = Action::Answer(Effect::Without, gone);
+            rules.push(on(trial.namespace(), ("watch", resource), action).nth(1));
+        }
+        trial.rule(&rules);
+        trial.proxy.cut().await?;
+        trial.until_hit(&rules, 1).await?;
+        trial.proxy.clear_rules();
+        // What it makes of that it does at once.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 2)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_42_a_page_that_fails_makes_no_half_of_a_list_the_truth() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f42").await? else {
+        return Ok(());
+    };
+    for phase in Phase::ALL {
+        if phase == Phase::Creating {
+            trial.begin(phase).await?;
+            trial.end(phase).await?;
+            continue;
+        }
+        let (namespace, later) = (trial.namespace().to_owned(), trial.namespace().to_owned());
+        let page = |call: &Call| call.uri.contains("continue=");
+        let broken = Answer::new(500, "InternalError", "the second page is lost");
+        let second = Rule::new(
+            "second page",
+            Action::Answer(Effect::Without, broken),
+            move |call| call.namespace == namespace && call.is("list", "pods") && page(call),
+        )
+        .nth(1);
+        let pages = Rule::new(
+            "pages",
+            Action::SetQuery("limit", "1".into()),
+            move |call| call.namespace == later && call.is("list", "pods"),
+        );
+        let gone = Answer::new(410, "Expired", "too old resource version");
+        let relist = on(
+            trial.namespace(),
+            ("watch", "pods"),
+            Action::Answer(Effect::Without, gone),
+        );
+        let rules = [second, pages, relist.nth(1)];
+        trial.rule(&rules);
+        trial.proxy.cut().await?;
+        trial.begin(phase).await?;
+        trial.until_hit(&rules, 1).await?;
+        trial.end(phase).await?;
+        // The list was begun anew, and had three pages then.
+        trial
+            .until_hit(&rules[1..2], if phase == Phase::Running { 3 } else { 1 })
+            .await?;
+    }
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 2)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f43").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    let before = trial.world.jobs.until_true(JOB, "Created").await?;
+    for phase in [Phase::Creating, Phase::Running] {
+        if phase == Phase::Running {
+            trial.end(Phase::Creating).await?;
+        }
+        // While nothing is heard, the job is deleted and made again; then everything is listed.
+        let gate = Gate::closed();
+        let deaf: Vec<Rule> = ALL
+            .iter()
+            .map(|r| {
+                on(
+                    trial.namespace(),
+                    ("watch", r),
+                    Action::HoldEvents(gate.clone()),
+                )
+            })
+            .collect();
+        trial.rule(&deaf);
+        trial.proxy.cut().await?;
+        trial.world.jobs.delete(JOB).await?;
+        eventually("the job to be gone", HANG, async || {
+            Ok(match trial.world.jobs.get(JOB).await {
+                Err(_) => Seen::Yes(()),
+                Ok(job) => Seen::NotYet(job["metadata"].to_string()),
+            })
+        })
+        .await?;
+        let after = trial.world.jobs.create(&Trial::job().build()).await?;
+        anyhow::ensure!(before["metadata"]["uid"] != after["metadata"]["uid"]);
+        trial.until_hit(&deaf[..1], 1).await?;
+        trial.relist().await?;
+        gate.open();
+        let job = trial.world.jobs.until_true(JOB, "Created").await?;
+        anyhow::ensure!(job["metadata"]["uid"] == after["metadata"]["uid"]);
+        anyhow::ensure!(!is_true(&job, "Failed"), "{}", job["status"]);
+        eventually("the pods of the new job alone", HANG, async || {
+            let pods = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
+            let uid = &after["metadata"]["uid"];
+            let all = pods
+                .iter()
+                .all(|pod| pod["metadata"]["ownerReferences"][0]["uid"] == *uid);
+            Ok(if all && pods.len() == 3 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{:?}", look::names(&pods)))
+            })
+        })
+        .await?;
+    }
+    trial.end(Phase::Creating).await?;
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_clean().await
+}

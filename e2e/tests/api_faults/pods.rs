@@ -1,0 +1,332 @@
+//! F-60, F-61, F-65: what nodes, schedulers and collectors do to pods, and odd words about them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+use training_testkit::job::{counters, is_finished, is_true};
+use training_testkit::kubelet::State;
+use training_testkit::proxy::{Action, Gate, Rule};
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+use super::campaign::on;
+use super::driver::{JOB, Phase, Trial, WORKER};
+
+/// Something befalls the worker while the job is created, and again while it runs; each time it is replaced, and `counted`
+/// tells whether the backoff limit knows of it.
+async fn befalls(
+    name: &str,
+    counted: i64,
+    happens: impl AsyncFn(&Trial) -> Result<()>,
+) -> Result<()> {
+    let Some(mut trial) = Trial::set_up(name).await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial
+        .world
+        .kubelet
+        .until_pods(trial.namespace(), JOB, 3)
+        .await?;
+    for _ in 0..2 {
+        let old = trial.worker().await?;
+        happens(&trial).await?;
+        trial.until_another(&old).await?;
+        trial.end(Phase::Creating).await?;
+    }
+    let job = trial.world.jobs.get(JOB).await?;
+    let failures = job["status"]["countedFailures"]
+        .as_i64()
+        .unwrap_or_default();
+    assert_eq!(failures, counted, "{}", job["status"]);
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_the_kubelet_evicts_is_replaced_and_counts() -> Result<()> {
+    befalls("f60kubelet", 2, async |trial| {
+        trial
+            .world
+            .kubelet
+            .set(trial.namespace(), WORKER, &State::Evicted)
+            .await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_is_preempted_or_evicted_is_replaced_for_nothing() -> Result<()> {
+    for reason in ["PreemptionByScheduler", "EvictionByEvictionAPI"] {
+        befalls("f60preempted", 0, async |trial| {
+            trial
+                .world
+                .kubelet
+                .disrupt(trial.namespace(), WORKER, reason)
+                .await
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
+    // The node is lost, somebody deletes the pod, and its object stays.
+    befalls("f60stuck", 0, async |trial| {
+        let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+        kubelet.finish_deletes(false);
+        kubelet.set(namespace, WORKER, &State::Running).await?;
+        kubelet.set(namespace, WORKER, &State::NodeLost).await?;
+        let old = trial.worker().await?;
+        kubelet
+            .disrupt(namespace, WORKER, "DeletionByTaintManager")
+            .await?;
+        holds_for(Duration::from_secs(2), async || {
+            anyhow::ensure!(trial.worker().await? == old, "a second pod of one index");
+            let job = trial.world.jobs.get(JOB).await?;
+            anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
+            Ok(())
+        })
+        .await?;
+        kubelet.finish_deletes(true);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f61").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    let kubelet = &trial.world.kubelet;
+    kubelet
+        .set(trial.namespace(), WORKER, &State::Succeeded)
+        .await?;
+    let stored = |job: &Value| counters(job, "Worker").get("succeeded") == Some(&1);
+    trial
+        .world
+        .jobs
+        .until(JOB, "with a success stored", stored)
+        .await?;
+    kubelet.disappear(trial.namespace(), WORKER).await?;
+    // Another pass that has reason to look at everything.
+    let worker = "pt-worker-0";
+    trial
+        .world
+        .kubelet
+        .fail(trial.namespace(), worker, 137)
+        .await?;
+    eventually("the other worker's replacement", HANG, async || {
+        let made = trial.world.auditor.summary();
+        let creates = made
+            .get(&format!("Pod/{worker}"))
+            .map_or(0, |churn| churn.creates);
+        Ok(if creates == 2 {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{made:?}"))
+        })
+    })
+    .await?;
+    trial.relist().await?;
+    trial
+        .world
+        .kubelet
+        .until_pods(trial.namespace(), JOB, 2)
+        .await?;
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), (worker, 2), (WORKER, 1)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f61blind").await? else {
+        return Ok(());
+    };
+    for phase in [Phase::Creating, Phase::Running] {
+        if phase == Phase::Creating {
+            trial.begin(phase).await?;
+            trial
+                .world
+                .kubelet
+                .until_pods(trial.namespace(), JOB, 3)
+                .await?;
+        }
+        // The end and the deletion are held back, and then listed away.
+        let gate = Gate::closed();
+        let deaf: Rule = on(
+            trial.namespace(),
+            ("watch", "pods"),
+            Action::HoldEvents(gate.clone()),
+        );
+        trial.rule(std::slice::from_ref(&deaf));
+        trial.proxy.cut().await?;
+        let old = trial.worker().await?;
+        trial
+            .world
+            .kubelet
+            .set(trial.namespace(), WORKER, &State::Succeeded)
+            .await?;
+        trial
+            .world
+            .kubelet
+            .disappear(trial.namespace(), WORKER)
+            .await?;
+        trial.until_hit(&[deaf], 1).await?;
+        trial.relist().await?;
+        gate.open();
+        trial.until_another(&old).await?;
+        trial.end(Phase::Creating).await?;
+    }
+    let job = trial.world.jobs.get(JOB).await?;
+    assert!(!is_finished(&job), "{}", job["status"]);
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    trial.assert_clean().await
+}
+
+/// What a kubelet would not say, in its own words: what is merged into the pod's status, and what becomes of the worker.
+struct Odd {
+    name: &'static str,
+    status: Value,
+    then: Then,
+}
+
+#[derive(PartialEq)]
+enum Then {
+    /// The pod stays, and the job runs on.
+    Stays,
+    /// It is replaced.
+    Replaced,
+}
+
+async fn odd(odd: Odd) -> Result<()> {
+    let Some(mut trial) = Trial::set_up(odd.name).await? else {
+        return Ok(());
+    };
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let says = Patch::Merge(json!({ "status": odd.status }));
+    trial.begin(Phase::Creating).await?;
+    trial
+        .world
+        .kubelet
+        .until_pods(trial.namespace(), JOB, 3)
+        .await?;
+    for phase in [Phase::Creating, Phase::Running] {
+        let old = trial.worker().await?;
+        pods.patch_status(WORKER, &PatchParams::default(), &says)
+            .await?;
+        match odd.then {
+            Then::Replaced => trial.until_another(&old).await?,
+            Then::Stays => {
+                holds_for(Duration::from_secs(1), async || {
+                    let job = trial.world.jobs.get(JOB).await?;
+                    anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
+                    anyhow::ensure!(trial.worker().await? == old, "it was replaced");
+                    Ok(())
+                })
+                .await?;
+            }
+        }
+        if phase == Phase::Creating || odd.then == Then::Replaced {
+            trial.end(Phase::Creating).await?;
+        }
+    }
+    let job = trial.world.jobs.get(JOB).await?;
+    assert!(!is_true(&job, "Failed"), "{}", job["status"]);
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_65_failed_without_a_word_of_the_containers() -> Result<()> {
+    // Under ExitCode a code decides; where there is none, the pod may not even have begun.
+    odd(Odd {
+        name: "f65failed",
+        status: json!({ "phase": "Failed", "containerStatuses": null }),
+        then: Then::Replaced,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_65_running_and_then_pending_again() -> Result<()> {
+    odd(Odd {
+        name: "f65pending",
+        status: json!({ "phase": "Pending" }),
+        then: Then::Stays,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_65_a_phase_that_nobody_knows() -> Result<()> {
+    odd(Odd {
+        name: "f65phase",
+        status: json!({ "phase": "Dreaming" }),
+        then: Then::Stays,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f65restarts").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial
+        .world
+        .kubelet
+        .until_pods(trial.namespace(), JOB, 3)
+        .await?;
+    for (restarts, highest) in [(2, 2), (1, 2), (0, 2)] {
+        trial
+            .world
+            .kubelet
+            .restart_in_place(trial.namespace(), WORKER, restarts)
+            .await?;
+        let known = |job: &Value| job["status"]["containerRestarts"] == highest;
+        trial
+            .world
+            .jobs
+            .until(JOB, "with its restarts", known)
+            .await?;
+        trial.end(Phase::Creating).await?;
+    }
+    let job = trial.world.jobs.get(JOB).await?;
+    assert_eq!(job["status"]["containerRestarts"], 2, "{}", job["status"]);
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f65succeeded").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let says =
+        Patch::Merge(json!({ "status": { "phase": "Succeeded", "containerStatuses": null } }));
+    for pod in [WORKER, "pt-worker-0", "pt-master-0"] {
+        pods.patch_status(pod, &PatchParams::default(), &says)
+            .await?;
+    }
+    trial.end(Phase::Finishing).await?;
+    trial.assert_clean().await
+}

@@ -1,0 +1,256 @@
+//! F-30 to F-36: what can happen to the news.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use training_testkit::proxy::{Action, Filter, Rule};
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use super::campaign::{Cure, on, watches};
+use super::driver::{JOB, Phase, Trial, WORKER, deep};
+
+const ALL: &[&str] = &["pytorchjobs", "pods", "services"];
+
+#[tokio::test]
+async fn f_30_every_second_event_is_lost() -> Result<()> {
+    watches("f30two", &[], ALL, || Action::DropEvery(2), Cure::Relist).await
+}
+
+#[tokio::test]
+async fn f_30_every_third_event_is_lost() -> Result<()> {
+    watches("f30three", &[], ALL, || Action::DropEvery(3), Cure::Relist).await
+}
+
+#[tokio::test]
+async fn f_30_every_seventh_event_is_lost() -> Result<()> {
+    watches(
+        "f30seven",
+        &[],
+        &["pods"],
+        || Action::DropEvery(7),
+        Cure::Relist,
+    )
+    .await
+}
+
+fn events_with(words: &'static [&'static str]) -> Action {
+    Action::DropWhere(Filter::new(move |line| {
+        let text = String::from_utf8_lossy(line);
+        words.iter().all(|word| text.contains(word))
+    }))
+}
+
+#[tokio::test]
+async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
+    let lost = || events_with(&["\"type\":\"MODIFIED\""]);
+    watches("f31jobs", &[], &["pytorchjobs"], lost, Cure::Relist).await
+}
+
+/// The worker is gone before it ran, and again while the job runs; or it fails. Nobody says so.
+async fn pods_in_silence(
+    name: &str,
+    lost: fn() -> Action,
+    happens: impl AsyncFn(&Trial) -> Result<()>,
+) -> Result<()> {
+    let Some(mut trial) = Trial::set_up(name).await? else {
+        return Ok(());
+    };
+    let rule = || on(trial.namespace(), ("watch", "pods"), lost());
+    let (early, late) = (rule(), rule());
+    trial.rule(std::slice::from_ref(&early));
+    for rule in [early, late] {
+        trial.rule(std::slice::from_ref(&rule));
+        if trial.operator().is_err() {
+            trial.begin(Phase::Creating).await?;
+            trial
+                .world
+                .kubelet
+                .until_pods(trial.namespace(), JOB, 3)
+                .await?;
+        } else {
+            trial.proxy.cut().await?;
+        }
+        let old = trial.worker().await?;
+        happens(&trial).await?;
+        trial.until_hit(&[rule], 1).await?;
+        trial.relist().await?;
+        trial.until_another(&old).await?;
+        trial.end(Phase::Creating).await?;
+    }
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_31_no_end_of_a_pod_is_ever_told() -> Result<()> {
+    pods_in_silence(
+        "f31deleted",
+        || events_with(&["\"type\":\"DELETED\""]),
+        async |trial| {
+            trial
+                .world
+                .kubelet
+                .disappear(trial.namespace(), WORKER)
+                .await
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn f_31_no_failure_of_a_pod_is_ever_told() -> Result<()> {
+    let lost = || events_with(&["\"type\":\"MODIFIED\"", "\"phase\":\"Failed\""]);
+    pods_in_silence("f31failed", lost, async |trial| {
+        trial
+            .world
+            .kubelet
+            .fail(trial.namespace(), WORKER, 137)
+            .await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_32_news_that_come_twice_or_five_times_mean_the_same() -> Result<()> {
+    watches("f32two", &[], ALL, || Action::RepeatEvents(2), Cure::None).await?;
+    watches("f32five", &[], ALL, || Action::RepeatEvents(5), Cure::None).await
+}
+
+#[tokio::test]
+async fn f_33_news_of_pods_come_before_those_of_their_job() -> Result<()> {
+    let late = || Action::DelayEvents(Duration::from_millis(700));
+    watches("f33jobs", &[], &["pytorchjobs"], late, Cure::None).await?;
+    watches("f33pods", &[], &["pods"], late, Cure::None).await
+}
+
+#[tokio::test]
+async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
+    let seconds: &[u64] = if deep() { &[1, 10, 20] } else { &[1, 4] };
+    for seconds in seconds.iter().copied() {
+        let late = move || Action::DelayEvents(Duration::from_secs(seconds));
+        watches("f34", &[], ALL, late, Cure::None).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f35").await? else {
+        return Ok(());
+    };
+    let rules: Vec<Rule> = ALL
+        .iter()
+        .map(|resource| {
+            on(
+                trial.namespace(),
+                ("watch", resource),
+                Action::CloseWatchAfter(1),
+            )
+        })
+        .collect();
+    trial.rule(&rules);
+    for phase in Phase::ALL {
+        let before: usize = rules.iter().map(Rule::hits).sum();
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+        let after: usize = rules.iter().map(Rule::hits).sum();
+        anyhow::ensure!(after > before, "nothing was hit while {phase:?}");
+    }
+    let counts = trial.proxy.counts();
+    for resource in ALL {
+        // One in each namespace, when the operator starts.
+        assert_eq!(counts[&format!("list {resource}")], 2, "{counts:?}");
+    }
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
+    let Some(trial) = Trial::set_up("f36").await? else {
+        return Ok(());
+    };
+    let mut trial = trial.flag("watch-timeout", "2s");
+    for phase in Phase::ALL {
+        let rules: Vec<Rule> = ALL
+            .iter()
+            .map(|resource| on(trial.namespace(), ("watch", resource), Action::StallWatch))
+            .collect();
+        trial.rule(&rules);
+        if phase != Phase::Creating {
+            trial.proxy.cut().await?;
+        }
+        trial.begin(phase).await?;
+        trial.until_hit(&rules, 1).await?;
+        if phase == Phase::Running {
+            // Each of them is opened again and again, and answered; but they say nothing.
+            eventually("the operator to be unready", HANG, async || {
+                let (code, body) = trial.operator()?.probe("/readyz").await?;
+                let told = code == 503 && body.contains("jobs") && body.contains("pods");
+                Ok(if told {
+                    Seen::Yes(())
+                } else {
+                    Seen::NotYet(format!("{code} {body}"))
+                })
+            })
+            .await?;
+            anyhow::ensure!(trial.operator()?.probe("/livez").await?.0 == 200);
+        }
+        trial.proxy.clear_rules();
+        trial.end(phase).await?;
+        eventually("the operator to be ready", HANG, async || {
+            let (code, body) = trial.operator()?.probe("/readyz").await?;
+            Ok(if code == 200 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(body)
+            })
+        })
+        .await?;
+    }
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f36up").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    trial.until_canary().await?;
+    let up = async |value: u8| {
+        eventually(
+            &format!("trainyard_watch_up to be {value}"),
+            HANG,
+            async || {
+                let metrics = trial.operator()?.metrics().await?;
+                let lines: Vec<&str> = metrics
+                    .lines()
+                    .filter(|line| line.starts_with("trainyard_watch_up{"))
+                    .collect();
+                let all = lines
+                    .iter()
+                    .all(|line| line.ends_with(&format!(" {value}")));
+                Ok(if all && lines.len() >= 3 {
+                    Seen::Yes(())
+                } else {
+                    Seen::NotYet(format!("{lines:?}"))
+                })
+            },
+        )
+        .await
+    };
+    up(1).await?;
+    trial.proxy.refuse();
+    up(0).await?;
+    trial.proxy.accept().await?;
+    // Nothing happens in the cluster that a watch could tell of.
+    up(1).await?;
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.begin(phase).await?;
+        trial.end(phase).await?;
+    }
+    trial.assert_clean().await
+}
