@@ -125,6 +125,13 @@ impl World {
     pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
         operator.assert_no_panic()?;
         self.kubelet.assert_no_errors()?;
+        if self.control.can().audit {
+            let denied = self
+                .control
+                .audit()?
+                .denied(PYTORCH_OPERATOR, self.namespace())?;
+            anyhow::ensure!(denied.is_empty(), "MT-60: {}", denied.join("\n"));
+        }
         self.auditor.assert_clean().await
     }
 }
