@@ -10,6 +10,8 @@ use crate::{demo, deps, image, kueue, leftovers, paths, process, sdk};
 
 /// The cluster of the tests; a demo's cluster is left alone.
 const NAME: &str = "test";
+/// The test program of the faults between the operator and the API server.
+const FAULTS: &str = "api_faults";
 /// Every operator there is.
 const OPERATORS: &[&str] = &["pytorch-operator"];
 
@@ -69,9 +71,15 @@ const STAGES: &[Stage] = &[
         api,
     ),
     stage(
+        "faults",
+        &["tests-built", "node", "binary"],
+        Some("api"),
+        faults,
+    ),
+    stage(
         "pods",
         &["tests-built", "node", "binary", "images", "kueue", "sdk"],
-        Some("api"),
+        Some("faults"),
         pods,
     ),
     stage(
@@ -92,7 +100,8 @@ const DEEP: &[Stage] = &[
     }),
     stage("histories", &[], Some("binary"), histories),
     stage("crashes", &["node", "binary"], Some("histories"), crashes),
-    stage("images", &[], Some("crashes"), images),
+    stage("faults", &["node", "binary"], Some("crashes"), deep_faults),
+    stage("images", &[], Some("faults"), images),
     stage("mutate", &[], Some("images"), mutate),
 ];
 
@@ -367,11 +376,30 @@ fn dockerfile(stage: &Stage) -> Result<End, String> {
 
 /// Runs the test programs of `e2e/tests` whose names begin so.
 fn e2e(stage: &Stage, prefixes: &[&str]) -> Result<End, String> {
+    Ok(counted(stage, &mut e2e_command(prefixes)?))
+}
+
+fn e2e_command(prefixes: &[&str]) -> Result<Command, String> {
     let node = process::built("e2e/cluster/build")?;
     let mut cargo = process::command("cargo", e2e_args(prefixes)?);
     cargo
         .env("TRAINYARD_NODE", node)
         .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+    Ok(cargo)
+}
+
+/// The faults of the API. Each of these tests waits more than it works, so that many run side by side.
+fn faults(stage: &Stage) -> Result<End, String> {
+    let mut cargo = e2e_command(&[FAULTS])?;
+    Ok(counted(stage, cargo.env("RUST_TEST_THREADS", "10")))
+}
+
+/// The same in every phase of a job's life again and again, and for as long as the programme says.
+fn deep_faults(stage: &Stage) -> Result<End, String> {
+    let mut cargo = e2e_command(&[FAULTS])?;
+    cargo
+        .env("RUST_TEST_THREADS", "6")
+        .env("TRAINYARD_DEEP", "1");
     Ok(counted(stage, &mut cargo))
 }
 
@@ -394,6 +422,8 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
                 .map(str::to_owned)
         })
         .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
+        // A stage of its own runs them.
+        .filter(|name| name != FAULTS || prefixes.contains(&FAULTS))
         .collect();
     names.sort();
     if names.is_empty() {
