@@ -10,6 +10,7 @@ pub mod look;
 pub mod loose;
 pub mod pods;
 pub mod sweep;
+pub mod takeover;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +25,8 @@ use training_testkit::kubelet::{Kubelet, Script};
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::Proxy;
+
+use lives::Actor;
 
 /// A namespace with a scripted kubelet and an auditor, on the control plane that the tests of a
 /// binary share.
@@ -101,6 +104,16 @@ impl World {
         let (proxy, kubeconfig) = self.proxy().await?;
         let operator = OperatorProcess::start(self.options(&kubeconfig)).await?;
         Ok((proxy, operator))
+    }
+
+    /// User and kubelet of one of its jobs.
+    pub fn actor<'a>(&'a self, job: &'a str) -> Actor<'a> {
+        Actor {
+            world: self,
+            name: job,
+            held: None,
+            happenings: None,
+        }
     }
 
     /// How the tests start the `PyTorchJob` operator.

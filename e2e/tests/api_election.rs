@@ -1,15 +1,18 @@
 //! Two replicas of which one works. Each has a proxy of its own, which tells what it asked for.
+//!
+//! How fast a standby takes over is asserted by `make test-deep` alone, on a machine that is doing
+//! nothing else; here it is printed.
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use e2e::World;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::jiff::SignedDuration;
 use kube::api::{Api, DeleteParams};
 use tokio::sync::Mutex;
 use training_testkit::builders::pytorch_job;
-use training_testkit::job::counters;
-use training_testkit::kubelet::lockstep;
+use training_testkit::kubelet::{State, lockstep};
 use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::{Action, Call, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -18,6 +21,8 @@ use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW: &str = "2s";
 const RETRY: &str = "500ms";
+/// A try to get the lease, and a start of the watches.
+const SLACK: Duration = Duration::from_secs(2);
 /// Where the shipped role allows the lease to be.
 const LEASE_NAMESPACE: &str = "trainyard-system";
 const LEASE_NAME: &str = "pytorch-operator.trainyard.dev";
@@ -64,6 +69,33 @@ impl Replica {
     }
 }
 
+/// The lease as it is stored.
+async fn lease(world: &World) -> Result<LeaseSpec> {
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), LEASE_NAMESPACE);
+    let spec = leases.get(LEASE_NAME).await?.spec;
+    spec.context("a lease that says nothing")
+}
+
+/// A standby took over: not before the old lease was over, and in one step.
+async fn assert_taken_over(world: &World, old: &LeaseSpec, took: Duration) -> Result<()> {
+    let new = lease(world).await?;
+    assert_ne!(old.holder_identity, new.holder_identity);
+    let steps = |lease: &LeaseSpec| lease.lease_transitions.unwrap_or_default();
+    assert_eq!(steps(&new), steps(old) + 1);
+    let (renewed, acquired) = (old.renew_time.clone(), new.acquire_time);
+    let (renewed, acquired) = renewed.zip(acquired).context("a lease without times")?;
+    let free = acquired.0.duration_since(renewed.0);
+    assert!(
+        free >= SignedDuration::try_from(LEASE)?,
+        "free after {free}"
+    );
+    eprintln!("takeover after {took:?}, {free} after the last renewal; the lease is {LEASE:?}");
+    if std::env::var_os("TRAINYARD_DEEP").is_some() {
+        assert!(took <= LEASE + SLACK, "{took:?}");
+    }
+    Ok(())
+}
+
 /// Two replicas; the first of them leads.
 async fn pair(world: &World) -> Result<(Replica, Replica)> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), LEASE_NAMESPACE);
@@ -96,15 +128,9 @@ async fn until_works(replica: &Replica) -> Result<Duration> {
 }
 
 async fn running_job(world: &World) -> Result<()> {
-    world
-        .jobs
-        .create(&pytorch_job("pt").master().workers(2).build())
-        .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    let active = |job: &serde_json::Value| counters(job, "Worker").get("active") == Some(&2);
-    world.jobs.until("pt", "with all active", active).await?;
-    Ok(())
+    let actor = world.actor("pt");
+    actor.create(pytorch_job("pt").master().workers(2)).await?;
+    actor.run(1, 2).await
 }
 
 /// The end of each test: the job succeeds under whoever leads, and everything was made once.
@@ -135,8 +161,9 @@ async fn f50_a_killed_leader_is_followed_by_the_standby() -> Result<()> {
     running_job(&world).await?;
     assert!(second.job_writes().is_empty(), "{:?}", second.job_writes());
     first.process.kill9()?;
+    let old = lease(&world).await?;
     let took = until_works(&second).await?;
-    eprintln!("takeover {took:?} after SIGKILL, with a lease of {LEASE:?}");
+    assert_taken_over(&world, &old, took).await?;
     // Back again, it waits.
     first.proxy.clear_records();
     first.process.restart().await?;
@@ -181,10 +208,12 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
     world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
     world.jobs.until_true("pt", "Created").await?;
     first.process.freeze()?;
+    let old = lease(&world).await?;
     first.proxy.clear_records();
     // Events that would make it write wait in its sockets while it stands still.
     world.kubelet.all_running(world.namespace(), "pt").await?;
     let took = until_works(&second).await?;
+    assert_taken_over(&world, &old, took).await?;
     world.jobs.until_true("pt", "Running").await?;
     first.process.thaw()?;
     // Longer than anything that it may have in hand.
@@ -194,67 +223,164 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
         Ok(())
     })
     .await?;
-    eprintln!(
-        "takeover {took:?} after SIGSTOP; the woken process asked {:?}",
-        first.proxy.counts()
-    );
+    eprintln!("the woken process asked {:?}", first.proxy.counts());
     finish(&world, [&first, &second]).await?;
     assert!(first.job_writes().is_empty(), "{:?}", first.job_writes());
     Ok(())
 }
 
+/// A leader that was frozen with a write in hand, and the standby that leads in its place.
+struct Zombie {
+    first: Replica,
+    second: Replica,
+    held: Rule,
+    gate: Gate,
+}
+
+impl Zombie {
+    /// Two replicas; this write of the first one will be held in its proxy.
+    async fn rise(
+        world: &World,
+        write: impl Fn(&Call) -> bool + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (first, second) = pair(world).await?;
+        let gate = Gate::closed();
+        let held = Rule::new("held", Action::Hold(gate.clone()), write).nth(1);
+        first.proxy.add(&held);
+        Ok(Self {
+            first,
+            second,
+            held,
+            gate,
+        })
+    }
+
+    /// Waits until the write is on its way, and freezes its author until the standby leads.
+    async fn freeze(&self) -> Result<()> {
+        eventually("the write to be held", HANG, async || {
+            Ok(if self.held.hits() == 1 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("no write".into())
+            })
+        })
+        .await?;
+        self.first.process.freeze()?;
+        until_works(&self.second).await.map(drop)
+    }
+
+    /// Lets the write through; answers what the API server says to it. Then its author wakes.
+    async fn wake(&self) -> Result<u16> {
+        self.gate.open();
+        let code = eventually("the late write to be answered", HANG, async || {
+            let records = self.first.proxy.records();
+            let late = records
+                .iter()
+                .find(|record| record.rule.as_deref() == Some("held"));
+            Ok(match late.and_then(|record| record.code) {
+                Some(code) => Seen::Yes(code),
+                None => Seen::NotYet("no answer".into()),
+            })
+        })
+        .await?;
+        self.first.proxy.clear_records();
+        self.first.process.thaw()?;
+        Ok(code)
+    }
+
+    /// Longer than anything that the woken process may have in hand, it writes nothing.
+    async fn stays_silent(&self) -> Result<()> {
+        holds_for(LEASE, async || {
+            let writes = self.first.job_writes();
+            anyhow::ensure!(writes.is_empty(), "the woken leader wrote: {writes:?}");
+            Ok(())
+        })
+        .await
+    }
+}
+
 #[tokio::test]
-async fn cs3_a_write_that_arrives_after_the_lease_is_refused() -> Result<()> {
+async fn cs3_a_status_that_arrives_after_the_lease_is_refused() -> Result<()> {
     let _turn = ONE_AT_A_TIME.lock().await;
     let Some(world) = World::start("late", lockstep()).await? else {
         return Ok(());
     };
-    let (first, second) = pair(&world).await?;
+    let running = |call: &Call| {
+        let text = call.body["status"].to_string();
+        call.is("patch", "pytorchjobs/status") && text.contains("PyTorchJobRunning")
+    };
+    let zombie = Zombie::rise(&world, running).await?;
     world
         .jobs
         .create(&pytorch_job("pt").master().workers(2).build())
         .await?;
     world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
-    world.jobs.until_true("pt", "Created").await?;
-    // The write about the running pods is on its way, and stays there.
-    let gate = Gate::closed();
-    let status = |call: &Call| call.is("patch", "pytorchjobs/status");
-    let held = Rule::new("held", Action::Hold(gate.clone()), status).nth(1);
-    first.proxy.add(&held);
     world.kubelet.all_running(world.namespace(), "pt").await?;
-    eventually("the write to be held", HANG, async || {
-        Ok(if held.hits() == 1 {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet("no write".into())
-        })
-    })
-    .await?;
-    first.process.freeze()?;
-    until_works(&second).await?;
-    world.jobs.until_true("pt", "Running").await?;
+    zombie.freeze().await?;
+    world.actor("pt").run(1, 2).await?;
     let before = world.jobs.get("pt").await?;
-    gate.open();
-    let code = eventually("the late write to be answered", HANG, async || {
-        let records = first.proxy.records();
-        let late = records
-            .iter()
-            .find(|record| record.rule.as_deref() == Some("held"));
-        Ok(match late.and_then(|record| record.code) {
-            Some(code) => Seen::Yes(code),
-            None => Seen::NotYet("no answer".into()),
-        })
-    })
-    .await?;
-    assert_eq!(code, 409);
+    assert_eq!(zombie.wake().await?, 409);
     let after = world.jobs.get("pt").await?;
     assert_eq!(
         before["metadata"]["resourceVersion"],
         after["metadata"]["resourceVersion"]
     );
-    first.proxy.clear_records();
-    first.process.thaw()?;
-    finish(&world, [&first, &second]).await?;
-    assert!(first.job_writes().is_empty(), "{:?}", first.job_writes());
-    Ok(())
+    zombie.stays_silent().await?;
+    finish(&world, [&zombie.first, &zombie.second]).await
+}
+
+#[tokio::test]
+async fn cs3_a_create_that_arrives_after_the_lease_makes_no_second_pod() -> Result<()> {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let Some(world) = World::start("twice", lockstep()).await? else {
+        return Ok(());
+    };
+    let worker = |call: &Call| call.is("create", "pods") && call.name == "pt-worker-1";
+    let zombie = Zombie::rise(&world, worker).await?;
+    let actor = world.actor("pt");
+    actor.create(pytorch_job("pt").master().workers(2)).await?;
+    zombie.freeze().await?;
+    actor.run(1, 2).await?;
+    assert_eq!(zombie.wake().await?, 409);
+    zombie.stays_silent().await?;
+    finish(&world, [&zombie.first, &zombie.second]).await
+}
+
+#[tokio::test]
+async fn cs3_a_delete_that_arrives_after_the_lease_does_not_hit_the_successor() -> Result<()> {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let Some(world) = World::start("successor", lockstep()).await? else {
+        return Ok(());
+    };
+    let worker = |call: &Call| call.is("delete", "pods") && call.name == "pt-worker-1";
+    let zombie = Zombie::rise(&world, worker).await?;
+    running_job(&world).await?;
+    // The failed pod is to go; the standby deletes it and makes another of its name.
+    let failed = State::Evicted;
+    world
+        .kubelet
+        .set(world.namespace(), "pt-worker-1", &failed)
+        .await?;
+    zombie.freeze().await?;
+    eventually("a new pod", HANG, async || {
+        let pods = world.kubelet.pods(world.namespace(), "pt");
+        let new = pods
+            .iter()
+            .any(|pod| pod.replica.incarnation == 1 && pod.bound);
+        Ok(if new {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
+    world.actor("pt").run(1, 2).await?;
+    assert_eq!(zombie.wake().await?, 409);
+    zombie.stays_silent().await?;
+    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Succeeded").await?;
+    let churn = world.auditor.summary()["Pod/pt-worker-1"];
+    assert_eq!((churn.creates, churn.deletes), (2, 1));
+    world.assert_clean(&zombie.first.process).await?;
+    world.assert_clean(&zombie.second.process).await
 }

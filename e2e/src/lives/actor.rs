@@ -45,7 +45,8 @@ impl Actor<'_> {
         format!("{}-{rank}", self.name)
     }
 
-    pub(super) async fn create(&self, job: Job) -> Result<()> {
+    /// The user creates it.
+    pub async fn create(&self, job: Job) -> Result<()> {
         self.world.jobs.create(&job.build()).await.map(drop)
     }
 
@@ -90,7 +91,7 @@ impl Actor<'_> {
     }
 
     /// All pods are placed and run in one burst, and the status says so.
-    pub(super) async fn run(&self, masters: i64, workers: i64) -> Result<()> {
+    pub async fn run(&self, masters: i64, workers: i64) -> Result<()> {
         let pods = usize::try_from(masters + workers)?;
         let kubelet = &self.world.kubelet;
         kubelet

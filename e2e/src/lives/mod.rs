@@ -83,7 +83,8 @@ pub enum Life {
 pub enum Likeness {
     /// The same objects in the same state, made and deleted equally often.
     Exact,
-    /// The user's deletion crosses creates: what was not made in one run may be in another, once.
+    /// The user's deletion crosses the operator's request: what came through in one run need not in
+    /// another. Nothing is made or deleted twice.
     AtMost,
 }
 
@@ -134,7 +135,9 @@ impl Life {
                 job
             }
             Self::Succeeds(CleanPods::Running) => job.run_policy("cleanPodPolicy", "Running"),
-            Self::Succeeds(CleanPods::All) => job.run_policy("cleanPodPolicy", "All"),
+            Self::Succeeds(CleanPods::All) | Self::Deleted(Moment::Finishing, _) => {
+                job.run_policy("cleanPodPolicy", "All")
+            }
             Self::RetryableExit | Self::PermanentExit => job.restart_policy("Worker", "ExitCode"),
             Self::BackoffLimit => job
                 .restart_policy("Worker", "ExitCode")
@@ -150,7 +153,6 @@ impl Life {
                 .workers(2)
                 .set("/spec/elasticPolicy/minReplicas", 1)
                 .set("/spec/elasticPolicy/maxReplicas", 4),
-            Self::Deleted(Moment::Finishing, _) => job.run_policy("cleanPodPolicy", "All"),
             Self::Deleted(..) => job,
         }
     }
@@ -158,7 +160,8 @@ impl Life {
     /// How far two runs of it are comparable.
     pub fn likeness(self) -> Likeness {
         match self {
-            Self::Deleted(Moment::Creating, _) => Likeness::AtMost,
+            Self::Deleted(Moment::Creating, _)
+            | Self::Deleted(Moment::Finishing, Deletion::Orphan) => Likeness::AtMost,
             _ => Likeness::Exact,
         }
     }

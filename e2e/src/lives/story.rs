@@ -164,12 +164,10 @@ async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Resul
     }
     actor.until_gone().await?;
     match (moment, deletion) {
-        (_, Deletion::Background | Deletion::Foreground) | (Moment::Finishing, _) => {
-            actor.until_left(&[], &[]).await
-        }
+        (_, Deletion::Background | Deletion::Foreground) => actor.until_left(&[], &[]).await,
         (Moment::Running, Deletion::Orphan) => actor.until_left(&ALL, &ALL).await,
-        // Whether the last pod was made before its job was gone is chance.
-        (Moment::Creating, Deletion::Orphan) => Ok(()),
+        // Which was faster, the held request or the end of the ownership, is chance.
+        (Moment::Creating | Moment::Finishing, Deletion::Orphan) => Ok(()),
     }
 }
 

@@ -1,0 +1,159 @@
+//! What another operator leaves behind, put into the API server under that operator's name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use kube::ResourceExt as _;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::pinned_kind;
+use serde::Deserialize;
+use serde_json::Value;
+use training_testkit::builders::pytorch_jobs;
+use training_testkit::control_plane::workspace;
+use training_testkit::kubelet::State;
+
+use crate::World;
+
+/// How the training operator appears in `managedFields`.
+const MANAGER: &str = "manager";
+/// How the user appears there.
+const USER: &str = "kubectl-create";
+/// The end of the last container of a pod that failed.
+const EXIT_CODE: i32 = 1;
+
+/// Which of a job's children exist.
+#[derive(Deserialize)]
+struct Children {
+    /// What the kubelet has said of each pod.
+    pods: BTreeMap<String, String>,
+    services: Vec<String>,
+}
+
+/// Stores a job, its status and its children as a file says; the job is called as the file.
+pub async fn leave(world: &World, name: &str) -> Result<()> {
+    let jobs: Api<DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &pytorch_jobs());
+    let mut documents = documents(world, name, name, "")?.into_iter();
+    let job: DynamicObject = serde_json::from_value(documents.next().context("no job")?)?;
+    let mut stored = jobs.create(&by(USER), &job).await?;
+    stored.data["status"] = job.data["status"].clone();
+    let stored = jobs.replace_status(name, &by(MANAGER), &stored).await?;
+    let uid = stored.uid().context("no uid")?;
+
+    let workers = &job.data["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"];
+    let policy = match workers.as_str().unwrap_or_default() {
+        "ExitCode" => "Never",
+        policy => policy,
+    };
+    let children: Children = serde_json::from_value(documents.next().context("no children")?)?;
+    let mut objects: Vec<Value> = self::documents(world, name, name, &uid)?
+        .into_iter()
+        .skip(2)
+        .collect();
+    if objects.is_empty() {
+        objects = self::documents(world, "children", name, &uid)?;
+        objects.retain(|object| is_there(object, name, &children));
+    }
+    for mut object in objects {
+        if object["spec"]["restartPolicy"] == "${policy}" {
+            object["spec"]["restartPolicy"] = policy.into();
+        }
+        create(world, object).await?;
+    }
+    world
+        .kubelet
+        .until_pods(world.namespace(), name, children.pods.len())
+        .await?;
+    for (rank, state) in &children.pods {
+        let state = match state.as_str() {
+            "Pending" => continue,
+            "Running" => State::Running,
+            "Succeeded" => State::Succeeded,
+            "Failed" => State::Failed {
+                exit_code: EXIT_CODE,
+                message: String::new(),
+            },
+            other => anyhow::bail!("{name}: no pod is {other}"),
+        };
+        let pod = format!("{name}-{rank}");
+        world.kubelet.set(world.namespace(), &pod, &state).await?;
+    }
+    Ok(())
+}
+
+/// The status of a job as that operator would write it after ours: it keeps what its own types have,
+/// and writes the whole object.
+pub async fn roll_back(world: &World, name: &str) -> Result<()> {
+    let jobs: Api<DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &pytorch_jobs());
+    let mut job = jobs.get(name).await?;
+    let known = [
+        "conditions",
+        "replicaStatuses",
+        "startTime",
+        "completionTime",
+        "lastReconcileTime",
+    ];
+    let status = job.data["status"].as_object_mut().context("no status")?;
+    status.retain(|field, _| known.contains(&field.as_str()));
+    jobs.replace_status(name, &by(MANAGER), &job).await?;
+    Ok(())
+}
+
+fn by(manager: &str) -> PostParams {
+    PostParams {
+        field_manager: Some(manager.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+fn is_there(object: &Value, job: &str, children: &Children) -> bool {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let rank = name.strip_prefix(&format!("{job}-")).unwrap_or_default();
+    match object["kind"].as_str() {
+        Some("Pod") => children.pods.contains_key(rank),
+        _ => children.services.iter().any(|service| service == rank),
+    }
+}
+
+async fn create(world: &World, object: Value) -> Result<()> {
+    let object: DynamicObject = serde_json::from_value(object)?;
+    let types = object.types.clone().context("an object without a kind")?;
+    let (resource, _) = pinned_kind(&world.client, &GroupVersionKind::try_from(&types)?).await?;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &resource);
+    api.create(&by(MANAGER), &object)
+        .await
+        .with_context(|| format!("{} {}", types.kind, object.name_any()))?;
+    Ok(())
+}
+
+fn documents(world: &World, file: &str, job: &str, uid: &str) -> Result<Vec<Value>> {
+    let path = directory().join(format!("{file}.yaml"));
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("can't read {}", path.display()))?
+        .replace("${job}", job)
+        .replace("${namespace}", world.namespace())
+        .replace("${uid}", uid);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+        .with_context(|| format!("{} is no YAML", path.display()))?;
+    Ok(documents.into_iter().filter(Value::is_object).collect())
+}
+
+fn directory() -> PathBuf {
+    workspace().join("e2e/tests/data/takeover")
+}
+
+/// The jobs that there are files for.
+pub fn all() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory())? {
+        let file = entry?.file_name();
+        let name = file.to_str().and_then(|name| name.strip_suffix(".yaml"));
+        names.extend(name.filter(|name| *name != "children").map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
