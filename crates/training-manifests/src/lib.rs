@@ -8,6 +8,7 @@
 //! - [`bundle`]: which object goes into which file, and the kustomizations
 //! - [`mod@reference`]: the documents in `docs/reference`
 //! - [`conformance`]: published behaviour and the tests that hold it
+//! - [`reliability`]: the ids of the reliability programme
 //! - [`sources`]: the tests that there are
 //! - [`yaml`]: the way YAML is written
 
@@ -18,6 +19,7 @@ pub mod guard;
 pub mod install;
 pub mod operator;
 pub mod reference;
+pub mod reliability;
 pub mod rights;
 pub mod sources;
 pub mod yaml;
@@ -44,6 +46,7 @@ pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
         "docs/conformance.md".into(),
         conformance::page(root, &sources)?,
     );
+    files.insert(reliability::PAGE.into(), reliability::page(root, &sources)?);
     Ok(files)
 }
 
