@@ -56,6 +56,9 @@ pub struct JobStatus {
     /// Indices that have finished successfully, by replica type in lower case, as ranges: `0-2,5`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub finished_indices: BTreeMap<String, String>,
+    /// Digests of what the pods of the present run were made from, by which an edit that they can't follow is noticed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_from: Option<String>,
     /// The last failure of a pod, or of a container that was restarted in its pod, with what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,

@@ -11,6 +11,7 @@ use training_api::{JobStatus, RunPolicy};
 
 use crate::autoscaler::Autoscaling;
 use crate::census::Census;
+use crate::digest::Digest;
 use crate::env::{EnvOn, EnvSet};
 use crate::error::SpecError;
 use crate::grants::Grant;
@@ -117,6 +118,12 @@ pub trait Framework: Send + Sync + 'static {
     /// The autoscaler that a job asks for. Only where [`Framework::AUTOSCALES`].
     fn autoscaling<'a>(&self, _cx: &JobCx<'a, Self::Job>) -> Option<Autoscaling<'a>> {
         None
+    }
+
+    /// What every pod is told of the job's spec beside its template, as names of fields with digests: running pods can't follow
+    /// when it changes. `replicas` is the name for their number.
+    fn rendezvous(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<(&'static str, Digest)> {
+        Vec::new()
     }
 
     /// Rights beyond those that every operator needs.

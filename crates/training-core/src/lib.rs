@@ -20,6 +20,7 @@ pub mod framework;
 pub mod grants;
 pub mod indices;
 pub mod memory;
+pub mod mould;
 pub mod names;
 pub mod notes;
 pub mod observed;

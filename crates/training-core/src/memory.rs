@@ -11,6 +11,7 @@ use training_api::{
 
 use crate::framework::JobState;
 use crate::indices::IndexSet;
+use crate::mould::Mould;
 use crate::view::Attempt;
 
 /// The durable memory of one job.
@@ -40,6 +41,8 @@ pub struct Memory {
     pub container_restarts: u32,
     /// Ready or finished pods and all pods.
     pub ready: Option<String>,
+    /// What the pods of the present run were made from; `None` for a run that began under another operator.
+    pub made_from: Option<Mould>,
     /// The last failure.
     pub last_failure: Option<LastFailure>,
 }
@@ -168,6 +171,7 @@ impl JobState for JobStatus {
             recreated: restarts.saturating_sub(container_restarts),
             container_restarts,
             ready: self.ready.clone(),
+            made_from: self.made_from.as_deref().and_then(Mould::parse),
             last_failure: self.last_failure.clone(),
         }
     }
@@ -198,6 +202,7 @@ impl JobState for JobStatus {
             gang_restart: memory.gang_restart.map(report_attempt),
             counted_failures: unless_zero(memory.counted_failures),
             container_restarts: unless_zero(memory.container_restarts),
+            made_from: memory.made_from.as_ref().map(ToString::to_string),
             finished_indices: report_finished(&memory.finished),
             last_failure: memory.last_failure.clone(),
         }

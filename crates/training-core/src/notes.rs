@@ -145,6 +145,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "Remove the variable from the template.",
     },
     Entry {
+        reason: "EditNotApplied",
+        severity: Severity::Warning,
+        meaning: "The job was edited in a way that pods which are there can't follow; only pods made from now on do.",
+        hint: "Suspend and resume the job to make all of its pods anew, or submit a new one.",
+    },
+    Entry {
         reason: "SettingIgnored",
         severity: Severity::Warning,
         meaning: "The job asks for something that this operator does not do, or not in its present configuration.",

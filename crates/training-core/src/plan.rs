@@ -22,6 +22,7 @@ use crate::conditions;
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, JobState, TrainingJob};
 use crate::memory::Memory;
+use crate::mould;
 use crate::names;
 use crate::notes::Note;
 use crate::observed::Observed;
@@ -131,6 +132,7 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
     }
     // A job that ends in this very pass loses it in the next.
     if !draft.memory.is_finished() {
+        mould::notice(framework, cx, seen, draft);
         autoscaler::settle(framework, cx, seen, draft);
     }
 }

@@ -89,6 +89,7 @@ impl<F: Framework> World<F> {
     pub fn new(framework: F, mut job: F::Job) -> Self {
         job.meta_mut().uid = Some(Uid(7).to_string());
         job.meta_mut().resource_version = Some("1".to_owned());
+        job.meta_mut().generation = Some(1);
         Self {
             framework,
             now: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000),
@@ -326,7 +327,12 @@ impl<F: Framework> World<F> {
         let Ok(mut value) = serde_json::to_value(job) else {
             return;
         };
+        let before = value["spec"].clone();
         change(&mut value);
+        if value["spec"] != before {
+            let generation = value["metadata"]["generation"].as_i64().unwrap_or(0);
+            value["metadata"]["generation"] = (generation + 1).into();
+        }
         if let Ok(job) = serde_json::from_value(value) {
             self.store_job(job);
         }

@@ -1,6 +1,6 @@
 //! Elastic jobs: what `torchrun` is told about its rendezvous.
 
-use training_core::{Autoscaling, EnvSet, JobCx, RoleSet, SpecError, names};
+use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, names};
 
 use crate::api::{ElasticPolicy, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::framework::port;
@@ -86,6 +86,29 @@ pub(crate) fn autoscaling<'a>(cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<
         max: i32::try_from(max).unwrap_or(i32::MAX),
         metrics: policy.metrics.as_deref()?,
     })
+}
+
+/// What pods are told of the spec beside their template. The number of an elastic job's workers is not among it: `torchrun`
+/// finds out by itself.
+pub(crate) fn rendezvous(cx: &JobCx<'_, PyTorchJob>) -> Vec<(&'static str, Digest)> {
+    let spec = &cx.job.spec;
+    let mut parts = Vec::new();
+    if let Some(processes) = &spec.nproc_per_node {
+        parts.push(("nprocPerNode", Digest::of(processes)));
+    }
+    match &spec.elastic_policy {
+        None => parts.push(("replicas", Digest::of(&cx.roles.total()))),
+        Some(policy) => {
+            // The autoscaler reads these, and it follows.
+            let metrics = None;
+            let told = ElasticPolicy {
+                metrics,
+                ..policy.clone()
+            };
+            parts.push(("elasticPolicy", Digest::of(&told)));
+        }
+    }
+    parts
 }
 
 /// Appends the elastic block in its published order.

@@ -6,8 +6,8 @@ use training_core::grants::{self, Grant};
 use training_core::pod::{check_names, check_template, default_port, port_number};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
-    Autoscaling, Census, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec, SpecError,
-    TrainingJob, Verdict,
+    Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec,
+    SpecError, TrainingJob, Verdict,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
@@ -188,6 +188,10 @@ impl Framework for PyTorch {
 
     fn autoscaling<'a>(&self, cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<'a>> {
         elastic::autoscaling(cx)
+    }
+
+    fn rendezvous(&self, cx: &JobCx<'_, PyTorchJob>) -> Vec<(&'static str, Digest)> {
+        elastic::rendezvous(cx)
     }
 
     fn grants(&self) -> &'static [Grant] {

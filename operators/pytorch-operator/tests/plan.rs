@@ -238,8 +238,11 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "type": "Created", "status": "True", "reason": "PyTorchJobCreated",
         "message": "PyTorchJob pt is created.", "lastUpdateTime": start, "lastTransitionTime": start,
     });
+    // Digests are stored: other ones would look like an edit of every running job.
+    let made_from = ".replicas=2962302e,Master=3d5ffdb5,Worker=3d5ffdb5";
+    let made_from = format!("generation=1,{made_from}");
     let golden = json!({
-        "conditions": [created], "startTime": start, "ready": "0/3", "restarts": 0,
+        "conditions": [created], "startTime": start, "ready": "0/3", "restarts": 0, "madeFrom": made_from,
         "replicaStatuses": {"Master": replica("master", &json!({})), "Worker": replica("worker", &json!({}))},
     });
     assert_eq!(world.status_json(), golden);
@@ -253,7 +256,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is running.", "lastUpdateTime": ran, "lastTransitionTime": ran,
     });
     let golden = json!({
-        "conditions": [created, running], "startTime": start, "ready": "3/3", "restarts": 0,
+        "conditions": [created, running], "startTime": start, "ready": "3/3", "restarts": 0, "madeFrom": made_from,
         "replicaStatuses": {
             "Master": replica("master", &json!({"active": 1})),
             "Worker": replica("worker", &json!({"active": 2})),

@@ -6,6 +6,7 @@ use super::{Draft, finished};
 use crate::census::{Census, SlotState};
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::memory::{Memory, ReplicaMemory};
+use crate::mould;
 use crate::notes::Note;
 use crate::observed::Observed;
 use crate::step::{Transition, Urgency};
@@ -105,6 +106,7 @@ pub(super) fn retry<F: Framework>(
         Scope::Replica => next_attempts(cx, census, failures, draft),
         Scope::Gang => {
             draft.memory.next_gang_attempt(seen.newest_gang());
+            mould::renew(framework, cx, draft);
             let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
             draft.memory.gang_restart = Some(ReplicaMemory {
                 attempt: before.saturating_add(1),
@@ -292,6 +294,7 @@ pub(super) fn end(
 ) {
     draft.set(ConditionType::Failed, true, reason, message);
     draft.memory.completed = Some(draft.now);
+    draft.memory.made_from = None;
     draft.transitions.push(Transition::Failed);
     // The published severities: a limit or a failed replica is Normal, a permanent exit code a Warning.
     draft.notes.push(match cause {

@@ -106,6 +106,7 @@ fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draf
     let message = framework.say(cx, &Saying::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
     draft.memory.completed = Some(draft.now);
+    draft.memory.made_from = None;
     finished::fold(draft);
     draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));
     draft.notes.push(Note::normal(reason, message));

@@ -31,6 +31,7 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
             // Whatever is left of the run so far is outdated when the job is resumed, and can neither fail nor satisfy it.
             draft.memory.next_gang_attempt(seen.newest_gang());
         }
+        draft.memory.made_from = None;
         draft.urgency(Urgency::First);
     }
     for pod in &seen.pods {
