@@ -12,6 +12,8 @@ use crate::{demo, deps, image, kueue, leftovers, paths, process, sdk};
 const NAME: &str = "test";
 /// The test program of the faults between the operator and the API server.
 const FAULTS: &str = "api_faults";
+/// The test program of kills at random, beside the sweep that kills at every write.
+const CRASHES: &str = "api_crash";
 /// Every operator there is.
 const OPERATORS: &[&str] = &["pytorch-operator"];
 
@@ -100,7 +102,8 @@ const DEEP: &[Stage] = &[
     }),
     stage("histories", &[], Some("binary"), histories),
     stage("crashes", &["node", "binary"], Some("histories"), crashes),
-    stage("faults", &["node", "binary"], Some("crashes"), deep_faults),
+    stage("sweep", &["node", "binary"], Some("crashes"), deep_sweep),
+    stage("faults", &["node", "binary"], Some("sweep"), deep_faults),
     stage("images", &[], Some("faults"), images),
     stage("mutate", &[], Some("images"), mutate),
 ];
@@ -191,24 +194,8 @@ fn histories(stage: &Stage) -> Result<End, String> {
 
 /// The kills of the crash test, with ten seeds.
 fn crashes(stage: &Stage) -> Result<End, String> {
-    let node = process::built("e2e/cluster/build")?;
     for seed in 1..=10 {
-        let mut cargo = process::command(
-            "cargo",
-            [
-                "test",
-                "--locked",
-                "-p",
-                "e2e",
-                "--test",
-                "api_crash",
-                "--",
-                "--nocapture",
-            ],
-        );
-        cargo
-            .env("TRAINYARD_NODE", &node)
-            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+        let mut cargo = e2e_command(&[CRASHES])?;
         stage.run(cargo.env("TRAINYARD_SEED", seed.to_string()))?;
     }
     Ok(End::Passed(stage.count()))
@@ -394,6 +381,12 @@ fn faults(stage: &Stage) -> Result<End, String> {
     Ok(counted(stage, cargo.env("RUST_TEST_THREADS", "10")))
 }
 
+/// A cut of each kind around every write of every life; and how fast a standby takes over.
+fn deep_sweep(stage: &Stage) -> Result<End, String> {
+    let mut cargo = e2e_command(&["api_sweep", "api_election"])?;
+    Ok(counted(stage, cargo.env("TRAINYARD_DEEP", "1")))
+}
+
 /// The same in every phase of a job's life again and again, and for as long as the programme says.
 fn deep_faults(stage: &Stage) -> Result<End, String> {
     let mut cargo = e2e_command(&[FAULTS])?;
@@ -422,8 +415,11 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
                 .map(str::to_owned)
         })
         .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
-        // A stage of its own runs them.
-        .filter(|name| name != FAULTS || prefixes.contains(&FAULTS))
+        // Stages of their own run these.
+        .filter(|name| {
+            let apart = [FAULTS, CRASHES].contains(&name.as_str());
+            !apart || prefixes.contains(&name.as_str())
+        })
         .collect();
     names.sort();
     if names.is_empty() {
