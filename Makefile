@@ -17,7 +17,7 @@ check: ## Format, lints, docs, dependencies, generated files
 test-unit: ## Unit, table and property tests
 	@$(XTASK) test unit
 test-api: ## Tests against a real API server
-	@$(XTASK) test node binary tests-built api
+	@$(XTASK) test node binary tests-built api faults
 test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images kueue sdk binary tests-built pods
 test-deep: ## Repeat much more often what test does once
