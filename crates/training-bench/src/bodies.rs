@@ -9,9 +9,11 @@ use k8s_openapi::jiff::Timestamp;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use training_api_status::JobStatus;
-use training_core::{
-    Attempt, Observed, Plan, PodPhase, PodView, ServiceView, Step, TrainingJob as _, Uid, plan,
-};
+use training_core::{Observed, Plan, Step, TrainingJob as _, plan};
+use training_runtime::feed;
+use training_runtime::feed::slim::{Roles, pod_view, service_view};
+
+use crate::drive::status as phase;
 
 /// The job's status type, under the operator's own name for it.
 mod training_api_status {
@@ -138,7 +140,8 @@ impl Bodies {
         let decide = |job: &PyTorchJob, seen: &Observed| plan(&PyTorch::default(), job, seen, now);
 
         let first = decide(&job, &Observed::default());
-        let (mut pods, mut services, mut seen) = (Vec::new(), Vec::new(), Observed::default());
+        let (mut pods, mut services) = (Vec::new(), Vec::new());
+        let (mut made_pods, mut made_services) = (Vec::new(), Vec::new());
         for step in &first.steps {
             match step {
                 Step::CreatePod(pod) => {
@@ -150,15 +153,11 @@ impl Bodies {
                         suffix.to_owned(),
                         Template::parse(&serde_json::to_string(pod)?),
                     ));
-                    seen.pods.push(seen_pod(suffix)?);
+                    made_pods.push(stored(pod, pods.len())?);
                 }
                 Step::CreateService(service) => {
-                    let name = service.metadata.name.as_deref().unwrap_or_default();
-                    let suffix = name
-                        .strip_prefix(NAME)
-                        .context("a service under another name")?;
                     services.push(Template::parse(&serde_json::to_string(service)?));
-                    seen.services.push(seen_service(suffix)?);
+                    made_services.push(stored(service, services.len())?);
                 }
                 other => anyhow::bail!("a new job begins with {other:?}"),
             }
@@ -168,18 +167,9 @@ impl Bodies {
             "not the job that we count with"
         );
         let created = status(&mut job, first)?;
-        for pod in &mut seen.pods {
-            pod.phase = PodPhase::Running;
-            pod.ready = true;
-        }
-        let running = decide(&job, &seen);
+        let running = decide(&job, &seen(&made_pods, &made_services, "Running")?);
         let running = status(&mut job, running)?;
-        for pod in &mut seen.pods {
-            pod.phase = PodPhase::Succeeded;
-            pod.ready = false;
-            pod.exit_code = Some(0);
-        }
-        let succeeded = decide(&job, &seen);
+        let succeeded = decide(&job, &seen(&made_pods, &made_services, "Succeeded")?);
         let succeeded = status(&mut job, succeeded)?;
         let finished = json!({"status": job.status()});
         Ok(Self {
@@ -203,43 +193,39 @@ fn status(job: &mut PyTorchJob, plan: Plan<JobStatus>) -> Result<Template> {
     Ok(Template::parse(&body.to_string()))
 }
 
-/// `-worker-2` as role and index.
-fn rank(suffix: &str) -> Result<(&str, u32)> {
-    let (role, index) = suffix
-        .trim_start_matches('-')
-        .rsplit_once('-')
-        .context("no index")?;
-    Ok((role, index.parse()?))
+/// An object as the API server would store it.
+fn stored(object: &impl serde::Serialize, number: usize) -> Result<Value> {
+    let mut object = serde_json::to_value(object)?;
+    object["metadata"]["uid"] = json!(format!("{number:08}-0000-0000-0000-000000000000"));
+    object["metadata"]["resourceVersion"] = json!("1");
+    Ok(object)
 }
 
-fn seen_pod(suffix: &str) -> Result<PodView> {
-    let (role, index) = rank(suffix)?;
-    Ok(PodView {
-        uid: Uid(u128::from(index) + 1),
-        version: 1,
-        role: role.into(),
-        index,
-        attempt: Attempt::default(),
-        phase: PodPhase::Pending,
-        ready: false,
-        leaving: false,
-        disrupted: false,
-        exit_code: None,
-        restarts: 0,
-        trouble: None,
-    })
-}
-
-fn seen_service(suffix: &str) -> Result<ServiceView> {
-    let (role, index) = rank(suffix)?;
-    let uid = Uid(u128::from(index) + 1);
-    Ok(ServiceView {
-        uid,
-        version: 1,
-        role: role.into(),
-        index,
-        leaving: false,
-    })
+/// What the operator would see, with all pods in one phase.
+fn seen(pods: &[Value], services: &[Value], word: &str) -> Result<Observed> {
+    let (parent, mut roles) = (feed::parent::<PyTorch>(), Roles::default());
+    let mut seen = Observed::default();
+    for pod in pods {
+        let mut pod = pod.clone();
+        let told: Value = serde_json::from_str(&phase("", word, 0))?;
+        pod["status"] = told["status"].clone();
+        let pod = pod_view(&serde_json::from_value(pod)?, parent, &mut roles);
+        seen.pods
+            .push(pod.context("a pod that is not the operator's")?.view);
+    }
+    for service in services {
+        let service = service_view(
+            &serde_json::from_value(service.clone())?,
+            parent,
+            &mut roles,
+        );
+        seen.services.push(
+            service
+                .context("a service that is not the operator's")?
+                .view,
+        );
+    }
+    Ok(seen)
 }
 
 /// The job that everything is measured with: a master and three workers, with a template as users write them.

@@ -46,6 +46,7 @@ impl Helper {
         let name = args.first().copied().unwrap_or_default().to_owned();
         let mut child = Command::new(std::env::current_exe()?)
             .args(args)
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(log)?)

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use crate::bodies::{PODS, now};
 use crate::child;
 use crate::floor::{Event, version};
-use crate::http::{Api, Ask, CORE, METADATA};
+use crate::http::{Api, Ask, CORE, METADATA, Watch};
 
 /// Patches under way at once.
 const IN_FLIGHT: usize = 32;
@@ -49,6 +49,8 @@ struct Slim {
 struct Meta {
     name: String,
     uid: String,
+    #[serde(rename = "resourceVersion")]
+    version: String,
     labels: HashMap<String, String>,
 }
 
@@ -108,7 +110,9 @@ pub async fn run(kubeconfig: &Path, namespace: &str, script: Script) -> Result<(
     };
     loop {
         tokio::select! {
-            line = events.next() => driver.seen(&line?)?.into_iter().for_each(&look_after),
+            line = events.next() => {
+                driver.seen(&line?, &mut events)?.into_iter().for_each(&look_after);
+            }
             Some(_) = told.recv() => {
                 driver.hold.set(false);
                 let jobs: Vec<String> = driver.groups.borrow().keys().cloned().collect();
@@ -121,10 +125,11 @@ pub async fn run(kubeconfig: &Path, namespace: &str, script: Script) -> Result<(
 
 impl Driver {
     /// Folds an event; answers the job that somebody must look after now.
-    fn seen(&self, line: &[u8]) -> Result<Option<String>> {
+    fn seen(&self, line: &[u8], watch: &mut Watch) -> Result<Option<String>> {
         let event: Event<Slim> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of pods failed");
         let meta = event.object.metadata;
+        watch.seen(&meta.version);
         let Some(job) = meta.labels.get(JOB_NAME) else {
             return Ok(None);
         };

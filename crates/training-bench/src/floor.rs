@@ -18,7 +18,7 @@ use tokio::task::spawn_local;
 
 use crate::bodies::{Bodies, Gaps, PODS, now};
 use crate::child;
-use crate::http::{Api, Ask, CORE, JOBS, JSON};
+use crate::http::{Api, Ask, CORE, JOBS, JSON, Watch};
 
 /// Requests under way at once; the same as the operator's.
 const IN_FLIGHT: usize = 64;
@@ -133,8 +133,12 @@ pub async fn run(kubeconfig: &std::path::Path, namespace: &str) -> Result<()> {
     };
     loop {
         tokio::select! {
-            line = job_events.next() => floor.job(&line?)?.into_iter().for_each(run),
-            line = pod_events.next() => floor.pod(&line?)?.into_iter().for_each(run),
+            line = job_events.next() => {
+                floor.job(&line?, &mut job_events)?.into_iter().for_each(run);
+            }
+            line = pod_events.next() => {
+                floor.pod(&line?, &mut pod_events)?.into_iter().for_each(run);
+            }
             Some(error) = fault.recv() => return Err(error),
         }
     }
@@ -182,10 +186,11 @@ impl Floor {
     }
 
     /// A line of the jobs' watch: a new job is started, everything else is our own echo.
-    fn job(self: &Rc<Self>, line: &[u8]) -> Result<Option<Work>> {
+    fn job(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimJob<'_>> = serde_json::from_slice(line)?;
         let job = event.object;
         anyhow::ensure!(event.kind != "ERROR", "the watch of jobs failed");
+        watch.seen(&job.metadata.resource_version);
         if event.kind != "ADDED" || job.status.is_some() {
             return Ok(None);
         }
@@ -236,10 +241,11 @@ impl Floor {
     }
 
     /// A line of the pods' watch: the job may go on.
-    fn pod(self: &Rc<Self>, line: &[u8]) -> Result<Option<Work>> {
+    fn pod(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimPod<'_>> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of pods failed");
         let pod = event.object;
+        watch.seen(&pod.metadata.resource_version);
         let Some(suffix) = pod.metadata.name.strip_prefix(&*pod.metadata.labels.job) else {
             return Ok(None);
         };

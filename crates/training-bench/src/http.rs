@@ -4,6 +4,7 @@
 //! operators' client, without the layers that kube puts on top.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
@@ -32,6 +33,7 @@ pub const JOBS: &str = "/apis/kubeflow.org/v1";
 pub const CORE: &str = "/api/v1";
 
 /// A client that acts as one user.
+#[derive(Clone)]
 pub struct Api {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: String,
@@ -100,28 +102,25 @@ impl Api {
         Ok(body)
     }
 
-    /// Opens a watch from a resource version on.
+    /// A watch from a resource version on.
     pub async fn watch(
         &self,
         path: &str,
         query: &str,
         from: &str,
         accept: &'static str,
-    ) -> Result<Lines> {
-        // An hour: longer than any run, so that a watch that ends is a fault.
-        let path = format!(
-            "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3600&resourceVersion={from}{query}"
-        );
-        let response = self.open(Method::GET, &path, Ask::read(accept)).await?;
-        anyhow::ensure!(
-            response.status().is_success(),
-            "watch {path}: {}",
-            response.status()
-        );
-        Ok(Lines {
-            body: response.into_body(),
+    ) -> Result<Watch> {
+        let mut watch = Watch {
+            api: self.clone(),
+            path: format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3600{query}"),
+            accept,
+            version: from.to_owned(),
+            body: None,
             buffer: BytesMut::new(),
-        })
+            opened: 0,
+        };
+        watch.open().await?;
+        Ok(watch)
     }
 
     async fn open(&self, method: Method, path: &str, ask: Ask) -> Result<http::Response<Incoming>> {
@@ -177,14 +176,50 @@ impl Ask {
     }
 }
 
-/// The lines of a watch, one event each.
-pub struct Lines {
-    body: Incoming,
+/// A watch that is opened again where it was. The API server ends those of a definition that has just been installed.
+pub struct Watch {
+    api: Api,
+    path: String,
+    accept: &'static str,
+    version: String,
+    body: Option<Incoming>,
     buffer: BytesMut,
+    opened: u32,
 }
 
-impl Lines {
-    /// The next line; an end is a fault.
+/// A watch that ends more often than this will never work.
+const MOST_OPENED: u32 = 50;
+
+impl Watch {
+    /// Everything up to this version was seen.
+    pub fn seen(&mut self, version: &str) {
+        self.version.clear();
+        self.version.push_str(version);
+    }
+
+    async fn open(&mut self) -> Result<()> {
+        self.opened += 1;
+        anyhow::ensure!(
+            self.opened <= MOST_OPENED,
+            "the watch ends again and again: {}",
+            self.path
+        );
+        let path = format!("{}&resourceVersion={}", self.path, self.version);
+        let response = self
+            .api
+            .open(Method::GET, &path, Ask::read(self.accept))
+            .await?;
+        anyhow::ensure!(
+            response.status().is_success(),
+            "watch {path}: {}",
+            response.status()
+        );
+        self.body = Some(response.into_body());
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// The next line: one event.
     pub async fn next(&mut self) -> Result<Bytes> {
         let mut searched = 0;
         loop {
@@ -195,9 +230,22 @@ impl Lines {
                 return Ok(self.buffer.split_to(searched + at + 1).freeze());
             }
             searched = self.buffer.len();
-            let frame = self.body.frame().await.context("a watch ended")??;
-            if let Ok(data) = frame.into_data() {
-                self.buffer.extend_from_slice(&data);
+            let body = self
+                .body
+                .as_mut()
+                .context("a watch that was never opened")?;
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                // A stream that breaks in the middle of an event gives the whole event next time.
+                Some(Err(_)) | None => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    self.open().await?;
+                    searched = 0;
+                }
             }
         }
     }

@@ -122,7 +122,7 @@ async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
 
 /// Removes identities, times and what the server keeps for itself.
 fn strip(value: &mut Value) {
-    const DIFFER: [&str; 8] = [
+    const DIFFER: [&str; 9] = [
         "uid",
         "resourceVersion",
         "creationTimestamp",
@@ -131,6 +131,8 @@ fn strip(value: &mut Value) {
         "startTime",
         "completionTime",
         "generation",
+        // Which workers were seen to end before the master is chance.
+        "finishedIndices",
     ];
     match value {
         Value::Object(map) => {

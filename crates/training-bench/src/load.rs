@@ -15,11 +15,15 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::bodies::{PODS, manifest};
 use crate::child::Helper;
 use crate::floor::{Event, version};
-use crate::http::{Api, Ask, CORE, JOBS, JSON, Lines, METADATA};
+use crate::http::{Api, Ask, CORE, JOBS, JSON, METADATA, Watch};
 use crate::stage::{Client, Stage};
 
 /// Jobs that are being created at once.
 const CREATING: usize = 32;
+
+/// Between two looks at what was seen. When it was seen is kept, so that a late look falsifies nothing, and looking at a thousand
+/// jobs after each of twenty thousand events would.
+const BREATH: Duration = Duration::from_millis(2);
 
 /// What was seen of one job.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +68,8 @@ struct Object {
 struct Meta {
     name: String,
     uid: String,
+    #[serde(rename = "resourceVersion")]
+    version: String,
     labels: HashMap<String, String>,
 }
 
@@ -94,10 +100,10 @@ impl<'a> Load<'a> {
             (pods, selector, METADATA, fold_pod),
         ] {
             let from = version(&stage.api, &path).await?;
-            let lines = stage.api.watch(&path, query, &from, accept).await?;
+            let watch = stage.api.watch(&path, query, &from, accept).await?;
             let (book, changed) = (Rc::clone(&book), Rc::clone(&changed));
             tasks.push(spawn_local(async move {
-                let Err(error) = follow(lines, &book, &changed, fold).await;
+                let Err(error) = follow(watch, &book, &changed, fold).await;
                 book.borrow_mut().fault = Some(format!("{error:#}"));
                 changed.notify_waiters();
             }));
@@ -165,8 +171,9 @@ impl<'a> Load<'a> {
                 bail!("waited {limit:?} in vain for {what}; for example {states:#?}");
             }
             let step = left.min(Duration::from_secs(1));
-            if tokio::time::timeout(step, changed).await.is_err() {
-                parties.check()?;
+            match tokio::time::timeout(step, changed).await {
+                Ok(()) => tokio::time::sleep(BREATH).await,
+                Err(_) => parties.check()?,
             }
         }
     }
@@ -239,7 +246,7 @@ impl<'a> Load<'a> {
             }
             tokio::select! {
                 Some(created) = creating.next() => created?,
-                () = changed => {}
+                () = changed => tokio::time::sleep(BREATH).await,
                 () = tokio::time::sleep(Duration::from_secs(1)) => parties.check()?,
             }
         }
@@ -305,23 +312,28 @@ impl Parties<'_> {
         };
         if ended {
             let said = std::fs::read_to_string(self.stage.log(name)).unwrap_or_default();
-            let end: String = said.lines().rev().take(5).collect::<Vec<_>>().join("\n");
-            bail!("{name} ended: {end}");
+            // A fault of ours is a few lines; an operator's log ends with what it died of.
+            let said: Vec<&str> = said.lines().collect();
+            bail!(
+                "{name} ended: {}",
+                said[said.len().saturating_sub(8)..].join("\n")
+            );
         }
         Ok(())
     }
 }
 
 async fn follow(
-    mut lines: Lines,
+    mut watch: Watch,
     book: &RefCell<Book>,
     changed: &Notify,
     fold: fn(&mut Book, Event<Object>),
 ) -> Result<std::convert::Infallible> {
     loop {
-        let line = lines.next().await?;
+        let line = watch.next().await?;
         let event: Event<Object> = serde_json::from_slice(&line)?;
         ensure!(event.kind != "ERROR", "{}", String::from_utf8_lossy(&line));
+        watch.seen(&event.object.metadata.version);
         if event.kind != "BOOKMARK" {
             fold(&mut book.borrow_mut(), event);
             changed.notify_waiters();
@@ -343,7 +355,12 @@ fn fold_job(book: &mut Book, event: Event<Object>) {
 }
 
 fn fold_pod(book: &mut Book, event: Event<Object>) {
-    let Meta { name, uid, labels } = event.object.metadata;
+    let Meta {
+        name,
+        uid,
+        labels,
+        version: _,
+    } = event.object.metadata;
     let Some(job) = labels.get("training.kubeflow.org/job-name") else {
         return;
     };
