@@ -50,7 +50,7 @@ pub use observed::{Blocked, Observed, Stall};
 pub use plan::plan;
 pub use roles::{Rank, RoleSet, RoleSpec};
 pub use rules::Rules;
-pub use step::{Plan, StatusWrite, Step, Transition, Urgency};
+pub use step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 pub use trouble::{Cause, Trouble};
 pub use uid::Uid;
 pub use verdict::{FailureCause, RankFailure, Verdict};

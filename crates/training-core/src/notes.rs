@@ -121,6 +121,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "Read the log of the container that ended: kubectl logs --previous. These restarts count against runPolicy.backoffLimit.",
     },
     Entry {
+        reason: "LostPodDeleted",
+        severity: Severity::Warning,
+        meaning: "A pod on a lost node was deleted by force, because the operator is set to do so after a time (--force-delete-lost-after).",
+        hint: "Make sure that the node is off: if it still runs, so do the pod's processes, beside their replacement.",
+    },
+    Entry {
         reason: "BackoffLimitExceeded",
         severity: Severity::Warning,
         meaning: "The job was restarted as often as its backoff limit allows.",

@@ -5,6 +5,7 @@
 
 mod failing;
 mod finished;
+mod lost;
 mod progress;
 mod stalled;
 mod suspended;
@@ -29,7 +30,7 @@ use crate::observed::Observed;
 use crate::patch::merge_patch;
 use crate::pod;
 use crate::roles::RoleSet;
-use crate::step::{Plan, StatusWrite, Step, Transition, Urgency};
+use crate::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 use crate::trouble::obituary;
 use crate::verdict::FailureCause;
 use crate::view::PodView;
@@ -51,6 +52,7 @@ pub fn plan<F: Framework>(
     let mut draft = Draft::new(memory, now);
     if draft.memory.is_finished() {
         finished::decide(&mut draft, job, seen);
+        lost::remove(&job.name_any(), seen, &mut draft);
         return draft.into_plan(&old);
     }
     match framework
@@ -113,6 +115,7 @@ fn unfinished<F: Framework>(
     // A job that ends in this very pass is not kept from anything any more.
     if !draft.memory.is_finished() {
         stalled::report(cx, seen, draft);
+        lost::remove(cx.name, seen, draft);
     }
 }
 
@@ -259,6 +262,7 @@ impl Draft {
             self.steps.push(Step::DeletePod {
                 name: names::replica(job, &pod.role, pod.index),
                 uid: pod.uid,
+                how: Deletion::Orderly,
             });
         }
     }

@@ -1,5 +1,7 @@
 //! How the operator is set, as far as decisions depend on it.
 
+use k8s_openapi::jiff::SignedDuration;
+
 /// Most replicas of one job, unless an operator is set otherwise: twice the size that the operators are measured with.
 pub const MOST_REPLICAS: u32 = 20_000;
 
@@ -10,6 +12,8 @@ pub struct Rules {
     pub most_replicas: u32,
     /// Running pods of a failed job go also where its clean-up policy is `None`.
     pub clean_failed: bool,
+    /// Pods of a lost node are given up and deleted by force after this time; `None`: never.
+    pub force_lost_after: Option<SignedDuration>,
 }
 
 impl Default for Rules {
@@ -17,6 +21,7 @@ impl Default for Rules {
         Self {
             most_replicas: MOST_REPLICAS,
             clean_failed: false,
+            force_lost_after: None,
         }
     }
 }

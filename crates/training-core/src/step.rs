@@ -17,6 +17,8 @@ pub enum Step {
         name: String,
         /// The precondition.
         uid: Uid,
+        /// Whether its kubelet is waited for.
+        how: Deletion,
     },
     /// Delete a service.
     DeleteService {
@@ -71,6 +73,15 @@ impl Step {
             Blocked::Autoscaler => autoscaler,
         }
     }
+}
+
+/// How a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// Its containers may end first; the object is gone when its kubelet says so.
+    Orderly,
+    /// The object goes at once, whatever its containers do.
+    Forced,
 }
 
 /// How a status write relates to the steps.

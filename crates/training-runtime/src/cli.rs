@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
+use k8s_openapi::jiff::SignedDuration;
 use thiserror::Error;
 use training_core::Rules;
 
@@ -252,6 +253,16 @@ pub struct RuntimeArgs {
     )]
     pub clean_failed_jobs: bool,
 
+    /// Delete pods of a node that has not been heard of for so long by force, such as 10m. Dangerous: if the node still runs, so
+    /// do the pod's processes, beside their replacement. Default: never
+    #[arg(
+        long,
+        env = "TRAINYARD_FORCE_DELETE_LOST_AFTER",
+        value_parser = parse_duration,
+        value_name = "DURATION"
+    )]
+    pub force_delete_lost_after: Option<Duration>,
+
     /// DNS domain of the cluster, appended to host names where a kind asks for full ones, such as cluster.local
     #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN")]
     pub cluster_domain: Option<String>,
@@ -277,6 +288,14 @@ impl RuntimeArgs {
         }
         if self.max_replicas_per_job == 0 {
             return refuse("--max-replicas-per-job must be at least 1".to_owned());
+        }
+        if self
+            .force_delete_lost_after
+            .is_some_and(|d| d.as_secs() == 0)
+        {
+            return refuse(
+                "--force-delete-lost-after must be at least 1s; leave it out, and nothing is forced".to_owned(),
+            );
         }
         if self.controller_threads == 0 {
             return refuse("--controller-threads must be at least 1".to_owned());
@@ -341,6 +360,9 @@ impl RuntimeArgs {
         Rules {
             most_replicas: self.max_replicas_per_job,
             clean_failed: self.clean_failed_jobs,
+            force_lost_after: self
+                .force_delete_lost_after
+                .and_then(|d| SignedDuration::try_from(d).ok()),
         }
     }
 

@@ -26,7 +26,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use training_core::{AutoscalerView, Blocked, Framework, PodView, ServiceView, Stall, Step, Uid};
+use training_core::{
+    AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid,
+};
 
 use crate::fault::{Denial, Fault};
 use crate::feed::index::Index;
@@ -180,7 +182,10 @@ impl Executor {
             autoscalers,
         } = &self.children;
         match step {
-            Step::DeletePod { name, uid } => self.delete::<Pod, _>(job, name, *uid, pods).await,
+            Step::DeletePod { name, uid, how } => {
+                self.delete_with::<Pod, _>(job, name, *uid, *how, pods)
+                    .await
+            }
             Step::DeleteService { name, uid } => {
                 self.delete::<Service, _>(job, name, *uid, services).await
             }
@@ -337,10 +342,33 @@ impl Executor {
         K: Resource<DynamicType = ()>,
         V: crate::feed::index::Child,
     {
+        self.delete_with::<K, V>(job, name, uid_of_child, Deletion::Orderly, index)
+            .await
+    }
+
+    async fn delete_with<K, V>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        name: &str,
+        uid_of_child: Uid,
+        how: Deletion,
+        index: &Index<V>,
+    ) -> Result<(), Stopped>
+    where
+        K: Resource<DynamicType = ()>,
+        V: crate::feed::index::Child,
+    {
+        let params = DeleteParams {
+            grace_period_seconds: match how {
+                Deletion::Orderly => None,
+                Deletion::Forced => Some(0),
+            },
+            ..only(&uid_of_child.to_string())
+        };
         let owner = uid(job);
         let url = K::url_path(&(), job.meta().namespace.as_deref());
         match self
-            .call::<Answer>(Build::new(url).delete(name, &only(&uid_of_child.to_string())))
+            .call::<Answer>(Build::new(url).delete(name, &params))
             .await
         {
             // A pod that has to end first comes back with a deletion timestamp; anything else is gone.

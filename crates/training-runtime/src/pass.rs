@@ -287,6 +287,7 @@ impl<F: Framework> Worker<F> {
         plan: &Plan<JobStatus>,
     ) -> Result<(), Fault> {
         let Some(write) = &plan.status else {
+            self.tell(job, plan.notes.clone());
             return Ok(());
         };
         let version = self.executor.write_status(&**job, &write.patch).await?;

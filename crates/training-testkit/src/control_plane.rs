@@ -45,6 +45,8 @@ const STALE: Duration = Duration::from_hours(1);
 pub struct Options {
     /// Start kube-controller-manager: garbage collection, quotas, end of namespaces.
     pub controller_manager: bool,
+    /// Flags for kube-controller-manager beside its usual ones.
+    pub controller_manager_flags: Vec<String>,
     /// Write an audit log.
     pub audit: bool,
     /// Let etcd sync to disk.
@@ -352,6 +354,9 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
         if wanted {
             command.arg(flag);
         }
+    }
+    for flag in &options.controller_manager_flags {
+        command.arg(format!("--controller-manager-arg={flag}"));
     }
     let operator = User {
         name: PYTORCH_OPERATOR.to_owned(),

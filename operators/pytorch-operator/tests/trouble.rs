@@ -20,19 +20,19 @@ fn started(workers: u32) -> PyTorchWorld {
     world
 }
 
-fn waits(cause: Cause, message: &str) -> Option<Box<Trouble>> {
-    Some(Box::new(Trouble {
+fn waits(cause: Cause, message: &str) -> Box<Trouble> {
+    Box::new(Trouble {
         reason: cause.reason().to_owned(),
         message: message.to_owned(),
         container: "pytorch".to_owned(),
         node: "n1".to_owned(),
         cause: Some(cause),
         ..Trouble::default()
-    }))
+    })
 }
 
 fn trouble(world: &mut PyTorchWorld, pod: &str, cause: Cause, message: &str) {
-    world.change(pod, |p| p.trouble = waits(cause, message));
+    world.change(pod, |p| p.trouble = Some(waits(cause, message)));
 }
 
 fn mended(pod: &mut PodView) {
@@ -75,7 +75,7 @@ fn every_cause_is_said_once_with_what_to_do_and_taken_back_when_it_is_mended() {
         let mut world = started(1);
         let long_ago = ago(&world, 600);
         world.change("pt-worker-0", |p| {
-            p.trouble = waits(cause, "the cluster's own words.");
+            p.trouble = Some(waits(cause, "the cluster's own words."));
             if let Some(trouble) = &mut p.trouble {
                 trouble.since = Some(long_ago);
                 trouble.gone_by = Some(long_ago);
@@ -200,7 +200,7 @@ fn a_pod_without_a_node_has_ten_seconds_and_one_without_volumes_two_minutes() {
             if cause == Cause::PodNotStarting {
                 p.starting = u32::try_from(since.as_second()).ok();
             } else {
-                p.trouble = waits(cause, "0/1 nodes are available");
+                p.trouble = Some(waits(cause, "0/1 nodes are available"));
                 p.trouble.as_mut().unwrap().since = Some(since);
             }
         });
@@ -266,9 +266,9 @@ fn crash(world: &mut PyTorchWorld, restarts: u32, waiting: bool) {
         p.phase = PodPhase::Running;
         p.ready = !waiting;
         p.restarts = restarts;
-        p.trouble = waits(Cause::CrashLoopBackOff, "Traceback: no data");
+        p.trouble = Some(waits(Cause::CrashLoopBackOff, "Traceback: no data"));
         let trouble = p.trouble.as_mut().unwrap();
-        trouble.reason = "Error".to_owned();
+        "Error".clone_into(&mut trouble.reason);
         trouble.exit_code = Some(1);
         trouble.since = Some(now);
         trouble.cause = waiting.then_some(Cause::CrashLoopBackOff);
@@ -343,7 +343,7 @@ fn pods_that_are_to_go_anyway_are_no_trouble_while_they_do() {
     world.settle();
     for pod in ["pt-master-0", "pt-worker-0", "pt-worker-1"] {
         world.change(pod, |p| {
-            p.trouble = waits(Cause::ImagePullBackOff, "not found");
+            p.trouble = Some(waits(Cause::ImagePullBackOff, "not found"));
             p.trouble.as_mut().unwrap().gone_by = Some(by);
         });
     }
@@ -375,7 +375,7 @@ fn f_60_a_lost_node_is_said_with_its_name_and_time_and_waited_for() {
     for pod in ["pt-worker-0", "pt-worker-1"] {
         world.change(pod, |p| {
             p.ready = false;
-            p.trouble = waits(Cause::NodeLost, "");
+            p.trouble = Some(waits(Cause::NodeLost, ""));
             p.trouble.as_mut().unwrap().since = Some(since);
         });
     }
@@ -389,6 +389,82 @@ fn f_60_a_lost_node_is_said_with_its_name_and_time_and_waited_for() {
     world.settle();
     assert_eq!(world.writes, ["status"], "it waits");
     assert_eq!(world.status_json()["ready"], "1/3");
+}
+
+fn lose(world: &mut PyTorchWorld, pod: &str, leaving: bool) {
+    let now = world.now;
+    world.change(pod, |p| {
+        p.ready = false;
+        p.leaving = leaving;
+        p.disrupted = leaving;
+        p.trouble = Some(waits(Cause::NodeLost, ""));
+        let trouble = p.trouble.as_mut().unwrap();
+        trouble.since = Some(now);
+        trouble.gone_by = leaving.then_some(now);
+    });
+    world.settle();
+}
+
+#[test]
+fn f_60_a_lost_pod_is_forced_only_where_the_operator_is_set_to_and_only_after_its_time() {
+    for leaving in [false, true] {
+        let mut world = started(2);
+        world.rules.force_lost_after = Some(SignedDuration::from_secs(600));
+        world.sticky = true;
+        world.run_all();
+        world.settle();
+        lose(&mut world, "pt-worker-0", leaving);
+        let old = world.pod("pt-worker-0").unwrap().uid;
+        world.writes.clear();
+        assert_eq!(looks_again_in(&mut world), Some(600), "{leaving}");
+        world.tick(599);
+        world.settle();
+        assert_eq!(world.writes, [] as [&str; 0], "{leaving}");
+        world.tick(1);
+        world.settle();
+        let deletes = world
+            .writes
+            .iter()
+            .filter(|w| *w == "delete pod pt-worker-0");
+        // One that nobody has asked to go yet is asked first.
+        assert_eq!(
+            deletes.count(),
+            if leaving { 1 } else { 2 },
+            "{:?}",
+            world.writes
+        );
+        let new = world.pod("pt-worker-0").unwrap();
+        assert!(
+            new.uid != old && new.attempt.to_string() == "0.1",
+            "{new:?}"
+        );
+        assert_eq!(
+            world.memory().counted_failures,
+            0,
+            "a lost node is no failure of the job"
+        );
+        let told = world.notes.iter().filter(|n| n.reason == "LostPodDeleted");
+        assert_eq!(told.count(), 1, "{:?}", world.events());
+        assert_eq!(stalled(&world).0, "False");
+    }
+}
+
+#[test]
+fn a_pod_that_was_forced_and_stays_is_not_forced_again() {
+    let mut world = started(1);
+    world.rules.force_lost_after = Some(SignedDuration::from_secs(10));
+    world.sticky = true;
+    world.run_all();
+    world.settle();
+    lose(&mut world, "pt-worker-0", true);
+    // A finalizer holds the object.
+    world.change("pt-worker-0", |p| p.trouble.as_mut().unwrap().forced = true);
+    world.settle();
+    world.writes.clear();
+    world.tick(1000);
+    world.settle();
+    assert_eq!(world.writes, [] as [&str; 0]);
+    assert_eq!(stalled(&world).0, "True");
 }
 
 #[test]

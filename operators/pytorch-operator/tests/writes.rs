@@ -17,7 +17,7 @@ use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle, SendResponse};
-use training_core::{PodView, Rules, Step, Uid};
+use training_core::{Deletion, PodView, Rules, Step, Uid};
 use training_runtime::cli::EventMode;
 use training_runtime::events::{EventConfig, EventSink, KubeEvents};
 use training_runtime::executor::{Children, Executor};
@@ -153,9 +153,21 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
             Step::DeletePod {
                 name: "pt-worker-0".to_owned(),
                 uid: uid(),
+                how: Deletion::Orderly,
             },
             "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0",
             CHILD,
+            Value::Null,
+        ),
+        (
+            Step::DeletePod {
+                name: "pt-worker-0".to_owned(),
+                uid: uid(),
+                how: Deletion::Forced,
+            },
+            "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0",
+            CHILD,
+            json!(0),
         ),
         (
             Step::DeleteService {
@@ -164,14 +176,16 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
             },
             "DELETE /api/v1/namespaces/ns1/services/pt-worker-0",
             CHILD,
+            Value::Null,
         ),
         (
             Step::DeleteJob,
             "DELETE /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt",
             JOB,
+            Value::Null,
         ),
     ];
-    for (step, what, expected) in steps {
+    for (step, what, expected, grace) in steps {
         let (executor, mut server) = executor();
         let deleting =
             tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
@@ -182,6 +196,7 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
             json!({"uid": expected}),
             "{what}"
         );
+        assert_eq!(asked.body["gracePeriodSeconds"], grace, "{what}");
         asked.done(expected);
         assert!(deleting.await.unwrap().fault.is_none());
     }
@@ -195,6 +210,7 @@ async fn f_52_without_the_lease_no_request_leaves_the_process() {
         let step = Step::DeletePod {
             name: "pt-worker-0".to_owned(),
             uid: uid(),
+            how: Deletion::Orderly,
         };
         let status = executor.write_status(&stored(), &json!({})).await;
         let outcome = executor

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::Resource;
 use training_api::ConditionType;
 
-use super::{Draft, count, failing, finished};
+use super::{Draft, count, failing, finished, lost};
 use crate::census::{Census, Slot, SlotState};
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
@@ -34,15 +34,16 @@ pub(super) fn decide<F: Framework>(
 ) -> Result<(), SpecError> {
     count::<F>(cx, census, &mut draft.memory);
     let in_place = container_restarts(cx.roles, census);
-    if in_place > draft.memory.container_restarts {
-        draft.memory.container_restarts = in_place;
+    let known = draft.memory.container_restarts;
+    draft.memory.container_restarts = draft.memory.container_restarts.max(in_place);
+    if in_place > known {
         failing::remember_restart(cx, census, draft);
     }
     // Success first: in one snapshot it wins over everything that went wrong elsewhere. Then the limits.
     let verdict = match (framework.judge(cx, census), limit_reached(cx, draft)) {
         (Verdict::Succeeded, _) => Verdict::Succeeded,
         (_, Some(limit)) => Verdict::Failed(limit),
-        (verdict, None) => verdict,
+        (verdict, None) => lost::give_up(census, seen.rules, draft, verdict),
     };
     match verdict {
         Verdict::Succeeded => succeed(framework, cx, draft),

@@ -37,12 +37,13 @@ use pod::SlimPod;
 pub struct Kubelet {
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
+    heart: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
     client: Client,
     /// What pods are bound to, if at all.
-    node: Option<String>,
+    node: Mutex<Option<String>>,
     script: Script,
     pods: Mutex<BTreeMap<(String, String), Entry>>,
     /// How many pods of a name have been seen.
@@ -72,35 +73,68 @@ impl Kubelet {
     /// Plays for the pods of these namespaces, and binds them to a node of its own.
     pub async fn start(client: Client, namespaces: &[&str], script: Script) -> Result<Self> {
         let node = format!("scripted-{}", std::process::id());
+        Self::start_on(client, namespaces, script, &node).await
+    }
+
+    /// The same on a node of this name.
+    pub async fn start_on(
+        client: Client,
+        namespaces: &[&str],
+        script: Script,
+        node: &str,
+    ) -> Result<Self> {
+        let kubelet = Self::play(&client, namespaces, script, Some(node.to_owned()));
+        kubelet.revive().await?;
+        Ok(kubelet)
+    }
+
+    /// The node says that it is well, and goes on to say so.
+    pub async fn revive(&self) -> Result<()> {
+        let Some(node) = self.node() else {
+            bail!("pods without a node");
+        };
+        let client = self.shared.client.clone();
         node::register(&client, &node)
             .await
             .context("can't register the node")?;
-        let heart = tokio::spawn(node::heartbeats(client.clone(), node.clone()));
-        Ok(Self::play(
-            &client,
-            namespaces,
-            script,
-            Some(node),
-            vec![heart],
-        ))
+        let heart = tokio::spawn(node::heartbeats(client, node));
+        self.beat(Some(heart));
+        Ok(())
+    }
+
+    /// The node says nothing any more, nor does what it is asked to: it is cut off, and its processes run on.
+    pub fn fall_silent(&self) {
+        self.beat(None);
+        self.finish_deletes(false);
+    }
+
+    fn beat(&self, heart: Option<JoinHandle<()>>) {
+        if let Some(old) = std::mem::replace(&mut *self.heart.lock(), heart) {
+            old.abort();
+        }
+    }
+
+    /// The node that pods are bound to, if they are.
+    pub fn node(&self) -> Option<String> {
+        self.shared.node.lock().clone()
+    }
+
+    /// Binds further pods to another node, which somebody else keeps alive.
+    pub fn bind_to(&self, node: &str) {
+        *self.shared.node.lock() = Some(node.to_owned());
     }
 
     /// Plays for the pods of these namespaces without binding them: one request less per pod, for
     /// measuring. A pod that is asked to go is gone at once.
     pub fn start_unbound(client: &Client, namespaces: &[&str], script: Script) -> Self {
-        Self::play(client, namespaces, script, None, Vec::new())
+        Self::play(client, namespaces, script, None)
     }
 
-    fn play(
-        client: &Client,
-        namespaces: &[&str],
-        script: Script,
-        node: Option<String>,
-        mut tasks: Vec<JoinHandle<()>>,
-    ) -> Self {
+    fn play(client: &Client, namespaces: &[&str], script: Script, node: Option<String>) -> Self {
+        let mut tasks = Vec::new();
         let shared = Arc::new(Shared {
             client: client.clone(),
-            node,
+            node: Mutex::new(node),
             script,
             pods: Mutex::default(),
             incarnations: Mutex::default(),
@@ -114,7 +148,11 @@ impl Kubelet {
             let api: Api<SlimPod> = Api::namespaced(client.clone(), namespace);
             tasks.push(tokio::spawn(Arc::clone(&shared).watch(api)));
         }
-        Self { shared, tasks }
+        Self {
+            shared,
+            tasks,
+            heart: Mutex::new(None),
+        }
     }
 
     /// The pods of a job as they are now, in the order of their names.
@@ -135,7 +173,8 @@ impl Kubelet {
     ) -> Result<Vec<SeenPod>> {
         eventually(&format!("{count} pods of {job}"), HANG, async || {
             let pods = self.pods(namespace, job);
-            let placed = |pod: &&SeenPod| pod.bound || self.shared.node.is_none();
+            let unbound = self.node().is_none();
+            let placed = |pod: &&SeenPod| pod.bound || unbound;
             let there = pods
                 .iter()
                 .filter(placed)
@@ -264,6 +303,7 @@ impl Drop for Kubelet {
         for task in &self.tasks {
             task.abort();
         }
+        self.beat(None);
         for entry in self.shared.pods.lock().values() {
             entry.life.abort();
         }
@@ -329,9 +369,10 @@ impl Shared {
     /// One pod's life: it is bound, and then the script's steps happen to it.
     async fn live(self: Arc<Self>, pod: SeenPod) {
         let _busy = Busy::new(Arc::clone(&self));
-        if let Some(node) = &self.node
+        let node = self.node.lock().clone();
+        if let Some(node) = node
             && !pod.bound
-            && let Err(error) = self.bind(&pod, node).await
+            && let Err(error) = self.bind(&pod, &node).await
         {
             self.note(&pod, &error);
             return;

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::status::condition;
 
-/// A third of the time after which the node controller takes a node for lost.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Several times within the shortest time after which a test lets the node controller take a node for lost.
+const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Registers a ready node. Pods that are bound to a node that nobody knows are collected by the
 /// pod garbage collector.

@@ -21,14 +21,41 @@ pub enum State {
     },
     /// The kubelet evicted it for lack of memory on the node.
     Evicted,
-    /// It waits for its image.
-    ImagePullBackOff,
+    /// The first container waits, in the kubelet's words for it: `ErrImagePull`, `CreateContainerConfigError`, …
+    Waiting {
+        /// The word.
+        reason: String,
+        /// The text.
+        message: String,
+    },
+    /// The first container ended badly and waits to be started again.
+    CrashLoop {
+        /// The exit code.
+        exit_code: i32,
+        /// The kubelet's word for the end: `Error`, `OOMKilled`.
+        reason: String,
+        /// The termination message.
+        message: String,
+    },
+    /// The first init container ended with this code, and the pod with it.
+    InitFailed {
+        /// The exit code.
+        exit_code: i32,
+        /// The termination message.
+        message: String,
+    },
+    /// It has no node, in the scheduler's words.
+    Unschedulable {
+        /// The text.
+        message: String,
+    },
     /// All containers still run, and it has been told to make room.
     Disrupted {
         /// Who told it: `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`.
         reason: String,
     },
-    /// Its node no longer answers: not ready, and its containers are still reported to run.
+    /// Its node no longer answers, and the node controller has said so: not ready without a reason, while what the kubelet said
+    /// last of its containers stands.
     NodeLost,
 }
 
@@ -51,12 +78,20 @@ pub fn now() -> String {
 /// successor of the same name.
 pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
     let (phase, reason) = match state {
-        State::Running | State::Disrupted { .. } | State::NodeLost => ("Running", Value::Null),
+        State::Running | State::Disrupted { .. } | State::NodeLost | State::CrashLoop { .. } => {
+            ("Running", Value::Null)
+        }
         State::Succeeded => ("Succeeded", Value::Null),
-        State::Failed { .. } => ("Failed", Value::Null),
+        State::Failed { .. } | State::InitFailed { .. } => ("Failed", Value::Null),
         State::Evicted => ("Failed", json!("Evicted")),
-        State::ImagePullBackOff => ("Pending", Value::Null),
+        State::Waiting { .. } | State::Unschedulable { .. } => ("Pending", Value::Null),
     };
+    if let State::Unschedulable { message } = state {
+        // The scheduler writes its condition and nothing else.
+        let mut scheduled = condition("PodScheduled", "False", Some("Unschedulable"));
+        scheduled["message"] = json!(message);
+        return json!({ "metadata": { "uid": pod.uid }, "status": { "phase": phase, "conditions": [scheduled] } });
+    }
     let mut status = json!({
         "phase": phase,
         "reason": reason,
@@ -64,13 +99,23 @@ pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
         "conditions": conditions(state),
         "podIP": pod.address,
         "podIPs": [{ "ip": pod.address }],
-        "initContainerStatuses": pod.init_containers.iter().map(|(name, image)| {
-            container(name, image, &ended(0, "Completed", ""), true, 0)
+        "initContainerStatuses": pod.init_containers.iter().enumerate().map(|(index, (name, image))| {
+            let state = match state {
+                State::InitFailed { exit_code, message } if index == 0 => ended(*exit_code, "Error", message),
+                State::InitFailed { .. } => json!({ "waiting": { "reason": "PodInitializing" } }),
+                _ => ended(0, "Completed", ""),
+            };
+            container(name, image, &state, true, 0, &json!({}))
         }).collect::<Vec<_>>(),
         "containerStatuses": pod.containers.iter().enumerate().map(|(index, (name, image))| {
             // Only the first container fails; a sidecar beside it goes in good order.
             let restarts = if index == 0 { restarts } else { 0 };
-            container(name, image, &container_state(state, index), state.runs(), restarts)
+            let last = match state {
+                State::CrashLoop { exit_code, reason, message } if index == 0 => ended(*exit_code, reason, message),
+                _ if restarts > 0 => ended(1, "Error", ""),
+                _ => json!({}),
+            };
+            container(name, image, &container_state(state, index), state.runs(), restarts, &last)
         }).collect::<Vec<_>>(),
     });
     if *state == State::Evicted {
@@ -87,10 +132,19 @@ fn container_state(state: &State, index: usize) -> Value {
             json!({ "running": { "startedAt": now() } })
         }
         State::Failed { exit_code, message } if index == 0 => ended(*exit_code, "Error", message),
-        State::Succeeded | State::Failed { .. } | State::Evicted => ended(0, "Completed", ""),
-        State::ImagePullBackOff => json!({ "waiting": {
-            "reason": "ImagePullBackOff", "message": "Back-off pulling image",
+        State::Waiting { reason, message } if index == 0 => {
+            json!({ "waiting": { "reason": reason, "message": message } })
+        }
+        State::CrashLoop { .. } if index == 0 => json!({ "waiting": {
+            "reason": "CrashLoopBackOff",
+            "message": "back-off 10s restarting failed container=pytorch pod=p_ns(uid)",
         }}),
+        State::CrashLoop { .. } => json!({ "running": { "startedAt": now() } }),
+        State::Waiting { .. } => json!({ "waiting": { "reason": "ContainerCreating" } }),
+        State::InitFailed { .. } | State::Unschedulable { .. } => {
+            json!({ "waiting": { "reason": "PodInitializing" } })
+        }
+        State::Succeeded | State::Failed { .. } | State::Evicted => ended(0, "Completed", ""),
     }
 }
 
@@ -104,12 +158,14 @@ fn ended(exit_code: i32, reason: &str, message: &str) -> Value {
     json!({ "terminated": terminated })
 }
 
-fn container(name: &str, image: &str, state: &Value, ready: bool, restarts: i32) -> Value {
-    let last = if restarts > 0 {
-        ended(1, "Error", "")
-    } else {
-        json!({})
-    };
+fn container(
+    name: &str,
+    image: &str,
+    state: &Value,
+    ready: bool,
+    restarts: i32,
+    last: &Value,
+) -> Value {
     json!({
         "name": name, "image": image, "imageID": "", "ready": ready,
         "started": state.get("running").is_some(),
@@ -122,23 +178,34 @@ fn conditions(state: &State) -> Vec<Value> {
         State::Running | State::Disrupted { .. } => ("True", None),
         State::NodeLost => ("False", None),
         State::Succeeded => ("False", Some("PodCompleted")),
-        State::Failed { .. } | State::Evicted => ("False", Some("PodFailed")),
-        State::ImagePullBackOff => ("False", Some("ContainersNotReady")),
+        State::Failed { .. } | State::InitFailed { .. } | State::Evicted => {
+            ("False", Some("PodFailed"))
+        }
+        State::Waiting { .. } | State::CrashLoop { .. } | State::Unschedulable { .. } => {
+            ("False", Some("ContainersNotReady"))
+        }
     };
-    let initialized = if *state == State::ImagePullBackOff {
+    // The node controller takes `Ready` alone.
+    let containers_ready = if *state == State::NodeLost {
+        "True"
+    } else {
+        ready
+    };
+    let initialized = if matches!(state, State::InitFailed { .. }) {
         "False"
     } else {
         "True"
     };
+    let sandbox = state.runs() || matches!(state, State::Waiting { .. } | State::CrashLoop { .. });
     let mut list = vec![
         condition(
             "PodReadyToStartContainers",
-            if state.runs() { "True" } else { "False" },
+            if sandbox { "True" } else { "False" },
             None,
         ),
         condition("Initialized", initialized, None),
         condition("Ready", ready, reason),
-        condition("ContainersReady", ready, reason),
+        condition("ContainersReady", containers_ready, reason),
         condition("PodScheduled", "True", None),
     ];
     if *state == State::Evicted {

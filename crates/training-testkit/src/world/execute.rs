@@ -1,7 +1,9 @@
 //! Plans become calls, in the order of the real executor: what was decided is stored first, deletes go before creates.
 
 use kube::Resource;
-use training_core::{Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Uid, Urgency};
+use training_core::{
+    Deletion, Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Uid, Urgency,
+};
 
 use super::{Fate, StatusOf, World, view};
 
@@ -115,9 +117,15 @@ impl<F: Framework> World<F> {
     ) -> Result<(), Interruption> {
         let answer = calls.next()?;
         match step {
-            Step::DeletePod { name, uid } => {
+            Step::DeletePod { name, uid, how } => {
                 self.law_of_reasons(&name, uid);
+                if how == Deletion::Forced {
+                    self.law_of_force(&name);
+                }
                 if self.delete_pod(&name, uid, seen) {
+                    if how == Deletion::Forced {
+                        self.vanish(&name);
+                    }
                     return answer.map(|()| self.view.learn_pod(&name));
                 }
             }

@@ -222,6 +222,13 @@ impl<F: Framework> World<F> {
         });
     }
 
+    /// Nothing is forced that was not asked to go before, nor where the operator isn't set to.
+    pub(super) fn law_of_force(&mut self, name: &str) {
+        let asked = self.pod(name).is_some_and(|p| p.leaving);
+        let may = self.rules.force_lost_after.is_some();
+        self.law(asked && may, || format!("{name} was forced"));
+    }
+
     /// Every deletion of a pod has a reason that was stored before it.
     pub(super) fn law_of_reasons(&mut self, name: &str, uid: Uid) {
         let Some(pod) = self.pod(name).filter(|p| p.uid == uid).cloned() else {

@@ -205,7 +205,7 @@ impl<F: Framework> World<F> {
         }
         let at = usize::from(pick) % self.in_flight.len();
         let (step, seen) = self.in_flight.swap_remove(at);
-        if let Step::DeletePod { name, uid } = step {
+        if let Step::DeletePod { name, uid, .. } = step {
             self.delete_pod(&name, uid, &seen);
         }
     }

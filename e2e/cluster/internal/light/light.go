@@ -29,6 +29,7 @@ const Marker = "TRAINYARD_LIGHT"
 type options struct {
 	dir               string
 	controllerManager bool
+	managerArgs       []string
 	audit             bool
 	fsync             bool
 	verbose           bool
@@ -43,6 +44,10 @@ func Main(args []string) int {
 	f := flag.NewFlagSet("light", flag.ContinueOnError)
 	f.StringVar(&o.dir, "dir", "", "directory for kubeconfigs, tokens, logs and data (needed)")
 	f.BoolVar(&o.controllerManager, "controller-manager", false, "start kube-controller-manager too")
+	f.Func("controller-manager-arg", "flag for kube-controller-manager, such as --node-monitor-grace-period=10s (may be repeated)", func(s string) error {
+		o.managerArgs = append(o.managerArgs, s)
+		return nil
+	})
 	f.BoolVar(&o.audit, "audit", false, "write DIR/audit.log")
 	f.BoolVar(&o.fsync, "fsync", false, "let etcd sync to disk, as a real one does")
 	f.BoolVar(&o.verbose, "verbose", false, "say what is started")
@@ -312,7 +317,8 @@ func (l *instance) up(ctx context.Context) error {
 			return err
 		}
 		// Nobody asks it anything, so that it needs no port.
-		if err := l.run(append(base.ControllerManagerArgs(pki, pki+"/controller-manager.kubeconfig"), "--secure-port=0")...); err != nil {
+		args := append(base.ControllerManagerArgs(pki, pki+"/controller-manager.kubeconfig"), "--secure-port=0")
+		if err := l.run(append(args, l.o.managerArgs...)...); err != nil {
 			return err
 		}
 		want += "/serviceaccounts/default"

@@ -272,11 +272,11 @@ mod tests {
     };
 
     /// A pod of a job with this status, as the watch would keep it.
-    fn seen(status: Value) -> PodView {
-        changed(status, |_| ())
+    fn seen(status: impl Into<Value>) -> PodView {
+        changed(&status.into(), |_| ())
     }
 
-    fn changed(status: Value, change: impl FnOnce(&mut Value)) -> PodView {
+    fn changed(status: &Value, change: impl FnOnce(&mut Value)) -> PodView {
         let mut pod = json!({
             "metadata": {
                 "name": "pt-worker-1", "namespace": "ns", "uid": Uid(5).to_string(), "resourceVersion": "42",
@@ -298,8 +298,8 @@ mod tests {
         pod_view(&slim, PARENT, &mut Roles::default()).unwrap().view
     }
 
-    fn is(type_: &str, status: &str, reason: Value) -> Value {
-        json!({"type": type_, "status": status, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:05Z"})
+    fn is(type_: &str, status: &str, reason: impl Into<Value>) -> Value {
+        json!({"type": type_, "status": status, "reason": reason.into(), "lastTransitionTime": "2026-01-01T00:00:05Z"})
     }
 
     fn at(text: &str) -> Timestamp {
@@ -561,7 +561,7 @@ mod tests {
                 "containerStatuses": [{"name": "pytorch", "ready": true, "restartCount": 0, "state": running}]})
         };
         for (disrupted, meaning) in [(false, Cause::PodStuckTerminating), (true, Cause::NodeLost)] {
-            let pod = changed(status(disrupted), |p| {
+            let pod = changed(&status(disrupted), |p| {
                 p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:40Z");
                 p["metadata"]["deletionGracePeriodSeconds"] = json!(30);
             });
