@@ -3,6 +3,7 @@
 
 pub mod autoscaler;
 mod follow;
+pub mod guarded;
 pub mod index;
 pub mod jobs;
 pub mod slim;
@@ -11,7 +12,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use kube::Resource;
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::core::NamespaceResourceScope;
 use kube_runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
 use follow::Follow;
 pub use follow::Source;
+use guarded::Guarded;
 use index::{Child, Index};
 use jobs::Jobs;
 use slim::{Owned, Parent, Roles, SlimPod, SlimService, pod_view, service_view};
@@ -52,12 +54,12 @@ pub async fn watch_jobs<F: Framework>(
     synced: watch::Sender<bool>,
 ) {
     // Decoded one by one behind a boundary: an object that can't be read must not hide the others.
-    let mut events: Follow<DeserializeGuard<F::Job>> = Follow::new("jobs", &source, &scope, None);
+    let mut events: Follow<Guarded<F::Job>> = Follow::new("jobs", &source, &scope, None);
     loop {
         match events.next(&*listener).await {
             Ok(Event::Init) => jobs.begin_list(&scope),
-            Ok(Event::InitApply(DeserializeGuard(Ok(job)))) => jobs.listed(&scope, job),
-            Ok(Event::InitApply(DeserializeGuard(Err(invalid)))) => {
+            Ok(Event::InitApply(Guarded(Ok(job)))) => jobs.listed(&scope, job),
+            Ok(Event::InitApply(Guarded(Err(invalid)))) => {
                 listener.unreadable(&invalid.metadata, &invalid.error);
             }
             Ok(Event::InitDone) => {
@@ -71,17 +73,17 @@ pub async fn watch_jobs<F: Framework>(
                 synced.send_replace(true);
                 listener.watching("jobs", &scope, None);
             }
-            Ok(Event::Apply(DeserializeGuard(Ok(job)))) => {
+            Ok(Event::Apply(Guarded(Ok(job)))) => {
                 let key = Jobs::<F::Job>::key(&job);
                 if jobs.apply(job) {
                     listener.wake(key);
                 }
             }
-            Ok(Event::Apply(DeserializeGuard(Err(invalid)))) => {
+            Ok(Event::Apply(Guarded(Err(invalid)))) => {
                 jobs.remove(&key_of(&invalid.metadata));
                 listener.unreadable(&invalid.metadata, &invalid.error);
             }
-            Ok(Event::Delete(DeserializeGuard(job))) => {
+            Ok(Event::Delete(Guarded(job))) => {
                 let key = job.map_or_else(
                     |invalid| key_of(&invalid.metadata),
                     |job| Jobs::<F::Job>::key(&job),
