@@ -202,6 +202,33 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
     }
 }
 
+/// A delete is refused with a conflict, and then this is found under its name; whether the delete counts as done.
+async fn refused_delete(found: Option<&str>) -> bool {
+    let (executor, mut server) = executor();
+    let step = Step::DeletePod {
+        name: "pt-worker-0".to_owned(),
+        uid: uid(),
+    };
+    let deleting = tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
+    let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no"});
+    let asked = server.asked().await;
+    asked.with(409, &status(409, "Conflict"));
+    let asked = server.asked().await;
+    assert_eq!(asked.what, "GET /api/v1/namespaces/ns1/pods/pt-worker-0");
+    match found {
+        Some(uid) => asked.done(uid),
+        None => asked.with(404, &status(404, "NotFound")),
+    }
+    deleting.await.unwrap().fault.is_none()
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_15_an_object_whose_delete_was_refused_is_gone_only_if_a_look_says_so() {
+    assert!(refused_delete(None).await);
+    assert!(refused_delete(Some(JOB)).await, "another has its name");
+    assert!(!refused_delete(Some(CHILD)).await, "it is still there");
+}
+
 #[tokio::test(start_paused = true)]
 async fn f_52_without_the_lease_no_request_leaves_the_process() {
     let (executor, mut server) = executor();
@@ -392,6 +419,29 @@ async fn i_21_nothing_is_cleaned_up_before_the_end_is_stored() {
     rest.retain(|what| what.starts_with("DELETE"));
     assert_eq!(rest.len(), 2, "{rest:?}");
     pass.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i_07_no_pod_goes_before_the_suspension_is_stored() {
+    let mut job = typed(pt(1).run_policy("suspend", true));
+    job.metadata.resource_version = Some("41".to_owned());
+    let (worker, mut server) = worker(job, &[pod("master", "Running"), pod("worker", "Running")]);
+    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let decision = server.asked().await;
+    assert_eq!(decision.what, STATUS);
+    let conditions = decision.body["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.last().unwrap()["type"], "Suspended");
+    server.silence().await;
+    decision.done(JOB);
+    let deletes = answer_all(&mut server, 2).await;
+    assert_eq!(
+        deletes,
+        [
+            "DELETE /api/v1/namespaces/ns1/pods/pt-master-0",
+            "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0"
+        ]
+    );
+    pass.abort();
 }
 
 #[tokio::test(start_paused = true)]
