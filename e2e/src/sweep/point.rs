@@ -42,14 +42,14 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// Every cut.
+    /// Every cut, the most dangerous ones first.
     pub const ALL: [Self; 6] = [
-        Self::Before,
         Self::After,
-        Self::Answered,
-        Self::Reset,
-        Self::Timeout,
+        Self::Before,
         Self::Conflict,
+        Self::Reset,
+        Self::Answered,
+        Self::Timeout,
     ];
 
     /// Whether the process dies of it.

@@ -115,22 +115,33 @@ impl Tour {
         wanted: impl Fn(&Key) -> bool,
     ) -> Result<()> {
         let learned = self.learn(lives).await?;
-        let mut plans = Vec::new();
         let mut endings = BTreeMap::new();
+        let mut points = Vec::new();
         for (life, (ending, keys)) in lives.iter().zip(&learned) {
             endings.insert(life.to_string(), ending);
             let keys: Vec<&Key> = keys.iter().filter(|key| wanted(key)).collect();
-            plans.extend(keys.iter().flat_map(|key| {
-                cuts.iter().map(|cut| Plan {
-                    life: *life,
-                    cut: *cut,
-                    key: (*key).clone(),
-                })
-            }));
-            let points = &mut self.figures.borrow_mut().points;
-            points.insert(life.to_string(), keys.len());
+            let mut figures = self.figures.borrow_mut();
+            figures.points.insert(life.to_string(), keys.len());
+            points.extend(keys.into_iter().map(|key| (*life, key)));
         }
-        self.replay(plans, &endings).await
+        for cut in cuts {
+            let plan = |(life, key): &(Life, &Key)| Plan {
+                life: *life,
+                cut: *cut,
+                key: (*key).clone(),
+            };
+            self.replay(points.iter().map(plan).collect(), &endings)
+                .await?;
+            // All cuts together take long.
+            let figures = self.figures.borrow();
+            eprintln!(
+                "{cut}: {} runs, {} failures so far, {:.0} s",
+                figures.cuts.get(cut).copied().unwrap_or_default(),
+                figures.failures.len(),
+                self.begun.elapsed().as_secs_f64()
+            );
+        }
+        Ok(())
     }
 
     /// The undisturbed runs: how each life ends, and which writes it has.
