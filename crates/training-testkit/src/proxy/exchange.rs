@@ -122,10 +122,11 @@ impl Shared {
                 Ok(self.pass_on(request).await?.map(stream::untouched))
             }
             Action::Silence(effect) => {
+                // Before anything else: its author may lose patience at any time.
+                rule.hit();
                 if effect == Effect::With {
                     self.pass_on(request).await?.into_body().collect().await?;
                 }
-                rule.hit();
                 std::future::pending().await
             }
             Action::StallWatch => {
