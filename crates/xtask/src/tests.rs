@@ -431,6 +431,10 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
     for name in names {
         args.extend(["--test".to_owned(), name]);
     }
+    if prefixes.contains(&"api_") {
+        // The tests of what these share.
+        args.push("--lib".to_owned());
+    }
     // A test that fails must not hide the others.
     args.push("--no-fail-fast".to_owned());
     // What the tests saw goes into the log, and with it whatever they had to skip.
