@@ -127,7 +127,7 @@ impl Left {
         wrong.retain(|wrong| {
             let incomplete = wrong.starts_with("I-17") && wrong.ends_with("(failed-exit)");
             let forgotten = wrong.starts_with("I-15") && wrong.contains("to null");
-            !incomplete && !(rolled_back && forgotten)
+            !(incomplete || rolled_back && forgotten)
         });
         ensure!(wrong.is_empty(), "{wrong:#?}");
         Ok(())
