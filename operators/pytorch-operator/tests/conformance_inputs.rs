@@ -16,62 +16,49 @@ fn last(world: &scene::PyTorchWorld) -> String {
 }
 
 #[test]
-fn b_085_b_087_b_089_limits_below_zero_mean_zero() {
-    let mut backoff = world(pt(1).run_policy("backoffLimit", -1));
-    backoff.settle();
-    backoff.run_all();
-    backoff.settle();
-    assert_eq!(
-        last(&backoff),
-        "Running=True",
-        "nothing has been used up yet"
-    );
-    backoff.fail("pt-worker-0", 137);
-    backoff.settle();
-    assert_eq!(last(&backoff), "Failed=True");
-
-    let mut deadline = world(pt(1).run_policy("activeDeadlineSeconds", -5));
-    deadline.settle();
-    assert_eq!(last(&deadline), "Failed=True");
-
-    let mut ttl = world(pt(1).run_policy("ttlSecondsAfterFinished", -5));
-    ttl.settle();
-    ttl.run_all();
-    ttl.finish("pt-master-0");
-    ttl.settle();
-    assert_eq!(last(&ttl), "Succeeded=True", "the end was visible");
-    ttl.tick(1);
-    ttl.settle();
-    assert!(ttl.job().is_none());
-}
-
-#[test]
-fn b_068_a_group_of_none_or_of_too_many_has_no_effect_without_a_gang_scheduler() {
-    for available in [-1, 0, 100] {
-        let policy = json!({"minAvailable": available});
-        let mut world = world(pt(1).run_policy("schedulingPolicy", policy));
+fn b_085_b_087_b_089_limits_below_zero_end_the_job() {
+    for field in [
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ] {
+        let mut world = world(pt(1).run_policy(field, -5));
         world.settle();
-        assert_eq!(world.pod_names().len(), 2, "{available}");
+        let end = world.status().conditions.pop().unwrap();
+        let words = format!("spec.runPolicy.{field}: -5: should be greater than or equal to 0");
+        assert_eq!(end.reason.as_deref(), Some("InvalidSpec"));
+        assert_eq!(end.message, Some(words));
+        assert_eq!(world.pod_names().len(), 0);
     }
 }
 
 #[test]
-fn b_112_b_113_b_117_what_only_the_server_refuses_ends_the_job_in_its_words() {
-    let ports =
-        json!([{"name": "a", "containerPort": 70_000}, {"name": "a", "containerPort": 70_000}]);
-    let world = world(pt(1).set(&format!("{WORKER}/template/spec/containers/0/ports"), ports));
+fn b_068_a_group_of_none_ends_the_job_and_one_of_too_many_has_no_effect() {
+    for (available, pods) in [(-1, 0), (0, 0), (100, 2)] {
+        let policy = json!({"minAvailable": available});
+        let mut world = world(pt(1).run_policy("schedulingPolicy", policy));
+        world.settle();
+        assert_eq!(world.pod_names().len(), pods, "{available}");
+        assert_eq!(last(&world) == "Failed=True", pods == 0, "{available}");
+    }
+}
+
+#[test]
+fn b_120_what_only_the_server_refuses_ends_the_job_in_its_words() {
+    let mounts = json!([{"name": "data", "mountPath": "/data"}]);
+    let path = format!("{WORKER}/template/spec/containers/0/volumeMounts");
+    let world = world(pt(1).set(&path, mounts));
     let job = world.job().unwrap().clone();
     let framework = pytorch_operator::PyTorch::default();
     let mut seen = training_core::Observed::default();
     let first = training_core::plan(&framework, &job, &seen, world.now);
     assert!(
         first.steps.iter().any(Step::is_create),
-        "the planner does not repeat the server's rules"
+        "the planner does not repeat all of the server's rules"
     );
     seen.stall = Some(Stall {
         reason: "InvalidSpec",
-        message: "spec.containers[0].ports[0].containerPort: must be between 1 and 65535"
-            .to_owned(),
+        message: "spec.containers[0].volumeMounts[0].name: Not found: \"data\"".to_owned(),
         hopeless: true,
         blocks: training_core::Blocked::All,
     });
@@ -82,7 +69,7 @@ fn b_112_b_113_b_117_what_only_the_server_refuses_ends_the_job_in_its_words() {
         (failed.type_.as_str(), failed.reason.as_deref()),
         ("Failed", Some("InvalidSpec"))
     );
-    assert!(failed.message.unwrap().contains("between 1 and 65535"));
+    assert!(failed.message.unwrap().contains("Not found"));
 }
 
 #[test]
@@ -139,7 +126,7 @@ fn b_114_b_116_the_users_variables_come_before_ours_and_name_them_in_arguments()
 }
 
 #[test]
-fn b_127_host_name_and_subdomain_of_the_template_are_kept_beside_our_service() {
+fn b_127_host_name_and_subdomain_of_the_template_give_way_to_the_pods_own_name() {
     let job = pt(1)
         .set(&format!("{WORKER}/template/spec/hostname"), "mine")
         .set(&format!("{WORKER}/template/spec/subdomain"), "theirs");

@@ -1,0 +1,521 @@
+//! Jobs that the definition accepts and whose pods the API server then refuses, or that are changed at odd moments: each ends
+//! with the server's words, or waits and goes on.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::World;
+use e2e::look;
+use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod, Service, ServiceAccount};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use serde_json::{Value, json};
+use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::job::{condition, conditions, is_true};
+use training_testkit::kubelet::lockstep;
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+/// Long enough to see that something does not happen.
+const STAYS: Duration = Duration::from_secs(2);
+
+const POD: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec";
+const MAIN: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0";
+
+fn job(name: &str) -> Job {
+    pytorch_job(name).workers(1)
+}
+
+/// What the API server refuses for good: the job, and a part of the message that its user reads.
+fn impossible() -> Vec<(&'static str, Job, &'static str)> {
+    let metadata = "/spec/pytorchReplicaSpecs/Worker/template/metadata";
+    let containers = |second: Value| json!([{"name": "pytorch", "image": "a"}, second]);
+    vec![
+        (
+            "B-021 a negative quantity",
+            job("b021").set(&format!("{MAIN}/resources/limits"), json!({"memory": "-1Gi"})),
+            "must be greater than or equal to 0",
+        ),
+        (
+            "B-046 an annotation of 300 KiB",
+            job("b046").set(&format!("{metadata}/annotations"), json!({"a": "x".repeat(300 * 1024)})),
+            "annotations",
+        ),
+        (
+            "B-120 a mount without a volume",
+            job("b120").set(&format!("{MAIN}/volumeMounts"), json!([{"name": "none", "mountPath": "/a"}])),
+            "volumeMounts[0].name",
+        ),
+        (
+            "B-122 a limit below its request",
+            job("b122").set(
+                &format!("{MAIN}/resources"),
+                json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
+            ),
+            "must be less than or equal to cpu limit",
+        ),
+        (
+            "B-123 an image with a space before it",
+            job("b123").set(&format!("{MAIN}/image"), " train:1"),
+            "image",
+        ),
+        (
+            "B-128 no DNS configuration where it is needed",
+            job("b128").set(&format!("{POD}/dnsPolicy"), "None"),
+            "dnsConfig",
+        ),
+        (
+            "B-128 a negative grace period of a container's probe",
+            job("b128b").set(
+                POD,
+                json!({"containers": containers(json!({"name": "x", "image": "b",
+                    "livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": -1}}))}),
+            ),
+            "periodSeconds",
+        ),
+        (
+            "B-128 an affinity without an operator",
+            job("b128c").set(
+                &format!("{POD}/affinity"),
+                json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "a", "operator": "Sometimes"}]}]}}}),
+            ),
+            "operator",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn b_021_b_046_b_120_b_122_b_123_b_128_what_the_server_refuses_for_good_ends_the_job_with_its_words()
+-> Result<()> {
+    let Some(world) = World::start("impossible", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    for (id, job, _) in impossible() {
+        world.jobs.create(&job.build()).await.context(id)?;
+    }
+    for (id, job, text) in impossible() {
+        let name = job.build()["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let failed = world.jobs.until_true(&name, "Failed").await.context(id)?;
+        let failed = condition(&failed, "Failed")?;
+        ensure!(failed.reason == "InvalidSpec", "{id}: {failed:?}");
+        ensure!(failed.message.contains(text), "{id}: {}", failed.message);
+        ensure!(
+            failed.message.len() <= 1024,
+            "{id}: {} bytes",
+            failed.message.len()
+        );
+        let pods = look::pods(&world.client, world.namespace(), &name).await?;
+        ensure!(pods.is_empty(), "{id}: {:?}", look::names(&pods));
+    }
+    world.assert_clean(&operator).await
+}
+
+/// The job waits with this reason and text, and without pods.
+async fn waits(world: &World, name: &str, reason: &str, text: &str) -> Result<()> {
+    let stalled = condition(&world.jobs.until_true(name, "Stalled").await?, "Stalled")?;
+    ensure!(stalled.reason == reason, "{name}: {stalled:?}");
+    ensure!(
+        stalled.message.contains(text),
+        "{name}: {}",
+        stalled.message
+    );
+    let pods = look::pods(&world.client, world.namespace(), name).await?;
+    ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
+    Ok(())
+}
+
+/// The job goes on, and is not stalled any more.
+async fn goes_on(world: &World, name: &str) -> Result<()> {
+    world.kubelet.until_pods(world.namespace(), name, 1).await?;
+    let freed = |job: &Value| !is_true(job, "Stalled");
+    world.jobs.until(name, "free", freed).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn b_097_b_121_what_is_missing_in_the_cluster_is_waited_for() -> Result<()> {
+    let Some(world) = World::start("missing", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let class = format!("class-{}", world.namespace());
+    let prioritised = job("priority").set(&format!("{POD}/priorityClassName"), class.clone());
+    let account = job("account").set(&format!("{POD}/serviceAccountName"), "nobody");
+    world.jobs.create(&prioritised.build()).await?;
+    world.jobs.create(&account.build()).await?;
+    waits(
+        &world,
+        "priority",
+        "AdmissionDenied",
+        "no PriorityClass with name",
+    )
+    .await?;
+    waits(
+        &world,
+        "account",
+        "AdmissionDenied",
+        "serviceaccount \"nobody\" not found",
+    )
+    .await?;
+    let classes: Api<PriorityClass> = Api::all(world.client.clone());
+    let object = serde_json::from_value(json!({"metadata": {"name": class}, "value": 1}))?;
+    classes.create(&PostParams::default(), &object).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), world.namespace());
+    let object = serde_json::from_value(json!({"metadata": {"name": "nobody"}}))?;
+    accounts.create(&PostParams::default(), &object).await?;
+    goes_on(&world, "priority").await?;
+    goes_on(&world, "account").await?;
+    classes.delete(&class, &DeleteParams::default()).await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_110_b_125_pods_that_reach_for_the_host_are_refused_where_that_is_restricted()
+-> Result<()> {
+    let Some(world) = World::start("restricted", lockstep()).await? else {
+        return Ok(());
+    };
+    let namespaces: Api<NamespaceObject> = Api::all(world.client.clone());
+    let level = |level: Value| json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+    let enforced = Patch::Merge(level(json!("baseline")));
+    namespaces
+        .patch(world.namespace(), &PatchParams::default(), &enforced)
+        .await?;
+    let operator = world.operator().await?;
+    let rows = [
+        (
+            "network",
+            job("network").set(&format!("{POD}/hostNetwork"), true),
+            "host",
+        ),
+        (
+            "processes",
+            job("processes").set(&format!("{POD}/hostPID"), true),
+            "hostPID",
+        ),
+        (
+            "privileged",
+            job("privileged").set(
+                &format!("{MAIN}/securityContext"),
+                json!({"privileged": true}),
+            ),
+            "privileged",
+        ),
+        (
+            "path",
+            job("path").set(
+                &format!("{POD}/volumes"),
+                json!([{"name": "a", "hostPath": {"path": "/"}}]),
+            ),
+            "hostPath",
+        ),
+    ];
+    for (_, job, _) in &rows {
+        world.jobs.create(&job.clone().build()).await?;
+    }
+    for (name, _, text) in &rows {
+        waits(&world, name, "PodSecurityDenied", text).await?;
+    }
+    let lifted = Patch::Merge(level(Value::Null));
+    namespaces
+        .patch(world.namespace(), &PatchParams::default(), &lifted)
+        .await?;
+    goes_on(&world, "network").await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_022_b_023_large_jobs_run_like_small_ones() -> Result<()> {
+    let Some(world) = World::start("large", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let variables: Vec<Value> = (0..5_000)
+        .map(|n| json!({"name": format!("V{n}"), "value": n.to_string()}))
+        .collect();
+    let containers: Vec<Value> = std::iter::once("pytorch".to_owned())
+        .chain((1..500).map(|n| format!("c{n}")))
+        .map(|name| json!({"name": name, "image": "a"}))
+        .collect();
+    // Close to what etcd takes; as an argument it goes into the pod as well.
+    let heavy = "x".repeat(900 * 1024);
+    let jobs = [
+        job("variables").set(&format!("{MAIN}/env"), variables),
+        job("containers").set(&format!("{POD}/containers"), containers),
+        job("heavy").set(&format!("{MAIN}/args"), json!([heavy])),
+    ];
+    for job in jobs {
+        world.jobs.create(&job.build()).await?;
+    }
+    for name in ["variables", "containers", "heavy"] {
+        world.kubelet.until_pods(world.namespace(), name, 1).await?;
+        world.kubelet.all_running(world.namespace(), name).await?;
+        world.jobs.until_true(name, "Running").await?;
+    }
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
+    let Some(world) = World::start("service", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let services: Api<Service> = Api::namespaced(world.client.clone(), world.namespace());
+    let foreign = serde_json::from_value(json!({
+        "metadata": {"name": "pt-worker-0"}, "spec": {"ports": [{"port": 80}]},
+    }))?;
+    let before = services.create(&PostParams::default(), &foreign).await?;
+    world.jobs.create(&job("pt").build()).await?;
+    let stalled = condition(&world.jobs.until_true("pt", "Stalled").await?, "Stalled")?;
+    assert_eq!(stalled.reason, "NameConflict");
+    holds_for(STAYS, async || {
+        let now = services.get("pt-worker-0").await?;
+        ensure!(
+            now.metadata.uid == before.metadata.uid && now.spec == before.spec,
+            "{now:?}"
+        );
+        ensure!(now.owner_references().is_empty(), "it was adopted");
+        Ok(())
+    })
+    .await?;
+    services
+        .delete("pt-worker-0", &DeleteParams::default())
+        .await?;
+    goes_on(&world, "pt").await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
+    let Some(world) = World::start("twice", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let resource = training_testkit::builders::pytorch_jobs();
+    let jobs: Api<kube::api::DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &resource);
+    let object = Patch::Apply(job("pt").build());
+    let mine = PatchParams::apply("mine");
+    let first = jobs.patch("pt", &mine, &object).await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
+    let second = jobs.patch("pt", &mine, &object).await?;
+    assert_eq!(first.metadata.generation, second.metadata.generation);
+    let other = Patch::Apply(
+        job("pt")
+            .set("/spec/pytorchReplicaSpecs/Worker/replicas", 2)
+            .build(),
+    );
+    let refused = jobs.patch("pt", &PatchParams::apply("other"), &other).await;
+    let code = match refused {
+        Err(kube::Error::Api(status)) => status.code,
+        other => anyhow::bail!("{other:?}"),
+    };
+    assert_eq!(code, 409);
+    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+    assert_eq!(look::names(&pods), ["pt-worker-0"]);
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_150_a_job_deleted_and_made_again_ten_times_waits_for_its_slow_pods() -> Result<()> {
+    let Some(world) = World::start("again", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    let mut former = None;
+    for round in 0..10 {
+        let created = world.jobs.create(&job("pt").build()).await?;
+        let uid = created["metadata"]["uid"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let mine = eventually("the pod of this job", HANG, async || {
+            let pod = pods.get_opt("pt-worker-0").await?;
+            let owner = pod
+                .as_ref()
+                .and_then(|p| p.owner_references().first())
+                .map(|o| o.uid.clone());
+            Ok(if owner.as_deref() == Some(&uid) {
+                Seen::Yes(pod.and_then(|p| p.metadata.uid))
+            } else {
+                Seen::NotYet(format!("round {round}: {owner:?}"))
+            })
+        })
+        .await?;
+        ensure!(mine != former, "round {round}: a pod of the former job");
+        former = mine;
+        world.kubelet.all_running(world.namespace(), "pt").await?;
+        // The next job comes while this one's pod still ends.
+        world.jobs.delete("pt").await?;
+        eventually("the job to be gone", HANG, async || {
+            Ok(match world.jobs.get("pt").await {
+                Ok(_) => Seen::NotYet("it is there".to_owned()),
+                Err(_) => Seen::Yes(()),
+            })
+        })
+        .await?;
+    }
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Result<()> {
+    let Some(world) = World::start("orphan", lockstep()).await? else {
+        return Ok(());
+    };
+    if !world.control.can().controllers {
+        eprintln!("orphan: skipped, nobody collects garbage here");
+        return Ok(());
+    }
+    let operator = world.operator().await?;
+    world.jobs.create(&job("pt").build()).await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    let resource = training_testkit::builders::pytorch_jobs();
+    let jobs: Api<kube::api::DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &resource);
+    let orphan = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Orphan),
+        ..DeleteParams::default()
+    };
+    jobs.delete("pt", &orphan).await?;
+    eventually("the pod to be an orphan", HANG, async || {
+        let pod = pods.get("pt-worker-0").await?;
+        let gone = jobs.get_opt("pt").await?.is_none();
+        Ok(if gone && pod.owner_references().is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{:?}", pod.owner_references()))
+        })
+    })
+    .await?;
+    let before = pods.get("pt-worker-0").await?;
+    world.jobs.create(&job("pt").build()).await?;
+    let stalled = condition(&world.jobs.until_true("pt", "Stalled").await?, "Stalled")?;
+    assert_eq!(stalled.reason, "NameConflict");
+    holds_for(STAYS, async || {
+        let now = pods.get("pt-worker-0").await?;
+        ensure!(now.metadata.uid == before.metadata.uid, "it was replaced");
+        ensure!(now.owner_references().is_empty(), "it was adopted");
+        ensure!(now.metadata.deletion_timestamp.is_none(), "it was deleted");
+        Ok(())
+    })
+    .await?;
+    operator.assert_no_panic()
+}
+
+#[tokio::test]
+async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> Result<()> {
+    let Some(world) = World::start("stripped", lockstep()).await? else {
+        return Ok(());
+    };
+    let mut operator = world.operator().await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    let labels = |change: Value| json!({"metadata": {"labels": change}});
+    let changes = [
+        (
+            "rank",
+            labels(json!({"training.kubeflow.org/replica-index": "7"})),
+        ),
+        (
+            "label",
+            labels(json!({"training.kubeflow.org/job-name": null})),
+        ),
+        ("owner", json!({"metadata": {"ownerReferences": null}})),
+    ];
+    let mut before = Vec::new();
+    for (name, change) in &changes {
+        world.jobs.create(&job(name).build()).await?;
+        world.kubelet.until_pods(world.namespace(), name, 1).await?;
+        world.kubelet.all_running(world.namespace(), name).await?;
+        world.jobs.until_true(name, "Running").await?;
+        let change = Patch::Merge(change);
+        let pod = format!("{name}-worker-0");
+        let pod = pods.patch(&pod, &PatchParams::default(), &change).await?;
+        before.push(pod.metadata.uid);
+    }
+    let untouched = async || {
+        let mut now: Vec<_> = Vec::new();
+        for (name, _) in &changes {
+            now.push(pods.get(&format!("{name}-worker-0")).await?.metadata.uid);
+        }
+        ensure!(now == before, "other pods: {now:?}");
+        let all = pods.list(&ListParams::default()).await?.items.len();
+        ensure!(all == changes.len(), "{all} pods");
+        Ok(())
+    };
+    holds_for(STAYS, untouched).await?;
+    // An operator that sees them for the first time finds the names taken.
+    operator.restart().await?;
+    for (name, _) in &changes {
+        let job = world.jobs.until_true(name, "Stalled").await?;
+        assert_eq!(condition(&job, "Stalled")?.reason, "NameConflict", "{name}");
+    }
+    holds_for(STAYS, untouched).await?;
+    operator.assert_no_panic()
+}
+
+#[tokio::test]
+async fn b_156_a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for_nothing()
+-> Result<()> {
+    let Some(world) = World::start("finalizer", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let held = job("pt").set("/metadata/finalizers", json!(["example.com/mine"]));
+    world.jobs.create(&held.build()).await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
+    world.jobs.delete("pt").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    pods.delete("pt-worker-0", &DeleteParams::default().grace_period(0))
+        .await?;
+    let before = world.jobs.get("pt").await?;
+    holds_for(STAYS, async || {
+        let now = world.jobs.get("pt").await?;
+        ensure!(
+            now["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"],
+            "{now:#}"
+        );
+        ensure!(
+            pods.get_opt("pt-worker-0").await?.is_none(),
+            "a pod was made"
+        );
+        Ok(())
+    })
+    .await?;
+    world
+        .jobs
+        .merge("pt", &json!({"metadata": {"finalizers": null}}))
+        .await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_031_b_037_the_longest_names_run() -> Result<()> {
+    let Some(world) = World::start(&"n".repeat(40), lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let name = "j".repeat(54);
+    world.jobs.create(&job(&name).build()).await?;
+    world
+        .kubelet
+        .until_pods(world.namespace(), &name, 1)
+        .await?;
+    world.kubelet.all_running(world.namespace(), &name).await?;
+    world
+        .kubelet
+        .all_succeeded(world.namespace(), &name)
+        .await?;
+    let job = world.jobs.until_true(&name, "Succeeded").await?;
+    assert_eq!(conditions(&job).len(), 3);
+    world.assert_clean(&operator).await
+}
