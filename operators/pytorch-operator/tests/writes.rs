@@ -208,6 +208,7 @@ async fn refused_delete(found: Option<&str>) -> bool {
     let step = Step::DeletePod {
         name: "pt-worker-0".to_owned(),
         uid: uid(),
+        how: Deletion::Orderly,
     };
     let deleting = tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
     let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no"});

@@ -123,8 +123,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a suspension is stored beside its deletes",
         file: SUSPENDED,
-        from: "draft.memory.next_gang_attempt(seen.newest_gang());\n        }\n        draft.urgency(Urgency::First);\n    }\n    for pod",
-        to: "draft.memory.next_gang_attempt(seen.newest_gang());\n        }\n        draft.urgency(Urgency::Beside);\n    }\n    for pod",
+        from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
+        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Beside);",
         tests: table!("properties"),
     },
     Mutation {
