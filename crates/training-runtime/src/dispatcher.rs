@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn mt_31_a_panic_of_one_job_leaves_the_others_served() {
+    async fn f_74_mt_31_a_panic_of_one_job_leaves_the_others_served() {
         let dispatcher = Arc::new(Dispatcher::default());
         dispatcher.wake(key("ns", "bad"));
         dispatcher.wake(key("ns", "good"));
