@@ -38,8 +38,6 @@ pub async fn leave(world: &World, name: &str) -> Result<()> {
     let mut documents = documents(world, name, name, "")?.into_iter();
     let job: DynamicObject = serde_json::from_value(documents.next().context("no job")?)?;
     let mut stored = jobs.create(&by(USER), &job).await?;
-    stored.data["status"] = job.data["status"].clone();
-    let stored = jobs.replace_status(name, &by(MANAGER), &stored).await?;
     let uid = stored.uid().context("no uid")?;
 
     let workers = &job.data["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"];
@@ -80,6 +78,9 @@ pub async fn leave(world: &World, name: &str) -> Result<()> {
         let pod = format!("{name}-{rank}");
         world.kubelet.set(world.namespace(), &pod, &state).await?;
     }
+    // Last, so that nothing seems to be made after the job's end.
+    stored.data["status"] = job.data["status"].clone();
+    jobs.replace_status(name, &by(MANAGER), &stored).await?;
     Ok(())
 }
 

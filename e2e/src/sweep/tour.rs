@@ -200,6 +200,7 @@ impl Tour {
                     Err(error) => {
                         let text =
                             format!("TRAINYARD_SEED={seed} TRAINYARD_PLAN={plan}\n{error:#}");
+                        eprintln!("{text}");
                         figures.borrow_mut().failures.push(text);
                         // Whatever it left behind is nothing for the next run.
                         return replace(stage, seed).await.map(drop);
