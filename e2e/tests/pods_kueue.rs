@@ -180,6 +180,14 @@ impl Queue {
         Ok(())
     }
 
+    /// Kueue changes templates only of jobs without pods, so nobody is warned of an edit that came too late.
+    async fn assert_no_edit_missed(&self, job: &str) -> Result<()> {
+        let events = look::events(&self.site.client, self.name(), job).await?;
+        let missed = events.iter().find(|event| event.1 == "EditNotApplied");
+        ensure!(missed.is_none(), "{missed:?}");
+        Ok(())
+    }
+
     /// The end of every test.
     async fn finish(self, saw: &str) -> Result<()> {
         let (name, cluster) = (self.name().to_owned(), self.site.cluster.clone());
@@ -282,6 +290,7 @@ async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> Result<()> {
             (reason.as_str(), message),
             ("Succeeded", succeeded(job).message)
         );
+        queue.assert_no_edit_missed(job).await?;
     }
     for (object, churn) in site.auditor.summary() {
         assert_eq!((churn.creates, churn.deletes), (1, 0), "{object}");
@@ -359,6 +368,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Resu
             (reason.as_str(), message),
             ("Succeeded", succeeded(job).message)
         );
+        queue.assert_no_edit_missed(job).await?;
     }
     let summary = site.auditor.summary();
     for pod in look::names(&before) {
