@@ -253,15 +253,17 @@ impl Floor {
             return Ok(None);
         }
         let name = &*pod.metadata.labels.job;
-        {
+        let phase = pod.status.phase.into_owned();
+        let failed = phase == "Failed";
+        let before = {
             let mut jobs = self.jobs.borrow_mut();
             let Some(job) = jobs.get_mut(name) else {
                 return Ok(None);
             };
-            job.pods
-                .insert(suffix.to_owned(), pod.status.phase.clone().into_owned());
-        }
-        if pod.status.phase == "Failed" {
+            job.pods.insert(suffix.to_owned(), phase)
+        };
+        // A failed pod that is being deleted is told of once more.
+        if failed && before.as_deref() != Some("Failed") {
             let (floor, name) = (Rc::clone(self), name.to_owned());
             let (suffix, uid) = (suffix.to_owned(), pod.metadata.uid.into_owned());
             return Ok(Some(Box::pin(async move {

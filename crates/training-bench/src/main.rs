@@ -52,7 +52,9 @@ const ONLY: &str = "BENCH_ONLY";
 /// With any value, earlier results are thrown away.
 const FRESH: &str = "BENCH_FRESH";
 /// Longest time one pair may take.
-const PAIR: Duration = Duration::from_mins(20);
+const PAIR: Duration = Duration::from_mins(15);
+/// After so many times the budget nothing is begun any more, measured or not.
+const AT_MOST: u32 = 2;
 /// Runs of one metric that may fail before it is given up.
 const FAULTS: usize = 3;
 
@@ -120,7 +122,16 @@ async fn bench() -> Result<()> {
         store.dir().display()
     ));
     measure(&size, &store, begun, &say).await?;
-    finish(&size, &store, &say)
+    finish(&size, &store, &say)?;
+    let only = variable(ONLY);
+    for metric in ALL.into_iter().filter(|metric| metric.is_wanted(&only)) {
+        ensure!(
+            !store.read(metric.name())?.pairs.is_empty(),
+            "{} has no result",
+            metric.name()
+        );
+    }
+    Ok(())
 }
 
 async fn measure(size: &Size, store: &Store, begun: Instant, say: &dyn Fn(&str)) -> Result<()> {
@@ -138,8 +149,9 @@ async fn measure(size: &Size, store: &Store, begun: Instant, say: &dyn Fn(&str))
                 && !metric.is_complete(&record, size)
                 && !failed.contains(metric)
             {
-                // Everything is measured once, however long it takes.
-                if begun.elapsed() > size.budget && !record.pairs.is_empty() {
+                // Everything is measured once, even if that takes longer.
+                let late = begun.elapsed() > size.budget && !record.pairs.is_empty();
+                if late || begun.elapsed() > size.budget * AT_MOST {
                     say(&format!(
                         "{}: no time for more than {} pairs",
                         metric.name(),
