@@ -176,6 +176,11 @@ impl Shared {
         request: Request<Full<Bytes>>,
         rule: &Rule,
     ) -> Result<Response<Body>, Broken> {
+        // Its author may lose patience before the first byte.
+        let slow = matches!(rule.action, Action::Trickle(_));
+        if slow {
+            rule.hit();
+        }
         let (mut head, bytes) = self.whole(request).await?;
         let (length, body) = match &rule.action {
             Action::CutAnswer => (bytes.len(), stream::cut(&bytes)),
@@ -187,7 +192,9 @@ impl Shared {
             },
             _ => return Ok(Response::from_parts(head, stream::full(bytes))),
         };
-        rule.hit();
+        if !slow {
+            rule.hit();
+        }
         head.headers.insert(CONTENT_LENGTH, length.into());
         Ok(Response::from_parts(head, body))
     }
