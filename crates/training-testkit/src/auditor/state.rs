@@ -196,6 +196,8 @@ impl State {
             let owner = value["metadata"]["ownerReferences"][0]["uid"].clone();
             (
                 owner,
+                // Pods that were left without an owner are told apart by this.
+                labels[JOB_NAME].clone(),
                 labels[REPLICA_TYPE].clone(),
                 labels[REPLICA_INDEX].clone(),
             )
