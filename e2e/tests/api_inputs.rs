@@ -454,6 +454,7 @@ async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> R
     };
     holds_for(STAYS, untouched).await?;
     // An operator that sees them for the first time finds the names taken.
+    operator.kill9()?;
     operator.restart().await?;
     for (name, _) in &changes {
         let job = world.jobs.until_true(name, "Stalled").await?;
