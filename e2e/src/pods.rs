@@ -3,31 +3,36 @@
 //! A test that lets containers run until it has seen enough gives them [`UNTIL_GO`], and ends them
 //! with [`Site::go`].
 
-use std::env;
+mod cluster;
+mod operator;
+mod reads;
+mod shapes;
+
 use std::fmt::Debug;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
-use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt as _};
+use kube::Client;
+use kube::api::{Api, LogParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use training_testkit::auditor::Auditor;
-use training_testkit::builders::{Job, pytorch_job, pytorch_jobs};
-use training_testkit::control_plane::{client_from, target_directory};
-use training_testkit::job::{Condition, Jobs, counters, is_finished, is_true};
-use training_testkit::manifest;
+use training_testkit::builders::pytorch_jobs;
+use training_testkit::job::{Jobs, counters, is_finished, is_true};
 use training_testkit::wait::{self, Seen};
 
+pub use self::cluster::Cluster;
+pub use self::operator::{assert_operator_content, operator_pods, ready_operator};
+pub use self::reads::{Event, Row, said, table};
+pub use self::shapes::{
+    MASTER, WORKER, attempt, container, created, delete, example, failed, no_longer_running, pair,
+    running, shell, succeeded,
+};
 use crate::look;
 
 /// Where the operators are deployed.
 pub const OPERATORS: &str = "trainyard-system";
-/// The image of small containers.
-const PYTHON: &str = "trainyard/python:1";
 /// A script that ends well as soon as the test says so: a name begins to resolve.
 pub const UNTIL_GO: &str = "until getent hosts go; do sleep 0.2; done";
 
@@ -48,95 +53,6 @@ pub enum Weight {
     Light,
     /// A framework in several containers.
     Heavy,
-}
-
-/// The cluster, as the one who runs the tests gave it.
-#[derive(Clone, Debug)]
-pub struct Cluster {
-    kubeconfig: PathBuf,
-    node: PathBuf,
-    state: Option<PathBuf>,
-}
-
-impl Cluster {
-    /// The cluster of this run.
-    pub fn given() -> Result<Self> {
-        let path = |name: &str| env::var_os(name).map(PathBuf::from);
-        let wanted = |name: &str| {
-            path(name).with_context(|| {
-                format!("{name} is not set: these tests are run by `cargo xtask test pods`")
-            })
-        };
-        Ok(Self {
-            kubeconfig: wanted("TRAINYARD_PODS_KUBECONFIG")?,
-            node: wanted("TRAINYARD_NODE")?,
-            state: path("TRAINYARD_PODS_STATE"),
-        })
-    }
-
-    /// Acts as an administrator.
-    pub async fn client(&self) -> Result<Client> {
-        client_from(&self.kubeconfig).await
-    }
-
-    /// What kubectl prints.
-    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        let mut command = Command::new(&self.node);
-        command
-            .arg("kubectl")
-            .args(args)
-            .env("KUBECONFIG", &self.kubeconfig)
-            // It would keep what it discovers in the home directory.
-            .env("KUBECACHEDIR", target_directory()?.join("discovery"));
-        output(&mut command)
-    }
-
-    /// Whether commands can be run inside the node; in a cluster of the user's own they can't.
-    pub fn is_open(&self) -> bool {
-        self.state.is_some()
-    }
-
-    /// The number of a container's first process inside the node.
-    pub fn first_process(&self, container: &str) -> Result<String> {
-        let id = container.rsplit('/').next().unwrap_or(container);
-        // The lowest number: all others are its children.
-        let script = r#"
-            for pid in $(ls /proc | grep -E '^[0-9]+$' | sort -n); do
-                if grep -qs "$0" "/proc/$pid/cgroup"; then echo "$pid"; exit; fi
-            done
-            echo "no process of $0" >&2; exit 1"#;
-        Ok(self.inside(&["sh", "-c", script, id])?.trim().to_owned())
-    }
-
-    /// Kills the first process of a container from outside of it, as the kernel would.
-    pub fn kill(&self, container: &str) -> Result<()> {
-        let pid = self.first_process(container)?;
-        self.inside(&["kill", "-9", &pid]).map(drop)
-    }
-
-    /// What a command inside the node prints.
-    pub fn inside(&self, args: &[&str]) -> Result<String> {
-        let state = self.state.as_ref().context("no way into the node")?;
-        let mut command = Command::new(&self.node);
-        command
-            .args(["cluster", "exec", "--state"])
-            .arg(state)
-            .arg("--")
-            .args(args);
-        output(&mut command)
-    }
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .output()
-        .with_context(|| format!("can't run {command:?}"))?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    if !out.status.success() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        bail!("{command:?}: {}\n{text}{said}", out.status);
-    }
-    Ok(text)
 }
 
 /// A namespace on the cluster, for one test.
@@ -352,122 +268,4 @@ pub async fn eventually<T: Debug>(
         seen
     })
     .await
-}
-
-/// The pods of the deployed operator.
-pub async fn operator_pods(client: &Client) -> Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
-    let ours = ListParams::default().labels("app.kubernetes.io/name=pytorch-operator");
-    let list = pods.list(&ours).await?.items;
-    ensure!(!list.is_empty(), "no operator is deployed");
-    Ok(list)
-}
-
-/// The deployed operator's pod, once it is ready.
-pub async fn ready_operator(client: &Client) -> Result<Value> {
-    eventually("a ready operator", async || {
-        let pods: Vec<Value> = operator_pods(client)
-            .await?
-            .into_iter()
-            .map(serde_json::to_value)
-            .collect::<serde_json::Result<_>>()?;
-        let ready = pods.iter().find(|pod| {
-            pod["status"]["containerStatuses"][0]["ready"] == true
-                && pod["metadata"]["deletionTimestamp"].is_null()
-        });
-        Ok(ready.map_or_else(
-            || Seen::NotYet(format!("{:?}", look::names(&pods))),
-            |pod| Seen::Yes(pod.clone()),
-        ))
-    })
-    .await
-}
-
-/// The operator neither panicked nor asked for anything that its role doesn't grant.
-pub async fn assert_operator_content(client: &Client) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
-    for pod in operator_pods(client).await? {
-        // It may be going just now, or not be there yet: then the other one's log is read.
-        let Ok(log) = pods.logs(&pod.name_any(), &LogParams::default()).await else {
-            continue;
-        };
-        for line in log.lines() {
-            // So RBAC says it. A namespace that is going away forbids, too, and is no defect.
-            let denied = line.contains("forbidden: User") || line.contains(" cannot ");
-            ensure!(
-                !denied && !line.contains("panicked"),
-                "{}: {line}",
-                pod.name_any()
-            );
-        }
-    }
-    Ok(())
-}
-
-/// A pod with one container that runs a shell script.
-pub fn shell(script: &str) -> Value {
-    json!({
-        // A shell as first process ignores SIGTERM.
-        "terminationGracePeriodSeconds": 1,
-        "containers": [{
-            "name": "pytorch",
-            "image": PYTHON,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", script],
-            "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
-        }],
-    })
-}
-
-/// A job of one master and one worker with these pods.
-pub fn pair(name: &str, master: Value, worker: Value) -> Job {
-    pytorch_job(name)
-        .master()
-        .workers(1)
-        .set("/spec/pytorchReplicaSpecs/Master/template/spec", master)
-        .set("/spec/pytorchReplicaSpecs/Worker/template/spec", worker)
-}
-
-/// The job in an example file.
-pub fn example(file: &str) -> Result<Value> {
-    let path = training_testkit::control_plane::workspace()
-        .join("examples")
-        .join(file);
-    let mut documents = manifest::documents(&path)?;
-    ensure!(
-        documents.len() == 1,
-        "{} objects in {file}",
-        documents.len()
-    );
-    documents.pop().context("an empty example")
-}
-
-/// The first condition of every job.
-pub fn created(name: &str) -> Condition {
-    let message = format!("PyTorchJob {name} is created.");
-    Condition::new("Created", "True", "PyTorchJobCreated", &message)
-}
-
-/// The condition of a job that has run.
-pub fn no_longer_running(name: &str) -> Condition {
-    let message = format!("PyTorchJob {name} is running.");
-    Condition::new("Running", "False", "PyTorchJobRunning", &message)
-}
-
-/// The condition of a job that ended well.
-pub fn succeeded(name: &str) -> Condition {
-    let message = format!("PyTorchJob {name} is successfully completed.");
-    Condition::new("Succeeded", "True", "PyTorchJobSucceeded", &message)
-}
-
-/// The id of a pod's main container.
-pub fn container(pod: &Value) -> Result<&str> {
-    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
-    id.with_context(|| format!("{} has no container", look::name(pod)))
-}
-
-/// Asks for a pod's deletion, as `kubectl delete pod` does.
-pub async fn delete(pods: &Api<Pod>, name: &str) -> Result<()> {
-    pods.delete(name, &DeleteParams::default()).await?;
-    Ok(())
 }

@@ -13,6 +13,10 @@ use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
 /// How long after a user's wish the operator may still act without knowing of it. Its request can
 /// cross the user's on the way. Creation times have whole seconds, and a busy machine is slow.
 const CROSSING: i64 = 3;
+/// The annotation of a pod that says which attempt it is of.
+const ATTEMPT: &str = "trainyard.dev/attempt";
+/// The annotation of a job that says what restarts together.
+const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -24,6 +28,8 @@ pub(super) struct State {
     pub(super) churn: BTreeMap<(String, String, String), Churn>,
     /// Pods that failed and are gone, by kind, namespace and name, with the job that they were of.
     failed: BTreeMap<(String, String, String), String>,
+    /// The uids of pods that were told to go before they failed: who is stopped fails, and costs nothing.
+    stopped: BTreeSet<String>,
     pub(super) violations: BTreeSet<String>,
     pub(super) events: usize,
     pub(super) synced: usize,
@@ -42,6 +48,8 @@ pub(super) struct Job {
     suspended: Option<(u64, i64)>,
     /// How often a pod of it was made again after a failure.
     made_again: i64,
+    /// The restarts of all its pods together that are in it already, by the gang's attempt.
+    gangs: BTreeSet<String>,
     /// Its object is no more.
     gone: bool,
 }
@@ -82,7 +90,9 @@ impl State {
     }
 
     fn remember_failure(&mut self, key: &(String, String, String), last: &Value) {
-        if key.0 == "Pod" && super::rest::counts_as_failure(last) {
+        let uid = last["metadata"]["uid"].as_str().unwrap_or_default();
+        let was_stopped = self.stopped.remove(uid);
+        if key.0 == "Pod" && !was_stopped && super::rest::counts_as_failure(last) {
             let owner = &last["metadata"]["ownerReferences"][0]["uid"];
             let owner = owner.as_str().unwrap_or_default().to_owned();
             self.failed.insert(key.clone(), owner);
@@ -90,13 +100,20 @@ impl State {
     }
 
     /// I-16: a pod takes the place of one that failed.
-    fn made_again(&mut self, key: &(String, String, String), owner: &str) {
+    ///
+    /// Where all pods are restarted together, that is one restart, however many of them had failed.
+    fn made_again(&mut self, key: &(String, String, String), owner: &str, attempt: &str) {
         if self.failed.remove(key).is_none_or(|of| of != owner) {
             return;
         }
         let Some(job) = self.jobs.get_mut(owner) else {
             return;
         };
+        let gang = attempt.split('.').next().unwrap_or_default();
+        let together = job.last["metadata"]["annotations"][RESTART_SCOPE] == "Gang";
+        if together && !job.gangs.insert(gang.to_owned()) {
+            return;
+        }
         job.made_again += 1;
         let limit = job.last["spec"]["runPolicy"]["backoffLimit"].as_i64();
         if limit.is_some_and(|limit| job.made_again > limit) {
@@ -143,6 +160,10 @@ impl State {
             if before["metadata"]["uid"] == object.uid().unwrap_or_default() {
                 if kind == "Pod" {
                     self.one_pod_per_rank(object);
+                    let leaving = !before["metadata"]["deletionTimestamp"].is_null();
+                    if leaving && before["status"]["phase"] != "Failed" {
+                        self.stopped.extend(object.uid());
+                    }
                 }
                 return;
             }
@@ -153,7 +174,8 @@ impl State {
             self.wrong(&format!("I-24: {what} has no controller"));
             return;
         };
-        self.made_again(&key, &owner.uid);
+        let attempt = object.annotations().get(ATTEMPT).map(String::as_str);
+        self.made_again(&key, &owner.uid, attempt.unwrap_or_default());
         let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
         let expected = format!(
             "{}-{}-{}",
@@ -246,6 +268,7 @@ impl State {
                     .unwrap_or((version(object), now))
             }),
             made_again: before.map_or(0, |job| job.made_again),
+            gangs: before.map_or_else(BTreeSet::new, |job| job.gangs.clone()),
             gone: false,
             last: value,
         };
@@ -306,4 +329,82 @@ fn version(object: &DynamicObject) -> u64 {
         .resource_version()
         .and_then(|version| version.parse().ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// A job that may be restarted once.
+    fn job(state: &mut State, scope: &str) {
+        state.seen(
+            "PyTorchJob",
+            &object(json!({
+                "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+                "metadata": {
+                    "name": "pt", "namespace": "ns", "uid": "job", "resourceVersion": "1",
+                    "annotations": { RESTART_SCOPE: scope },
+                },
+                "spec": { "runPolicy": { "backoffLimit": 1 } },
+            })),
+        );
+    }
+
+    fn pod(index: u32, attempt: &str, phase: &str, leaving: bool) -> DynamicObject {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": format!("pt-worker-{index}"), "namespace": "ns",
+                "uid": format!("{index}-{attempt}"), "resourceVersion": "2",
+                "labels": {
+                    OPERATOR_NAME: "pytorchjob-controller", JOB_NAME: "pt",
+                    REPLICA_TYPE: "worker", REPLICA_INDEX: index.to_string(),
+                },
+                "annotations": { ATTEMPT: attempt },
+                "ownerReferences": [{
+                    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt",
+                    "uid": "job", "controller": true,
+                }],
+            },
+            "status": { "phase": phase },
+        });
+        if leaving {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        object(pod)
+    }
+
+    /// What is wrong after two pods failed or were stopped, as told, and were made again.
+    fn made_again(scope: &str, stopped: bool) -> Vec<String> {
+        let mut state = State::default();
+        job(&mut state, scope);
+        for index in 0..2 {
+            state.seen("Pod", &pod(index, "0.0", "Running", false));
+            state.seen("Pod", &pod(index, "0.0", "Running", stopped));
+            state.seen("Pod", &pod(index, "0.0", "Failed", stopped));
+            state.gone("Pod", &pod(index, "0.0", "Failed", true));
+        }
+        for index in 0..2 {
+            state.seen("Pod", &pod(index, "1.0", "Pending", false));
+        }
+        let about = |wrong: &&String| wrong.starts_with("I-16");
+        state.violations.iter().filter(about).cloned().collect()
+    }
+
+    #[test]
+    fn i_16_each_pod_that_failed_costs_one_and_a_gang_one_for_all() {
+        assert_eq!(made_again("Replica", false).len(), 1);
+        assert!(made_again("Gang", false).is_empty());
+    }
+
+    #[test]
+    fn i_16_who_was_stopped_before_it_failed_costs_nothing() {
+        assert!(made_again("Replica", true).is_empty());
+    }
 }

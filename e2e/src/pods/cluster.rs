@@ -1,0 +1,98 @@
+//! The cluster that pod-level tests run on, and the ways into its node.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use kube::Client;
+use training_testkit::control_plane::{client_from, target_directory};
+
+/// The cluster, as the one who runs the tests gave it.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    kubeconfig: PathBuf,
+    node: PathBuf,
+    state: Option<PathBuf>,
+}
+
+impl Cluster {
+    /// The cluster of this run.
+    pub fn given() -> Result<Self> {
+        let path = |name: &str| env::var_os(name).map(PathBuf::from);
+        let wanted = |name: &str| {
+            path(name).with_context(|| {
+                format!("{name} is not set: these tests are run by `cargo xtask test pods`")
+            })
+        };
+        Ok(Self {
+            kubeconfig: wanted("TRAINYARD_PODS_KUBECONFIG")?,
+            node: wanted("TRAINYARD_NODE")?,
+            state: path("TRAINYARD_PODS_STATE"),
+        })
+    }
+
+    /// Acts as an administrator.
+    pub async fn client(&self) -> Result<Client> {
+        client_from(&self.kubeconfig).await
+    }
+
+    /// What kubectl prints.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.node);
+        command
+            .arg("kubectl")
+            .args(args)
+            .env("KUBECONFIG", &self.kubeconfig)
+            // It would keep what it discovers in the home directory.
+            .env("KUBECACHEDIR", target_directory()?.join("discovery"));
+        output(&mut command)
+    }
+
+    /// Whether commands can be run inside the node; in a cluster of the user's own they can't.
+    pub fn is_open(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// The number of a container's first process inside the node.
+    pub fn first_process(&self, container: &str) -> Result<String> {
+        let id = container.rsplit('/').next().unwrap_or(container);
+        // The lowest number: all others are its children.
+        let script = r#"
+            for pid in $(ls /proc | grep -E '^[0-9]+$' | sort -n); do
+                if grep -qs "$0" "/proc/$pid/cgroup"; then echo "$pid"; exit; fi
+            done
+            echo "no process of $0" >&2; exit 1"#;
+        Ok(self.inside(&["sh", "-c", script, id])?.trim().to_owned())
+    }
+
+    /// Kills the first process of a container from outside of it, as the kernel would.
+    pub fn kill(&self, container: &str) -> Result<()> {
+        let pid = self.first_process(container)?;
+        self.inside(&["kill", "-9", &pid]).map(drop)
+    }
+
+    /// What a command inside the node prints.
+    pub fn inside(&self, args: &[&str]) -> Result<String> {
+        let state = self.state.as_ref().context("no way into the node")?;
+        let mut command = Command::new(&self.node);
+        command
+            .args(["cluster", "exec", "--state"])
+            .arg(state)
+            .arg("--")
+            .args(args);
+        output(&mut command)
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let out = command
+        .output()
+        .with_context(|| format!("can't run {command:?}"))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("{command:?}: {}\n{text}{said}", out.status);
+    }
+    Ok(text)
+}

@@ -1,0 +1,61 @@
+//! The deployed operator.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, LogParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+use training_testkit::wait::Seen;
+
+use super::{OPERATORS, eventually};
+use crate::look;
+
+/// The pods of the deployed operator.
+pub async fn operator_pods(client: &Client) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
+    let ours = ListParams::default().labels("app.kubernetes.io/name=pytorch-operator");
+    let list = pods.list(&ours).await?.items;
+    ensure!(!list.is_empty(), "no operator is deployed");
+    Ok(list)
+}
+
+/// The deployed operator's pod, once it is ready.
+pub async fn ready_operator(client: &Client) -> Result<Value> {
+    eventually("a ready operator", async || {
+        let pods: Vec<Value> = operator_pods(client)
+            .await?
+            .into_iter()
+            .map(serde_json::to_value)
+            .collect::<serde_json::Result<_>>()?;
+        let ready = pods.iter().find(|pod| {
+            pod["status"]["containerStatuses"][0]["ready"] == true
+                && pod["metadata"]["deletionTimestamp"].is_null()
+        });
+        Ok(ready.map_or_else(
+            || Seen::NotYet(format!("{:?}", look::names(&pods))),
+            |pod| Seen::Yes(pod.clone()),
+        ))
+    })
+    .await
+}
+
+/// The operator neither panicked nor asked for anything that its role doesn't grant.
+pub async fn assert_operator_content(client: &Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
+    for pod in operator_pods(client).await? {
+        // It may be going just now, or not be there yet: then the other one's log is read.
+        let Ok(log) = pods.logs(&pod.name_any(), &LogParams::default()).await else {
+            continue;
+        };
+        for line in log.lines() {
+            // So RBAC says it. A namespace that is going away forbids, too, and is no defect.
+            let denied = line.contains("forbidden: User") || line.contains(" cannot ");
+            ensure!(
+                !denied && !line.contains("panicked"),
+                "{}: {line}",
+                pod.name_any()
+            );
+        }
+    }
+    Ok(())
+}

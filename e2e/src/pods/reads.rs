@@ -1,0 +1,125 @@
+//! What a user reads about a job: the columns and the description that kubectl prints, and the events.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use training_testkit::job::{Condition, conditions};
+
+use super::Site;
+use crate::look;
+
+/// Type, reason and message.
+pub type Event = (String, String, String);
+
+/// The line of a job in `kubectl get -o wide`, without name and age.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The last condition's type.
+    pub state: String,
+    /// Ready or finished pods of all pods.
+    pub ready: String,
+    /// How often containers or pods were started again.
+    pub restarts: String,
+    /// The last condition's reason.
+    pub reason: String,
+}
+
+impl Row {
+    /// A line to compare with.
+    pub fn new(state: &str, ready: &str, restarts: u32, reason: &str) -> Self {
+        Self {
+            state: state.to_owned(),
+            ready: ready.to_owned(),
+            restarts: restarts.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+impl Site {
+    /// What kubectl prints in the namespace.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut all = vec!["-n", &self.namespace];
+        all.extend(args);
+        self.cluster.kubectl(&all)
+    }
+
+    /// What `kubectl get -o wide` says of a job.
+    pub fn row(&self, job: &str) -> Result<Row> {
+        let text = self.kubectl(&["get", "pytorchjob", job, "-o", "wide"])?;
+        let cells = table(&text)?;
+        let cell = |name: &str| {
+            let found = cells.iter().find(|cell| cell.0 == name);
+            found.map(|cell| cell.1.to_owned())
+        };
+        let row = || {
+            Some(Row {
+                state: cell("STATE")?,
+                ready: cell("READY")?,
+                restarts: cell("RESTARTS")?,
+                reason: cell("REASON")?,
+            })
+        };
+        row().with_context(|| format!("a column is missing:\n{text}"))
+    }
+
+    /// What `kubectl describe` says of a job.
+    pub fn describe(&self, job: &str) -> Result<String> {
+        self.kubectl(&["describe", "pytorchjob", job])
+    }
+
+    /// Checks what there is to read of a job, through the API and through kubectl, and gives it.
+    pub async fn assert_reads(
+        &self,
+        job: &str,
+        expected: &[Condition],
+        row: &Row,
+    ) -> Result<Value> {
+        let object = self.jobs.get(job).await?;
+        let found = conditions(&object);
+        ensure!(found == expected, "{job} has {found:?}, not {expected:?}");
+        let shown = self.row(job)?;
+        ensure!(
+            shown == *row,
+            "kubectl shows {shown:?} of {job}, not {row:?}"
+        );
+        let text = self.describe(job)?;
+        for condition in expected {
+            ensure!(text.contains(&condition.reason), "{condition:?}: {text}");
+        }
+        Ok(object)
+    }
+
+    /// The events about a job, once there is one with this reason.
+    pub async fn events(&self, job: &str, reason: &str) -> Result<Vec<Event>> {
+        look::events_with(&self.client, &self.namespace, job, reason).await
+    }
+}
+
+/// The message of the only event of this type and reason.
+pub fn said<'a>(events: &'a [Event], kind: &str, reason: &str) -> Result<&'a str> {
+    let mut found = events
+        .iter()
+        .filter(|event| event.0 == kind && event.1 == reason);
+    let first = found
+        .next()
+        .with_context(|| format!("no {kind} {reason} in {events:?}"))?;
+    ensure!(found.next().is_none(), "more than one {reason}: {events:?}");
+    Ok(&first.2)
+}
+
+/// The cells of a table that kubectl prints for one object, by column. A cell may be empty.
+pub fn table(text: &str) -> Result<Vec<(&str, &str)>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let [head, row] = lines[..] else {
+        bail!("two lines were expected:\n{text}");
+    };
+    let mut cells = Vec::new();
+    let mut end = head.len().max(row.len());
+    for name in head.split_whitespace().rev() {
+        let begin = head.find(name).context("a column without a head")?;
+        let cell = row.get(begin..end.min(row.len())).unwrap_or_default();
+        cells.insert(0, (name, cell.trim()));
+        end = begin;
+    }
+    Ok(cells)
+}

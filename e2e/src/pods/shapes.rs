@@ -1,0 +1,106 @@
+//! Pods and jobs that the tests submit, and the conditions that they come to.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams};
+use serde_json::{Value, json};
+use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::job::Condition;
+use training_testkit::manifest;
+
+use crate::look;
+
+/// The image of small containers.
+const PYTHON: &str = "trainyard/python:1";
+/// Where the pod spec of a Master is, as a JSON pointer.
+pub const MASTER: &str = "/spec/pytorchReplicaSpecs/Master/template/spec";
+/// Where the pod spec of a Worker is, as a JSON pointer.
+pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec";
+/// The annotation that says which attempt a pod is of.
+const ATTEMPT: &str = "trainyard.dev/attempt";
+
+/// A pod with one container that runs a shell script.
+pub fn shell(script: &str) -> Value {
+    json!({
+        // A shell as first process ignores SIGTERM.
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{
+            "name": "pytorch",
+            "image": PYTHON,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", script],
+            "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+        }],
+    })
+}
+
+/// A job of one master and one worker with these pods.
+pub fn pair(name: &str, master: Value, worker: Value) -> Job {
+    pytorch_job(name)
+        .master()
+        .workers(1)
+        .set(MASTER, master)
+        .set(WORKER, worker)
+}
+
+/// The job in an example file.
+pub fn example(file: &str) -> Result<Value> {
+    let path = training_testkit::control_plane::workspace()
+        .join("examples")
+        .join(file);
+    let mut documents = manifest::documents(&path)?;
+    ensure!(
+        documents.len() == 1,
+        "{} objects in {file}",
+        documents.len()
+    );
+    documents.pop().context("an empty example")
+}
+
+/// The first condition of every job.
+pub fn created(name: &str) -> Condition {
+    let message = format!("PyTorchJob {name} is created.");
+    Condition::new("Created", "True", "PyTorchJobCreated", &message)
+}
+
+/// The condition of a job that runs.
+pub fn running(name: &str) -> Condition {
+    let message = format!("PyTorchJob {name} is running.");
+    Condition::new("Running", "True", "PyTorchJobRunning", &message)
+}
+
+/// The condition of a job that has run.
+pub fn no_longer_running(name: &str) -> Condition {
+    let message = format!("PyTorchJob {name} is running.");
+    Condition::new("Running", "False", "PyTorchJobRunning", &message)
+}
+
+/// The condition of a job that ended well.
+pub fn succeeded(name: &str) -> Condition {
+    let message = format!("PyTorchJob {name} is successfully completed.");
+    Condition::new("Succeeded", "True", "PyTorchJobSucceeded", &message)
+}
+
+/// The condition of a job that ended badly.
+pub fn failed(message: &str) -> Condition {
+    Condition::new("Failed", "True", "PyTorchJobFailed", message)
+}
+
+/// The id of a pod's main container.
+pub fn container(pod: &Value) -> Result<&str> {
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
+    id.with_context(|| format!("{} has no container", look::name(pod)))
+}
+
+/// Asks for a pod's deletion, as `kubectl delete pod` does.
+pub async fn delete(pods: &Api<Pod>, name: &str) -> Result<()> {
+    pods.delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// The attempt that a pod was made for.
+pub fn attempt(pod: &Value) -> &str {
+    pod["metadata"]["annotations"][ATTEMPT]
+        .as_str()
+        .unwrap_or_default()
+}

@@ -1,0 +1,77 @@
+//! What is left of a job that has ended or is deleted.
+
+use anyhow::{Result, ensure};
+use e2e::look;
+use e2e::pods::{Site, UNTIL_GO, Weight, eventually, pair, shell};
+use training_testkit::wait::{Seen, holds_for};
+
+use super::STAYS;
+
+#[tokio::test]
+async fn pods_are_cleaned_up_as_the_policy_says() -> Result<()> {
+    let site = Site::open("clean", Weight::Light).await?;
+    let policies = [
+        ("All", "all", &[][..]),
+        ("Running", "running", &["running-master-0"][..]),
+        ("None", "none", &["none-master-0", "none-worker-0"][..]),
+    ];
+    for (policy, name, _) in policies {
+        // The master ends well while its worker runs on.
+        let job = pair(name, shell(UNTIL_GO), shell("sleep 600"));
+        let job = job.run_policy("cleanPodPolicy", policy);
+        site.jobs.create(&job.build()).await?;
+    }
+    for (_, name, _) in policies {
+        site.until_running(name, 2).await?;
+    }
+    site.go().await?;
+    for (_, name, left) in policies {
+        site.until_true(name, "Succeeded").await?;
+        site.until_pods(name, left).await?;
+    }
+    holds_for(STAYS, async || {
+        for (_, name, left) in policies {
+            let pods = look::names(&look::pods(&site.client, &site.namespace, name).await?);
+            ensure!(pods == left, "{name}: {pods:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    site.finish("All leaves nothing, Running the completed master, None both")
+        .await
+}
+
+#[tokio::test]
+async fn a_deleted_job_takes_its_pods_and_services_along() -> Result<()> {
+    let site = Site::open("gone", Weight::Light).await?;
+    site.jobs
+        .create(&pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).build())
+        .await?;
+    site.until_running("pt", 2).await?;
+    let said = site.cluster.kubectl(&[
+        "-n",
+        &site.namespace,
+        "delete",
+        "pytorchjob",
+        "pt",
+        "--wait=false",
+    ])?;
+    eventually("nothing of the job", async || {
+        let pods = look::pods(&site.client, &site.namespace, "pt").await?;
+        let services = look::services(&site.client, &site.namespace, "pt").await?;
+        Ok(if pods.is_empty() && services.is_empty() {
+            Seen::Yes(())
+        } else {
+            let names = (look::names(&pods), look::names(&services));
+            Seen::NotYet(format!("{names:?}"))
+        })
+    })
+    .await?;
+    let summary = site.auditor.summary();
+    assert!(
+        summary.values().all(|churn| churn.creates == 1),
+        "{summary:?}"
+    );
+    site.finish(&format!("{}: pods and services collected", said.trim()))
+        .await
+}

@@ -1,0 +1,121 @@
+//! Jobs that are suspended and resumed, as queues do it.
+
+use anyhow::Result;
+use e2e::look;
+use e2e::pods::{
+    Row, Site, UNTIL_GO, Weight, attempt, created, eventually, no_longer_running, pair, running,
+    said, shell, succeeded,
+};
+use serde_json::{Value, json};
+use training_testkit::job::{Condition, counters, is_true};
+use training_testkit::wait::Seen;
+
+/// All pods that the job says are there.
+fn active(job: &Value) -> i64 {
+    let of = |role| counters(job, role).get("active").copied();
+    ["Master", "Worker"].into_iter().filter_map(of).sum()
+}
+
+/// A pod that uses nothing any more: its containers have ended, and it is removed a moment later.
+fn is_spent(pod: &Value) -> bool {
+    ["Succeeded", "Failed"]
+        .map(Value::from)
+        .contains(&pod["status"]["phase"])
+}
+
+/// A worker that says what it is told, and takes its time to leave, so that the time in between can be looked at.
+fn worker(says: &str) -> Value {
+    let mut pod = shell(&format!(
+        "trap 'sleep 2; exit 0' TERM; echo $SAYS; {UNTIL_GO}"
+    ));
+    pod["terminationGracePeriodSeconds"] = json!(30);
+    pod["containers"][0]["env"] = json!([{ "name": "SAYS", "value": says }]);
+    pod
+}
+
+#[tokio::test]
+async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -> Result<()> {
+    let site = Site::open("suspend", Weight::Light).await?;
+    site.jobs
+        .create(&pair("pt", shell(UNTIL_GO), worker("before")).build())
+        .await?;
+    site.until_running("pt", 2).await?;
+    let first = site.jobs.get("pt").await?;
+    assert!(site.log("pt-worker-0").await?.contains("before"));
+    let suspend = json!({ "spec": { "runPolicy": { "suspend": true } } });
+    site.jobs.merge("pt", &suspend).await?;
+    let mut leaving = 0;
+    eventually("a suspended job without pods", async || {
+        // The job first: nothing may still run that did so when it said that none was active.
+        let job = site.jobs.get("pt").await?;
+        let pods = look::pods(&site.client, &site.namespace, "pt").await?;
+        if is_true(&job, "Suspended") && active(&job) == 0 {
+            // A panic, because an error here would only be looked at again.
+            assert!(pods.iter().all(is_spent), "{pods:?} with {}", job["status"]);
+            if pods.is_empty() {
+                return Ok(Seen::Yes(()));
+            }
+        }
+        leaving += usize::from(is_true(&job, "Suspended") && active(&job) > 0);
+        Ok(Seen::NotYet(job["status"].to_string()))
+    })
+    .await?;
+    assert!(leaving > 0, "it never was suspended with pods that leave");
+    let services = look::services(&site.client, &site.namespace, "pt").await?;
+    assert!(services.is_empty(), "{:?}", look::names(&services));
+    let message = "PyTorchJob pt is suspended.";
+    let stopped = Condition::new("Running", "False", "PyTorchJobSuspended", message);
+    let suspended = Condition::new("Suspended", "True", "PyTorchJobSuspended", message);
+    site.assert_reads(
+        "pt",
+        &[created("pt"), stopped, suspended],
+        &Row::new("Suspended", "0/2", 0, "PyTorchJobSuspended"),
+    )
+    .await?;
+
+    // What a queue does: it changes the template and lets the job go in one write.
+    let edited = json!({ "spec": {
+        "runPolicy": { "suspend": false },
+        "pytorchReplicaSpecs": { "Worker": { "template": { "spec": worker("after") } } },
+    } });
+    site.jobs.merge("pt", &edited).await?;
+    let pods = site.until_running("pt", 2).await?;
+    assert!(pods.iter().all(|pod| attempt(pod) == "1.0"), "{pods:?}");
+    let log = site.log("pt-worker-0").await?;
+    assert!(log.contains("after") && !log.contains("before"), "{log}");
+    let message = "PyTorchJob pt is resumed.";
+    let resumed = Condition::new("Suspended", "False", "PyTorchJobResumed", message);
+    site.until("pt", "ready", |job| job["status"]["ready"] == "2/2")
+        .await?;
+    let job = site
+        .assert_reads(
+            "pt",
+            &[created("pt"), resumed.clone(), running("pt")],
+            &Row::new("Running", "2/2", 0, "PyTorchJobRunning"),
+        )
+        .await?;
+    // A deadline begins anew.
+    assert_ne!(job["status"]["startTime"], first["status"]["startTime"]);
+
+    site.go().await?;
+    site.until_true("pt", "Succeeded").await?;
+    site.assert_reads(
+        "pt",
+        &[
+            created("pt"),
+            resumed,
+            no_longer_running("pt"),
+            succeeded("pt"),
+        ],
+        &Row::new("Succeeded", "2/2", 0, "PyTorchJobSucceeded"),
+    )
+    .await?;
+    let events = site.events("pt", "PyTorchJobSucceeded").await?;
+    said(&events, "Normal", "PyTorchJobSuspended")?;
+    said(&events, "Normal", "PyTorchJobResumed")?;
+    said(&events, "Normal", "SuccessfulDeletePod")?;
+    site.finish(&format!(
+        "{leaving} looks at a suspended job with active pods on their way out"
+    ))
+    .await
+}
