@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use training_api::labels;
-use training_core::{AutoscalerView, Framework, PodView, ServiceView};
+use training_core::{AutoscalerView, Framework, PodView, ServiceView, Uid};
 
 use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
@@ -225,7 +225,16 @@ async fn fold<K, V: Child>(
                 listener.watching(feed, scope, None);
             }
             Ok(Event::Apply(object)) => {
-                if let Some(key) = view(&object).and_then(|owned| index.apply(owned)) {
+                let changed = match view(&object) {
+                    Some(owned) => index.apply(owned),
+                    None => object
+                        .meta()
+                        .uid
+                        .as_deref()
+                        .and_then(Uid::parse)
+                        .and_then(|uid| index.disowned(uid)),
+                };
+                if let Some(key) = changed {
                     listener.wake(key);
                 }
             }

@@ -226,6 +226,24 @@ impl<V: Child> Index<V> {
         remove(&mut inner.owners, owned.owner, uid).then(|| owned.key.clone())
     }
 
+    /// An object that is no job's, or no longer: somebody took its labels or its owner away. Returns the job that it was of.
+    pub fn disowned(&self, uid: Uid) -> Option<JobKey> {
+        let inner = &mut *self.inner.lock();
+        let has = |kids: &Kids<V>| kids.children.iter().any(|c| c.uid() == uid);
+        // A look at every child; but only objects that carry our label without being ours come here.
+        let (owner, key) = inner
+            .owners
+            .iter()
+            .find(|(_, kids)| has(kids))
+            .map(|(owner, kids)| (*owner, kids.key.clone()))?;
+        inner.unseen.remove(&uid);
+        for incoming in inner.incoming.values_mut() {
+            remove(incoming, owner, uid);
+        }
+        remove(&mut inner.owners, owner, uid);
+        Some(key)
+    }
+
     /// The answer to a delete of ours: the object is on its way out.
     pub fn leaving(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
