@@ -234,18 +234,15 @@ impl Watch {
                 .body
                 .as_mut()
                 .context("a watch that was never opened")?;
-            match body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
+            if let Some(Ok(frame)) = body.frame().await {
+                if let Ok(data) = frame.into_data() {
+                    self.buffer.extend_from_slice(&data);
                 }
+            } else {
                 // A stream that breaks in the middle of an event gives the whole event next time.
-                Some(Err(_)) | None => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    self.open().await?;
-                    searched = 0;
-                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                self.open().await?;
+                searched = 0;
             }
         }
     }
