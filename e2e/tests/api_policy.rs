@@ -146,6 +146,38 @@ async fn b_063_workers_outside_the_elastic_bounds_are_warned_of() -> Result<()> 
     warns("bounds", elastic("minReplicas", json!(2)), text).await
 }
 
+#[tokio::test]
+async fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_warned_of() -> Result<()> {
+    let (_, namespace, client) = prepared("template").await?;
+    let template = "/spec/pytorchReplicaSpecs/Worker/template";
+    for (field, value, text) in [
+        (
+            "metadata",
+            json!({"labels": {"training.kubeflow.org/job-role": "x", "mine": "y"}}),
+            "labels of the operator's own",
+        ),
+        ("metadata", json!({"name": "x"}), "name and namespace"),
+        ("metadata", json!({"finalizers": ["e.com/f"]}), "finalizers"),
+        ("spec/hostname", json!("x"), "each pod has its own name"),
+        ("spec/subdomain", json!("x"), "each pod has its own name"),
+        ("spec/hostNetwork", json!(true), "hostNetwork"),
+    ] {
+        let odd = job().set(&format!("{template}/{field}"), value);
+        let warnings = warnings(&client, &namespace.name, odd).await?;
+        let one = matches!(warnings.as_slice(), [warning] if warning.contains(text));
+        ensure!(one, "{field} {text}: {warnings:?}");
+    }
+    let fine = job()
+        .set(
+            &format!("{template}/metadata"),
+            json!({"labels": {"mine": "y"}, "annotations": {"a": "b"}}),
+        )
+        .set(&format!("{template}/spec/hostNetwork"), false);
+    let warnings = warnings(&client, &namespace.name, fine).await?;
+    ensure!(warnings.is_empty(), "{warnings:?}");
+    Ok(())
+}
+
 /// One object of each type that the operator makes.
 fn objects(namespace: &str) -> Vec<Value> {
     let metadata = json!({"name": "x", "namespace": namespace});

@@ -44,6 +44,12 @@ pub const MAX_REPLICA_TYPES: usize = 8;
 /// The spelling of a quantity, as generated CRDs publish it.
 pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
+/// The name of a variable: printable ASCII without `=`, which is what the API server takes in a pod.
+pub const ENV_NAME: &str = "^[ -<>-~]+$";
+
+/// The name of a port.
+pub const PORT_NAME: &str = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$";
+
 /// A point in time that our types can read: the `date-time` format alone also admits offsets of 99 hours.
 pub const TIMESTAMP: &str = r"^([0-8][0-9]{3}|9[0-8][0-9]{2})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
 
@@ -220,8 +226,7 @@ fn pod_template(template: &mut Value) {
         }
         if let Some(name) = list.pointer_mut("/items/properties/env/items/properties/name") {
             set(name, "minLength", 1.into());
-            // Printable ASCII without `=`: what the API server takes in a pod.
-            set(name, "pattern", "^[ -<>-~]+$".into());
+            set(name, "pattern", ENV_NAME.into());
         }
         if let Some(port) = list.pointer_mut("/items/properties/ports/items/properties") {
             if let Some(number) = port.get_mut("containerPort") {
@@ -229,7 +234,7 @@ fn pod_template(template: &mut Value) {
             }
             if let Some(name) = port.get_mut("name") {
                 set(name, "maxLength", 15.into());
-                set(name, "pattern", "^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$".into());
+                set(name, "pattern", PORT_NAME.into());
             }
         }
     }

@@ -12,6 +12,7 @@
 
 pub mod autoscaler;
 pub mod census;
+pub mod check;
 pub mod conditions;
 pub mod digest;
 pub mod env;

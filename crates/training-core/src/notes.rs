@@ -157,6 +157,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "Suspend and resume the job to make all of its pods anew, or submit a new one.",
     },
     Entry {
+        reason: "RiskySetting",
+        severity: Severity::Warning,
+        meaning: "The pod template sets something that works but can get in the job's way; the message names it.",
+        hint: "Remove it from the template unless you need it.",
+    },
+    Entry {
         reason: "SettingIgnored",
         severity: Severity::Warning,
         meaning: "The job asks for something that this operator does not do, or not in its present configuration.",

@@ -19,6 +19,7 @@ use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus, labels}
 
 use crate::autoscaler;
 use crate::census::{Census, Count};
+use crate::check;
 use crate::conditions;
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, JobState, TrainingJob};
@@ -58,6 +59,7 @@ pub fn plan<F: Framework>(
     match framework
         .roles(job)
         .and_then(|r| within(r, seen.rules.most_replicas))
+        .and_then(|r| check::run_policy(job.run_policy()).map(|()| r))
     {
         Ok(roles) => {
             let cx = JobCx::new(job, &roles);

@@ -37,6 +37,8 @@ pub fn render<F: Framework>(
     let spec = template.spec.get_or_insert_with(PodSpec::default);
     let replaced = env.install(spec, F::ENV_ON, F::CONTAINER);
     spec.restart_policy = Some(me.role.restart.for_pod().to_owned());
+    // Peers find a pod by its name, which is its host name where nothing else is set; set for all of them alike, none is found.
+    (spec.hostname, spec.subdomain, spec.hostname_override) = (None, None, None);
     if let Some(main) = spec.containers.iter_mut().find(|c| c.name == F::CONTAINER)
         && main.termination_message_policy.is_none()
     {
@@ -99,7 +101,27 @@ pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
             "Restart policy in pod template will be overwritten by restart policy in replica spec";
         notes.push(Note::warning("SetPodTemplateRestartPolicy", text));
     }
+    let mut risky = Vec::new();
+    let mut ignored = |text: String| notes.push(Note::warning("SettingIgnored", text));
+    if let Some(spec) = &template.spec {
+        let named = [&spec.hostname, &spec.subdomain, &spec.hostname_override];
+        if named.iter().any(|name| name.is_some()) {
+            ignored(format!(
+                "{path}.spec: hostname and subdomain are not passed on; each pod has its own name"
+            ));
+        }
+        if spec.host_network == Some(true) {
+            risky.push(format!(
+                "{path}.spec.hostNetwork: pods of this role on one node have the same ports and address, and get in each other's way"
+            ));
+        }
+    }
     let meta = template.metadata.clone().unwrap_or_default();
+    if meta.finalizers.as_ref().is_some_and(|f| !f.is_empty()) {
+        risky.push(format!(
+            "{path}.metadata.finalizers: a pod that is deleted stays, and is not replaced, until somebody removes them"
+        ));
+    }
     let ours = [
         keys::OPERATOR_NAME,
         keys::JOB_NAME,
@@ -112,15 +134,20 @@ pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
             let text = format!(
                 "{path}.metadata.labels: {key} is the operator's own, and its value is used"
             );
-            notes.push(Note::warning("SettingIgnored", text));
+            ignored(text);
         }
     }
     if meta.name.is_some() || meta.namespace.is_some() {
         let text = format!(
             "{path}.metadata: pods get their names from the job, and live in its namespace"
         );
-        notes.push(Note::warning("SettingIgnored", text));
+        ignored(text);
     }
+    notes.extend(
+        risky
+            .into_iter()
+            .map(|text| Note::warning("RiskySetting", text)),
+    );
     notes
 }
 
@@ -209,66 +236,4 @@ pub fn port_number(role: &RoleSpec<'_>, container: &str, name: &str, default: i3
             .find(|p| p.name.as_deref() == Some(name))
     })
     .map_or(default, |p| p.container_port)
-}
-
-/// Checks what every kind needs of a template: containers, their images, and one with the kind's name.
-///
-/// # Errors
-/// The first field that is missing.
-pub fn check_template(role: &RoleSpec<'_>, container: &str) -> Result<(), SpecError> {
-    let path = format!("{}.template.spec.containers", role.path);
-    let containers = role
-        .template
-        .and_then(|t| t.spec.as_ref())
-        .map(|s| s.containers.as_slice())
-        .unwrap_or_default();
-    if containers.is_empty() {
-        return Err(SpecError::new(path, "must have at least one container"));
-    }
-    for (at, c) in containers.iter().enumerate() {
-        if c.image.as_deref().unwrap_or_default().is_empty() {
-            return Err(SpecError::new(format!("{path}[{at}].image"), "is required"));
-        }
-        if containers[..at].iter().any(|other| other.name == c.name) {
-            return Err(SpecError::new(
-                format!("{path}[{at}].name"),
-                format!("\"{}\" is there twice", c.name),
-            ));
-        }
-    }
-    if containers.iter().all(|c| c.name != container) {
-        return Err(SpecError::new(
-            path,
-            format!("must have a container named {container}"),
-        ));
-    }
-    Ok(())
-}
-
-/// Checks that the names of a role's pods and services are DNS labels as services need them: lower-case letters, digits and
-/// dashes, a letter first, and not too long.
-///
-/// # Errors
-/// On `metadata.name`, with the length that would fit.
-pub fn check_names(job: &str, role: &RoleSpec<'_>) -> Result<(), SpecError> {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if !job.starts_with(|c: char| c.is_ascii_lowercase())
-        || !job.bytes().all(plain)
-        || job.ends_with('-')
-    {
-        let problem = "must begin with a letter and consist of lower-case letters, digits and dashes, because services get it in their names";
-        return Err(SpecError::new("metadata.name", problem));
-    }
-    let length = names::longest(job, &role.label, role.replicas);
-    if length <= names::MAX_NAME {
-        return Ok(());
-    }
-    let fits = job.len().saturating_sub(length - names::MAX_NAME);
-    let problem = format!(
-        "is too long: with {} {} replicas the last pod's name would have {length} characters of at most {}; use at most {fits}",
-        role.replicas,
-        role.key,
-        names::MAX_NAME
-    );
-    Err(SpecError::new("metadata.name", problem))
 }

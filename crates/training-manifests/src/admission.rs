@@ -2,6 +2,7 @@
 //! tell later: settings without effect, odd but runnable values.
 
 use serde_json::{Value, json};
+use training_api::labels as keys;
 
 use crate::install::labels;
 use crate::operator::Operator;
@@ -26,6 +27,24 @@ pub enum Text {
 
 /// The warnings of every kind with a run policy and replica specs.
 pub fn shared(replica_map: &str) -> Vec<Warning> {
+    let every = |text: &str, unless: &str| {
+        let template = format!("object.spec.{replica_map}[t].template");
+        Warning {
+            unless: format!(
+                "object.spec.{replica_map}.all(t, {})",
+                unless.replace("TEMPLATE", &template)
+            ),
+            message: Text::Fixed(format!("spec.{replica_map}: {text}")),
+        }
+    };
+    let ours = [
+        keys::OPERATOR_NAME,
+        keys::JOB_NAME,
+        keys::REPLICA_TYPE,
+        keys::REPLICA_INDEX,
+        keys::JOB_ROLE,
+    ];
+    let ours = ours.map(|key| format!("'{key}'")).join(", ");
     vec![
         Warning {
             unless: "object.spec.?runPolicy.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']".into(),
@@ -42,6 +61,35 @@ pub fn shared(replica_map: &str) -> Vec<Warning> {
             message: Text::Fixed(format!(
                 "spec.{replica_map}: restartPolicy within a template is replaced by the one beside the template"
             )),
+        },
+        every(
+            "labels of the operator's own within a template are replaced",
+            &format!(
+                "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.labels) || \
+                 !TEMPLATE.metadata.labels.exists(k, k in [{ours}])"
+            ),
+        ),
+        every(
+            "name and namespace within a template have no effect",
+            "!has(TEMPLATE.metadata) || (!has(TEMPLATE.metadata.name) && !has(TEMPLATE.metadata.namespace))",
+        ),
+        every(
+            "pods with finalizers are not replaced until somebody removes them",
+            "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.finalizers)",
+        ),
+        every(
+            "hostname and subdomain within a template are not passed on; each pod has its own name",
+            "!has(TEMPLATE.spec.hostname) && !has(TEMPLATE.spec.subdomain) && !has(TEMPLATE.spec.hostnameOverride)",
+        ),
+        every(
+            "with hostNetwork, pods of one job on the same node get in each other's way",
+            "!has(TEMPLATE.spec.hostNetwork) || !TEMPLATE.spec.hostNetwork",
+        ),
+        Warning {
+            unless: "!object.spec.?runPolicy.?schedulingPolicy.hasValue()".into(),
+            message: Text::Fixed(
+                "spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".into(),
+            ),
         },
     ]
 }

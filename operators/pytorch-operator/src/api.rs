@@ -24,6 +24,9 @@ pub const CONTAINER: &str = "pytorch";
 /// The init container that makes workers wait until their master can be found.
 pub const INIT_CONTAINER: &str = "init-pytorch";
 
+/// What `nprocPerNode` may be: a device, or a number above 0.
+pub const NPROC: &str = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$";
+
 /// What a PyTorchJob is to run.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
@@ -78,7 +81,7 @@ pub struct PyTorchJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 63),
-        regex(pattern = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$")
+        regex(pattern = NPROC)
     )]
     pub nproc_per_node: Option<String>,
     /// When the job ends, what is cleaned up then, and who looks after it.

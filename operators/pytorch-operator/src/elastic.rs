@@ -1,23 +1,24 @@
 //! Elastic jobs: what `torchrun` is told about its rendezvous.
 
-use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, names};
+use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, check, names};
 
-use crate::api::{ElasticPolicy, PyTorchJob, REPLICA_MAP, WORKER};
+use crate::api::{ElasticPolicy, NPROC, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::framework::port;
 
 /// Checks what only holds across fields.
 ///
 /// # Errors
 /// The field that makes the job impossible.
-pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
+pub(crate) fn verify(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
     if let Some(value) = job.spec.nproc_per_node.as_deref() {
         let device = value.starts_with(|c: char| c.is_ascii_alphabetic())
             && value
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
-        if !value.is_empty() && !device && processes(value).is_none_or(|n| n == 0) {
+        let number = processes(value).is_some_and(|n| (1..1_000_000_000).contains(&n));
+        if value.len() > 63 || !value.is_empty() && !device && !number {
             let problem = format!(
-                "\"{value}\" is neither a number above 0 nor a device such as auto, cpu or gpu"
+                "\"{value}\" should match {NPROC}: a number above 0, or a device such as auto, cpu or gpu"
             );
             return Err(SpecError::new("spec.nprocPerNode", problem));
         }
@@ -29,7 +30,7 @@ pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecErr
         let field = format!("spec.{REPLICA_MAP}[{WORKER}]");
         return Err(SpecError::new(
             field,
-            "must be configured if elastic policy is used",
+            "Worker must be configured if elastic policy is used",
         ));
     }
     if policy.n_proc_per_node.is_some() && job.spec.nproc_per_node.is_some() {
@@ -38,20 +39,18 @@ pub(crate) fn check(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecErr
             "must not be used with spec.nprocPerNode",
         ));
     }
-    for (field, bound) in [
-        ("minReplicas", policy.min_replicas),
-        ("maxReplicas", policy.max_replicas),
+    for (field, number, least, most) in [
+        ("minReplicas", policy.min_replicas, 1, i64::MAX),
+        ("maxReplicas", policy.max_replicas, 1, i64::MAX),
+        ("nProcPerNode", policy.n_proc_per_node, 1, i64::MAX),
+        ("rdzvPort", policy.rdzv_port, 0, 65_535),
     ] {
-        if bound.is_some_and(|b| b < 1) {
-            return Err(SpecError::new(
-                format!("spec.elasticPolicy.{field}"),
-                "must be at least 1",
-            ));
-        }
+        let path = || format!("spec.elasticPolicy.{field}");
+        check::within(path, number.map(i64::from), least, most)?;
     }
     let (min, max) = bounds(policy, roles);
     if max < min {
-        let problem = format!("is {min}, which is more than maxReplicas {max}");
+        let problem = "minReplicas must not be greater than maxReplicas";
         return Err(SpecError::new("spec.elasticPolicy.minReplicas", problem));
     }
     Ok(())

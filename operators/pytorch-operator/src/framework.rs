@@ -3,11 +3,11 @@
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_api::{CleanPodPolicy, JobStatus, ReplicaSpec, RestartPolicy, RunPolicy, labels};
 use training_core::grants::{self, Grant};
-use training_core::pod::{check_names, check_template, default_port, port_number};
+use training_core::pod::{default_port, port_number};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
     Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec,
-    SpecError, TrainingJob, Verdict,
+    SpecError, TrainingJob, Verdict, check,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
@@ -16,6 +16,9 @@ use crate::init::InitContainer;
 
 /// The name of the rendezvous port.
 pub const PORT_NAME: &str = "pytorchjob-port";
+/// What is wrong with a replica type, in the words of the CRD.
+const ODD_TYPE: &str =
+    "unsupported replica type; supported values, spelled exactly so: \"Master\", \"Worker\"";
 /// Its number where the template has no port of that name.
 pub const PORT: i32 = 23456;
 
@@ -60,18 +63,16 @@ impl Framework for PyTorch {
 
     fn roles<'a>(&self, job: &'a PyTorchJob) -> Result<RoleSet<'a>, SpecError> {
         let specs = &job.spec.pytorch_replica_specs;
-        for key in specs.keys() {
-            if ![MASTER, WORKER]
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(key))
-            {
-                let problem =
-                    format!("is not a replica type of a {KIND}; use {MASTER} or {WORKER}");
-                return Err(SpecError::new(
-                    format!("spec.{REPLICA_MAP}[{key}]"),
-                    problem,
-                ));
-            }
+        let map = format!("spec.{REPLICA_MAP}");
+        if specs.is_empty() {
+            return Err(SpecError::new(map, "should have at least 1 properties"));
+        }
+        let known = |key: &str| [MASTER, WORKER].iter().any(|k| k.eq_ignore_ascii_case(key));
+        if let Some(key) = specs.keys().find(|key| !known(key)) {
+            return Err(SpecError::new(
+                map,
+                format!("{ODD_TYPE}; \"{key}\" is none"),
+            ));
         }
         let mut roles = Vec::new();
         for key in [MASTER, WORKER] {
@@ -80,11 +81,8 @@ impl Framework for PyTorch {
                 continue;
             };
             if let Some((other, _)) = spellings.next() {
-                let problem = format!("is there twice, as {spelled} and as {other}");
-                return Err(SpecError::new(
-                    format!("spec.{REPLICA_MAP}[{key}]"),
-                    problem,
-                ));
+                let twice = format!("{ODD_TYPE}; {spelled} and {other} are the same");
+                return Err(SpecError::new(map, twice));
             }
             roles.push(role(key, spelled, spec)?);
         }
@@ -93,10 +91,16 @@ impl Framework for PyTorch {
         }
         let name = job.metadata.name.as_deref().unwrap_or_default();
         for role in &roles {
-            check_template(role, CONTAINER)?;
-            check_names(name, role)?;
+            check::template(role, CONTAINER)?;
+            check::name(name, role)?;
         }
         let roles = RoleSet::new(roles);
+        if let Some(worker) = roles.get(WORKER).filter(|w| w.replicas == 0) {
+            return Err(SpecError::new(
+                format!("{}.replicas", worker.path),
+                "must be at least 1",
+            ));
+        }
         if roles.get(MASTER).is_some_and(|m| m.replicas != 1) {
             return Err(SpecError::new(
                 format!("spec.{REPLICA_MAP}[{MASTER}].replicas"),
@@ -106,7 +110,7 @@ impl Framework for PyTorch {
         if let Some(worker) = roles.get(WORKER).filter(|_| roles.get(MASTER).is_some()) {
             self.check_init_names(worker)?;
         }
-        elastic::check(job, &roles)?;
+        elastic::verify(job, &roles)?;
         Ok(roles)
     }
 
@@ -234,14 +238,17 @@ impl PyTorch {
 /// One role with its defaults: one replica, restart on failure.
 fn role<'a>(key: &str, spelled: &str, spec: &'a ReplicaSpec) -> Result<RoleSpec<'a>, SpecError> {
     let path = format!("spec.{REPLICA_MAP}[{spelled}]");
-    let replicas = u32::try_from(spec.replicas.unwrap_or(1))
-        .map_err(|_| SpecError::new(format!("{path}.replicas"), "must not be negative"))?;
+    let replicas = u32::try_from(spec.replicas.unwrap_or(1)).map_err(|_| {
+        let least = "should be greater than or equal to 0";
+        SpecError::new(format!("{path}.replicas"), least)
+    })?;
     let restart = match RestartPolicy::parse(spec.restart_policy.as_deref()) {
         None => RestartPolicy::OnFailure,
         Some(Ok(policy)) => policy,
         Some(Err(unknown)) => {
-            let problem =
-                format!("\"{unknown}\" is unknown; use Always, OnFailure, Never or ExitCode");
+            let problem = format!(
+                "\"{unknown}\": supported values: \"\", \"Always\", \"OnFailure\", \"Never\", \"ExitCode\""
+            );
             return Err(SpecError::new(format!("{path}.restartPolicy"), problem));
         }
     };

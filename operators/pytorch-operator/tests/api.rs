@@ -162,6 +162,7 @@ fn the_fields_are_the_published_ones_and_ours() {
         "status.containerRestarts",
         "status.countedFailures",
         "status.finishedIndices",
+        "status.madeFrom",
         "status.gangRestart",
         "status.lastFailure",
         "status.ready",

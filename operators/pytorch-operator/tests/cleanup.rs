@@ -213,9 +213,12 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
     assert_eq!(world.status_json()["ready"], "2/2");
     world.happen(Move::Scale(0));
     world.settle();
-    world.happen(Move::Gone(0));
-    world.settle();
-    assert_eq!(world.pod_names(), ["pt-master-0"], "none means none");
+    assert_eq!(
+        world.conditions().last().unwrap(),
+        "Failed=True",
+        "none at all is refused, also where the CRD's rule is missing"
+    );
+    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
 }
 
 #[test]

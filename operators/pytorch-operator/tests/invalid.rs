@@ -40,7 +40,7 @@ fn rows() -> Vec<(&'static str, Job, &'static str)> {
         (
             "B-010",
             worker("/template", json!({})),
-            "spec.pytorchReplicaSpecs[Worker].template.spec.containers",
+            "spec.pytorchReplicaSpecs[Worker].template.spec",
         ),
         (
             "B-011",
@@ -63,17 +63,17 @@ fn rows() -> Vec<(&'static str, Job, &'static str)> {
                 "/template/spec/containers",
                 json!([{"name": "pytorch", "image": "a"}, {"name": "pytorch", "image": "b"}]),
             ),
-            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[1].name",
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[1]",
         ),
         (
             "B-017",
             with("/spec/pytorchReplicaSpecs/Wroker", json!({})),
-            "spec.pytorchReplicaSpecs[Wroker]",
+            "spec.pytorchReplicaSpecs",
         ),
         (
             "B-019",
             in_other_case(true),
-            "spec.pytorchReplicaSpecs[Worker]",
+            "spec.pytorchReplicaSpecs",
         ),
         (
             "B-030",
@@ -223,8 +223,6 @@ fn what_ran_under_the_existing_operator_is_not_refused() {
             "workers outside the bounds",
             el(5, json!({"minReplicas": 1, "maxReplicas": 3})),
         ),
-        ("an elastic job of nobody", el(0, json!({}))),
-        ("no workers", pt(0)),
         ("the longest name", with("/metadata/name", "a".repeat(54))),
         ("one letter", without_master("a", 1)),
     ];
@@ -233,16 +231,6 @@ fn what_ran_under_the_existing_operator_is_not_refused() {
         world.settle();
         assert_eq!(world.conditions(), ["Created=True"], "{id}");
     }
-    let mut empty = pt(0).build();
-    empty["spec"]["pytorchReplicaSpecs"] = json!({});
-    let job = serde_json::from_value(empty).unwrap();
-    let mut world: scene::PyTorchWorld =
-        training_testkit::world::World::new(pytorch_operator::PyTorch::default(), job);
-    world.settle();
-    assert_eq!(
-        (world.conditions(), world.writes.len()),
-        (vec!["Created=True".to_owned()], 1)
-    );
 }
 
 #[test]
@@ -288,6 +276,79 @@ fn settings_without_effect_are_told_once() {
         ]
     );
     assert!(world.notes[1].message.contains("Sometimes"));
+}
+
+#[test]
+fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_told() {
+    for (at, value, said) in [
+        (
+            "/template/metadata",
+            json!({"labels": {"training.kubeflow.org/job-role": "x"}}),
+            "job-role is the operator's own",
+        ),
+        (
+            "/template/metadata",
+            json!({"name": "mine"}),
+            "pods get their names from the job",
+        ),
+        (
+            "/template/metadata",
+            json!({"finalizers": ["e.com/f"]}),
+            "metadata.finalizers: a pod that is deleted stays",
+        ),
+        (
+            "/template/spec/hostNetwork",
+            json!(true),
+            "get in each other's way",
+        ),
+        (
+            "/template/spec/hostname",
+            json!("mine"),
+            "each pod has its own name",
+        ),
+        (
+            "/template/spec/subdomain",
+            json!("mine"),
+            "each pod has its own name",
+        ),
+    ] {
+        let mut world = world(worker(at, value));
+        world.settle();
+        let told: Vec<_> = world
+            .notes
+            .iter()
+            .filter(|n| n.message.contains(said))
+            .collect();
+        assert_eq!(told.len(), 1, "{said}: {:?}", world.notes);
+        let risky = at.ends_with("hostNetwork") || said.contains("finalizers");
+        let reason = if risky {
+            "RiskySetting"
+        } else {
+            "SettingIgnored"
+        };
+        assert_eq!(told[0].reason, reason);
+        assert_eq!(world.pod_names().len(), 3);
+    }
+}
+
+#[test]
+fn b_127_every_pod_keeps_its_own_host_name() {
+    let job = worker("/template/spec/hostname", "mine")
+        .set(&format!("{WORKER}/template/spec/subdomain"), "svc");
+    let world = world(job);
+    let steps = world.plan().steps;
+    let pods: Vec<_> = steps
+        .iter()
+        .filter_map(|s| match s {
+            training_core::Step::CreatePod(pod) => pod.spec.as_ref(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pods.len(), 3);
+    assert!(
+        pods.iter()
+            .all(|p| p.hostname.is_none() && p.subdomain.is_none())
+    );
 }
 
 #[test]

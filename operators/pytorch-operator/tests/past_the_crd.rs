@@ -1,0 +1,205 @@
+//! What the CRD refuses, and got in anyway: every row of the validation table again, as the operator judges it.
+//!
+//! A row that is refused ends as Failed, reason `InvalidSpec`, with the field and the words of the table. A row that is accepted
+//! does not. Objects that the types can't decode are set aside by the feed, which `api_lifecycle` shows.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use std::collections::BTreeSet;
+
+use pytorch_operator::{PyTorch, PyTorchJob};
+use scene::{PyTorchWorld, Scene};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use training_core::patch::apply;
+use training_testkit::world::World;
+
+#[derive(Deserialize)]
+struct Table {
+    valid: Value,
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    name: String,
+    patch: Option<Value>,
+    object: Option<Value>,
+    update: Option<Value>,
+    scale: Option<i64>,
+    refused: Option<Refused>,
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    field: String,
+    text: String,
+}
+
+/// Refused rows that the types can't decode: the job is set aside with a Warning.
+const SET_ASIDE: &[&str] = &[
+    "B-001 a replica count that is a string",
+    "B-002 a replica count that is no whole number",
+    "B-003 a replica count that is a boolean",
+    "B-005 a replica count beyond 32 bits",
+    "B-007 no spec",
+    "B-007 an empty spec",
+    "B-008 a replica map that is null",
+    "B-008 a replica map that is a list",
+    "B-020 a variable whose value is a number",
+    "B-020 a label whose value is a boolean",
+    "B-066 a number of processes that is no string",
+    "a number within the template beyond 32 bits",
+    "a probe's port beyond 32 bits",
+];
+
+/// Refused rows in which a stored object shows nothing wrong, and why.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "B-018 a replica type in lower case",
+        "read as the existing operator reads it",
+    ),
+    (
+        "B-092 managed by somebody unknown",
+        "not ours: nothing is written",
+    ),
+    ("B-092 managed by nobody", "not ours: nothing is written"),
+    (
+        "B-098 another queue",
+        "a change, which one object does not show",
+    ),
+    ("B-148 another manager", "a change"),
+    ("B-148 a manager where there was none", "a change"),
+    ("B-148 no manager where there was one", "a change"),
+    (
+        "B-148 no run policy where there was one with a manager",
+        "a change",
+    ),
+];
+
+/// Rows that the API server refuses by rules of its own, which nobody can remove: the operator has other words.
+const BY_THE_SERVER: &[&str] = &[
+    "B-035 a name with capitals",
+    "B-035 a name with an underscore",
+    "B-035 the name -test",
+    "B-035 the name __test",
+];
+
+/// The object as it would be stored without the CRD's rules: explicit nulls are dropped, a missing name is generated.
+fn stored(table: &Table, row: &Row) -> Value {
+    let mut object = match (&row.object, &row.patch) {
+        (Some(object), None) => object.clone(),
+        (None, Some(patch)) => apply(&table.valid, patch),
+        _ => panic!("{}: either an object or a patch", row.name),
+    };
+    if let Some(update) = &row.update {
+        object = apply(&object, update);
+    }
+    if let Some(replicas) = row.scale {
+        object["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = json!(replicas);
+    }
+    without_nulls(&mut object);
+    if let Some(start) = object["metadata"]["generateName"].as_str() {
+        object["metadata"]["name"] = json!(format!("{start}abcde"));
+    }
+    object["metadata"]["namespace"] = json!("ns1");
+    object
+}
+
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, v| !v.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The message of the condition with which the operator ends the job, if it does.
+fn ends(job: PyTorchJob) -> Option<String> {
+    let mut world: PyTorchWorld = World::new(PyTorch::default(), job);
+    // The first look is enough, also for ten thousand workers.
+    world.pass();
+    let status = world.status();
+    let last = status.conditions.last()?;
+    let invalid = last.type_ == "Failed" && last.reason.as_deref() == Some("InvalidSpec");
+    if invalid {
+        assert_eq!(world.writes, ["status"], "one write, no pod");
+        assert_eq!(world.conditions(), ["Created=True", "Failed=True"]);
+    }
+    invalid.then(|| last.message.clone().unwrap_or_default())
+}
+
+/// `map.Key` and `map[Key]` are the same place: the API server spells it by which of its parts refuses.
+fn same_place(path: &str) -> String {
+    path.replace("pytorchReplicaSpecs.", "pytorchReplicaSpecs[")
+        .replace(']', "")
+        .replace('[', ".")
+}
+
+fn judge(table: &Table, row: &Row) -> Result<(), String> {
+    let name = row.name.as_str();
+    let elsewhere = ELSEWHERE.iter().any(|(n, _)| *n == name);
+    let verdict = match serde_json::from_value::<PyTorchJob>(stored(table, row)) {
+        Ok(job) => Ok(ends(job)),
+        Err(error) => Err(error.to_string()),
+    };
+    let aside = SET_ASIDE.contains(&name);
+    match (&row.refused, verdict) {
+        (None, Ok(None)) => Ok(()),
+        (Some(_), Ok(None)) if elsewhere => Ok(()),
+        (Some(_), Err(_)) if aside => Ok(()),
+        (Some(refused), Ok(Some(message))) if !elsewhere && !aside => {
+            let (field, problem) = message.split_once(": ").unwrap_or((&message, ""));
+            let same = same_place(field) == same_place(&refused.field);
+            let words = problem.contains(&refused.text) || BY_THE_SERVER.contains(&name);
+            if same && words {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{} {}, but the operator says {message}",
+                    refused.field, refused.text
+                ))
+            }
+        }
+        (_, verdict) => Err(format!("{verdict:?}")),
+    }
+}
+
+fn table() -> Table {
+    serde_saphyr::from_str(include_str!("data/validation.yaml")).unwrap()
+}
+
+#[test]
+fn i_43_the_operator_judges_every_row_of_the_validation_table_as_the_crd_does() {
+    let table = table();
+    let wrong: Vec<String> = table
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("{}: {}", row.name, judge(&table, row).err()?)))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} rows:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    let refused = table.rows.iter().filter(|r| r.refused.is_some()).count();
+    assert!(refused > 80, "the table has {refused} refused rows");
+}
+
+#[test]
+fn the_exceptions_are_rows_of_the_table() {
+    let table = table();
+    let names: BTreeSet<&str> = table.rows.iter().map(|r| r.name.as_str()).collect();
+    let elsewhere = ELSEWHERE.iter().map(|(name, _)| name);
+    for name in SET_ASIDE.iter().chain(BY_THE_SERVER).chain(elsewhere) {
+        assert!(names.contains(name), "{name}");
+    }
+    assert_eq!(names.len(), table.rows.len(), "names are told apart");
+}
