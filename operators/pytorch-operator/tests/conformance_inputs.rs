@@ -97,7 +97,12 @@ fn b_114_b_116_the_users_variables_come_before_ours_and_name_them_in_arguments()
     );
     let framework = pytorch_operator::PyTorch::default();
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = training_core::plan(&framework, &scene::typed(job), &Default::default(), now);
+    let plan = training_core::plan(
+        &framework,
+        &scene::typed(job),
+        &training_core::Observed::default(),
+        now,
+    );
     let pod = plan
         .steps
         .into_iter()
