@@ -152,7 +152,8 @@ impl Leadership {
     /// Waits until this process leads and answers the term that begins then.
     pub async fn acquired(&self) -> Term {
         let mut held = self.0.held.subscribe();
-        let number = match held.wait_for(Option::is_some).await {
+        let number = held.wait_for(Option::is_some).await.map(|held| *held);
+        let number = match number {
             Ok(held) => held.unwrap_or_default(),
             // The sender lives in `self`, so this can't happen; no term is the safe answer.
             Err(_) => std::future::pending().await,

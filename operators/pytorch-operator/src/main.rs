@@ -22,7 +22,10 @@ async fn main() -> anyhow::Result<()> {
         template.as_deref(),
     )
     .with_context(|| format!("{}", cli.pytorch_init_container_template_file.display()))?;
-    training_runtime::run(PyTorch { init }, cli.runtime).await
+    // As a task of its own: whatever wakes the future that the runtime was started with costs a system call.
+    tokio::spawn(training_runtime::run(PyTorch { init }, cli.runtime))
+        .await
+        .context("the operator's task")?
 }
 
 /// The template's text, or nothing where there is no such file.
