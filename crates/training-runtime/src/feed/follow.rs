@@ -19,6 +19,8 @@ use crate::metrics::{Wanted, WatchTimes};
 /// The shortest time between two complete lists of one watch: a list is the most expensive thing that
 /// can be asked of an API server.
 const BETWEEN_LISTS: Duration = Duration::from_secs(5);
+/// Objects of one page of a list: a page is in memory as a whole, as text and as objects.
+const PAGE: u32 = 200;
 /// How long after the server's own end of a watch a silent one is given up.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -73,7 +75,7 @@ where
             None => Api::all(source.client.clone()),
         };
         let seconds = u32::try_from(source.timeout.as_secs().max(1)).unwrap_or(u32::MAX);
-        let config = Config::default().timeout(seconds);
+        let config = Config::default().timeout(seconds).page_size(PAGE);
         let config = match selector {
             Some(selector) => config.labels(&selector),
             None => config,
