@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Namespace as NamespaceObject, Pod, Service};
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -256,7 +256,7 @@ async fn mt_64_the_operators_account_writes_neither_in_kube_namespaces_nor_in_it
         .await
         .context("the lease")?;
     namespaces
-        .delete(&other.name_any(), &Default::default())
+        .delete(&other.name_any(), &DeleteParams::default())
         .await?;
     Ok(())
 }
@@ -272,7 +272,7 @@ async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -
         services.create(&PostParams::default(), &service).await?;
         let as_operator: Api<Service> = Api::namespaced(operator.clone(), place);
         let deleted = as_operator
-            .delete(&service.name_any(), &Default::default())
+            .delete(&service.name_any(), &DeleteParams::default())
             .await;
         assert_eq!(deleted.is_ok(), goes, "{place}: {deleted:?}");
         assert_eq!(
@@ -282,7 +282,7 @@ async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -
         );
         if !goes {
             services
-                .delete(&service.name_any(), &Default::default())
+                .delete(&service.name_any(), &DeleteParams::default())
                 .await?;
         }
     }
@@ -337,8 +337,8 @@ async fn the_stored_spec_stays_as_it_was_submitted() -> Result<()> {
     assert_eq!(job["spec"], stored["spec"]);
     assert_eq!(job["metadata"]["generation"], 1);
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
-    assert_eq!(pods.list(&Default::default()).await?.items.len(), 3);
+    assert_eq!(pods.list(&ListParams::default()).await?.items.len(), 3);
     let events: Api<Event> = Api::namespaced(world.client.clone(), world.namespace());
-    assert!(events.list(&Default::default()).await.is_ok());
+    assert!(events.list(&ListParams::default()).await.is_ok());
     world.assert_clean(&operator).await
 }

@@ -48,7 +48,7 @@ fn writes(operator: &Operator) -> [Value; 2] {
     pair(
         operator,
         &format!("trainyard-{}-writes", operator.name),
-        json!({
+        &json!({
             "failurePolicy": "Fail",
             "matchConstraints": { "resourceRules": rules },
             "matchConditions": [{
@@ -81,7 +81,7 @@ fn submissions(operator: &Operator) -> [Value; 2] {
     pair(
         operator,
         &format!("trainyard-{}-namespaces", operator.plural),
-        json!({
+        &json!({
             "failurePolicy": "Fail",
             "matchConstraints": { "resourceRules": [rule] },
             "validations": [{
@@ -106,7 +106,7 @@ fn rule(group: &str, resources: &[String]) -> Value {
     })
 }
 
-fn pair(operator: &Operator, name: &str, spec: Value) -> [Value; 2] {
+fn pair(operator: &Operator, name: &str, spec: &Value) -> [Value; 2] {
     let metadata = json!({ "name": name, "labels": labels(operator) });
     [
         json!({

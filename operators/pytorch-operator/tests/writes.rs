@@ -121,7 +121,12 @@ fn uid() -> Uid {
 /// What a first plan of the job makes, without the rest of the plan.
 fn first_pod() -> Step {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = training_core::plan(&PyTorch::default(), &stored(), &Default::default(), now);
+    let plan = training_core::plan(
+        &PyTorch::default(),
+        &stored(),
+        &training_core::Observed::default(),
+        now,
+    );
     let is_pod = |s: &Step| matches!(s, Step::CreatePod(_));
     plan.steps.into_iter().find(is_pod).unwrap()
 }
@@ -365,9 +370,9 @@ fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server) {
         ),
         metrics,
         settings: Settings {
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_mins(1),
             status_delay: Duration::ZERO,
-            safety_period: Duration::from_secs(3600),
+            safety_period: Duration::from_hours(1),
             events: EventMode::Off,
             rules: Rules::default(),
         },
