@@ -5,6 +5,7 @@
 
 mod scene;
 
+use k8s_openapi::jiff::SignedDuration;
 use scene::{Scene, pt, world};
 use training_core::{PodPhase, Transition};
 use training_testkit::world::{Fate, Move};
@@ -317,6 +318,26 @@ fn the_last_failure_is_told_once_with_its_words() {
         (failure.reason.as_deref(), failure.message.as_deref()),
         (Some("OOMKilled"), Some(said))
     );
+}
+
+#[test]
+fn of_several_failures_the_first_in_time_is_the_one_that_stays() {
+    let mut world = world(pt(2).annotation("trainyard.dev/restart-scope", "Gang"));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let now = world.now;
+    for (pod, seconds) in [("pt-master-0", 1), ("pt-worker-0", 9), ("pt-worker-1", 2)] {
+        world.change(pod, |p| {
+            p.trouble = Some(Box::new(training_core::Trouble {
+                since: Some(now - SignedDuration::from_secs(seconds)),
+                ..training_core::Trouble::default()
+            }));
+        });
+        world.fail(pod, 1);
+    }
+    world.settle();
+    assert_eq!(world.status().last_failure.unwrap().pod, "pt-worker-0");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::step::{Transition, Urgency};
 use crate::verdict::{FailureCause, RankFailure, Saying};
 use crate::view::{Attempt, PodPhase, PodView};
 
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 
 /// What restarts together when a replica fails.
@@ -184,10 +185,16 @@ fn remember<J: TrainingJob>(
     failures: &[RankFailure],
     draft: &mut Draft,
 ) {
-    for failure in failures.iter().take(TOLD) {
-        if let Some(pod) = census.slot(failure.role, failure.index).and_then(|s| s.pod) {
-            draft.remember_failure(cx.name, cx.namespace, pod);
-        }
+    let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
+    let mut pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
+    // Who failed first is the likely culprit: the others may have lost their peer. It is told last, and so is what stays.
+    pods.sort_by_key(|p| {
+        let ended = p.trouble.as_deref().and_then(|t| t.since);
+        ended.unwrap_or(Timestamp::MAX)
+    });
+    pods.truncate(TOLD);
+    for pod in pods.into_iter().rev() {
+        draft.remember_failure(cx.name, cx.namespace, pod);
     }
 }
 
