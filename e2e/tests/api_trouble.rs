@@ -86,7 +86,10 @@ async fn b118_b123_containers_that_do_not_start_are_said_once_and_taken_back() -
     let Some(world) = World::start("waiting", lockstep()).await? else {
         return Ok(());
     };
-    let operator = world.operator().await?;
+    // So many causes within a minute are told in a sum otherwise.
+    let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
+    let options = world.options(&kubeconfig).flag("events", "full");
+    let operator = OperatorProcess::start(options).await?;
     let namespace = world.namespace();
     world
         .jobs
@@ -584,7 +587,9 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let kubeconfig = control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world
         .options(&kubeconfig)
-        .flag("force-delete-lost-after", "3s");
+        .flag("force-delete-lost-after", "3s")
+        // Two pods that are lost, given up and deleted within a minute are told in a sum otherwise.
+        .flag("events", "full");
     let operator = OperatorProcess::start(options).await?;
     runs(&world).await?;
     world.kubelet.fall_silent();

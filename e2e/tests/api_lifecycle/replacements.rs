@@ -5,8 +5,10 @@ use e2e::World;
 use e2e::look::{self, by_rank};
 use serde_json::Value;
 use training_testkit::builders::pytorch_job;
+use training_testkit::control_plane::PYTORCH_OPERATOR;
 use training_testkit::job::{Condition, conditions};
 use training_testkit::kubelet::{State, lockstep};
+use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::{run, succeeds_after_all};
@@ -78,7 +80,10 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
     let Some(world) = World::start("exitcode", lockstep()).await? else {
         return Ok(());
     };
-    let operator = world.operator().await?;
+    // Both codes are told within a minute, the second in a sum otherwise.
+    let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
+    let options = world.options(&kubeconfig).flag("events", "full");
+    let operator = OperatorProcess::start(options).await?;
     run(
         &world,
         pytorch_job("pt")
@@ -121,18 +126,17 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
         ))
     );
     assert!(job["status"]["completionTime"].is_string());
-    // Events are written beside the status, one after another. Of so many in a minute the later ones are told in a sum.
-    let first = format!(
-        "Pod: {}.pt-worker-0 exited with code 137",
-        world.namespace()
-    );
-    eventually("the words on both exit codes", HANG, async || {
+    // Events are written beside the status, one after another.
+    let place = format!("Pod: {}.pt-worker-0 exited with code", world.namespace());
+    eventually("an event for each exit code", HANG, async || {
         let events = look::events(&world.client, world.namespace(), "pt").await?;
-        let told =
-            |reason: &str, text: &str| events.iter().any(|e| e.1 == reason && e.2.contains(text));
-        let both =
-            told("ExitedWithCode", &first) && told("PodFailed", "Pod pt-worker-0: exit code 1: ");
-        Ok(if both {
+        let told = |code: u8| {
+            let text = format!("{place} {code}");
+            events
+                .iter()
+                .any(|e| e.1 == "ExitedWithCode" && e.2 == text)
+        };
+        Ok(if told(137) && told(1) {
             Seen::Yes(())
         } else {
             Seen::NotYet(format!("{events:?}"))
