@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use e2e::look;
 use e2e::pods::{
     MASTER, Row, Site, WORKER, Weight, attempt, container, created, eventually, no_longer_running,
@@ -96,6 +96,20 @@ async fn until_trains(site: &Site, pods: &[&str], world: u32, from: u32) -> Resu
     .await
 }
 
+/// The same for three ranks that are started at once, or nothing where they don't find each other: with this version of gloo
+/// a connection between them may be refused, and then they hang as after the loss of a peer.
+async fn until_three_train(site: &Site, pods: &[&str], from: u32) -> Result<Option<u32>> {
+    eventually(&format!("{STEPS} steps of 3 ranks"), async || {
+        let log = logs(site, pods).await?;
+        Ok(match steps(&log, 3).last() {
+            Some(step) if *step >= from + STEPS => Seen::Yes(Some(*step)),
+            None if log.contains("a peer is lost: ") => Seen::Yes(None),
+            _ => Seen::NotYet(log),
+        })
+    })
+    .await
+}
+
 /// The uids of pods by their names.
 fn uids(pods: &[Value]) -> BTreeMap<String, Value> {
     let uid = |pod: &Value| (look::name(pod), pod["metadata"]["uid"].clone());
@@ -181,14 +195,25 @@ async fn an_elastic_job_that_is_scaled_up_goes_on_from_its_checkpoint() -> Resul
 
 #[tokio::test]
 async fn a_gang_restarts_together_and_goes_on_from_its_checkpoint() -> Result<()> {
-    let site = Site::open("gang", Weight::Heavy).await?;
-    if out_of_reach(&site) {
-        return Ok(());
+    for name in ["gang", "gang-again", "gang-at-last"] {
+        let site = Site::open(name, Weight::Heavy).await?;
+        if out_of_reach(&site) {
+            return Ok(());
+        }
+        if let Some(saw) = gang_restart(&site).await? {
+            return site.finish(&saw).await;
+        }
+        eprintln!("{}: the ranks did not find each other", site.namespace);
     }
+    bail!("three times in a row the ranks did not find each other")
+}
+
+/// What was seen, or nothing where the training itself did not begin.
+async fn gang_restart(site: &Site) -> Result<Option<String>> {
     // What outlives the pods: a directory of the node.
     let path = format!("/var/lib/trainyard-tests/{}", site.namespace);
     let volume = json!({ "hostPath": { "path": path, "type": "DirectoryOrCreate" } });
-    let pod = trainer(&site, "python3", volume).await?;
+    let pod = trainer(site, "python3", volume).await?;
     // One restart of all costs one of the limit.
     let job = pytorch_job("pt")
         .master()
@@ -203,7 +228,9 @@ async fn a_gang_restarts_together_and_goes_on_from_its_checkpoint() -> Result<()
     site.jobs.create(&job.build()).await?;
     let before = site.until_running("pt", 3).await?;
     let pods = ["pt-master-0", "pt-worker-0", "pt-worker-1"];
-    let reached = until_trains(&site, &pods, 3, 0).await?;
+    let Some(reached) = until_three_train(site, &pods, 0).await? else {
+        return Ok(None);
+    };
 
     let victim = look::by_rank(&before, "pt", "worker-1")?;
     site.cluster.kill(container(victim)?)?;
@@ -211,7 +238,9 @@ async fn a_gang_restarts_together_and_goes_on_from_its_checkpoint() -> Result<()
         let new = site.until_replaced(pod).await?;
         assert_eq!(attempt(&new), "1.0");
     }
-    let again = until_trains(&site, &pods, 3, reached).await?;
+    let Some(again) = until_three_train(site, &pods, reached).await? else {
+        return Ok(None);
+    };
     for pod in pods {
         let log = site.log(pod).await?;
         let from = beginnings(&log, 3);
@@ -243,8 +272,7 @@ async fn a_gang_restarts_together_and_goes_on_from_its_checkpoint() -> Result<()
     let told = said(&events, "Warning", "PodFailed")?;
     assert!(told.starts_with("Pod pt-worker-1: exit code 137"), "{told}");
     site.cluster.inside(&["rm", "-r", &path])?;
-    site.finish(&format!(
+    Ok(Some(format!(
         "all three made anew after step {reached}, then on to {again}"
-    ))
-    .await
+    )))
 }
