@@ -39,6 +39,15 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
         .collect()
 }
 
+/// Runs jobs that don't count, lets them settle, and begins to measure.
+async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> Result<Meter> {
+    let warm = names("warm", size.warm_up);
+    load.create_all(&warm).await?;
+    load.until_succeeded(&warm, HANG, parties).await?;
+    tokio::time::sleep(SETTLE).await;
+    Meter::begin(parties.stage, parties.client).await
+}
+
 /// A closed loop: jobs per second, CPU and requests per job. With a crowd, as many pods of others are in the namespace.
 pub async fn pace(side: Side, size: &Size, crowd: usize) -> Result<Figures> {
     let stage = Stage::start(Audit::Off).await?;
@@ -51,12 +60,7 @@ pub async fn pace(side: Side, size: &Size, crowd: usize) -> Result<Figures> {
         driver: &mut driver,
         stage: &stage,
     };
-    let warm = names("warm", size.warm_up);
-    load.create_all(&warm).await?;
-    load.until_succeeded(&warm, HANG, &mut parties).await?;
-    tokio::time::sleep(SETTLE).await;
-
-    let meter = Meter::begin(&stage, parties.client).await?;
+    let meter = warmed_up(&load, size, &mut parties).await?;
     let (jobs, ends) = load
         .closed_loop("job", size.pace_jobs, size.in_flight, HANG, &mut parties)
         .await?;
@@ -106,11 +110,7 @@ pub async fn latency(side: Side, size: &Size) -> Result<Figures> {
         driver: &mut driver,
         stage: &stage,
     };
-    let warm = names("warm", size.warm_up);
-    load.create_all(&warm).await?;
-    load.until_succeeded(&warm, HANG, &mut parties).await?;
-    tokio::time::sleep(SETTLE).await;
-    let meter = Meter::begin(&stage, parties.client).await?;
+    let meter = warmed_up(&load, size, &mut parties).await?;
     let mut all = Vec::new();
     let mut figures = Figures::new();
 
@@ -223,11 +223,7 @@ pub async fn burst(side: Side, size: &Size) -> Result<Figures> {
         driver: &mut driver,
         stage: &stage,
     };
-    let warm = names("warm", size.warm_up);
-    load.create_all(&warm).await?;
-    load.until_succeeded(&warm, HANG, &mut parties).await?;
-    tokio::time::sleep(SETTLE).await;
-    let meter = Meter::begin(&stage, parties.client).await?;
+    let meter = warmed_up(&load, size, &mut parties).await?;
     let jobs = names("job", size.thousand);
     let begun = Instant::now();
     load.create_all(&jobs).await?;

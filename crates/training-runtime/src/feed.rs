@@ -119,11 +119,6 @@ pub fn parent<F: Framework>() -> Parent {
     }
 }
 
-/// The children that this operator's jobs may have: nobody else's pods ever arrive.
-fn selector<F: Framework>() -> String {
-    format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER)
-}
-
 /// Watches the pods of the framework's jobs. Never returns.
 pub async fn watch_pods<F: Framework>(
     source: Source,
@@ -133,18 +128,9 @@ pub async fn watch_pods<F: Framework>(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let events = Follow::new("pods", &source, &scope, Some(selector::<F>()));
     let mut roles = Roles::default();
-    fold(
-        events,
-        |pod: &SlimPod| pod_view(pod, parent, &mut roles),
-        "pods",
-        &scope,
-        &index,
-        &*listener,
-        &synced,
-    )
-    .await;
+    let view = |pod: &SlimPod| pod_view(pod, parent, &mut roles);
+    fold::<F, _, _>("pods", &source, &scope, view, &index, &*listener, &synced).await;
 }
 
 /// Watches the services of the framework's jobs. Never returns.
@@ -156,16 +142,10 @@ pub async fn watch_services<F: Framework>(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let events = Follow::new("services", &source, &scope, Some(selector::<F>()));
     let mut roles = Roles::default();
-    fold(
-        events,
-        |service: &SlimService| service_view(service, parent, &mut roles),
-        "services",
-        &scope,
-        &index,
-        &*listener,
-        &synced,
+    let view = |service: &SlimService| service_view(service, parent, &mut roles);
+    fold::<F, _, _>(
+        "services", &source, &scope, view, &index, &*listener, &synced,
     )
     .await;
 }
@@ -179,12 +159,12 @@ pub async fn watch_autoscalers<F: Framework>(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let events = Follow::new("autoscalers", &source, &scope, Some(selector::<F>()));
-    fold(
-        events,
-        |seen: &SlimAutoscaler| autoscaler_view(seen, parent),
+    let view = |seen: &SlimAutoscaler| autoscaler_view(seen, parent);
+    fold::<F, _, _>(
         "autoscalers",
+        &source,
         &scope,
+        view,
         &index,
         &*listener,
         &synced,
@@ -192,12 +172,12 @@ pub async fn watch_autoscalers<F: Framework>(
     .await;
 }
 
-/// Folds a watch of children into their index.
-async fn fold<K, V: Child>(
-    mut events: Follow<K>,
-    mut view: impl FnMut(&K) -> Option<Owned<V>>,
+/// Watches the children of one type that the framework's jobs have, and folds them into their index.
+async fn fold<F: Framework, K, V: Child>(
     feed: &'static str,
+    source: &Source,
     scope: &Scope,
+    mut view: impl FnMut(&K) -> Option<Owned<V>>,
     index: &Index<V>,
     listener: &impl Listener,
     synced: &watch::Sender<bool>,
@@ -209,6 +189,9 @@ async fn fold<K, V: Child>(
         + Send
         + 'static,
 {
+    // The children that this operator's jobs may have: nobody else's ever arrive.
+    let selector = format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER);
+    let mut events: Follow<K> = Follow::new(feed, source, scope, Some(selector));
     loop {
         match events.next(listener).await {
             Ok(Event::Init) => index.begin_list(scope),
