@@ -14,6 +14,8 @@ const NAME: &str = "test";
 const FAULTS: &str = "api_faults";
 /// The test program of kills at random, beside the sweep that kills at every write.
 const CRASHES: &str = "api_crash";
+/// Parts of names: of the tests against an API server and with pods, only those run.
+const ONLY: &str = "TRAINYARD_TESTS";
 /// Every operator there is.
 const OPERATORS: &[&str] = &["pytorch-operator"];
 
@@ -439,6 +441,9 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
     args.push("--no-fail-fast".to_owned());
     // What the tests saw goes into the log, and with it whatever they had to skip.
     args.extend(["--", "--show-output"].map(str::to_owned));
+    // Only these, for whoever looks into one of them.
+    let only = std::env::var(ONLY).unwrap_or_default();
+    args.extend(only.split_whitespace().map(str::to_owned));
     Ok(args)
 }
 

@@ -8,7 +8,7 @@ mod scene;
 use scene::{Scene, pt, world};
 use serde_json::json;
 use training_core::PodPhase;
-use training_testkit::world::Move;
+use training_testkit::world::{Fate, Move};
 
 fn reasons(world: &scene::PyTorchWorld) -> Vec<String> {
     let line =
@@ -157,6 +157,21 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
             "Running=True PyTorchJobRunning",
         ]
     );
+}
+
+#[test]
+fn a_resume_that_a_crash_cuts_short_makes_no_pod_twice() {
+    for calls in 0..6 {
+        let mut world = world(pt(1).run_policy("suspend", true));
+        world.settle();
+        world.happen(Move::Suspend(false));
+        world.view_all();
+        world.pass_from_memory(Fate::CrashAfter(calls), false);
+        world.happen(Move::Crash);
+        world.settle();
+        let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+        assert_eq!(attempts, ["0.0", "0.0"], "after {calls} calls");
+    }
 }
 
 #[test]

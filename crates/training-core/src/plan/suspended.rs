@@ -66,7 +66,8 @@ pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
     draft.notes.push(Note::normal(reason, message));
     draft.memory.started = Some(draft.now);
     draft.starts = true;
-    draft.urgency(Urgency::Beside);
+    // Before its first pod: a status that still says suspended makes a pod one of the former run.
+    draft.urgency(Urgency::First);
     if seen
         .pods
         .iter()
@@ -74,6 +75,5 @@ pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
     {
         // Another operator suspended the job, and its pods are not gone yet: they belong to the former run.
         draft.memory.next_gang_attempt(seen.newest_gang());
-        draft.urgency(Urgency::First);
     }
 }
