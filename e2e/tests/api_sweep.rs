@@ -1,18 +1,23 @@
 //! The operator is killed around every single write of a job's life, and nobody can tell afterwards.
 
 use anyhow::{Context as _, Result};
-use e2e::lives::Life;
-use e2e::sweep::{Choice, Cut, Figures, Key, Tour};
+use e2e::lives::{CleanPods, Deletion, Life};
+use e2e::sweep::{Choice, Cut, Figures, Successor, Tour};
 
 /// All lives and all cuts, instead of the short ones with the most dangerous cut.
 const DEEP: &str = "TRAINYARD_DEEP";
-/// Only these runs: a life, `S-02`; one cut of it, `S-02,C1`; or one run, as a failure prints it.
+/// Only these runs: a life, `S-02`; one cut of it, `S-02,C1`; or one run, as a failure
+/// prints it.
 const PLAN: &str = "TRAINYARD_PLAN";
 /// The seed of the operator's jitter.
 const SEED: &str = "TRAINYARD_SEED";
 
 /// Writes of the seven short lives: pods and services, their deletes, and what the status says.
 const LEAST_SHORT: usize = 80;
+/// Whose writes of each class are met in every test run by a standby and by a world that has moved on.
+const PAIRED: [Life; 2] = [Life::Succeeds(CleanPods::All), Life::Suspended];
+/// Pods, services, the status: what every life writes.
+const LEAST_CLASSES: usize = 3;
 /// Counts may be stored in one write or in two; of so many writes, one such may not come again.
 const WRITES_PER_MISSED: usize = 8;
 
@@ -23,31 +28,56 @@ fn seed() -> Result<u64> {
     }
 }
 
+/// The runs that are wanted, where not all of them are.
+fn choice() -> Result<Option<Choice>> {
+    let text = std::env::var(PLAN).ok();
+    text.map(|text| text.parse()).transpose()
+}
+
 /// What came of it, and the least number of runs that make it a sweep.
 async fn sweep() -> Result<Option<(Figures, usize)>> {
-    let Some(mut tour) = Tour::begin(seed()?).await? else {
+    let Some(mut tour) = Tour::begin(seed()?, Successor::Itself).await? else {
         return Ok(None);
     };
-    let all = |_: &Key| true;
-    let least = if let Ok(text) = std::env::var(PLAN) {
-        let choice: Choice = text.parse()?;
-        let wanted = |key: &Key| choice.wants(key);
-        tour.sweep(&choice.lives(), &choice.cuts(), wanted).await?;
-        1
+    let least = if let Some(choice) = choice()? {
+        tour.sweep(&[choice.life()], &Cut::ALL, |plan| choice.wants(plan))
+            .await?;
+        0
     } else if std::env::var_os(DEEP).is_some() {
-        tour.sweep(&Life::ALL, &Cut::ALL, all).await?;
+        tour.sweep(&Life::ALL, &Cut::ALL, |_| true).await?;
         LEAST_SHORT * Cut::ALL.len()
     } else {
-        tour.sweep(&Life::SHORT, &[Cut::After], all).await?;
+        tour.sweep(&Life::SHORT, &[Cut::After], |_| true).await?;
         LEAST_SHORT
     };
     Ok(Some((tour.end().await?, least)))
 }
 
-#[tokio::test]
-async fn cs1_killed_around_any_write_a_job_ends_as_if_nothing_had_happened() -> Result<()> {
-    let Some((figures, least)) = sweep().await? else {
-        return Ok(());
+/// The same with a kill at one write of each class; what comes after it depends on who succeeds.
+async fn pairs(successor: Successor) -> Result<Option<(Figures, usize)>> {
+    let Some(mut tour) = Tour::begin(seed()?, successor).await? else {
+        return Ok(None);
+    };
+    let least = if let Some(choice) = choice()? {
+        tour.pairs(&[choice.life()], |plan| choice.wants(plan))
+            .await?;
+        0
+    } else {
+        let deep = std::env::var_os(DEEP).is_some();
+        // Where only the job goes and its pods stay, nobody can lead it to an end.
+        let lives = Life::ALL.into_iter().filter(|life| {
+            (deep || PAIRED.contains(life)) && !matches!(life, Life::Deleted(_, Deletion::Orphan))
+        });
+        let lives: Vec<Life> = lives.collect();
+        tour.pairs(&lives, |_| true).await?;
+        LEAST_CLASSES * lives.len()
+    };
+    Ok(Some((tour.end().await?, least)))
+}
+
+fn assert_nobody_can_tell(came: Option<(Figures, usize)>) {
+    let Some((figures, least)) = came else {
+        return;
     };
     eprintln!("{figures}");
     for missed in &figures.missed {
@@ -66,5 +96,23 @@ async fn cs1_killed_around_any_write_a_job_ends_as_if_nothing_had_happened() -> 
         "{:?}",
         figures.missed
     );
+}
+
+#[tokio::test]
+async fn cs1_killed_around_any_write_a_job_ends_as_if_nothing_had_happened() -> Result<()> {
+    assert_nobody_can_tell(sweep().await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn cs1_whichever_write_kills_the_leader_its_standby_ends_the_job_as_if_nothing_had_happened()
+-> Result<()> {
+    assert_nobody_can_tell(pairs(Successor::Standby).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn cs1_whatever_happens_while_the_operator_is_dead_the_job_comes_to_its_end() -> Result<()> {
+    assert_nobody_can_tell(pairs(Successor::Itself).await?);
     Ok(())
 }

@@ -158,15 +158,66 @@ fn work(stage: &Stage) -> Row {
     }
 }
 
-/// The end of a failed stage's log.
+/// The end of a failed stage's log, and before it what went wrong, wherever in the log that stands.
 fn tail(stage: &Stage) -> String {
     let text = fs::read(stage.log()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(120);
+    let lines: Vec<&str> = text.lines().filter(|line| !is_frame(line)).collect();
+    let from = lines.len().saturating_sub(60);
     format!(
-        "--- the end of {}\n{}\n---",
+        "--- from {}\n{}\n--- its end\n{}\n---",
         stage.log().display(),
+        causes(&lines).join("\n"),
         lines[from..].join("\n")
     )
+}
+
+/// A line of a backtrace.
+fn is_frame(line: &str) -> bool {
+    let line = line.trim_start();
+    let number = line.split(": ").next().unwrap_or_default();
+    line.starts_with("at ")
+        || line == "Stack backtrace:"
+        || (line.contains(": ") && number.parse::<u32>().is_ok())
+}
+
+/// What panicked and which tests returned errors, with a few lines of each.
+fn causes<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let begins = |line: &str| line.contains(" panicked at ") || line.starts_with("Error: ");
+    let (mut causes, mut left) = (Vec::new(), 0);
+    for line in lines {
+        if begins(line) {
+            left = 12;
+        }
+        if left > 0 {
+            causes.push(*line);
+            left -= 1;
+        }
+        if causes.len() >= 200 {
+            break;
+        }
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_wrong_is_found_between_frames_and_other_output() {
+        let log = "---- a stdout ----\nError: no pod\nStack backtrace:\n   0: x::y\n             at ./a.rs:1\n\
+                   thread 'b' panicked at src/b.rs:2:\nleft: 1\n  12: z\nok";
+        let lines: Vec<&str> = log.lines().filter(|line| !is_frame(line)).collect();
+        assert_eq!(
+            causes(&lines),
+            [
+                "Error: no pod",
+                "thread 'b' panicked at src/b.rs:2:",
+                "left: 1",
+                "ok"
+            ]
+        );
+        assert_eq!(causes(&["all is well", "done"]), Vec::<&str>::new());
+    }
 }

@@ -50,11 +50,11 @@ impl Actor<'_> {
         self.world.jobs.create(&job.build()).await.map(drop)
     }
 
-    pub(super) async fn merge(&self, change: &Value) -> Result<()> {
+    pub(crate) async fn merge(&self, change: &Value) -> Result<()> {
         self.world.jobs.merge(self.name, change).await.map(drop)
     }
 
-    pub(super) async fn suspend(&self, suspend: bool) -> Result<()> {
+    pub(crate) async fn suspend(&self, suspend: bool) -> Result<()> {
         self.merge(&json!({ "spec": { "runPolicy": { "suspend": suspend } } }))
             .await
     }
@@ -65,7 +65,7 @@ impl Actor<'_> {
             .await
     }
 
-    pub(super) async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
+    pub(crate) async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
         self.world.jobs.delete_with(self.name, parameters).await
     }
 
@@ -154,7 +154,7 @@ impl Actor<'_> {
     }
 
     /// Waits until the job has exactly these pods and services.
-    pub(super) async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
+    pub(crate) async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
         let full = |ranks: &[&str]| -> Vec<String> { ranks.iter().map(|r| self.full(r)).collect() };
         let (pods, services) = (full(pods), full(services));
         look::until_children(
@@ -167,7 +167,7 @@ impl Actor<'_> {
         .await
     }
 
-    pub(super) async fn until_gone(&self) -> Result<()> {
+    pub(crate) async fn until_gone(&self) -> Result<()> {
         eventually(&format!("{} to be gone", self.name), HANG, async || {
             Ok(if self.world.jobs.exists(self.name).await? {
                 Seen::NotYet("it is there".into())

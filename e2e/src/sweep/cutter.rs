@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep};
-use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::{Action, Answer, Applied, Call, Effect, Gate, Proxy, Rule};
 
-use super::point::{Cut, Key, Keys, Plan};
+use super::crew::Crew;
+use super::point::{Cut, Key, Keys, Plan, Restart};
+use crate::lives::Actor;
 
 /// How long the other writes that were begun together with a cut one get to arrive.
 const OTHERS: Duration = Duration::from_millis(30);
@@ -29,6 +30,8 @@ pub(super) struct Diary {
     pub cut: Cell<bool>,
     /// The process is dead or on its way to be.
     pub dying: Cell<bool>,
+    /// Nobody goes on with the life.
+    pub abandoned: Cell<bool>,
 }
 
 impl Diary {
@@ -38,6 +41,7 @@ impl Diary {
             last: Cell::new(Instant::now()),
             cut: Cell::new(false),
             dying: Cell::new(false),
+            abandoned: Cell::new(false),
         }
     }
 
@@ -49,9 +53,9 @@ impl Diary {
 /// One run's cut, and everything that leads to it.
 pub(super) struct Cutter<'a> {
     proxy: &'a Proxy,
-    operator: &'a mut OperatorProcess,
+    crew: &'a mut Crew,
     diary: &'a Diary,
-    job: String,
+    actor: &'a Actor<'a>,
     plan: Option<&'a Plan>,
     /// What hits before the write is executed.
     before: Option<Rule>,
@@ -65,11 +69,10 @@ impl<'a> Cutter<'a> {
     /// Tells the proxy what to do in this run. Rules that are there already come first.
     pub(super) fn new(
         proxy: &'a Proxy,
-        operator: &'a mut OperatorProcess,
+        crew: &'a mut Crew,
         diary: &'a Diary,
-        job: &str,
+        actor: &'a Actor<'a>,
         plan: Option<&'a Plan>,
-        held: Option<&Rule>,
     ) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
@@ -80,16 +83,17 @@ impl<'a> Cutter<'a> {
         }));
         let before = plan
             .filter(|plan| plan.cut.comes_before())
-            .map(|plan| cut_before(plan, job));
+            .map(|plan| cut_before(plan, actor.name));
+        let held = actor.held.map(|held| &held.rule);
         for rule in before.iter().chain(held) {
             proxy.add(rule);
         }
         let applied = proxy.announce_in_turn("writes", Call::is_job_write);
         Self {
             proxy,
-            operator,
+            crew,
             diary,
-            job: job.to_owned(),
+            actor,
             plan,
             before,
             stopped,
@@ -117,7 +121,7 @@ impl<'a> Cutter<'a> {
             write.release();
             return Ok(());
         }
-        let key = self.keys.next(&write.call, &self.job);
+        let key = self.keys.next(&write.call, self.actor.name);
         let cut = self
             .plan
             .filter(|plan| plan.key == key && !self.diary.cut.get())
@@ -161,7 +165,7 @@ impl<'a> Cutter<'a> {
 
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
         self.diary.dying.set(true);
-        self.operator.kill9()?;
+        self.crew.kill9()?;
         // What the dead process still had on its connections must not reach the API server: those
         // are ended before the next write gets its turn.
         self.proxy.refuse();
@@ -170,16 +174,33 @@ impl<'a> Cutter<'a> {
         // Executed too, in the moment before the kill.
         while let Ok(write) = self.applied.try_recv() {
             if write.code < 300 {
-                let key = self.keys.next(&write.call, &self.job);
+                let key = self.keys.next(&write.call, self.actor.name);
                 self.diary.written.borrow_mut().push(key);
             }
         }
         self.stopped.store(false, Ordering::SeqCst);
-        self.operator.restart().await?;
+        self.change_the_world().await?;
+        self.crew.recover().await?;
         self.diary.note();
         self.diary.dying.set(false);
         self.diary.cut.set(true);
         Ok(())
+    }
+}
+
+impl Cutter<'_> {
+    /// What happens while nobody is looking, and after anybody else has let go of the job.
+    async fn change_the_world(&self) -> Result<()> {
+        let Some((life, Restart::After(change))) = self.plan.map(|p| (p.life, p.restart)) else {
+            return Ok(());
+        };
+        while !self.diary.abandoned.get() {
+            sleep(POLL).await;
+        }
+        if let Some(held) = self.actor.held {
+            held.gate.open();
+        }
+        change.happen(life, self.actor).await
     }
 }
 

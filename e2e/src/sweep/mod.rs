@@ -4,18 +4,24 @@
 //!
 //! ```text
 //!   point    which write, and what is done to it
+//!   crew     the operator, and who takes its place
+//!   change   what happens while it is dead
 //!   cutter   watches the operator's writes go by, and cuts at the right one
 //!   ending   what is compared
 //!   stage    a namespace, a proxy, an operator: where runs take place, one after the other
 //!   tour     all runs of a sweep on several stages, and the figures
 //! ```
 
+mod change;
+mod crew;
 mod cutter;
 mod ending;
 mod point;
 mod stage;
 mod tour;
 
-pub use point::{Choice, Cut, Key, Plan};
+pub use change::Change;
+pub use crew::Successor;
+pub use point::{Choice, Cut, Key, Plan, Restart};
 pub use stage::Stage;
 pub use tour::{Figures, Tour};

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use training_testkit::proxy::Call;
 
+use super::change::Change;
 use crate::lives::Life;
 
 /// A write by its meaning, so that writes that are made at once don't change each other's names.
@@ -54,13 +55,28 @@ impl Cut {
 
     /// Whether the process dies of it.
     pub fn kills(self) -> bool {
-        matches!(self, Self::Before | Self::After | Self::Answered)
+        Self::KILLS.contains(&self)
     }
+
+    /// Those that kill.
+    pub const KILLS: [Self; 3] = [Self::After, Self::Before, Self::Answered];
 
     /// Whether it is decided before the write is executed.
     pub(super) fn comes_before(self) -> bool {
         !matches!(self, Self::After | Self::Answered)
     }
+}
+
+/// How it goes on when the operator has been killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Restart {
+    /// R1: the same operator is started again, at once.
+    #[default]
+    Same,
+    /// R2: a standby takes over.
+    Standby,
+    /// R3: the same operator is started again when this has happened.
+    After(Change),
 }
 
 /// One run: what replays it alone.
@@ -72,6 +88,8 @@ pub struct Plan {
     pub cut: Cut,
     /// Around which write.
     pub key: Key,
+    /// And then.
+    pub restart: Restart,
 }
 
 /// Which of all runs are wanted: `S-02`, `S-02,C1` or a whole plan.
@@ -80,6 +98,7 @@ pub struct Choice {
     life: Life,
     cut: Option<Cut>,
     key: Option<Key>,
+    restart: Option<Restart>,
 }
 
 /// Counts writes as they go by.
@@ -106,6 +125,11 @@ impl Key {
             what,
             nth: 0,
         }
+    }
+
+    /// Its class: what is done to what.
+    pub(super) fn class(&self) -> (&str, &str) {
+        (&self.verb, &self.resource)
     }
 
     /// Whether a call is one of the writes that this key numbers.
@@ -178,26 +202,53 @@ impl fmt::Display for Cut {
     }
 }
 
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("R1"),
+            Self::Standby => f.write_str("R2"),
+            Self::After(change) => write!(f, "R3-{change}"),
+        }
+    }
+}
+
+impl FromStr for Restart {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "R1" => Ok(Self::Same),
+            "R2" => Ok(Self::Standby),
+            other => match other.strip_prefix("R3-") {
+                Some(change) => change.parse().map(Self::After),
+                None => bail!("there is no restart {other}"),
+            },
+        }
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{},{},{}", self.life, self.cut, self.key)
+        write!(f, "{},{},{}", self.life, self.cut, self.key)?;
+        match self.restart {
+            Restart::Same => Ok(()),
+            other => write!(f, ",{other}"),
+        }
     }
 }
 
 impl Choice {
-    /// The lives that are wanted.
-    pub fn lives(&self) -> Vec<Life> {
-        vec![self.life]
+    /// The life that is wanted.
+    pub fn life(&self) -> Life {
+        self.life
     }
 
-    /// The cuts that are wanted.
-    pub fn cuts(&self) -> Vec<Cut> {
-        self.cut.map_or_else(|| Cut::ALL.to_vec(), |cut| vec![cut])
-    }
-
-    /// Whether this write is wanted.
-    pub fn wants(&self, key: &Key) -> bool {
-        self.key.as_ref().is_none_or(|wanted| wanted == key)
+    /// Whether this run is wanted.
+    pub fn wants(&self, plan: &Plan) -> bool {
+        self.life == plan.life
+            && self.cut.is_none_or(|cut| cut == plan.cut)
+            && self.key.as_ref().is_none_or(|key| *key == plan.key)
+            && self.restart.is_none_or(|restart| restart == plan.restart)
     }
 }
 
@@ -214,9 +265,10 @@ impl FromStr for Choice {
             life: parts.next().unwrap_or_default().parse()?,
             cut: parts.next().map(cut).transpose()?,
             key: parts.next().map(str::parse).transpose()?,
+            restart: parts.next().map(str::parse).transpose()?,
         };
         match parts.next() {
-            Some(more) => bail!("{more} is too much: life,cut,write"),
+            Some(more) => bail!("{more} is too much: life,cut,write,restart"),
             None => Ok(choice),
         }
     }
@@ -228,17 +280,29 @@ mod tests {
 
     #[test]
     fn every_plan_can_be_written_and_read_again() {
+        let changes = Change::ALL.map(Restart::After);
         for life in Life::ALL {
-            for cut in Cut::ALL {
-                for key in [
-                    "create:pods:worker-1:2",
-                    "patch:pytorchjobs/status:Running=False:3",
-                ] {
-                    let key: Key = key.parse().unwrap();
-                    let plan = Plan { life, cut, key };
-                    let choice: Choice = plan.to_string().parse().unwrap();
-                    assert_eq!((choice.lives(), choice.cuts()), (vec![life], vec![cut]));
-                    assert_eq!(choice.key.as_ref(), Some(&plan.key));
+            for restart in [Restart::Same, Restart::Standby].into_iter().chain(changes) {
+                for cut in Cut::ALL {
+                    for key in [
+                        "create:pods:worker-1:2",
+                        "patch:pytorchjobs/status:Running=False:3",
+                    ] {
+                        let key: Key = key.parse().unwrap();
+                        let plan = Plan {
+                            life,
+                            cut,
+                            key,
+                            restart,
+                        };
+                        let choice: Choice = plan.to_string().parse().unwrap();
+                        assert!(choice.wants(&plan), "{plan}");
+                        let other = Plan {
+                            cut: Cut::ALL[usize::from(cut == Cut::ALL[0])],
+                            ..plan
+                        };
+                        assert_eq!(choice.wants(&other), other.cut == cut, "{other}");
+                    }
                 }
             }
         }

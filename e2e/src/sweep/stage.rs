@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use training_testkit::control_plane::PYTORCH_OPERATOR;
 use training_testkit::kubelet::lockstep;
-use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::Proxy;
 use training_testkit::wait::{HANG, Seen, eventually};
 
+use super::change;
+use super::crew::{Crew, Successor};
 use super::cutter::{Cutter, Diary};
 use super::ending::Ending;
-use super::point::{Key, Plan};
+use super::point::{Key, Plan, Restart};
 use crate::World;
 use crate::lives::{Actor, Life};
 
@@ -23,6 +24,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const SHORT_QUIET: Duration = Duration::from_millis(150);
 /// How long nothing may be written before the last look at all runs of a stage.
 const LONG_QUIET: Duration = Duration::from_millis(1_500);
+/// How often it is looked whether the operator dies.
+const POLL: Duration = Duration::from_millis(2);
 /// How often a job is compared. A comparison costs three lists.
 const PAUSE: Duration = Duration::from_millis(80);
 
@@ -31,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(80);
 pub struct Stage {
     world: World,
     proxy: Proxy,
-    operator: OperatorProcess,
+    crew: Crew,
     past: Vec<Past>,
 }
 
@@ -56,19 +59,16 @@ pub struct Run {
 
 impl Stage {
     /// A stage with an operator of its own; `None` where somebody else runs the pods.
-    pub async fn start(seed: u64) -> Result<Option<Self>> {
+    pub async fn start(seed: u64, successor: Successor) -> Result<Option<Self>> {
         let Some(world) = World::start("sweep", lockstep()).await? else {
             return Ok(None);
         };
         let (proxy, kubeconfig) = world.proxy().await?;
-        let options = world
-            .options(&kubeconfig)
-            .flag("jitter-seed", &seed.to_string());
-        let operator = OperatorProcess::start(options).await?;
+        let crew = Crew::start(&world, &kubeconfig, seed, successor).await?;
         Ok(Some(Self {
             world,
             proxy,
-            operator,
+            crew,
             past: Vec::new(),
         }))
     }
@@ -103,15 +103,21 @@ impl Stage {
         proxy.clear_records();
         let held = life.held(&job);
         let diary = Diary::new();
-        let rule = held.as_ref().map(|held| &held.rule);
-        let cutter = Cutter::new(proxy, &mut self.operator, &diary, &job, plan, rule);
         let actor = Actor {
             world,
             name: &job,
             held: held.as_ref(),
             happenings: None,
         };
+        let cutter = Cutter::new(proxy, &mut self.crew, &diary, &actor, plan);
+        let late = plan.is_some_and(|p| matches!(p.restart, Restart::After(_)));
         let whole = async {
+            if late {
+                live_until_the_cut(life, &actor, &diary).await?;
+                change::lead_to_end(&actor).await?;
+                until_quiet(&diary, QUIET).await?;
+                return Ending::take(world, &job).await;
+            }
             life.conduct(&actor).await?;
             match undisturbed {
                 None => until_quiet(&diary, QUIET).await?,
@@ -128,7 +134,7 @@ impl Stage {
         .with_context(|| what.clone())?;
         self.proxy.assert_guarded().with_context(|| what.clone())?;
         self.assert_allowed().with_context(|| what.clone())?;
-        let expected = undisturbed.unwrap_or(&ending).clone();
+        let expected = undisturbed.filter(|_| !late).unwrap_or(&ending).clone();
         self.past.push(Past {
             job,
             what,
@@ -153,9 +159,15 @@ impl Stage {
     /// The end of a stage: a last look at everything that took place on it. Answers what is wrong.
     pub async fn strike(self) -> Result<Vec<String>> {
         let diary = Diary::new();
-        let seen = RefCell::new(self.proxy.counts());
+        // A lease is renewed for ever.
+        let counts = || {
+            let mut counts = self.proxy.counts();
+            counts.retain(|call, _| !call.contains("leases"));
+            counts
+        };
+        let seen = RefCell::new(counts());
         eventually("the operator to rest", HANG, async || {
-            let counts = self.proxy.counts();
+            let counts = counts();
             if counts != *seen.borrow() {
                 diary.last.set(tokio::time::Instant::now());
                 *seen.borrow_mut() = counts;
@@ -175,7 +187,11 @@ impl Stage {
                 wrong.push(format!("{}, looked at again:\n{difference}", past.what));
             }
         }
-        if let Err(broken) = self.world.assert_clean(&self.operator).await {
+        let mut broken = Vec::new();
+        for operator in self.crew.members() {
+            broken.extend(self.world.assert_clean(operator).await.err());
+        }
+        for broken in broken {
             let jobs: Vec<String> = self
                 .past
                 .iter()
@@ -185,11 +201,34 @@ impl Stage {
         }
         // O5: the one secret that the process has.
         let token = self.world.control.token(PYTORCH_OPERATOR).await?;
-        if self.operator.log().contains(&token) {
+        if self.crew.members().any(|o| o.log().contains(&token)) {
             wrong.push("I-51: the token is in the log".to_owned());
         }
         Ok(wrong)
     }
+}
+
+/// Goes the way of a life until the operator dies. A life without the write in question goes to its end.
+async fn live_until_the_cut(life: Life, actor: &Actor<'_>, diary: &Diary) -> Result<()> {
+    let dies = async {
+        while !diary.dying.get() {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = dies => {}
+        lived = life.conduct(actor) => {
+            lived?;
+            // The last write of all may be on its way.
+            until_quiet(diary, SHORT_QUIET).await?;
+        }
+    }
+    diary.abandoned.set(true);
+    while diary.dying.get() {
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
 }
 
 async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {

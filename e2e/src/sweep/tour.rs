@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
 
+use super::change::Change;
+use super::crew::Successor;
 use super::ending::Ending;
-use super::point::{Cut, Key, Plan};
+use super::point::{Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
 use crate::lives::Life;
 
@@ -27,8 +29,8 @@ const MOST_FAILURES: usize = 10;
 /// What a sweep came to.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Points by life.
-    points: BTreeMap<String, usize>,
+    /// Writes that were cut around, by life.
+    points: BTreeMap<String, BTreeSet<Key>>,
     /// Runs with a cut, by cut.
     cuts: BTreeMap<Cut, usize>,
     /// Runs without one.
@@ -48,14 +50,14 @@ impl Figures {
 
     /// Writes that were cut around.
     pub fn points(&self) -> usize {
-        self.points.values().sum()
+        self.points.values().map(BTreeSet::len).sum()
     }
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (life, points) in &self.points {
-            writeln!(f, "  {life}: {points} writes")?;
+            writeln!(f, "  {life}: {} writes", points.len())?;
         }
         let cuts: Vec<String> = self
             .cuts
@@ -84,9 +86,29 @@ impl fmt::Display for Figures {
     }
 }
 
+/// What all stages of a sweep have in common.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    seed: u64,
+    successor: Successor,
+}
+
+impl Setting {
+    async fn stage(self) -> Result<Option<Stage>> {
+        Stage::start(self.seed, self.successor).await
+    }
+}
+
+/// What was learned of a life that nobody disturbed.
+struct Learned {
+    life: Life,
+    ending: Ending,
+    keys: BTreeSet<Key>,
+}
+
 /// A sweep on its way.
 pub struct Tour {
-    seed: u64,
+    setting: Setting,
     begun: Instant,
     stages: Vec<Stage>,
     figures: RefCell<Figures>,
@@ -94,43 +116,37 @@ pub struct Tour {
 
 impl Tour {
     /// Sets up the stages; `None` where somebody else runs the pods.
-    pub async fn begin(seed: u64) -> Result<Option<Self>> {
+    pub async fn begin(seed: u64, successor: Successor) -> Result<Option<Self>> {
         let begun = Instant::now();
-        let stages = join_all((0..STAGES).map(|_| Stage::start(seed))).await;
+        let setting = Setting { seed, successor };
+        let stages = join_all((0..STAGES).map(|_| setting.stage())).await;
         let stages: Option<Vec<Stage>> = stages.into_iter().collect::<Result<_>>()?;
         Ok(stages.map(|stages| Self {
-            seed,
+            setting,
             begun,
             stages,
             figures: RefCell::default(),
         }))
     }
 
-    /// Runs each life undisturbed, and then with each of these cuts at each of its writes that is
-    /// wanted.
+    /// R1: runs each life undisturbed, and then with each of these cuts at each of its writes, where such a run is wanted.
     pub async fn sweep(
         &mut self,
         lives: &[Life],
         cuts: &[Cut],
-        wanted: impl Fn(&Key) -> bool,
+        wanted: impl Fn(&Plan) -> bool,
     ) -> Result<()> {
         let learned = self.learn(lives).await?;
-        let mut endings = BTreeMap::new();
-        let mut points = Vec::new();
-        for (life, (ending, keys)) in lives.iter().zip(&learned) {
-            endings.insert(life.to_string(), ending);
-            let keys: Vec<&Key> = keys.iter().filter(|key| wanted(key)).collect();
-            let mut figures = self.figures.borrow_mut();
-            figures.points.insert(life.to_string(), keys.len());
-            points.extend(keys.into_iter().map(|key| (*life, key)));
-        }
         for cut in cuts {
-            let plan = |(life, key): &(Life, &Key)| Plan {
-                life: *life,
-                cut: *cut,
-                key: (*key).clone(),
-            };
-            self.replay(points.iter().map(plan).collect(), &endings)
+            let plans = learned.iter().flat_map(|learned| {
+                learned.keys.iter().map(|key| Plan {
+                    life: learned.life,
+                    cut: *cut,
+                    key: key.clone(),
+                    restart: Restart::Same,
+                })
+            });
+            self.replay(plans.filter(&wanted).collect(), &learned)
                 .await?;
             // All cuts together take long.
             let figures = self.figures.borrow();
@@ -144,12 +160,38 @@ impl Tour {
         Ok(())
     }
 
+    /// R2 or R3, as the stages are: one kill in each life at one write of each class. Over all lives, every class meets every kind
+    /// of kill, and every change of the world.
+    pub async fn pairs(&mut self, lives: &[Life], wanted: impl Fn(&Plan) -> bool) -> Result<()> {
+        let learned = self.learn(lives).await?;
+        let successor = self.setting.successor;
+        let plans = learned.iter().enumerate().flat_map(|(at, learned)| {
+            let mut classes: BTreeMap<(&str, &str), Vec<&Key>> = BTreeMap::new();
+            for key in &learned.keys {
+                classes.entry(key.class()).or_default().push(key);
+            }
+            let classes = classes.into_values().enumerate();
+            classes.map(move |(class, keys)| Plan {
+                life: learned.life,
+                cut: Cut::KILLS[(at + class) % Cut::KILLS.len()],
+                key: keys[at % keys.len()].clone(),
+                restart: match successor {
+                    Successor::Standby => Restart::Standby,
+                    Successor::Itself => {
+                        Restart::After(Change::ALL[(at + class) % Change::ALL.len()])
+                    }
+                },
+            })
+        });
+        self.replay(plans.filter(wanted).collect(), &learned).await
+    }
+
     /// The undisturbed runs: how each life ends, and which writes it has.
-    async fn learn(&mut self, lives: &[Life]) -> Result<Vec<(Ending, BTreeSet<Key>)>> {
+    async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
         let work: Vec<(usize, Life)> = (0..UNDISTURBED)
             .flat_map(|_| lives.iter().copied().enumerate())
             .collect();
-        let seed = self.seed;
+        let setting = self.setting;
         let learned: RefCell<Vec<Vec<Run>>> =
             RefCell::new(lives.iter().map(|_| Vec::new()).collect());
         let figures = &self.figures;
@@ -157,7 +199,7 @@ impl Tour {
             let run = stage.undisturbed(life).await?;
             figures.borrow_mut().undisturbed += 1;
             learned.borrow_mut()[at].push(run);
-            renew(stage, seed, figures).await
+            renew(stage, setting, figures).await
         })
         .await?;
         let mut all = Vec::new();
@@ -171,24 +213,28 @@ impl Tour {
                 );
             }
             let keys = runs.iter().flat_map(|run| run.written.iter().cloned());
-            all.push((first.ending.clone(), keys.collect()));
+            all.push(Learned {
+                life: *life,
+                ending: first.ending.clone(),
+                keys: keys.collect(),
+            });
         }
         Ok(all)
     }
 
-    async fn replay(
-        &mut self,
-        plans: Vec<Plan>,
-        endings: &BTreeMap<String, &Ending>,
-    ) -> Result<()> {
-        let (seed, figures) = (self.seed, &self.figures);
+    async fn replay(&mut self, plans: Vec<Plan>, learned: &[Learned]) -> Result<()> {
+        let (setting, figures) = (self.setting, &self.figures);
+        for plan in &plans {
+            let mut figures = figures.borrow_mut();
+            let points = figures.points.entry(plan.life.to_string()).or_default();
+            points.insert(plan.key.clone());
+        }
         each(&mut self.stages, plans, async |stage, plan| {
             if figures.borrow().failures.len() >= MOST_FAILURES {
                 return Ok(());
             }
-            let Some(ending) = endings.get(&plan.life.to_string()) else {
-                anyhow::bail!("nobody lived {}", plan.life);
-            };
+            let of = learned.iter().find(|learned| learned.life == plan.life);
+            let ending = &of.context("a life that nobody lived")?.ending;
             for attempt in 1..=TRIES {
                 match stage.disturbed(&plan, ending).await {
                     Ok(run) if run.cut => {
@@ -198,16 +244,18 @@ impl Tour {
                     Ok(_) if attempt == TRIES => figures.borrow_mut().missed.push(plan.to_string()),
                     Ok(_) => {}
                     Err(error) => {
-                        let text =
-                            format!("TRAINYARD_SEED={seed} TRAINYARD_PLAN={plan}\n{error:#}");
+                        let text = format!(
+                            "TRAINYARD_SEED={} TRAINYARD_PLAN={plan}\n{error:#}",
+                            setting.seed
+                        );
                         eprintln!("{text}");
                         figures.borrow_mut().failures.push(text);
                         // Whatever it left behind is nothing for the next run.
-                        return replace(stage, seed).await.map(drop);
+                        return replace(stage, setting).await.map(drop);
                     }
                 }
             }
-            renew(stage, seed, figures).await
+            renew(stage, setting, figures).await
         })
         .await
     }
@@ -244,16 +292,16 @@ async fn each<W>(
 }
 
 /// Strikes a stage that has seen enough, and sets up another.
-async fn renew(stage: &mut Stage, seed: u64, figures: &RefCell<Figures>) -> Result<()> {
+async fn renew(stage: &mut Stage, setting: Setting, figures: &RefCell<Figures>) -> Result<()> {
     if stage.runs() >= RUNS_PER_STAGE {
-        let wrong = replace(stage, seed).await?.strike().await?;
+        let wrong = replace(stage, setting).await?.strike().await?;
         figures.borrow_mut().failures.extend(wrong);
     }
     Ok(())
 }
 
 /// Sets up another stage, and gives the one that was there.
-async fn replace(stage: &mut Stage, seed: u64) -> Result<Stage> {
-    let new = Stage::start(seed).await?.context("no stage any more")?;
+async fn replace(stage: &mut Stage, setting: Setting) -> Result<Stage> {
+    let new = setting.stage().await?.context("no stage any more")?;
     Ok(std::mem::replace(stage, new))
 }

@@ -128,6 +128,13 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("properties"),
     },
     Mutation {
+        name: "a resume is stored beside its pods",
+        file: SUSPENDED,
+        from: "makes a pod one of the former run.\n    draft.urgency(Urgency::First);",
+        to: "makes a pod one of the former run.\n    draft.urgency(Urgency::Beside);",
+        tests: table!("suspend"),
+    },
+    Mutation {
         name: "pods carry no attempt",
         file: "crates/training-core/src/pod.rs",
         from: "annotations.insert(keys::ATTEMPT.to_owned(), attempt.to_string());",

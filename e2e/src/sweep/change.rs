@@ -1,0 +1,170 @@
+//! What happens to a job while nobody is looking, and how it is led to an end after that.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use training_testkit::job::{is_finished, is_true};
+use training_testkit::kubelet::SeenPod;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use crate::lives::{Actor, Life};
+
+/// How often a job is looked at on its way to its end.
+const PAUSE: Duration = Duration::from_millis(80);
+/// Longer than the time to live that is set.
+const TIME_TO_LIVE: Duration = Duration::from_millis(1_100);
+
+/// R3: how the world moves on while the operator is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// All pods that there are end well.
+    AllFinished,
+    /// One pod fails.
+    PodFailed,
+    /// The object of one pod vanishes.
+    PodDeleted,
+    /// The job is deleted.
+    JobDeleted,
+    /// The job is deleted, and made again under its name.
+    JobRecreated,
+    /// The template of a role is edited.
+    SpecEdited,
+    /// The job is suspended.
+    Suspended,
+    /// The job gets a time to live, which is over before anybody looks.
+    TimeToLiveElapsed,
+}
+
+impl Change {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::AllFinished,
+        Self::PodFailed,
+        Self::PodDeleted,
+        Self::JobDeleted,
+        Self::JobRecreated,
+        Self::SpecEdited,
+        Self::Suspended,
+        Self::TimeToLiveElapsed,
+    ];
+
+    /// Makes it happen, as far as there is something that it can happen to.
+    pub(super) async fn happen(self, life: Life, actor: &Actor<'_>) -> Result<()> {
+        let (kubelet, namespace) = (&actor.world.kubelet, actor.world.namespace());
+        let there = actor.world.jobs.exists(actor.name).await?;
+        match self {
+            Self::AllFinished => kubelet
+                .all_succeeded(namespace, actor.name)
+                .await
+                .map(drop)?,
+            Self::PodFailed => {
+                if let Some(pod) = a_pod(actor) {
+                    kubelet.fail(namespace, &pod.name, 137).await?;
+                }
+            }
+            Self::PodDeleted => {
+                if let Some(pod) = a_pod(actor) {
+                    kubelet.disappear(namespace, &pod.name).await?;
+                }
+            }
+            Self::JobDeleted | Self::JobRecreated => {
+                kubelet.finish_deletes(true);
+                if there {
+                    actor.delete(&DeleteParams::background()).await?;
+                    actor.until_gone().await?;
+                }
+                if self == Self::JobRecreated {
+                    actor.create(life.job(actor.name)).await?;
+                }
+            }
+            Self::SpecEdited if there => {
+                let edited = json!({ "metadata": { "annotations": { "edited": "yes" } } });
+                let roles = json!({ "Worker": { "template": edited } });
+                let edit = json!({ "spec": { "pytorchReplicaSpecs": roles } });
+                actor.merge(&edit).await?;
+            }
+            Self::Suspended if there => actor.suspend(true).await?,
+            Self::TimeToLiveElapsed if there => {
+                let policy = json!({ "ttlSecondsAfterFinished": 1 });
+                let edit = json!({ "spec": { "runPolicy": policy } });
+                actor.merge(&edit).await?;
+                tokio::time::sleep(TIME_TO_LIVE).await;
+            }
+            Self::SpecEdited | Self::Suspended | Self::TimeToLiveElapsed => {}
+        }
+        Ok(())
+    }
+}
+
+/// A pod that something can happen to.
+fn a_pod(actor: &Actor<'_>) -> Option<SeenPod> {
+    let pods = actor
+        .world
+        .kubelet
+        .pods(actor.world.namespace(), actor.name);
+    pods.into_iter()
+        .filter(|pod| pod.bound && !pod.is_finished() && !pod.deleting)
+        .max_by(|a, b| a.name.cmp(&b.name))
+}
+
+/// Whatever state a job is in: all its pods end well until it has ended, or is gone with all that it had.
+pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
+    let world = actor.world;
+    world.kubelet.finish_deletes(true);
+    let end = eventually("an end of the job", HANG, async || {
+        tokio::time::sleep(PAUSE).await;
+        if !world.jobs.exists(actor.name).await? {
+            return Ok(Seen::Yes(None));
+        }
+        let Ok(job) = world.jobs.get(actor.name).await else {
+            return Ok(Seen::NotYet("it has just gone".into()));
+        };
+        if is_finished(&job) && !goes_by_itself(&job) {
+            return Ok(Seen::Yes(Some(job)));
+        }
+        if job["spec"]["runPolicy"]["suspend"] == true && !is_finished(&job) {
+            actor.suspend(false).await?;
+        }
+        // A pod that goes at this very moment is no failure.
+        let ended = world.kubelet.all_succeeded(world.namespace(), actor.name);
+        let ended = ended.await.err().map(|error| format!("{error:#}"));
+        Ok(Seen::NotYet(format!("{} {ended:?}", job["status"])))
+    })
+    .await?;
+    match end {
+        None => actor.until_left(&[], &[]).await,
+        Some(job) => {
+            let both = is_true(&job, "Succeeded") && is_true(&job, "Failed");
+            ensure!(!both, "succeeded and failed: {}", job["status"]);
+            let completed = job["status"]["completionTime"].is_string();
+            ensure!(completed, "ended at no time: {}", job["status"]);
+            Ok(())
+        }
+    }
+}
+
+fn goes_by_itself(job: &Value) -> bool {
+    job["spec"]["runPolicy"]["ttlSecondsAfterFinished"].is_number()
+        || job["metadata"]["deletionTimestamp"].is_string()
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl FromStr for Change {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match Self::ALL.into_iter().find(|c| c.to_string() == text) {
+            Some(change) => Ok(change),
+            None => bail!("there is no change {text}"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The operator of a stage, and who takes its place.
+
+use std::path::Path;
+
+use anyhow::Result;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+use crate::World;
+
+/// As short as whole seconds allow: every kill of a leader costs one.
+const LEASE: [(&str, &str); 3] = [
+    ("lease-duration", "2s"),
+    ("lease-renew-deadline", "1500ms"),
+    ("lease-retry-period", "300ms"),
+];
+/// Where the shipped role allows the lease to be.
+const LEASE_NAMESPACE: &str = "trainyard-system";
+
+/// Who comes when the operator dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Successor {
+    /// It is started again.
+    Itself,
+    /// A standby that waits for the lease.
+    Standby,
+}
+
+/// One operator that works, and maybe one that waits.
+pub(super) struct Crew {
+    working: OperatorProcess,
+    waiting: Option<OperatorProcess>,
+}
+
+impl Crew {
+    pub(super) async fn start(
+        world: &World,
+        kubeconfig: &Path,
+        seed: u64,
+        successor: Successor,
+    ) -> Result<Self> {
+        let options = || {
+            let options = world
+                .options(kubeconfig)
+                .flag("jitter-seed", &seed.to_string());
+            match successor {
+                Successor::Itself => options,
+                Successor::Standby => LEASE
+                    .into_iter()
+                    .fold(options, |options, (flag, value)| options.flag(flag, value))
+                    .flag("leader-elect", "true")
+                    .flag("leader-election-id", world.namespace())
+                    .flag("leader-election-namespace", LEASE_NAMESPACE),
+            }
+        };
+        let working = OperatorProcess::start(options()).await?;
+        let waiting = match successor {
+            Successor::Itself => None,
+            Successor::Standby => {
+                until_leads(&working).await?;
+                Some(OperatorProcess::start(options()).await?)
+            }
+        };
+        Ok(Self { working, waiting })
+    }
+
+    pub(super) fn kill9(&mut self) -> Result<()> {
+        self.working.kill9()
+    }
+
+    /// Returns when somebody works again.
+    pub(super) async fn recover(&mut self) -> Result<()> {
+        let Some(waiting) = &mut self.waiting else {
+            return self.working.restart().await;
+        };
+        std::mem::swap(&mut self.working, waiting);
+        // The dead one comes back only then, so that it can't be the one that takes over.
+        until_leads(&self.working).await?;
+        waiting.restart().await
+    }
+
+    /// Both, or the one there is.
+    pub(super) fn members(&self) -> impl Iterator<Item = &OperatorProcess> {
+        std::iter::once(&self.working).chain(&self.waiting)
+    }
+}
+
+async fn until_leads(operator: &OperatorProcess) -> Result<()> {
+    eventually("the operator to lead", HANG, async || {
+        let metrics = operator.metrics().await?;
+        let leads = metrics.lines().any(|line| line == "trainyard_leader 1");
+        Ok(if leads {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("it does not lead".into())
+        })
+    })
+    .await
+}
