@@ -14,13 +14,12 @@
 //! #[kube(validation = schema::name_is_dns_label())]
 //! #[kube(validation = schema::replica_names_fit("toyReplicaSpecs", "Worker"))]
 //! #[serde(rename_all = "camelCase")]
-//! #[x_kube(validation = schema::has_container("toyReplicaSpecs", "Worker", "toy"))]
 //! struct ToyJobSpec {
 //!     #[x_kube(validation = schema::replica_types_are(&["Worker"]))]
 //!     toy_replica_specs: ReplicaSpecs,
 //! }
 //!
-//! let crd = schema::finish(&ToyJob::crd(), "toyReplicaSpecs")?;
+//! let crd = schema::finish(&ToyJob::crd(), "toyReplicaSpecs", "toy")?;
 //! assert!(serde_json::to_string(&crd)?.len() < 100_000);
 //! # Ok::<(), serde_json::Error>(())
 //! ```
@@ -96,8 +95,10 @@ const ATOMIC: &[&str] = &[
 /// Fields of Kubernetes types that are described in Kubernetes' own reference; only the field itself is described here.
 const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "template"];
 
-/// Finishes a derived CRD of a kind whose replica specs stand in `spec.<replica_map>`.
+/// Finishes a derived CRD of a kind whose replica specs stand in `spec.<replica_map>`, and whose pods have a container of this
+/// name.
 ///
+/// - `kubectl get` shows the columns of all kinds.
 /// - Nothing is nullable: the API server then drops an explicit `null`, as it does with the published CRDs.
 /// - 32-bit integers get their bounds, so that nothing is stored that can't be read back.
 /// - Pod templates lose their descriptions (300 KB), which keeps the CRD small enough for plain `kubectl apply`; they get
@@ -108,6 +109,7 @@ const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "templat
 pub fn finish(
     crd: &CustomResourceDefinition,
     replica_map: &str,
+    container: &str,
 ) -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut crd = serde_json::to_value(crd)?;
     if let Some(versions) = crd
@@ -115,6 +117,7 @@ pub fn finish(
         .and_then(Value::as_array_mut)
     {
         for version in versions {
+            set(version, "additionalPrinterColumns", columns());
             let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") else {
                 continue;
             };
@@ -133,6 +136,8 @@ pub fn finish(
                 set(map, "maxProperties", MAX_REPLICA_TYPES.into());
                 if let Some(replica) = map.get_mut("additionalProperties") {
                     require(replica, "template");
+                    let has_container = serde_json::to_value(has_container(container))?;
+                    set(replica, "x-kubernetes-validations", json!([has_container]));
                     if let Some(template) = replica.pointer_mut("/properties/template") {
                         pod_template(template);
                     }
@@ -141,6 +146,22 @@ pub fn finish(
         }
     }
     serde_json::from_value(crd)
+}
+
+/// The columns of `kubectl get`, in their order.
+fn columns() -> Value {
+    let column = |name: &str, type_: &str, path: &str| json!({ "name": name, "type": type_, "jsonPath": path });
+    let state = ".status.conditions[-1:]";
+    let mut reason = column("Reason", "string", &format!("{state}.reason"));
+    // Shown with `-o wide`.
+    set(&mut reason, "priority", 1.into());
+    json!([
+        column("State", "string", &format!("{state}.type")),
+        column("Ready", "string", ".status.ready"),
+        column("Restarts", "integer", ".status.restarts"),
+        column("Age", "date", ".metadata.creationTimestamp"),
+        reason,
+    ])
 }
 
 fn everywhere(name: Option<&str>, schema: &mut Value) {
@@ -278,6 +299,22 @@ fn pod_markers(name: Option<&str>, schema: &mut Value) {
     each_child(schema, pod_markers);
 }
 
+/// For a replica spec, whatever its type: its pods have the container of this name.
+///
+/// The schema requires containers, but a rule that trips over their absence would refuse every write to objects that were
+/// stored before: the API server forgives old violations, not errors.
+fn has_container(container: &str) -> Rule {
+    rule(
+        format!(
+            "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.containers) || \
+             self.template.spec.containers.exists(c, c.name == '{container}')"
+        ),
+        format!("must have at least one container with name {container}"),
+        Reason::FieldValueRequired,
+    )
+    .field_path(".template.spec.containers")
+}
+
 /// The part of an object's metadata that a template may carry, as the published CRDs keep it.
 fn embedded_metadata() -> Value {
     let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
@@ -372,23 +409,76 @@ pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
     .optional_old_self(true)
 }
 
+/// The rule of [`replica_types_are`] in words.
+pub fn only_types(types: &[&str]) -> String {
+    let names: Vec<String> = types.iter().map(|t| format!("\"{t}\"")).collect();
+    let names = names.join(", ");
+    format!("unsupported replica type; supported values, spelled exactly so: {names}")
+}
+
+/// What a replica type must be like where any is served.
+pub const ODD_REPLICA_TYPE: &str =
+    "a replica type has letters, digits and '-' inside, because it is a part of the names of pods";
+/// What is wrong with two replica types that differ in capitals only.
+pub const SAME_REPLICA_TYPE: &str = "replica types that differ in capitals only are the same one";
+
 /// For the map of replica specs: only these replica types, in exactly this spelling.
 pub fn replica_types_are(types: &[&str]) -> Rule {
-    let list = types
-        .iter()
-        .map(|t| format!("'{t}'"))
-        .collect::<Vec<_>>()
-        .join(", ");
-    let names = types
-        .iter()
-        .map(|t| format!("\"{t}\""))
-        .collect::<Vec<_>>()
-        .join(", ");
+    let list: Vec<String> = types.iter().map(|t| format!("'{t}'")).collect();
     rule(
-        format!("self.all(t, t in [{list}])"),
-        format!("unsupported replica type; supported values, spelled exactly so: {names}"),
+        format!("self.all(t, t in [{}])", list.join(", ")),
+        only_types(types),
         Reason::FieldValueInvalid,
     )
+}
+
+/// For the map of replica specs: any replica type that can be a part of a pod's name.
+pub fn replica_types_name_pods() -> Rule {
+    rule(
+        "self.all(t, t.matches('^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$'))",
+        ODD_REPLICA_TYPE,
+        Reason::FieldValueInvalid,
+    )
+}
+
+/// For the map of replica specs: no replica type stands there twice, in different spellings.
+pub fn replica_types_differ() -> Rule {
+    rule(
+        "self.all(t, !self.exists(o, o != t && o.lowerAscii() == t.lowerAscii()))",
+        SAME_REPLICA_TYPE,
+        Reason::FieldValueInvalid,
+    )
+}
+
+/// For the root: [`replica_names_fit`] for replica types beside these.
+pub fn other_names_fit(replica_map: &str, types: &[&str]) -> Rule {
+    let map = format!("self.spec.{replica_map}");
+    let known: Vec<String> = types.iter().map(|t| format!("'{t}'")).collect();
+    let count = format!("{map}[t].?replicas.orValue(1)");
+    let old = format!("oldSelf.?spec.?{replica_map}[?t]");
+    Rule::new(format!(
+        "!has(self.spec) || !has({map}) || {map}.all(t, t in [{}] || \
+         self.metadata.name.size() + t.size() + string({count} > 1 ? {count} - 1 : 0).size() <= 61 || \
+         ({old}.hasValue() && {old}.?replicas.orValue(1) == {count}))",
+        known.join(", ")
+    ))
+    .message(
+        "metadata.name is too long for one of the replica types, because <metadata.name>-<replica type>-<index> names pods and \
+         services and may have 63 characters",
+    )
+    .reason(Reason::FieldValueInvalid)
+    .field_path(".metadata.name")
+    .optional_old_self(true)
+}
+
+/// For a spec: the job has replica type `type_`.
+pub fn has_type(replica_map: &str, type_: &str) -> Rule {
+    rule(
+        format!("'{type_}' in self.{replica_map}"),
+        "must be present",
+        Reason::FieldValueRequired,
+    )
+    .field_path(format!(".{replica_map}['{type_}']"))
 }
 
 /// For a spec: replica type `type_`, where it is there, has one pod.
@@ -409,20 +499,6 @@ pub fn has_some(replica_map: &str, type_: &str) -> Rule {
         format!("!('{type_}' in self.{replica_map}) || !has(self.{path}) || self.{path} >= 1"),
         "must be at least 1",
         Reason::FieldValueForbidden,
-    )
-    .field_path(format!(".{path}"))
-}
-
-/// For a spec: the pods of replica type `type_` have the container of this name.
-// Rules of this shape are attached to the spec and not to the map, because the API server joins the path of a map and a key
-// to `map.[key]`.
-pub fn has_container(replica_map: &str, type_: &str, container: &str) -> Rule {
-    let path = format!("{replica_map}['{type_}'].template.spec.containers");
-    let absent = no_containers(replica_map, type_);
-    rule(
-        format!("{absent} || self.{path}.exists(c, c.name == '{container}')"),
-        format!("must have at least one container with name {container}"),
-        Reason::FieldValueRequired,
     )
     .field_path(format!(".{path}"))
 }

@@ -219,6 +219,28 @@ fn ports(list: &str, open: &[ContainerPort]) -> Verdict {
     unique(list, keys)
 }
 
+/// Checks that a role that may have one pod only has one, where the job has the role.
+///
+/// # Errors
+/// On the number of replicas.
+pub fn has_one(role: Option<&RoleSpec<'_>>) -> Verdict {
+    match role.filter(|r| r.replicas != 1) {
+        Some(role) => refuse(format!("{}.replicas", role.path), "must be 1"),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a role has pods, where the job has the role.
+///
+/// # Errors
+/// On the number of replicas.
+pub fn has_some(role: Option<&RoleSpec<'_>>) -> Verdict {
+    match role.filter(|r| r.replicas == 0) {
+        Some(role) => refuse(format!("{}.replicas", role.path), "must be at least 1"),
+        None => Ok(()),
+    }
+}
+
 /// Checks that the names of a role's pods and services are DNS labels as services need them: lower-case letters, digits and
 /// dashes, a letter first, and not too long.
 ///

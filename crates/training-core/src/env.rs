@@ -13,6 +13,9 @@ pub enum EnvOn {
     First,
 }
 
+/// Most bytes of a variable, its name, `=` and the zero at its end included: what Linux takes as one string of a program.
+pub const MOST_ENV: usize = 131_072;
+
 /// Variables in the order in which they are appended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EnvSet {
@@ -53,6 +56,13 @@ impl EnvSet {
         self.vars
             .iter()
             .map(|(v, _)| (v.name.as_str(), v.value.as_deref().unwrap_or_default()))
+    }
+
+    /// The first variable that no process can be given, with its bytes.
+    pub fn oversized(&self) -> Option<(&str, usize)> {
+        self.iter()
+            .map(|(name, value)| (name, name.len() + value.len() + 2))
+            .find(|(_, size)| *size > MOST_ENV)
     }
 
     /// Appends the variables to the containers that receive them, one entry per name, and returns the names that replaced a

@@ -1,5 +1,6 @@
 //! The plug: what a framework tells the core about itself.
 
+use std::cell::OnceCell;
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -7,7 +8,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use training_api::{JobStatus, RunPolicy};
+use training_api::{JobStatus, ReplicaSpecs, RunPolicy};
 
 use crate::autoscaler::Autoscaling;
 use crate::census::Census;
@@ -17,6 +18,7 @@ use crate::error::SpecError;
 use crate::grants::Grant;
 use crate::memory::Memory;
 use crate::notes::Note;
+use crate::replicas::Replicas;
 use crate::roles::{Rank, RoleSet};
 use crate::verdict::{Saying, Verdict};
 
@@ -50,20 +52,32 @@ pub trait TrainingJob:
     fn status(&self) -> Option<&Self::Status>;
     /// Replaces the status in memory after it was written.
     fn set_status(&mut self, status: Self::Status);
+    /// The replica specs, as stored.
+    fn replica_specs(&self) -> &ReplicaSpecs;
+    /// The replica specs, to drop what a finished job no longer needs.
+    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs;
     /// Drops what a finished job no longer needs: the pod templates.
-    fn shrink(&mut self);
+    fn shrink(&mut self) {
+        for replica in self.replica_specs_mut().values_mut() {
+            replica.template = None;
+        }
+    }
 }
 
 /// What is peculiar to one kind of job. Everything is synchronous and borrowed.
 pub trait Framework: Send + Sync + 'static {
     /// The custom resource.
     type Job: TrainingJob<Status = JobStatus>;
-    /// Short name, also the metric label `framework`, e.g. `pytorch`.
+    /// Name of the binary, its image, Deployment and lease, and the name under which it writes, e.g. `pytorch-operator`.
+    const OPERATOR: &'static str;
+    /// The published metric label `framework`, e.g. `pytorch`.
     const NAME: &'static str;
     /// The published controller name, e.g. `pytorchjob-controller`: label value, event source, and what the pod watch selects.
     const CONTROLLER: &'static str;
+    /// The replica specs of the kind.
+    const REPLICAS: Replicas;
     /// Name of the main container: its port is the rendezvous, its exit code counts.
-    const CONTAINER: &'static str;
+    const CONTAINER: &'static str = Self::REPLICAS.container;
     /// Which containers receive the environment.
     const ENV_ON: EnvOn;
     /// `replicaStatuses` carry the label selector of their pods, for the scale subresource.
@@ -71,6 +85,8 @@ pub trait Framework: Send + Sync + 'static {
 
     /// Jobs of this kind can have an autoscaler.
     const AUTOSCALES: bool = false;
+    /// An ended job has the condition Running, False, also if nobody saw it run.
+    const ALWAYS_RAN: bool = false;
 
     /// The roles in global rank order, defaults applied in memory.
     ///
@@ -92,7 +108,12 @@ pub trait Framework: Send + Sync + 'static {
         true
     }
 
-    /// The last touch on a pod: defaults of the kind, init containers, volumes.
+    /// Pods of the job may go on for ever after it has succeeded, so that users are told where the clean-up policy keeps them.
+    fn outlives(&self, _cx: &JobCx<'_, Self::Job>) -> bool {
+        false
+    }
+
+    /// The last touch on a pod, which has the kind's port already: init containers, volumes.
     ///
     /// # Errors
     /// As [`Framework::roles`].
@@ -135,6 +156,7 @@ pub trait Framework: Send + Sync + 'static {
 /// One job in one pass.
 #[derive(Debug)]
 pub struct JobCx<'a, J> {
+    once: OnceCell<String>,
     /// The job.
     pub job: &'a J,
     /// Its name.
@@ -153,7 +175,13 @@ impl<'a, J: TrainingJob> JobCx<'a, J> {
             name: job.meta().name.as_deref().unwrap_or_default(),
             namespace: job.meta().namespace.as_deref().unwrap_or_default(),
             roles,
+            once: OnceCell::new(),
         }
+    }
+
+    /// The part of the environment that all replicas are told alike. It is made once per pass, not once per pod.
+    pub fn once(&self, make: impl FnOnce() -> String) -> &str {
+        self.once.get_or_init(make)
     }
 
     /// The value of an annotation of the job.

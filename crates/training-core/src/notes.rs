@@ -141,7 +141,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "PodsStillRunning",
         severity: Severity::Warning,
-        meaning: "The job has failed but its clean-up policy is None, so its pods still run and hold their resources.",
+        meaning: "The job has ended but its clean-up policy is None, so its pods still run and hold their resources.",
         hint: "Set runPolicy.cleanPodPolicy to Running or All, or delete the job. The operator's flag --clean-failed-jobs does it for all failed jobs.",
     },
     Entry {
@@ -159,8 +159,8 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "RiskySetting",
         severity: Severity::Warning,
-        meaning: "The pod template sets something that works but can get in the job's way; the message names it.",
-        hint: "Remove it from the template unless you need it.",
+        meaning: "The job sets something that runs but can get in its way; the message names it.",
+        hint: "Remove it unless you need it.",
     },
     Entry {
         reason: "SettingIgnored",

@@ -3,6 +3,7 @@
 //!
 //! The order of questions is the order of the code.
 
+mod advice;
 mod failing;
 mod finished;
 mod lost;
@@ -162,6 +163,7 @@ fn created<F: Framework>(
     for role in cx.roles {
         draft.notes.extend(pod::advise(role));
     }
+    draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));
 }
 

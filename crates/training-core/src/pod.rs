@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodTemp
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use training_api::labels as keys;
 
+use crate::env::MOST_ENV;
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::names;
@@ -34,6 +35,15 @@ pub fn render<F: Framework>(
 ) -> Result<Rendered, SpecError> {
     let mut template = defaulted(framework, cx, me)?;
     let env = framework.env(cx, me)?;
+    if let Some((name, size)) = env.oversized() {
+        let problem = format!(
+            "ClusterSpecTooLarge: {name} would have {size} bytes, and a process can be given {MOST_ENV}; use fewer replicas"
+        );
+        return Err(SpecError::new(
+            format!("spec.{}", F::REPLICAS.field),
+            problem,
+        ));
+    }
     let spec = template.spec.get_or_insert_with(PodSpec::default);
     let replaced = env.install(spec, F::ENV_ON, F::CONTAINER);
     spec.restart_policy = Some(me.role.restart.for_pod().to_owned());
@@ -81,6 +91,10 @@ fn defaulted<F: Framework>(
         .template
         .cloned()
         .ok_or_else(|| SpecError::new(format!("{}.template", me.role.path), "is required"))?;
+    if let Some(spec) = template.spec.as_mut() {
+        let (name, number) = F::REPLICAS.port;
+        default_port(spec, F::CONTAINER, name, number);
+    }
     framework.shape(cx, me, &mut template)?;
     Ok(template)
 }
@@ -202,7 +216,7 @@ pub fn owner<J: TrainingJob>(job: &J) -> OwnerReference {
 }
 
 /// Adds the kind's port to the main container, else to container 0, unless it has one of that name.
-pub fn default_port(spec: &mut PodSpec, container: &str, name: &str, number: i32) {
+fn default_port(spec: &mut PodSpec, container: &str, name: &str, number: i32) {
     let at = spec
         .containers
         .iter()

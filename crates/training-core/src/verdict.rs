@@ -4,7 +4,7 @@ use training_api::RestartPolicy;
 
 use crate::census::{Census, SlotState};
 use crate::restart::{Answer, answer};
-use crate::roles::RoleSet;
+use crate::roles::{RoleSet, RoleSpec};
 use crate::view::PodView;
 
 /// The judgement of one snapshot.
@@ -130,13 +130,28 @@ pub fn role_decides(
             return Verdict::Succeeded;
         }
     }
-    failures(roles, census).unwrap_or_else(|| Verdict::Progressing {
-        running: deciding.is_some_and(|(at, _)| census.counts[at].running > 0),
-    })
+    failures(roles, census).unwrap_or_else(|| progressing(roles, census, decider))
+}
+
+/// The job goes on, and runs with this role.
+pub fn progressing(roles: &RoleSet<'_>, census: &Census<'_>, decider: &str) -> Verdict {
+    let deciding = roles.iter().position(|r| r.key == decider);
+    Verdict::Progressing {
+        running: deciding.is_some_and(|at| census.counts[at].running > 0),
+    }
 }
 
 /// What the failed replicas mean under the restart policies of their roles; `None` where none failed.
 pub fn failures(roles: &RoleSet<'_>, census: &Census<'_>) -> Option<Verdict> {
+    failures_but(roles, census, |_| false)
+}
+
+/// As [`failures`], but that replicas of some roles may be lost for good without ending the job.
+pub fn failures_but(
+    roles: &RoleSet<'_>,
+    census: &Census<'_>,
+    expendable: impl Fn(&RoleSpec<'_>) -> bool,
+) -> Option<Verdict> {
     let mut retries = Vec::new();
     for (at, role) in roles.iter().enumerate() {
         for slot in census.of_role(at) {
@@ -149,6 +164,7 @@ pub fn failures(roles: &RoleSet<'_>, census: &Census<'_>) -> Option<Verdict> {
             if slot.state == SlotState::Failed {
                 match answer(role.restart, pod) {
                     Answer::Replace => retries.push(failure),
+                    Answer::Fail if expendable(role) => {}
                     Answer::Fail => {
                         let count = census.counts[at].failed;
                         return Some(Verdict::Failed(FailureCause::Replicas {

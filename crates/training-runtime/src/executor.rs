@@ -82,7 +82,7 @@ impl Executor {
         parent: Parent,
         children: Children,
     ) -> Self {
-        let manager = format!("{}-operator", F::NAME);
+        let manager = F::OPERATOR.to_owned();
         Self {
             client,
             gate,

@@ -2,7 +2,7 @@
 //!
 //! The order in which a process comes to life:
 //!
-//! 1. [`cli`] turns arguments and environment into real types and refuses contradictions.
+//! 1. [`entry`] is what `main` calls; [`cli`] turns arguments and environment into real types and refuses contradictions.
 //! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process visible.
 //! 3. [`client`] builds the connections to the API server; [`fault`] gives their errors a meaning.
 //! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] decides whose turn it is, [`pass`] plans and
@@ -14,6 +14,7 @@ pub mod admin;
 pub mod cli;
 pub mod client;
 pub mod dispatcher;
+pub mod entry;
 pub mod events;
 pub mod executor;
 pub mod fault;

@@ -47,8 +47,7 @@ const TERM_END: Duration = Duration::from_secs(5);
 pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyhow::Result<()> {
     args.validate()?;
     let stop = shutdown::listen()?;
-    // Once per process, and telemetry keeps it for as long.
-    let name: &'static str = format!("{}-operator", F::NAME).leak();
+    let name = F::OPERATOR;
     let telemetry = telemetry::init(
         name,
         args.log_filter(),

@@ -3,17 +3,87 @@
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
 
+/// A kind of jobs, as manifests and clusters name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Such as `TFJob`.
+    pub name: &'static str,
+    /// Such as `tfjobs`.
+    pub plural: &'static str,
+    /// The field of the spec that holds the replica specs.
+    pub replica_map: &'static str,
+    /// The container that counts.
+    pub container: &'static str,
+    /// Name and number of its port.
+    pub port: (&'static str, i32),
+    /// The published controller name.
+    pub controller: &'static str,
+    /// Name of the operator's binary, manifests and service account.
+    pub operator: &'static str,
+}
+
+/// `PyTorchJob`.
+pub const PYTORCH: Kind = Kind {
+    name: "PyTorchJob",
+    plural: "pytorchjobs",
+    replica_map: "pytorchReplicaSpecs",
+    container: "pytorch",
+    port: ("pytorchjob-port", 23456),
+    controller: "pytorchjob-controller",
+    operator: "pytorch-operator",
+};
+
+/// `TFJob`.
+pub const TENSORFLOW: Kind = Kind {
+    name: "TFJob",
+    plural: "tfjobs",
+    replica_map: "tfReplicaSpecs",
+    container: "tensorflow",
+    port: ("tfjob-port", 2222),
+    controller: "tfjob-controller",
+    operator: "tf-operator",
+};
+
+/// `XGBoostJob`.
+pub const XGBOOST: Kind = Kind {
+    name: "XGBoostJob",
+    plural: "xgboostjobs",
+    replica_map: "xgbReplicaSpecs",
+    container: "xgboost",
+    port: ("xgboostjob-port", 9999),
+    controller: "xgboostjob-controller",
+    operator: "xgboost-operator",
+};
+
+/// Every kind.
+pub const KINDS: [Kind; 3] = [PYTORCH, TENSORFLOW, XGBOOST];
+
+impl Kind {
+    /// The resource, for untyped clients.
+    pub fn resource(&self) -> ApiResource {
+        let gvk = GroupVersionKind::gvk("kubeflow.org", "v1", self.name);
+        ApiResource::from_gvk_with_plural(&gvk, self.plural)
+    }
+
+    /// A job without replicas.
+    pub fn job(&self, name: &str) -> Job {
+        Job::new(self.name, name, self.replica_map, self.container)
+    }
+
+    /// The identity that the shipped manifests give to the operator.
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:trainyard-system:{}", self.operator)
+    }
+}
+
 /// The resource of `PyTorchJob`, for untyped clients.
 pub fn pytorch_jobs() -> ApiResource {
-    ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("kubeflow.org", "v1", "PyTorchJob"),
-        "pytorchjobs",
-    )
+    PYTORCH.resource()
 }
 
 /// A `PyTorchJob` without replicas.
 pub fn pytorch_job(name: &str) -> Job {
-    Job::new("PyTorchJob", name, "pytorchReplicaSpecs", "pytorch")
+    PYTORCH.job(name)
 }
 
 /// A job under construction.
@@ -71,6 +141,15 @@ impl Job {
         });
         let path = format!("/spec/{}/{role}", self.replica_map);
         self.set(&path, spec)
+    }
+
+    /// Removes a role.
+    #[must_use]
+    pub fn without(mut self, role: &str) -> Self {
+        if let Some(map) = self.object["spec"][self.replica_map].as_object_mut() {
+            map.remove(role);
+        }
+        self
     }
 
     /// Sets the restart policy of one role.

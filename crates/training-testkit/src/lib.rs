@@ -9,6 +9,7 @@
 //!   audit           what the API server itself wrote down, per user
 //!   snapshot        the end state of a job, without what differs from run to run
 //!   world           a cluster as a data structure, which holds plans to the laws
+//!   scene           a world in the words of the operators' tables
 //!   job, builders   manifests as JSON, and waiting for what becomes of them
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod manifest;
 pub mod namespace;
 pub mod operator;
 pub mod proxy;
+pub mod scene;
 pub mod snapshot;
 pub mod wait;
 pub mod world;

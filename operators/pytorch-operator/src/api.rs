@@ -45,16 +45,6 @@ pub const NPROC: &str = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$";
         status_replicas_path = ".status.replicaStatuses.Worker.active",
         label_selector_path = ".status.replicaStatuses.Worker.selector"
     ),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.conditions[-1:].type"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
-    printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restarts"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[-1:].reason",
-        priority = 1
-    ),
     validation = schema::name_is_dns_label(),
     validation = schema::replica_names_fit(REPLICA_MAP, MASTER),
     validation = schema::replica_names_fit(REPLICA_MAP, WORKER)
@@ -63,8 +53,6 @@ pub const NPROC: &str = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$";
 #[x_kube(
     validation = schema::has_one(REPLICA_MAP, MASTER),
     validation = schema::has_some(REPLICA_MAP, WORKER),
-    validation = schema::has_container(REPLICA_MAP, MASTER, CONTAINER),
-    validation = schema::has_container(REPLICA_MAP, WORKER, CONTAINER),
     validation = init_container_is_free(),
     validation = schema::managed_by_stays(),
     validation = elastic_has_workers(),
@@ -151,7 +139,7 @@ pub struct RdzvConf {
 /// # Errors
 /// Never: see [`schema::finish`].
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
-    schema::finish(&PyTorchJob::crd(), REPLICA_MAP)
+    schema::finish(&PyTorchJob::crd(), REPLICA_MAP, CONTAINER)
 }
 
 fn elastic_has_workers() -> Rule {

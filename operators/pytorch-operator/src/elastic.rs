@@ -3,7 +3,7 @@
 use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, check, names};
 
 use crate::api::{ElasticPolicy, NPROC, PyTorchJob, REPLICA_MAP, WORKER};
-use crate::framework::port;
+use crate::framework::REPLICAS;
 
 /// Checks what only holds across fields.
 ///
@@ -116,7 +116,9 @@ pub(crate) fn environment(cx: &JobCx<'_, PyTorchJob>, policy: &ElasticPolicy, en
         .rdzv_host
         .clone()
         .unwrap_or_else(|| names::replica(cx.name, "worker", 0));
-    let endpoint = policy.rdzv_port.unwrap_or_else(|| port(cx, WORKER));
+    let endpoint = policy
+        .rdzv_port
+        .unwrap_or_else(|| REPLICAS.port(cx.roles, WORKER));
     let (min, max) = bounds(policy, cx.roles);
     env.require("PET_RDZV_ENDPOINT", format!("{host}:{endpoint}"))
         .require(

@@ -1,26 +1,28 @@
 //! What is peculiar to PyTorch: roles, rendezvous variables, and who decides the job's end.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use training_api::{CleanPodPolicy, JobStatus, ReplicaSpec, RestartPolicy, RunPolicy, labels};
+use training_api::{JobStatus, ReplicaSpecs, RestartPolicy, RunPolicy};
 use training_core::grants::{self, Grant};
-use training_core::pod::{default_port, port_number};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
-    Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Rank, RoleSet, RoleSpec,
-    SpecError, TrainingJob, Verdict, check,
+    Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas,
+    RoleSet, RoleSpec, SpecError, TrainingJob, Verdict, check,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::elastic;
 use crate::init::InitContainer;
 
-/// The name of the rendezvous port.
-pub const PORT_NAME: &str = "pytorchjob-port";
-/// What is wrong with a replica type, in the words of the CRD.
-const ODD_TYPE: &str =
-    "unsupported replica type; supported values, spelled exactly so: \"Master\", \"Worker\"";
-/// Its number where the template has no port of that name.
-pub const PORT: i32 = 23456;
+/// The replica specs of the kind.
+pub const REPLICAS: Replicas = Replicas {
+    field: REPLICA_MAP,
+    types: &[MASTER, WORKER],
+    others: Others::Refused,
+    speakers: &[MASTER, WORKER],
+    container: CONTAINER,
+    port: ("pytorchjob-port", 23456),
+    restart: RestartPolicy::OnFailure,
+};
 
 /// The PyTorch framework.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +46,16 @@ impl TrainingJob for PyTorchJob {
         self.status = Some(status);
     }
 
+    fn replica_specs(&self) -> &ReplicaSpecs {
+        &self.spec.pytorch_replica_specs
+    }
+
+    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs {
+        &mut self.spec.pytorch_replica_specs
+    }
+
     fn shrink(&mut self) {
-        for replica in self.spec.pytorch_replica_specs.values_mut() {
+        for replica in self.replica_specs_mut().values_mut() {
             replica.template = None;
         }
         self.spec.elastic_policy = None;
@@ -54,59 +64,19 @@ impl TrainingJob for PyTorchJob {
 
 impl Framework for PyTorch {
     type Job = PyTorchJob;
+    const OPERATOR: &'static str = "pytorch-operator";
     const NAME: &'static str = "pytorch";
     const CONTROLLER: &'static str = "pytorchjob-controller";
-    const CONTAINER: &'static str = CONTAINER;
+    const REPLICAS: Replicas = REPLICAS;
     const ENV_ON: EnvOn = EnvOn::Every;
     const SELECTORS: bool = true;
     const AUTOSCALES: bool = true;
 
     fn roles<'a>(&self, job: &'a PyTorchJob) -> Result<RoleSet<'a>, SpecError> {
-        let specs = &job.spec.pytorch_replica_specs;
-        let map = format!("spec.{REPLICA_MAP}");
-        if specs.is_empty() {
-            return Err(SpecError::new(map, "should have at least 1 properties"));
-        }
-        let known = |key: &str| [MASTER, WORKER].iter().any(|k| k.eq_ignore_ascii_case(key));
-        if let Some(key) = specs.keys().find(|key| !known(key)) {
-            return Err(SpecError::new(
-                map,
-                format!("{ODD_TYPE}; \"{key}\" is none"),
-            ));
-        }
-        let mut roles = Vec::new();
-        for key in [MASTER, WORKER] {
-            let mut spellings = specs.iter().filter(|(k, _)| k.eq_ignore_ascii_case(key));
-            let Some((spelled, spec)) = spellings.next() else {
-                continue;
-            };
-            if let Some((other, _)) = spellings.next() {
-                let twice = format!("{ODD_TYPE}; {spelled} and {other} are the same");
-                return Err(SpecError::new(map, twice));
-            }
-            roles.push(role(key, spelled, spec)?);
-        }
-        if let Some(first) = roles.first_mut() {
-            first.speaks = true;
-        }
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        for role in &roles {
-            check::template(role, CONTAINER)?;
-            check::name(name, role)?;
-        }
-        let roles = RoleSet::new(roles);
-        if let Some(worker) = roles.get(WORKER).filter(|w| w.replicas == 0) {
-            return Err(SpecError::new(
-                format!("{}.replicas", worker.path),
-                "must be at least 1",
-            ));
-        }
-        if roles.get(MASTER).is_some_and(|m| m.replicas != 1) {
-            return Err(SpecError::new(
-                format!("spec.{REPLICA_MAP}[{MASTER}].replicas"),
-                "must be 1",
-            ));
-        }
+        let roles = REPLICAS.roles(name, &job.spec.pytorch_replica_specs)?;
+        check::has_some(roles.get(WORKER))?;
+        check::has_one(roles.get(MASTER))?;
         if let Some(worker) = roles.get(WORKER).filter(|_| roles.get(MASTER).is_some()) {
             self.check_init_names(worker)?;
         }
@@ -137,7 +107,6 @@ impl Framework for PyTorch {
         let Some(spec) = pod.spec.as_mut() else {
             return Ok(());
         };
-        default_port(spec, CONTAINER, PORT_NAME, PORT);
         if me.role.key == WORKER && has_master(cx) {
             let containers = self.init.render(&master_address(cx));
             spec.init_containers
@@ -150,19 +119,6 @@ impl Framework for PyTorch {
     fn advise(&self, cx: &JobCx<'_, PyTorchJob>) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut ignored = |text: String| notes.push(Note::warning("SettingIgnored", text));
-        let policy = cx.job.run_policy();
-        if let Some(unknown) = policy
-            .clean_pod_policy
-            .as_deref()
-            .filter(|p| !CleanPodPolicy::is_known(Some(p)))
-        {
-            ignored(format!(
-                "spec.runPolicy.cleanPodPolicy \"{unknown}\" is read as All; use None, Running or All"
-            ));
-        }
-        if policy.scheduling_policy.is_some() {
-            ignored("spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".to_owned());
-        }
         if let Some(elastic) = &cx.job.spec.elastic_policy {
             let replicas = cx.job.spec.pytorch_replica_specs.get(WORKER);
             if elastic.metrics.is_some() && replicas.is_some_and(|w| w.replicas.is_none()) {
@@ -177,15 +133,6 @@ impl Framework for PyTorch {
                         .to_owned(),
                 );
             }
-        }
-        if let Some(other) = cx
-            .annotation(labels::RESTART_SCOPE)
-            .filter(|s| !matches!(*s, "Replica" | "Gang"))
-        {
-            ignored(format!(
-                "annotation {} \"{other}\" is read as Replica; use Replica or Gang",
-                labels::RESTART_SCOPE
-            ));
         }
         notes
     }
@@ -235,34 +182,6 @@ impl PyTorch {
     }
 }
 
-/// One role with its defaults: one replica, restart on failure.
-fn role<'a>(key: &str, spelled: &str, spec: &'a ReplicaSpec) -> Result<RoleSpec<'a>, SpecError> {
-    let path = format!("spec.{REPLICA_MAP}[{spelled}]");
-    let replicas = u32::try_from(spec.replicas.unwrap_or(1)).map_err(|_| {
-        let least = "should be greater than or equal to 0";
-        SpecError::new(format!("{path}.replicas"), least)
-    })?;
-    let restart = match RestartPolicy::parse(spec.restart_policy.as_deref()) {
-        None => RestartPolicy::OnFailure,
-        Some(Ok(policy)) => policy,
-        Some(Err(unknown)) => {
-            let problem = format!(
-                "\"{unknown}\": supported values: \"\", \"Always\", \"OnFailure\", \"Never\", \"ExitCode\""
-            );
-            return Err(SpecError::new(format!("{path}.restartPolicy"), problem));
-        }
-    };
-    Ok(RoleSpec {
-        key: key.to_owned(),
-        label: key.to_ascii_lowercase(),
-        replicas,
-        restart,
-        template: spec.template.as_deref(),
-        speaks: false,
-        path,
-    })
-}
-
 fn has_master(cx: &JobCx<'_, PyTorchJob>) -> bool {
     cx.roles.get(MASTER).is_some()
 }
@@ -271,13 +190,6 @@ fn has_master(cx: &JobCx<'_, PyTorchJob>) -> bool {
 fn master_address(cx: &JobCx<'_, PyTorchJob>) -> String {
     let role = if has_master(cx) { "master" } else { "worker" };
     training_core::names::replica(cx.name, role, 0)
-}
-
-/// The rendezvous port of a role.
-pub(crate) fn port(cx: &JobCx<'_, PyTorchJob>, role: &str) -> i32 {
-    cx.roles
-        .get(role)
-        .map_or(PORT, |r| port_number(r, CONTAINER, PORT_NAME, PORT))
 }
 
 /// The variables of one replica, in their published order.
@@ -292,7 +204,10 @@ fn environment(cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> EnvSet {
     let nproc = cx.job.spec.nproc_per_node.as_deref();
     if has_master(cx) || elastic.is_none() {
         let leader = if has_master(cx) { MASTER } else { WORKER };
-        let (port, address) = (port(cx, leader).to_string(), master_address(cx));
+        let (port, address) = (
+            REPLICAS.port(cx.roles, leader).to_string(),
+            master_address(cx),
+        );
         let processes = nproc.and_then(elastic::processes).unwrap_or(1);
         env.require("MASTER_PORT", &*port)
             .require("PET_MASTER_PORT", port)

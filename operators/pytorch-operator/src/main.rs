@@ -7,13 +7,12 @@ use clap::Parser;
 use pytorch_operator::PyTorch;
 use pytorch_operator::args::{Cli, Command};
 use pytorch_operator::init::InitContainer;
-use training_runtime::{cli, wait};
+use training_runtime::{cli, entry, wait};
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<()> {
     let cli = Cli::parse_from(cli::normalise_args(std::env::args_os()));
     if let Some(Command::WaitForHost(args)) = cli.command {
-        return wait::for_host(&args).await;
+        return entry::block_on(wait::for_host(&args));
     }
     let template = template(&cli.pytorch_init_container_template_file)?;
     let init = InitContainer::new(
@@ -22,10 +21,7 @@ async fn main() -> anyhow::Result<()> {
         template.as_deref(),
     )
     .with_context(|| format!("{}", cli.pytorch_init_container_template_file.display()))?;
-    // As a task of its own: whatever wakes the future that the runtime was started with costs a system call.
-    tokio::spawn(training_runtime::run(PyTorch { init }, cli.runtime))
-        .await
-        .context("the operator's task")?
+    entry::serve(PyTorch { init }, cli.runtime)
 }
 
 /// The template's text, or nothing where there is no such file.

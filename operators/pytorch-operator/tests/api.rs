@@ -315,7 +315,7 @@ fn every_rule_has_an_object_that_breaks_it() {
                 .replace("['", "[")
                 .replace("']", "]");
             let broken = refusals.iter().any(|refused| {
-                refused.field == field
+                same_place(&refused.field, &field)
                     && if let Some(message) = rule["message"].as_str() {
                         message.contains(&refused.text)
                     } else {
@@ -327,7 +327,16 @@ fn every_rule_has_an_object_that_breaks_it() {
             assert!(broken, "no row breaks {field}: {}", rule["rule"]);
         }
     });
-    assert!(rules >= 14, "only {rules} rules were found");
+    assert!(rules >= 13, "only {rules} rules were found");
+}
+
+/// A rule below the map of replica types holds for each of them.
+fn same_place(refused: &str, rule: &str) -> bool {
+    let Some((map, rest)) = rule.split_once(".*") else {
+        return refused == rule;
+    };
+    let within = refused.strip_prefix(map).and_then(|r| r.split_once(']'));
+    within.is_some_and(|(_, below)| below == rest)
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, el, pt, world};
+use scene::{KindWorld, Scene, el, pt, world};
 use serde_json::{Value, json};
 use training_core::{Blocked, Step};
 
@@ -14,14 +14,14 @@ fn metrics(percent: u32) -> Value {
         "target": {"type": "Utilization", "averageUtilization": percent}}}])
 }
 
-fn scaled(policy: Value) -> PyTorchWorld {
+fn scaled(policy: Value) -> KindWorld {
     let mut policy = policy;
     policy["metrics"] = metrics(80);
     world(el(2, policy))
 }
 
 /// The autoscaler that the first plan makes.
-fn made(world: &PyTorchWorld) -> Value {
+fn made(world: &KindWorld) -> Value {
     let steps = world.plan().steps;
     let Some(Step::CreateAutoscaler(made)) = steps.last() else {
         panic!("{:?} is not the last step", steps.last());
@@ -29,7 +29,7 @@ fn made(world: &PyTorchWorld) -> Value {
     serde_json::to_value(made).unwrap()
 }
 
-fn bounds(world: &PyTorchWorld) -> Option<(Option<i32>, i32)> {
+fn bounds(world: &KindWorld) -> Option<(Option<i32>, i32)> {
     world.autoscaler().map(|a| (a.min, a.max))
 }
 

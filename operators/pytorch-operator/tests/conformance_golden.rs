@@ -7,7 +7,7 @@
 mod scene;
 
 use pytorch_operator::PyTorch;
-use scene::{PyTorchWorld, Scene, el, pt, typed, world};
+use scene::{KindWorld, Scene, el, pt, typed, world};
 use serde_json::{Value, json};
 use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
@@ -193,7 +193,7 @@ fn golden_the_objects_of_an_elastic_job_are_these_four() {
 
 /// The status of a job at some moments, without what is ours: `ready`, `restarts`, `finishedIndices`.
 struct Moments {
-    world: PyTorchWorld,
+    world: KindWorld,
     job: &'static str,
     /// The job as its messages name it.
     called: &'static str,

@@ -11,7 +11,7 @@ use training_core::{PodPhase, Stall, Step};
 
 const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
 
-fn last(world: &scene::PyTorchWorld) -> String {
+fn last(world: &scene::KindWorld) -> String {
     world.conditions().pop().unwrap()
 }
 

@@ -5,12 +5,12 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, pt, without_master, world};
+use scene::{KindWorld, Scene, pt, without_master, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
-fn running(job: Job) -> PyTorchWorld {
+fn running(job: Job) -> KindWorld {
     let mut world = world(job);
     world.settle();
     world.run_all();
@@ -18,13 +18,13 @@ fn running(job: Job) -> PyTorchWorld {
     world
 }
 
-fn last(world: &PyTorchWorld) -> (String, String, String) {
+fn last(world: &KindWorld) -> (String, String, String) {
     let c = world.status().conditions.pop().unwrap();
     (c.type_, c.reason.unwrap(), c.message.unwrap())
 }
 
 /// Pods that go are let go; then how many pods and services are left.
-fn left(world: &mut PyTorchWorld) -> (usize, usize) {
+fn left(world: &mut KindWorld) -> (usize, usize) {
     world.settle();
     while world.pods().any(|(_, p)| p.leaving) {
         world.happen(Move::Gone(0));

@@ -5,7 +5,7 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, el, pt, typed, without_master, world};
+use scene::{KindWorld, Scene, el, pt, typed, without_master, world};
 use serde_json::{Value, json};
 use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
@@ -38,7 +38,7 @@ fn variable(pod: &Value, name: &str) -> Option<String> {
     Some(found["value"].as_str().unwrap().to_owned())
 }
 
-fn writes(world: &PyTorchWorld, verb: &str) -> Vec<String> {
+fn writes(world: &KindWorld, verb: &str) -> Vec<String> {
     let mut writes: Vec<String> = world
         .writes
         .iter()

@@ -5,12 +5,12 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, el, pt, without_master, world};
+use scene::{KindWorld, Scene, el, pt, without_master, world};
 use serde_json::json;
 use training_core::{JobState, Memory, PodPhase};
 use training_testkit::world::Move;
 
-fn last(world: &PyTorchWorld) -> String {
+fn last(world: &KindWorld) -> String {
     world.conditions().pop().unwrap()
 }
 
@@ -168,7 +168,7 @@ fn a_worker_that_ends_before_its_master_does_not_end_the_job() {
 fn counts_are_by_role_and_zeros_keep_the_role() {
     let mut world = world(pt(2));
     world.settle();
-    let keys = |world: &PyTorchWorld| {
+    let keys = |world: &KindWorld| {
         let counts = world.status().replica_statuses.unwrap();
         counts.into_keys().collect::<Vec<_>>()
     };

@@ -5,7 +5,7 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, el, pt, world};
+use scene::{KindWorld, Scene, el, pt, world};
 use serde_json::{Value, json};
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
@@ -13,7 +13,7 @@ use training_testkit::world::Move;
 const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
 const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
 
-fn running(job: Job) -> PyTorchWorld {
+fn running(job: Job) -> KindWorld {
     let mut world = world(job);
     world.settle();
     world.run_all();
@@ -26,7 +26,7 @@ fn elastic(policy: Value) -> Job {
 }
 
 /// What was said about edits.
-fn said(world: &PyTorchWorld) -> Vec<&str> {
+fn said(world: &KindWorld) -> Vec<&str> {
     let notes = world.notes.iter();
     notes
         .filter(|n| n.reason == "EditNotApplied")

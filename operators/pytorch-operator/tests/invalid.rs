@@ -193,7 +193,7 @@ fn b_064_elasticity_needs_workers() {
         .as_object_mut()
         .unwrap()
         .remove("Worker");
-    let mut world: scene::PyTorchWorld = training_testkit::world::World::new(
+    let mut world: scene::KindWorld = training_testkit::world::World::new(
         pytorch_operator::PyTorch::default(),
         serde_json::from_value(job).unwrap(),
     );

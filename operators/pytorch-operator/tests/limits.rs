@@ -12,7 +12,7 @@ use training_testkit::world::Move;
 const BACKOFF: &str = "Job pt has failed because it has reached the specified backoff limit";
 const DEADLINE: &str = "Job pt has failed because it was active longer than specified deadline";
 
-fn message(world: &scene::PyTorchWorld) -> String {
+fn message(world: &scene::KindWorld) -> String {
     world
         .status()
         .conditions

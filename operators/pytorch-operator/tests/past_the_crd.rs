@@ -11,7 +11,7 @@ mod scene;
 use std::collections::BTreeSet;
 
 use pytorch_operator::{PyTorch, PyTorchJob};
-use scene::{PyTorchWorld, Scene};
+use scene::{KindWorld, Scene};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use training_core::patch::apply;
@@ -122,7 +122,7 @@ fn without_nulls(value: &mut Value) {
 
 /// The message of the condition with which the operator ends the job, if it does.
 fn ends(job: PyTorchJob) -> Option<String> {
-    let mut world: PyTorchWorld = World::new(PyTorch::default(), job);
+    let mut world: KindWorld = World::new(PyTorch::default(), job);
     // The first look is enough, also for ten thousand workers.
     world.pass();
     let status = world.status();

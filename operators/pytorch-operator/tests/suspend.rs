@@ -10,7 +10,7 @@ use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::{Fate, Move};
 
-fn reasons(world: &scene::PyTorchWorld) -> Vec<String> {
+fn reasons(world: &scene::KindWorld) -> Vec<String> {
     let line =
         |c: training_api::JobCondition| format!("{}={} {}", c.type_, c.status, c.reason.unwrap());
     world.status().conditions.into_iter().map(line).collect()
@@ -104,7 +104,7 @@ fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_t
     world.settle();
     world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
     world.settle();
-    let active = |world: &scene::PyTorchWorld| {
+    let active = |world: &scene::KindWorld| {
         let counts = world.status().replica_statuses.unwrap();
         (counts["Master"].active, counts["Worker"].active)
     };

@@ -6,13 +6,13 @@
 mod scene;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use scene::{PyTorchWorld, Scene, pt, world};
+use scene::{KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_core::{Cause, PodPhase, PodView, Trouble};
 use training_testkit::world::Move;
 
 /// A world whose pods are made and wait for their kubelets.
-fn started(workers: u32) -> PyTorchWorld {
+fn started(workers: u32) -> KindWorld {
     let mut world = world(pt(workers));
     world.settle();
     world.writes.clear();
@@ -31,7 +31,7 @@ fn waits(cause: Cause, message: &str) -> Box<Trouble> {
     })
 }
 
-fn trouble(world: &mut PyTorchWorld, pod: &str, cause: Cause, message: &str) {
+fn trouble(world: &mut KindWorld, pod: &str, cause: Cause, message: &str) {
     world.change(pod, |p| p.trouble = Some(waits(cause, message)));
 }
 
@@ -42,7 +42,7 @@ fn mended(pod: &mut PodView) {
     pod.ready = true;
 }
 
-fn stalled(world: &PyTorchWorld) -> (String, String, String) {
+fn stalled(world: &KindWorld) -> (String, String, String) {
     let status = world.status();
     let first = status.conditions.first().unwrap();
     assert_eq!(first.type_, "Stalled", "{:?}", world.conditions());
@@ -54,18 +54,18 @@ fn stalled(world: &PyTorchWorld) -> (String, String, String) {
     )
 }
 
-fn status_writes(world: &PyTorchWorld) -> usize {
+fn status_writes(world: &KindWorld) -> usize {
     world.writes.iter().filter(|w| *w == "status").count()
 }
 
 /// Seconds until the operator wants to look again.
-fn looks_again_in(world: &mut PyTorchWorld) -> Option<i64> {
+fn looks_again_in(world: &mut KindWorld) -> Option<i64> {
     world.view_all();
     let wake = world.plan().wake?;
     Some(world.now.duration_until(wake).as_secs())
 }
 
-fn ago(world: &PyTorchWorld, seconds: i64) -> Timestamp {
+fn ago(world: &KindWorld, seconds: i64) -> Timestamp {
     world.now - SignedDuration::from_secs(seconds)
 }
 
@@ -260,7 +260,7 @@ fn f_20_what_the_api_server_refuses_is_told_before_what_pods_wait_for() {
     assert_eq!(stalled(&world).1, "ImagePullBackOff");
 }
 
-fn crash(world: &mut PyTorchWorld, restarts: u32, waiting: bool) {
+fn crash(world: &mut KindWorld, restarts: u32, waiting: bool) {
     let now = world.now;
     world.change("pt-worker-0", |p| {
         p.phase = PodPhase::Running;
@@ -391,7 +391,7 @@ fn f_60_a_lost_node_is_said_with_its_name_and_time_and_waited_for() {
     assert_eq!(world.status_json()["ready"], "1/3");
 }
 
-fn lose(world: &mut PyTorchWorld, pod: &str, leaving: bool) {
+fn lose(world: &mut KindWorld, pod: &str, leaving: bool) {
     let now = world.now;
     world.change(pod, |p| {
         p.ready = false;

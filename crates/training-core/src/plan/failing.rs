@@ -225,6 +225,9 @@ pub(super) fn fail<F: Framework>(
 ) {
     let kind = F::Job::kind(&());
     let name = cx.name;
+    if matches!(cause, FailureCause::Replicas { .. }) {
+        super::progress::has_run(framework, cx, draft);
+    }
     let message = match cause {
         FailureCause::Replicas { role, count } => framework.say(
             cx,

@@ -46,7 +46,7 @@ pub(super) fn decide<F: Framework>(
         (verdict, None) => lost::give_up(census, seen.rules, draft, verdict),
     };
     match verdict {
-        Verdict::Succeeded => succeed(framework, cx, draft),
+        Verdict::Succeeded => succeed(framework, cx, seen, draft),
         Verdict::Failed(cause) => {
             if let FailureCause::Replicas { role, .. } | FailureCause::PermanentExit { role } =
                 &cause
@@ -69,13 +69,7 @@ pub(super) fn decide<F: Framework>(
                     // No further pod can join this write.
                     draft.urgency(Urgency::Beside);
                 }
-                let reason = format!("{}Running", F::Job::kind(&()));
-                draft.set(
-                    ConditionType::Running,
-                    true,
-                    &reason,
-                    &framework.say(cx, &Saying::Running),
-                );
+                runs(framework, cx, draft);
             }
             fill(framework, cx, seen, census, draft)?;
         }
@@ -102,7 +96,26 @@ fn fill<F: Framework>(
     make_missing(framework, cx, census, draft)
 }
 
-fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
+fn runs<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
+    let reason = format!("{}Running", F::Job::kind(&()));
+    let message = framework.say(cx, &Saying::Running);
+    draft.set(ConditionType::Running, true, &reason, &message);
+}
+
+/// A kind may promise that an ended job has run, also where that went by unseen.
+pub(super) fn has_run<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
+    if F::ALWAYS_RAN {
+        runs(framework, cx, draft);
+    }
+}
+
+fn succeed<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    has_run(framework, cx, draft);
     let reason = format!("{}Succeeded", F::Job::kind(&()));
     let message = framework.say(cx, &Saying::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
@@ -112,6 +125,9 @@ fn succeed<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draf
     draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));
     draft.notes.push(Note::normal(reason, message));
     draft.transitions.push(Transition::Succeeded);
+    if framework.outlives(cx) {
+        failing::warn_of_running_pods(cx.job, seen, draft);
+    }
     draft.urgency(Urgency::First);
 }
 

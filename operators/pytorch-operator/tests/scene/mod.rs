@@ -5,21 +5,48 @@
 
 use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
-use training_core::{Memory, Note, PodPhase, Severity, TrainingJob};
-use training_testkit::builders;
+use training_testkit::builders::{self, Kind, PYTORCH};
+pub use training_testkit::scene::Scene;
+use training_testkit::scene::{self, placed};
 use training_testkit::world::World;
 
-/// A world of one PyTorchJob.
-pub type PyTorchWorld = World<PyTorch>;
+/// The kind.
+pub const KIND: Kind = PYTORCH;
+/// The custom resource.
+pub type Resource = PyTorchJob;
+/// JSON pointer to the master's replica spec.
+pub const MASTER: &str = "/spec/pytorchReplicaSpecs/Master";
+/// JSON pointer to the workers' replica spec.
+pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
+/// JSON pointer to the image of the workers.
+pub const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
+/// The restart policy where none is written.
+pub const RESTART: &str = "OnFailure";
+/// A variable that every pod gets.
+pub const VARIABLE: &str = "RANK";
+/// The name that stands for the job `pt` in messages of its failure and end.
+pub const SAID: &str = "pt";
+
+/// The framework as the tests run it.
+pub fn framework() -> PyTorch {
+    PyTorch::default()
+}
+
+/// The message of a job that failed with one worker.
+pub const FAILED: &str = "PyTorchJob pt is failed because 1 Worker replica(s) failed.";
+
+/// A world of one job of the kind.
+pub type KindWorld = World<PyTorch>;
 
 /// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
 pub fn pt(workers: u32) -> builders::Job {
-    builders::pytorch_job("pt")
-        .master()
-        .workers(workers)
-        .set("/metadata/namespace", "ns1")
-        .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
-        .set("/spec/runPolicy", json!({}))
+    scene::job(&KIND, workers)
+}
+
+/// Jobs of every shape, for histories.
+pub fn shapes() -> Vec<builders::Job> {
+    let bounds = json!({"minReplicas": 1, "maxReplicas": 4});
+    vec![pt(2), pt(1), without_master("nm", 3), el(3, bounds)]
 }
 
 /// The job `el`: workers only, with an elastic policy.
@@ -29,11 +56,7 @@ pub fn el(workers: u32, policy: Value) -> builders::Job {
 
 /// A job of workers only.
 pub fn without_master(name: &str, workers: u32) -> builders::Job {
-    builders::pytorch_job(name)
-        .workers(workers)
-        .set("/metadata/namespace", "ns1")
-        .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
-        .set("/spec/runPolicy", json!({}))
+    placed(KIND.job(name).workers(workers))
 }
 
 /// The typed job.
@@ -42,7 +65,7 @@ pub fn typed(job: builders::Job) -> PyTorchJob {
 }
 
 /// A world in which the operator is about to see the job for the first time.
-pub fn world(job: builders::Job) -> PyTorchWorld {
+pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(PyTorch::default(), typed(job));
     world.scale = "/spec/pytorchReplicaSpecs/Worker/replicas";
     let cpu = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}});
@@ -59,90 +82,4 @@ pub fn world(job: builders::Job) -> PyTorchWorld {
         ),
     ];
     world
-}
-
-/// What the tables do to a world, by the names of pods.
-pub trait Scene {
-    /// The operator makes passes until it has nothing to write.
-    fn settle(&mut self);
-    /// These pods run and are ready.
-    fn run(&mut self, pods: &[&str]);
-    /// All pods run and are ready.
-    fn run_all(&mut self);
-    /// A pod ends well.
-    fn finish(&mut self, pod: &str);
-    /// A pod's main container ends with this code, and the pod with it.
-    fn fail(&mut self, pod: &str, code: i32);
-    /// The conditions as `Type=Status`.
-    fn conditions(&self) -> Vec<String>;
-    /// The status as JSON.
-    fn status_json(&self) -> Value;
-    /// The events so far as `Severity Reason: message`.
-    fn events(&self) -> Vec<String>;
-    /// The names of the pods.
-    fn pod_names(&self) -> Vec<&str>;
-    /// The state of the job as memory.
-    fn remembers(&self) -> Memory;
-}
-
-impl Scene for PyTorchWorld {
-    fn settle(&mut self) {
-        self.passes(20);
-        assert_eq!(self.breaches, Vec::<String>::new());
-    }
-
-    fn run(&mut self, pods: &[&str]) {
-        for pod in pods {
-            assert!(self.pod(pod).is_some(), "no pod {pod}");
-            self.change(pod, |p| {
-                p.phase = PodPhase::Running;
-                p.ready = true;
-            });
-        }
-    }
-
-    fn run_all(&mut self) {
-        let names: Vec<String> = self.pods().map(|(n, _)| n.to_owned()).collect();
-        self.run(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    }
-
-    fn finish(&mut self, pod: &str) {
-        self.end(pod, PodPhase::Succeeded, Some(0));
-    }
-
-    fn fail(&mut self, pod: &str, code: i32) {
-        self.end(pod, PodPhase::Failed, Some(code));
-    }
-
-    fn conditions(&self) -> Vec<String> {
-        let status = self.status();
-        status
-            .conditions
-            .iter()
-            .map(|c| format!("{}={}", c.type_, c.status))
-            .collect()
-    }
-
-    fn status_json(&self) -> Value {
-        serde_json::to_value(self.job().and_then(|j| j.status().cloned())).unwrap()
-    }
-
-    fn events(&self) -> Vec<String> {
-        let line = |n: &Note| {
-            let severity = match n.severity {
-                Severity::Normal => "Normal",
-                Severity::Warning => "Warning",
-            };
-            format!("{severity} {}: {}", n.reason, n.message)
-        };
-        self.notes.iter().map(line).collect()
-    }
-
-    fn pod_names(&self) -> Vec<&str> {
-        self.pods().map(|(n, _)| n).collect()
-    }
-
-    fn remembers(&self) -> Memory {
-        self.memory()
-    }
 }

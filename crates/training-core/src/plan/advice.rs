@@ -1,0 +1,34 @@
+//! What users are told once about a job's policies, whatever its kind.
+
+use training_api::{CleanPodPolicy, labels};
+
+use crate::framework::{JobCx, TrainingJob};
+use crate::notes::Note;
+
+pub(super) fn of_policies<J: TrainingJob>(cx: &JobCx<'_, J>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let mut ignored = |text: String| notes.push(Note::warning("SettingIgnored", text));
+    let policy = cx.job.run_policy();
+    if let Some(unknown) = policy
+        .clean_pod_policy
+        .as_deref()
+        .filter(|p| !CleanPodPolicy::is_known(Some(p)))
+    {
+        ignored(format!(
+            "spec.runPolicy.cleanPodPolicy \"{unknown}\" is read as All; use None, Running or All"
+        ));
+    }
+    if policy.scheduling_policy.is_some() {
+        ignored("spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".to_owned());
+    }
+    if let Some(other) = cx
+        .annotation(labels::RESTART_SCOPE)
+        .filter(|s| !matches!(*s, "Replica" | "Gang"))
+    {
+        ignored(format!(
+            "annotation {} \"{other}\" is read as Replica; use Replica or Gang",
+            labels::RESTART_SCOPE
+        ));
+    }
+    notes
+}

@@ -1,0 +1,105 @@
+//! A world as the tables of the operators' tests speak of it: by the names of pods.
+
+use serde_json::{Value, json};
+use training_core::{Framework, Memory, Note, PodPhase, Severity, TrainingJob};
+
+use crate::builders::{Job, Kind};
+use crate::world::World;
+
+/// The job `pt` of this kind with one master and so many workers, in namespace `ns1`, not yet seen by an operator.
+pub fn job(kind: &Kind, workers: u32) -> Job {
+    placed(kind.job("pt").master().workers(workers))
+}
+
+/// A job with what the API server gives it.
+pub fn placed(job: Job) -> Job {
+    job.set("/metadata/namespace", "ns1")
+        .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
+        .set("/spec/runPolicy", json!({}))
+}
+
+/// What the tables do to a world, by the names of pods.
+pub trait Scene {
+    /// The operator makes passes until it has nothing to write.
+    fn settle(&mut self);
+    /// These pods run and are ready.
+    fn run(&mut self, pods: &[&str]);
+    /// All pods run and are ready.
+    fn run_all(&mut self);
+    /// A pod ends well.
+    fn finish(&mut self, pod: &str);
+    /// A pod's main container ends with this code, and the pod with it.
+    fn fail(&mut self, pod: &str, code: i32);
+    /// The conditions as `Type=Status`.
+    fn conditions(&self) -> Vec<String>;
+    /// The status as JSON.
+    fn status_json(&self) -> Value;
+    /// The events so far as `Severity Reason: message`.
+    fn events(&self) -> Vec<String>;
+    /// The names of the pods.
+    fn pod_names(&self) -> Vec<&str>;
+    /// The state of the job as memory.
+    fn remembers(&self) -> Memory;
+}
+
+impl<F: Framework> Scene for World<F> {
+    fn settle(&mut self) {
+        self.passes(20);
+        assert_eq!(self.breaches, Vec::<String>::new());
+    }
+
+    fn run(&mut self, pods: &[&str]) {
+        for pod in pods {
+            assert!(self.pod(pod).is_some(), "no pod {pod}");
+            self.change(pod, |p| {
+                p.phase = PodPhase::Running;
+                p.ready = true;
+            });
+        }
+    }
+
+    fn run_all(&mut self) {
+        let names: Vec<String> = self.pods().map(|(n, _)| n.to_owned()).collect();
+        self.run(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    fn finish(&mut self, pod: &str) {
+        self.end(pod, PodPhase::Succeeded, Some(0));
+    }
+
+    fn fail(&mut self, pod: &str, code: i32) {
+        self.end(pod, PodPhase::Failed, Some(code));
+    }
+
+    fn conditions(&self) -> Vec<String> {
+        let status = self.status();
+        status
+            .conditions
+            .iter()
+            .map(|c| format!("{}={}", c.type_, c.status))
+            .collect()
+    }
+
+    fn status_json(&self) -> Value {
+        serde_json::to_value(self.job().and_then(|j| j.status().cloned())).unwrap()
+    }
+
+    fn events(&self) -> Vec<String> {
+        let line = |n: &Note| {
+            let severity = match n.severity {
+                Severity::Normal => "Normal",
+                Severity::Warning => "Warning",
+            };
+            format!("{severity} {}: {}", n.reason, n.message)
+        };
+        self.notes.iter().map(line).collect()
+    }
+
+    fn pod_names(&self) -> Vec<&str> {
+        self.pods().map(|(n, _)| n).collect()
+    }
+
+    fn remembers(&self) -> Memory {
+        self.memory()
+    }
+}
