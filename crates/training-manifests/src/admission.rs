@@ -118,6 +118,44 @@ pub fn pytorch() -> Vec<Warning> {
     ]
 }
 
+/// The warnings of `TFJob`.
+pub fn tensorflow() -> Vec<Warning> {
+    let map = "object.spec.tfReplicaSpecs";
+    let has = |types: &str| format!("{map}.exists(t, t.lowerAscii() in [{types}])");
+    let leader = has("'chief', 'master'");
+    let policy = "object.spec.?successPolicy.orValue('')";
+    let fixed = |unless: String, text: &str| Warning {
+        unless,
+        message: Text::Fixed(text.into()),
+    };
+    vec![
+        fixed(
+            format!("{policy} in ['', 'AllWorkers']"),
+            "spec.successPolicy is none of AllWorkers and the empty one, and works as the empty one",
+        ),
+        fixed(
+            format!("{policy} != 'AllWorkers' || !{leader}"),
+            "spec.successPolicy has no effect beside a Chief or Master, which decides the job's end",
+        ),
+        fixed(
+            has("'chief', 'master', 'worker'"),
+            "spec.tfReplicaSpecs: no role can complete this job; add a Chief, a Master or a Worker",
+        ),
+        fixed(
+            format!(
+                "{map}.all(t, !(t.lowerAscii() in ['chief', 'master', 'evaluator']) || {map}[t].?replicas.orValue(1) <= 1)"
+            ),
+            "spec.tfReplicaSpecs: TensorFlow knows one Chief, one Master and one Evaluator only",
+        ),
+        fixed(
+            format!(
+                "{map}.all(t, t.lowerAscii() in ['chief', 'master', 'ps', 'worker', 'evaluator'])"
+            ),
+            "spec.tfReplicaSpecs: pods of roles that TensorFlow doesn't have run, and don't count for the job's end",
+        ),
+    ]
+}
+
 /// The policy and its binding.
 pub fn policy(operator: &Operator) -> [Value; 2] {
     let name = format!("trainyard-{}-warnings", operator.plural);

@@ -2,10 +2,14 @@
 
 use anyhow::Context;
 use clap::CommandFactory as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use pytorch_operator::{PyTorch, api, args};
 use serde_json::{Value, json};
+use tf_operator::TensorFlow;
 use training_core::framework::Framework;
 use training_core::grants::Grant;
+use training_runtime::entry::{self, NoArgs};
+use xgboost_operator::XGBoost;
 
 use crate::admission::{self, Warning};
 
@@ -75,47 +79,55 @@ impl Operator {
 /// # Errors
 /// If a CRD can't be written as JSON.
 pub fn all() -> anyhow::Result<Vec<Operator>> {
-    Ok(vec![pytorch()?])
+    Ok(vec![pytorch()?, tensorflow()?, xgboost()?])
 }
 
 fn pytorch() -> anyhow::Result<Operator> {
-    let mut operator = from_crd("pytorch-operator", serde_json::to_value(api::crd()?)?)?;
-    operator.replica_map = api::REPLICA_MAP;
-    operator.controller = <PyTorch as Framework>::CONTROLLER;
-    operator.grants = PyTorch::default().grants();
+    let mut operator = of(&PyTorch::default(), &api::crd()?, args::Cli::command())?;
     operator.args = vec![Argument::OwnImage("--pytorch-init-container-image")];
     operator.config = Some(Config {
         name: "pytorch-operator-init-container",
         path: CONFIG_DIRECTORY,
         file: ("initContainer.yaml", init_container()),
     });
-    operator.warnings = admission::shared(api::REPLICA_MAP);
     operator.warnings.extend(admission::pytorch());
-    operator.command = args::Cli::command();
     Ok(operator)
 }
 
-fn from_crd(name: &'static str, crd: Value) -> anyhow::Result<Operator> {
-    let text = |pointer: &str| {
-        crd.pointer(pointer)
-            .and_then(Value::as_str)
-            .map(str::to_owned)
-            .with_context(|| format!("the CRD of {name} has no {pointer}"))
-    };
+fn tensorflow() -> anyhow::Result<Operator> {
+    let command = entry::command::<TensorFlow, tf_operator::args::TfArgs>(tf_operator::ABOUT);
+    let mut operator = of(&TensorFlow::default(), &tf_operator::api::crd()?, command)?;
+    operator.warnings.extend(admission::tensorflow());
+    Ok(operator)
+}
+
+fn xgboost() -> anyhow::Result<Operator> {
+    let command = entry::command::<XGBoost, NoArgs>(xgboost_operator::ABOUT);
+    of(&XGBoost, &xgboost_operator::api::crd()?, command)
+}
+
+/// An operator with nothing but what all have.
+fn of<F: Framework>(
+    framework: &F,
+    crd: &CustomResourceDefinition,
+    command: clap::Command,
+) -> anyhow::Result<Operator> {
+    let spec = &crd.spec;
+    let version = spec.versions.first().context("the CRD has no version")?;
     Ok(Operator {
-        name,
-        kind: text("/spec/names/kind")?,
-        group: text("/spec/group")?,
-        version: text("/spec/versions/0/name")?,
-        plural: text("/spec/names/plural")?,
-        crd,
-        replica_map: "",
-        controller: "",
-        grants: &[],
+        name: F::OPERATOR,
+        kind: spec.names.kind.clone(),
+        group: spec.group.clone(),
+        version: version.name.clone(),
+        plural: spec.names.plural.clone(),
+        crd: serde_json::to_value(crd)?,
+        replica_map: F::REPLICAS.field,
+        controller: F::CONTROLLER,
+        grants: framework.grants(),
         args: Vec::new(),
         config: None,
-        warnings: Vec::new(),
-        command: clap::Command::new(name),
+        warnings: admission::shared(F::REPLICAS.field),
+        command,
     })
 }
 

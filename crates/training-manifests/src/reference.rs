@@ -178,6 +178,9 @@ fn rules(schema: &Value, path: &str, page: &mut String) {
             rules(field, &format!("{path}.{name}"), page);
         }
     }
+    if let Some(child) = schema.get("additionalProperties") {
+        rules(child, &format!("{path}.*"), page);
+    }
 }
 
 /// The properties in the order of the alphabet, whatever the order of the map.

@@ -17,7 +17,7 @@ const CRASHES: &str = "api_crash";
 /// Parts of names: of the tests against an API server and with pods, only those run.
 const ONLY: &str = "TRAINYARD_TESTS";
 /// Every operator there is.
-const OPERATORS: &[&str] = &["pytorch-operator"];
+const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
 
 // What each stage is, what it needs, and whom it follows. The long builds come first and side by side.
 const STAGES: &[Stage] = &[

@@ -1,0 +1,211 @@
+//! What is peculiar to TensorFlow: roles, success policies, workers that may come and go.
+
+use training_api::{JobStatus, ReplicaSpecs, RestartPolicy, RunPolicy};
+use training_core::verdict::{Saying, failures_but, progressing, say_qualified};
+use training_core::{
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas, RoleSet,
+    RoleSpec, SlotState, SpecError, TrainingJob, Verdict,
+};
+
+use crate::api::{
+    ALL_WORKERS, CHIEF, CONTAINER, EVALUATOR, MASTER, ONE_CHIEF, PS, REPLICA_MAP, TFJob, TYPES,
+    WORKER,
+};
+use crate::cluster_spec::{TF_CONFIG, tf_config};
+
+/// The kind's name, as messages have it.
+const KIND: &str = "TFJob";
+
+/// The replica specs of the kind.
+pub const REPLICAS: Replicas = Replicas {
+    field: REPLICA_MAP,
+    types: TYPES,
+    others: Others::Served,
+    speakers: &[CHIEF, MASTER, WORKER],
+    container: CONTAINER,
+    port: ("tfjob-port", 2222),
+    restart: RestartPolicy::Never,
+};
+
+/// The TensorFlow framework.
+#[derive(Clone, Debug, Default)]
+pub struct TensorFlow {
+    /// The domain in which the addresses of pods end.
+    pub cluster_domain: Option<String>,
+}
+
+impl TrainingJob for TFJob {
+    type Status = JobStatus;
+
+    fn run_policy(&self) -> &RunPolicy {
+        &self.spec.run_policy
+    }
+
+    fn status(&self) -> Option<&JobStatus> {
+        self.status.as_ref()
+    }
+
+    fn set_status(&mut self, status: JobStatus) {
+        self.status = Some(status);
+    }
+
+    fn replica_specs(&self) -> &ReplicaSpecs {
+        &self.spec.tf_replica_specs
+    }
+
+    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs {
+        &mut self.spec.tf_replica_specs
+    }
+}
+
+impl Framework for TensorFlow {
+    type Job = TFJob;
+    const OPERATOR: &'static str = "tf-operator";
+    const NAME: &'static str = "tensorflow";
+    const CONTROLLER: &'static str = "tfjob-controller";
+    const REPLICAS: Replicas = REPLICAS;
+    const ENV_ON: EnvOn = EnvOn::Main;
+    const SELECTORS: bool = false;
+
+    fn roles<'a>(&self, job: &'a TFJob) -> Result<RoleSet<'a>, SpecError> {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let roles = REPLICAS.roles(name, &job.spec.tf_replica_specs)?;
+        if roles.get(CHIEF).is_some() && roles.get(MASTER).is_some() {
+            return Err(SpecError::new(format!("spec.{REPLICA_MAP}"), ONE_CHIEF));
+        }
+        Ok(roles)
+    }
+
+    fn env(&self, cx: &JobCx<'_, TFJob>, me: Rank<'_>) -> Result<EnvSet, SpecError> {
+        let mut env = EnvSet::default();
+        if let Some(config) = tf_config(cx, me, self.cluster_domain.as_deref())? {
+            env.require(TF_CONFIG, config);
+        }
+        Ok(env)
+    }
+
+    fn judge(&self, cx: &JobCx<'_, TFJob>, census: &Census<'_>) -> Verdict {
+        let decider = decider(cx.roles).map_or("", |r| r.key.as_str());
+        if has_succeeded(cx, census, decider) {
+            return Verdict::Succeeded;
+        }
+        let goes_on = can_go_on(cx, census, decider);
+        failures_but(cx.roles, census, |role| {
+            is_unknown(role) || is_dynamic(cx) && role.key == WORKER && goes_on
+        })
+        .unwrap_or_else(|| progressing(cx.roles, census, decider))
+    }
+
+    /// Servers of parameters, their workers and evaluators wait for more work, and nobody tells them that there is none.
+    fn outlives(&self, cx: &JobCx<'_, TFJob>) -> bool {
+        [PS, EVALUATOR].iter().any(|r| cx.roles.get(r).is_some())
+    }
+
+    fn advise(&self, cx: &JobCx<'_, TFJob>) -> Vec<Note> {
+        advice(cx)
+    }
+
+    fn rendezvous(&self, cx: &JobCx<'_, TFJob>) -> Vec<(&'static str, Digest)> {
+        let counts = |tells: &dyn Fn(&RoleSpec<'_>) -> bool| {
+            let told = cx.roles.iter().filter(|r| tells(r));
+            let told: Vec<(&str, u32)> = told.map(|r| (r.label.as_str(), r.replicas)).collect();
+            Digest::of(&told)
+        };
+        if is_dynamic(cx) {
+            let dynamic = ("enableDynamicWorker", Digest::of(&true));
+            vec![dynamic, ("replicas", counts(&|r| r.key == PS))]
+        } else {
+            vec![("replicas", counts(&|_| true))]
+        }
+    }
+
+    fn say(&self, cx: &JobCx<'_, TFJob>, what: &Saying<'_>) -> String {
+        let (namespace, name) = (cx.namespace, cx.name);
+        match what {
+            Saying::Failed { role, count } => format!(
+                "{KIND} {namespace}/{name} has failed because {count} {role} replica(s) failed."
+            ),
+            Saying::Running | Saying::Succeeded | Saying::Restarting { .. } => {
+                say_qualified(KIND, namespace, name, what)
+            }
+        }
+    }
+}
+
+fn is_dynamic(cx: &JobCx<'_, TFJob>) -> bool {
+    cx.job.spec.enable_dynamic_worker == Some(true)
+}
+
+fn is_unknown(role: &RoleSpec<'_>) -> bool {
+    !TYPES.contains(&role.key.as_str())
+}
+
+/// The role that speaks for the job decides its end: Chief or Master, else Worker.
+fn decider<'r, 'a>(roles: &'r RoleSet<'a>) -> Option<&'r RoleSpec<'a>> {
+    roles.iter().find(|r| r.speaks)
+}
+
+fn has_succeeded(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> bool {
+    let Some((at, role)) = cx.roles.iter().enumerate().find(|(_, r)| r.key == decider) else {
+        return false;
+    };
+    let all = role.replicas > 0 && census.counts[at].succeeded >= role.replicas;
+    let one_is_enough =
+        role.key == WORKER && cx.job.spec.success_policy.as_deref() != Some(ALL_WORKERS);
+    let first = census.slot(at, 0).map(|s| s.state);
+    all || one_is_enough && first == Some(SlotState::Finished)
+}
+
+/// Whether somebody is left who can still end a job well that has lost workers: whoever else decides, or another worker.
+fn can_go_on(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> bool {
+    let Some(workers) = cx.roles.iter().position(|r| r.key == WORKER) else {
+        return true;
+    };
+    let over = |state| matches!(state, SlotState::Failed | SlotState::Finished);
+    decider != WORKER || census.of_role(workers).any(|s| !over(s.state))
+}
+
+/// Odd values that run all the same.
+fn advice(cx: &JobCx<'_, TFJob>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let mut say = |reason: &str, text: String| notes.push(Note::warning(reason, text));
+    let policy = cx.job.spec.success_policy.as_deref().unwrap_or_default();
+    let leader = decider(cx.roles).filter(|r| r.key != WORKER);
+    if !policy.is_empty() && policy != ALL_WORKERS {
+        say(
+            "SettingIgnored",
+            format!(
+                "spec.successPolicy \"{policy}\" is read as the empty one; use {ALL_WORKERS} or leave it out"
+            ),
+        );
+    } else if let Some(leader) = leader.filter(|_| policy == ALL_WORKERS) {
+        let key = &leader.key;
+        say(
+            "SettingIgnored",
+            format!("spec.successPolicy has no effect beside a {key}, which decides the job's end"),
+        );
+    }
+    if decider(cx.roles).is_none() {
+        say(
+            "RiskySetting",
+            format!(
+                "spec.{REPLICA_MAP}: no role can complete this job; add a {CHIEF}, a {MASTER} or a {WORKER}"
+            ),
+        );
+    }
+    for role in cx.roles {
+        let path = &role.path;
+        let alone = [CHIEF, MASTER, EVALUATOR].contains(&role.key.as_str());
+        if alone && role.replicas > 1 {
+            let text = format!("{path}.replicas: TensorFlow knows one {} only", role.key);
+            say("RiskySetting", text);
+        }
+        if is_unknown(role) {
+            let text = format!(
+                "{path}: TensorFlow has no such role; its pods run, and don't count for the job's end"
+            );
+            say("RiskySetting", text);
+        }
+    }
+    notes
+}

@@ -1,0 +1,18 @@
+//! The TFJob operator: what is peculiar to TensorFlow, without I/O.
+//!
+//! - [`api`]: the custom resource
+//! - [`framework`]: roles, who decides the end
+//! - [`cluster_spec`]: what pods are told of each other
+//! - `args`: the binary's arguments, with the feature `bin`
+
+pub mod api;
+#[cfg(feature = "bin")]
+pub mod args;
+pub mod cluster_spec;
+pub mod framework;
+
+pub use api::TFJob;
+pub use framework::TensorFlow;
+
+/// What the binary says of itself.
+pub const ABOUT: &str = "Runs TFJobs (kubeflow.org/v1)";

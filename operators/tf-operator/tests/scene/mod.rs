@@ -1,0 +1,82 @@
+//! Jobs and worlds for the tables of this folder.
+
+// Every test file uses its own part of the scene.
+#![allow(dead_code)]
+
+use serde_json::json;
+use tf_operator::{TFJob, TensorFlow};
+use training_testkit::builders::{self, Kind, TENSORFLOW};
+pub use training_testkit::scene::Scene;
+use training_testkit::scene::{self, placed};
+use training_testkit::world::World;
+
+/// The kind.
+pub const KIND: Kind = TENSORFLOW;
+/// The custom resource.
+pub type Resource = TFJob;
+/// JSON pointer to the master's replica spec.
+pub const MASTER: &str = "/spec/tfReplicaSpecs/Master";
+/// JSON pointer to the workers' replica spec.
+pub const WORKER: &str = "/spec/tfReplicaSpecs/Worker";
+/// JSON pointer to the image of the workers.
+pub const IMAGE: &str = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
+/// The restart policy where none is written.
+pub const RESTART: &str = "Never";
+/// A variable that every pod gets.
+pub const VARIABLE: &str = "TF_CONFIG";
+/// The message of a job that failed with one worker.
+pub const FAILED: &str = "TFJob ns1/pt has failed because 1 Worker replica(s) failed.";
+
+/// A world of one job of the kind.
+pub type KindWorld = World<TensorFlow>;
+
+/// The framework as the tests run it.
+pub fn framework() -> TensorFlow {
+    TensorFlow::default()
+}
+
+/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+pub fn pt(workers: u32) -> builders::Job {
+    scene::job(&KIND, workers)
+}
+
+/// The job `tf` with these roles.
+pub fn of(roles: &[(&str, u32)]) -> builders::Job {
+    let job = KIND.job("tf");
+    placed(roles.iter().fold(job, |job, (role, n)| job.role(role, *n)))
+}
+
+/// Jobs of every shape, for histories.
+pub fn shapes() -> Vec<builders::Job> {
+    let servers = of(&[("PS", 1), ("Worker", 2), ("Evaluator", 1)]);
+    let dynamic = of(&[("Worker", 3)]).set("/spec/enableDynamicWorker", true);
+    let all = of(&[("Worker", 2)]).set("/spec/successPolicy", "AllWorkers");
+    vec![
+        pt(2),
+        pt(1),
+        of(&[("Chief", 1), ("PS", 2)]),
+        servers,
+        dynamic,
+        all,
+    ]
+}
+
+/// The typed job.
+pub fn typed(job: builders::Job) -> TFJob {
+    serde_json::from_value(job.build()).unwrap()
+}
+
+/// A world in which the operator is about to see the job for the first time.
+pub fn world(job: builders::Job) -> KindWorld {
+    let mut world = World::new(framework(), typed(job));
+    world.scale = "/spec/tfReplicaSpecs/Worker/replicas";
+    world.edits = vec![
+        ("/spec/successPolicy", json!("AllWorkers")),
+        ("/spec/enableDynamicWorker", json!(true)),
+        (
+            "/spec/tfReplicaSpecs/Worker/template/spec/hostNetwork",
+            json!(true),
+        ),
+    ];
+    world
+}

@@ -1,0 +1,8 @@
+//! `xgboost-operator`.
+
+use training_runtime::entry::{self, NoArgs};
+use xgboost_operator::{ABOUT, XGBoost};
+
+fn main() -> anyhow::Result<()> {
+    entry::main(ABOUT, |_: NoArgs| Ok(XGBoost))
+}

@@ -1,0 +1,63 @@
+//! Jobs and worlds for the tables of this folder.
+
+// Every test file uses its own part of the scene.
+#![allow(dead_code)]
+
+use serde_json::json;
+use training_testkit::builders::{self, Kind, XGBOOST};
+pub use training_testkit::scene::Scene;
+use training_testkit::scene::{self, placed};
+use training_testkit::world::World;
+use xgboost_operator::{XGBoost, XGBoostJob};
+
+/// The kind.
+pub const KIND: Kind = XGBOOST;
+/// The custom resource.
+pub type Resource = XGBoostJob;
+/// JSON pointer to the master's replica spec.
+pub const MASTER: &str = "/spec/xgbReplicaSpecs/Master";
+/// JSON pointer to the workers' replica spec.
+pub const WORKER: &str = "/spec/xgbReplicaSpecs/Worker";
+/// JSON pointer to the image of the workers.
+pub const IMAGE: &str = "/spec/xgbReplicaSpecs/Worker/template/spec/containers/0/image";
+/// The restart policy where none is written.
+pub const RESTART: &str = "Never";
+/// A variable that every pod gets.
+pub const VARIABLE: &str = "RANK";
+/// The message of a job that failed with one worker.
+pub const FAILED: &str = "XGBoostJob pt is failed because 1 Worker replica(s) failed.";
+
+/// A world of one job of the kind.
+pub type KindWorld = World<XGBoost>;
+
+/// The framework as the tests run it.
+pub fn framework() -> XGBoost {
+    XGBoost
+}
+
+/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+pub fn pt(workers: u32) -> builders::Job {
+    scene::job(&KIND, workers)
+}
+
+/// Jobs of every shape, for histories.
+pub fn shapes() -> Vec<builders::Job> {
+    let lone = placed(KIND.job("lone").master());
+    vec![pt(2), pt(1), lone]
+}
+
+/// The typed job.
+pub fn typed(job: builders::Job) -> XGBoostJob {
+    serde_json::from_value(job.build()).unwrap()
+}
+
+/// A world in which the operator is about to see the job for the first time.
+pub fn world(job: builders::Job) -> KindWorld {
+    let mut world = World::new(framework(), typed(job));
+    world.scale = "/spec/xgbReplicaSpecs/Worker/replicas";
+    world.edits = vec![(
+        "/spec/xgbReplicaSpecs/Worker/template/spec/hostNetwork",
+        json!(true),
+    )];
+    world
+}
