@@ -81,7 +81,7 @@ impl<F: Framework> Scene for World<F> {
     }
 
     fn status_json(&self) -> Value {
-        serde_json::to_value(self.job().and_then(|j| j.status().cloned())).unwrap()
+        serde_json::to_value(self.job().and_then(|j| j.status().cloned())).unwrap_or_default()
     }
 
     fn events(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 /// What `tf-operator` understands beside the arguments of every operator.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct TfArgs {
-    /// Domain of the cluster, such as cluster.local, which ends the addresses in TF_CONFIG. Empty: they end in .svc
+    /// Domain of the cluster, such as cluster.local, which ends the addresses in `TF_CONFIG`. Empty: they end in .svc
     // The variable is the published one.
     #[arg(
         long,

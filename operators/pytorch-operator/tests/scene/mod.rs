@@ -6,6 +6,7 @@
 use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use training_testkit::builders::{self, Kind, PYTORCH};
+#[allow(unused_imports)]
 pub use training_testkit::scene::Scene;
 use training_testkit::scene::{self, placed};
 use training_testkit::world::World;

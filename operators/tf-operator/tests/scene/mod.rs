@@ -6,6 +6,7 @@
 use serde_json::json;
 use tf_operator::{TFJob, TensorFlow};
 use training_testkit::builders::{self, Kind, TENSORFLOW};
+#[allow(unused_imports)]
 pub use training_testkit::scene::Scene;
 use training_testkit::scene::{self, placed};
 use training_testkit::world::World;

@@ -5,6 +5,7 @@
 
 use serde_json::json;
 use training_testkit::builders::{self, Kind, XGBOOST};
+#[allow(unused_imports)]
 pub use training_testkit::scene::Scene;
 use training_testkit::scene::{self, placed};
 use training_testkit::world::World;
