@@ -64,10 +64,13 @@ async fn pairs(successor: Successor) -> Result<Option<(Figures, usize)>> {
         0
     } else {
         let deep = std::env::var_os(DEEP).is_some();
-        // Where only the job goes and its pods stay, nobody can lead it to an end.
-        let lives = Life::ALL.into_iter().filter(|life| {
-            (deep || PAIRED.contains(life)) && !matches!(life, Life::Deleted(_, Deletion::Orphan))
-        });
+        // Where only the job goes and its pods stay, nobody can lead it to another end.
+        let endless = |life: &Life| {
+            successor == Successor::Itself && matches!(life, Life::Deleted(_, Deletion::Orphan))
+        };
+        let lives = Life::ALL
+            .into_iter()
+            .filter(|life| (deep || PAIRED.contains(life)) && !endless(life));
         let lives: Vec<Life> = lives.collect();
         tour.pairs(&lives, |_| true).await?;
         LEAST_CLASSES * lives.len()

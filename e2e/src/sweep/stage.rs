@@ -15,7 +15,7 @@ use super::cutter::{Cutter, Diary};
 use super::ending::Ending;
 use super::point::{Key, Plan, Restart};
 use crate::World;
-use crate::lives::{Actor, Life};
+use crate::lives::{Actor, Life, Likeness};
 
 /// How long nothing may be written before a run that is not compared counts as over.
 const QUIET: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub struct Stage {
 struct Past {
     job: String,
     what: String,
-    life: Life,
+    likeness: Likeness,
     ending: Ending,
 }
 
@@ -138,7 +138,12 @@ impl Stage {
         self.past.push(Past {
             job,
             what,
-            life,
+            // What was led to its own end is compared with that.
+            likeness: if late {
+                Likeness::Exact
+            } else {
+                life.likeness()
+            },
             ending: expected,
         });
         Ok(Run {
@@ -182,7 +187,7 @@ impl Stage {
         let mut wrong = Vec::new();
         for past in &self.past {
             let ending = Ending::take(&self.world, &past.job).await?;
-            let difference = ending.difference(&past.ending, past.life.likeness());
+            let difference = ending.difference(&past.ending, past.likeness);
             if !difference.is_empty() {
                 wrong.push(format!("{}, looked at again:\n{difference}", past.what));
             }
