@@ -3,8 +3,9 @@
 //! Most of it never gets here: the API server refuses it first. What was stored before a rule existed does.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, EnvVar, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, EnvVar};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use training_api::schema::{ENV_NAME, PORT_NAME, QUANTITY};
 use training_api::{RunPolicy, SchedulingPolicy};
@@ -17,6 +18,40 @@ type Verdict = Result<(), SpecError>;
 
 fn refuse(field: impl Into<String>, problem: impl Into<String>) -> Verdict {
     Err(SpecError::new(field, problem))
+}
+
+/// Where a field is. It is made into text only for what is refused: every plan checks the whole spec.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root(&'a str),
+    Field(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
+}
+
+impl Path<'_> {
+    fn field<'a>(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    fn item(&self, at: usize) -> Path<'_> {
+        Path::Item(self, at)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root(text) => f.write_str(text),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Item(list, at) => write!(f, "{list}[{at}]"),
+        }
+    }
+}
+
+impl From<Path<'_>> for String {
+    fn from(path: Path<'_>) -> Self {
+        path.to_string()
+    }
 }
 
 /// Refuses a number outside its bounds.
@@ -43,19 +78,19 @@ pub fn within(
 }
 
 /// Refuses the second of two equal keys.
-fn unique<K: Ord>(field: &str, keys: impl Iterator<Item = K>) -> Verdict {
+fn unique<K: Ord>(list: Path<'_>, keys: impl Iterator<Item = K>) -> Verdict {
     let mut seen = BTreeSet::new();
     for (at, key) in keys.enumerate() {
         if !seen.insert(key) {
-            return refuse(format!("{field}[{at}]"), "Duplicate value");
+            return refuse(list.item(at), "Duplicate value");
         }
     }
     Ok(())
 }
 
-fn filled(field: impl FnOnce() -> String, text: &str) -> Verdict {
+fn filled(field: Path<'_>, text: &str) -> Verdict {
     if text.is_empty() {
-        return refuse(field(), "Required value: should be at least 1 chars long");
+        return refuse(field, "Required value: should be at least 1 chars long");
     }
     Ok(())
 }
@@ -80,17 +115,24 @@ pub fn run_policy(policy: &RunPolicy) -> Verdict {
 }
 
 fn scheduling(policy: &SchedulingPolicy) -> Verdict {
-    let path = |field: &str| format!("spec.runPolicy.schedulingPolicy.{field}");
+    let path = Path::Root("spec.runPolicy.schedulingPolicy");
     let available = policy.min_available.map(i64::from);
-    within(|| path("minAvailable"), available, 1, i64::MAX)?;
-    quantities(&path("minResources"), policy.min_resources.iter().flatten())
+    let field = path.field("minAvailable");
+    within(|| field.to_string(), available, 1, i64::MAX)?;
+    quantities(
+        path.field("minResources"),
+        policy.min_resources.iter().flatten(),
+    )
 }
 
-fn quantities<'a>(field: &str, all: impl Iterator<Item = (&'a String, &'a Quantity)>) -> Verdict {
+fn quantities<'a>(
+    field: Path<'_>,
+    all: impl Iterator<Item = (&'a String, &'a Quantity)>,
+) -> Verdict {
     for (name, quantity) in all {
         if !is_quantity(&quantity.0) {
             return refuse(
-                format!("{field}.{name}"),
+                field.field(name),
                 format!("\"{}\" should match {QUANTITY}", quantity.0),
             );
         }
@@ -123,65 +165,58 @@ fn is_quantity(text: &str) -> bool {
 /// # Errors
 /// The first field that is missing or impossible.
 pub fn template(role: &RoleSpec<'_>, container: &str) -> Verdict {
-    let path = format!("{}.template", role.path);
+    let role_path = Path::Root(&role.path);
+    let path = role_path.field("template");
     let Some(template) = role.template else {
         return refuse(path, "Required value");
     };
+    let spec_path = path.field("spec");
     let Some(spec) = &template.spec else {
-        return refuse(format!("{path}.spec"), "Required value");
+        return refuse(spec_path, "Required value");
     };
-    let list = format!("{path}.spec.containers");
+    let list = spec_path.field("containers");
     if spec.containers.is_empty() {
         return refuse(list, "Required value: should have at least 1 items");
     }
-    containers(&list, &spec.containers)?;
+    containers(list, &spec.containers)?;
     for (at, one) in spec.containers.iter().enumerate() {
         let image = one.image.as_deref().unwrap_or_default();
-        filled(|| format!("{list}[{at}].image"), image)?;
+        filled(list.item(at).field("image"), image)?;
     }
     if spec.containers.iter().all(|c| c.name != container) {
         let problem = format!("must have at least one container with name {container}");
         return refuse(list, problem);
     }
     let inits = spec.init_containers.as_deref().unwrap_or_default();
-    containers(&format!("{path}.spec.initContainers"), inits)?;
-    volumes(&path, template)
+    containers(spec_path.field("initContainers"), inits)?;
+    let volumes = spec.volumes.iter().flatten().map(|v| &v.name);
+    unique(spec_path.field("volumes"), volumes)
 }
 
-fn volumes(path: &str, template: &PodTemplateSpec) -> Verdict {
-    let volumes = template
-        .spec
-        .iter()
-        .flat_map(|s| s.volumes.iter().flatten());
-    unique(&format!("{path}.spec.volumes"), volumes.map(|v| &v.name))
-}
-
-fn containers(list: &str, all: &[Container]) -> Verdict {
+fn containers(list: Path<'_>, all: &[Container]) -> Verdict {
     for (at, one) in all.iter().enumerate() {
-        let path = || format!("{list}[{at}]");
-        filled(|| format!("{}.name", path()), &one.name)?;
+        let path = list.item(at);
+        filled(path.field("name"), &one.name)?;
         if let Some(vars) = &one.env {
-            env(&format!("{}.env", path()), vars)?;
+            env(path.field("env"), vars)?;
         }
         if let Some(open) = &one.ports {
-            ports(&format!("{}.ports", path()), open)?;
+            ports(path.field("ports"), open)?;
         }
         if let Some(resources) = &one.resources {
-            for (field, amounts) in [
-                ("limits", &resources.limits),
-                ("requests", &resources.requests),
-            ] {
-                let field = format!("{}.resources.{field}", path());
-                quantities(&field, amounts.iter().flatten())?;
-            }
+            let path = path.field("resources");
+            let (limits, requests) = (&resources.limits, &resources.requests);
+            quantities(path.field("limits"), limits.iter().flatten())?;
+            quantities(path.field("requests"), requests.iter().flatten())?;
         }
     }
     unique(list, all.iter().map(|c| &c.name))
 }
 
-fn env(list: &str, vars: &[EnvVar]) -> Verdict {
+fn env(list: Path<'_>, vars: &[EnvVar]) -> Verdict {
     for (at, var) in vars.iter().enumerate() {
-        let field = || format!("{list}[{at}].name");
+        let item = list.item(at);
+        let field = item.field("name");
         filled(field, &var.name)?;
         // What the API server takes in a pod.
         if !var
@@ -189,27 +224,26 @@ fn env(list: &str, vars: &[EnvVar]) -> Verdict {
             .bytes()
             .all(|b| matches!(b, b' '..=b'~') && b != b'=')
         {
-            return refuse(field(), format!("\"{}\" should match {ENV_NAME}", var.name));
+            return refuse(field, format!("\"{}\" should match {ENV_NAME}", var.name));
         }
     }
     unique(list, vars.iter().map(|v| &v.name))
 }
 
-fn ports(list: &str, open: &[ContainerPort]) -> Verdict {
+fn ports(list: Path<'_>, open: &[ContainerPort]) -> Verdict {
     for (at, port) in open.iter().enumerate() {
-        let field = |name: &str| format!("{list}[{at}].{name}");
+        let item = list.item(at);
         let number = Some(i64::from(port.container_port));
-        within(|| field("containerPort"), number, 1, 65_535)?;
+        let field = item.field("containerPort");
+        within(|| field.to_string(), number, 1, 65_535)?;
+        let field = item.field("name");
         let name = port.name.as_deref().unwrap_or_default();
         if name.len() > 15 {
-            return refuse(field("name"), "Too long: may not be more than 15 bytes");
+            return refuse(field, "Too long: may not be more than 15 bytes");
         }
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         if !name.bytes().all(plain) || name.starts_with('-') || name.ends_with('-') {
-            return refuse(
-                field("name"),
-                format!("\"{name}\" should match {PORT_NAME}"),
-            );
+            return refuse(field, format!("\"{name}\" should match {PORT_NAME}"));
         }
     }
     let keys = open.iter().map(|port| {
@@ -273,7 +307,18 @@ pub fn name(job: &str, role: &RoleSpec<'_>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::is_quantity;
+    use super::{Path, is_quantity};
+
+    #[test]
+    fn a_field_is_named_by_its_whole_path() {
+        let root = Path::Root("spec.roles[Worker]");
+        let list = root.field("ports");
+        let item = list.item(3);
+        assert_eq!(
+            item.field("name").to_string(),
+            "spec.roles[Worker].ports[3].name"
+        );
+    }
 
     #[test]
     fn quantities_are_told_from_other_texts() {

@@ -311,11 +311,15 @@ impl Draft {
 
     fn into_plan(self, old: &JobStatus) -> Plan<JobStatus> {
         let next = old.report(&self.memory);
-        // Serialising a status of ours can't fail; if it ever did, nothing is written rather than something wrong.
-        let values = serde_json::to_value(old)
-            .ok()
-            .zip(serde_json::to_value(&next).ok());
-        let patch = values.and_then(|(before, after)| merge_patch(&before, &after));
+        // Most plans change nothing. Serialising a status of ours can't fail; if it ever did, nothing is written rather than
+        // something wrong.
+        let patch = (next != *old)
+            .then(|| {
+                let (before, after) = (serde_json::to_value(old), serde_json::to_value(&next));
+                before.ok().zip(after.ok())
+            })
+            .flatten()
+            .and_then(|(before, after)| merge_patch(&before, &after));
         let urgency = self.urgency;
         let decided = patch.is_some() && urgency == Urgency::First;
         Plan {

@@ -371,10 +371,7 @@ impl Executor {
             .call::<Answer>(Build::new(url).delete(name, &params))
             .await
         {
-            // A pod that has to end first comes back with a deletion timestamp; anything else is gone.
-            Ok(answer)
-                if answer.kind != "Status" && answer.metadata.deletion_timestamp.is_some() =>
-            {
+            Ok(answer) if answer.is_leaving() => {
                 index.leaving(
                     owner,
                     uid_of_child,

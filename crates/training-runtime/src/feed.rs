@@ -2,6 +2,7 @@
 //! or right from slowing the others.
 
 pub mod autoscaler;
+mod ended;
 mod follow;
 pub mod guarded;
 pub mod index;

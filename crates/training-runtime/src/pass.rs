@@ -156,6 +156,7 @@ impl<F: Framework> Worker<F> {
             return Ended::Held(at);
         }
         let mut refused: Option<Instant> = None;
+        let mut told = Told::new(&self.events);
         for _ in 0..ROUNDS {
             let Some(job) = self.jobs.get(key) else {
                 return Ended::Quiet(self.safety());
@@ -167,7 +168,7 @@ impl<F: Framework> Worker<F> {
             let blocked = seen.stall.as_ref().map(|s| s.blocks);
             let stalled = blocked.is_some();
             let mut plan = plan(&self.framework, &job, &seen, now());
-            let wake = self.wake(plan.wake);
+            let mut wake = self.wake(plan.wake);
             let planned_creates = plan.steps.iter().any(Step::is_create);
             if let Some(blocked) = blocked
                 && (held.is_some() || refused.is_some())
@@ -176,12 +177,15 @@ impl<F: Framework> Worker<F> {
                 plan.steps.retain(|s| !s.waits_for(blocked));
             }
             if let Some(at) = self.may_wait(key, &plan, begun) {
-                return Ended::Quiet(at.min(wake));
+                wake = wake.min(at);
+                if plan.steps.is_empty() {
+                    return Ended::Quiet(wake);
+                }
+                // Steps don't wait for counts, nor does what follows from them wait until counts are written.
+                plan.status = None;
             }
-            let outcome = match self
-                .carry_out(key, &job, &plan, blocked == Some(Blocked::All))
-                .await
-            {
+            let cautious = blocked == Some(Blocked::All);
+            let outcome = match self.carry_out(key, &job, &plan, cautious, &mut told).await {
                 Ok(outcome) => outcome,
                 Err(fault) => return Ended::Failed(fault),
             };
@@ -191,7 +195,7 @@ impl<F: Framework> Worker<F> {
             }
             if let Some(refusal) = outcome.refusal {
                 let stalled = blocked.is_some_and(|b| b == refusal.stall.blocks);
-                refused = Some(self.refuse(key, uid, &job, &refusal, stalled));
+                refused = Some(self.refuse(key, &job, &refusal, stalled, &mut told));
                 continue;
             }
             if let Some(fault) = outcome.fault {
@@ -211,7 +215,8 @@ impl<F: Framework> Worker<F> {
             }
             self.backoff.forget(key);
             // A plan that created nothing and decided nothing has nothing to follow it.
-            if !plan.again || plan.is_idle() && !planned_creates {
+            let again = plan.again || self.freed_places(uid, &plan);
+            if !again || plan.is_idle() && !planned_creates {
                 return Ended::Quiet(wake);
             }
         }
@@ -236,14 +241,23 @@ impl<F: Framework> Worker<F> {
         }
     }
 
+    /// Whether a pod that a plan deleted is gone already, so that its place can be filled at once.
+    fn freed_places(&self, job: Uid, plan: &Plan<JobStatus>) -> bool {
+        plan.steps
+            .iter()
+            .any(|step| matches!(step, Step::DeletePod { uid, .. } if !self.pods.has(job, *uid)))
+    }
+
     /// When a status that holds nothing but counts is written at the latest: more of them may follow at once, and a status
     /// write is the most expensive request of a job's life.
     fn may_wait(&self, key: &JobKey, plan: &Plan<JobStatus>, begun: Instant) -> Option<Instant> {
+        // What is told with a status must not be told again when the same status is planned again beside other steps.
+        let silent = plan.notes.is_empty() && plan.transitions.is_empty();
         let can_wait = plan
             .status
             .as_ref()
             .is_some_and(|s| s.urgency == Urgency::CanWait)
-            && plan.steps.is_empty();
+            && (plan.steps.is_empty() || silent);
         let mut waiting = self.passing.waiting.lock();
         if !can_wait {
             waiting.remove(key);
@@ -264,6 +278,7 @@ impl<F: Framework> Worker<F> {
         job: &Arc<F::Job>,
         plan: &Plan<JobStatus>,
         cautious: bool,
+        told: &mut Told<'_>,
     ) -> Result<Outcome, Fault> {
         let first = plan
             .status
@@ -271,12 +286,12 @@ impl<F: Framework> Worker<F> {
             .is_some_and(|s| s.urgency == Urgency::First);
         let act = self.executor.execute(&**job, &plan.steps, cautious);
         let (stored, outcome) = if first {
-            self.store(key, job, plan).await?;
+            self.store(key, job, plan, told).await?;
             (Ok(()), act.await)
         } else {
-            futures::join!(self.store(key, job, plan), act)
+            futures::join!(self.store(key, job, plan, told), act)
         };
-        self.tell(job, folded(&outcome.done, self.settings.events));
+        told.note(&**job, folded(&outcome.done, self.settings.events));
         stored.map(|()| outcome)
     }
 
@@ -285,9 +300,10 @@ impl<F: Framework> Worker<F> {
         key: &JobKey,
         job: &Arc<F::Job>,
         plan: &Plan<JobStatus>,
+        told: &mut Told<'_>,
     ) -> Result<(), Fault> {
         let Some(write) = &plan.status else {
-            self.tell(job, plan.notes.clone());
+            told.note(&**job, plan.notes.clone());
             return Ok(());
         };
         let version = self.executor.write_status(&**job, &write.patch).await?;
@@ -304,32 +320,27 @@ impl<F: Framework> Worker<F> {
         for note in &plan.notes {
             tracing::info!(job = %key, reason = note.reason, message = note.message, "told");
         }
-        self.tell(job, plan.notes.clone());
+        told.note(&**job, plan.notes.clone());
         Ok(())
     }
 
     fn tell(&self, job: &F::Job, notes: Vec<Note>) {
-        if notes.is_empty() {
-            return;
-        }
-        let regarding = Arc::new(regarding(job));
-        for note in notes {
-            self.events.post(&regarding, note);
-        }
+        Told::new(&self.events).note(job, notes);
     }
 
     /// Remembers what was refused, so that the plan can say it. Returns when it may be tried again.
     fn refuse(
         &self,
         key: &JobKey,
-        uid: Uid,
         job: &F::Job,
         refusal: &Refusal,
         stalled: bool,
+        told: &mut Told<'_>,
     ) -> Instant {
+        let uid = job.meta().uid.as_deref().and_then(Uid::parse);
         tracing::warn!(job = %key, reason = refusal.stall.reason, message = refusal.stall.message, "refused");
         if !stalled {
-            self.tell(
+            told.note(
                 job,
                 vec![Note::warning(
                     refusal.event,
@@ -337,10 +348,10 @@ impl<F: Framework> Worker<F> {
                 )],
             );
         }
-        self.passing
-            .stalls
-            .lock()
-            .insert(key.clone(), (uid, refusal.stall.clone()));
+        self.passing.stalls.lock().insert(
+            key.clone(),
+            (uid.unwrap_or_default(), refusal.stall.clone()),
+        );
         self.backoff
             .record_failure(key, &refusal.fault, Instant::now())
     }
@@ -401,6 +412,37 @@ impl<F: Framework> Worker<F> {
                 .jitter
                 .lock()
                 .between(period * 3 / 4, period * 5 / 4)
+    }
+}
+
+/// What a look has to tell. It is told when the look ends, however it ends: events are for people, and their requests would
+/// delay those that make a pod again.
+struct Told<'a> {
+    events: &'a EventSink,
+    notes: Vec<(Arc<Regarding>, Note)>,
+}
+
+impl<'a> Told<'a> {
+    fn new(events: &'a EventSink) -> Self {
+        let notes = Vec::new();
+        Self { events, notes }
+    }
+
+    fn note<J: Resource<DynamicType = ()>>(&mut self, job: &J, notes: Vec<Note>) {
+        if notes.is_empty() {
+            return;
+        }
+        let about = Arc::new(regarding(job));
+        let notes = notes.into_iter().map(|note| (Arc::clone(&about), note));
+        self.notes.extend(notes);
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        for (about, note) in self.notes.drain(..) {
+            self.events.post(&about, note);
+        }
     }
 }
 

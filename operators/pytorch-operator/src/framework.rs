@@ -168,8 +168,7 @@ impl PyTorch {
             .containers
             .iter()
             .chain(spec.init_containers.iter().flatten());
-        let ours = self.init.render("");
-        match users.find(|c| ours.iter().any(|o| o.name == c.name)) {
+        match users.find(|c| self.init.names().contains(&c.name)) {
             Some(taken) => Err(SpecError::new(
                 format!("{}.template.spec.initContainers", worker.path),
                 format!(

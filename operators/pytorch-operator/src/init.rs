@@ -11,21 +11,20 @@ pub const DEFAULT_IMAGE: &str = "alpine:3.10";
 /// The published default number of tries, two seconds apart.
 pub const DEFAULT_TRIES: u32 = 100;
 
+/// The variable that differs from job to job.
+const ADDRESS: &str = "{{.MasterAddr}}";
+
 /// The init container of workers.
 #[derive(Clone, Debug)]
 pub struct InitContainer {
-    image: String,
-    tries: u32,
+    /// The template, with everything filled in but the address.
     template: Vec<Value>,
+    names: Vec<String>,
 }
 
 impl Default for InitContainer {
     fn default() -> Self {
-        Self {
-            image: DEFAULT_IMAGE.to_owned(),
-            tries: DEFAULT_TRIES,
-            template: built_in(),
-        }
+        Self::filled(DEFAULT_IMAGE, DEFAULT_TRIES, built_in())
     }
 }
 
@@ -45,16 +44,27 @@ impl InitContainer {
             Some(text) => serde_saphyr::from_str::<Vec<Value>>(text)
                 .map_err(|e| TemplateError(e.to_string()))?,
         };
-        let it = Self {
-            image,
-            tries,
-            template,
-        };
+        let it = Self::filled(&image, tries, template);
         for item in &it.template {
-            it.fill(item, "master")
-                .map_err(|e| TemplateError(e.to_string()))?;
+            fill(item, "master").map_err(|e| TemplateError(e.to_string()))?;
         }
         Ok(it)
+    }
+
+    fn filled(image: &str, tries: u32, mut template: Vec<Value>) -> Self {
+        let tries = tries.to_string();
+        for item in &mut template {
+            substitute(item, &|text| {
+                text.replace("{{.InitContainerImage}}", image)
+                    .replace("{{.MaxTries}}", &tries)
+            });
+        }
+        let mut it = Self {
+            template,
+            names: Vec::new(),
+        };
+        it.names = it.render("").into_iter().map(|c| c.name).collect();
+        it
     }
 
     /// The containers for a job whose master has this address.
@@ -62,29 +72,30 @@ impl InitContainer {
         // Every item was read as a container when the template was accepted, and filling in changes only strings.
         self.template
             .iter()
-            .filter_map(|item| self.fill(item, master).ok())
+            .filter_map(|item| fill(item, master).ok())
             .collect()
     }
 
-    fn fill(&self, item: &Value, master: &str) -> Result<Container, serde_json::Error> {
-        let mut item = item.clone();
-        substitute(&mut item, &|text| {
-            text.replace("{{.MasterAddr}}", master)
-                .replace("{{.InitContainerImage}}", &self.image)
-                .replace("{{.MaxTries}}", &self.tries.to_string())
-        });
-        serde_json::from_value(item)
+    /// The names of the containers.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
+}
+
+fn fill(item: &Value, master: &str) -> Result<Container, serde_json::Error> {
+    let mut item = item.clone();
+    substitute(&mut item, &|text| text.replace(ADDRESS, master));
+    serde_json::from_value(item)
 }
 
 fn substitute(value: &mut Value, with: &impl Fn(&str) -> String) {
     match value {
-        Value::String(text) => *text = with(text),
+        Value::String(text) if text.contains("{{") => *text = with(text),
         Value::Array(items) => items.iter_mut().for_each(|item| substitute(item, with)),
         Value::Object(fields) => fields
             .values_mut()
             .for_each(|field| substitute(field, with)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -17,7 +17,8 @@ use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle, SendResponse};
-use training_core::{Deletion, PodView, Rules, Step, Uid};
+use training_api::JobStatus;
+use training_core::{Deletion, PodView, Rules, Step, TrainingJob as _, Uid};
 use training_runtime::cli::EventMode;
 use training_runtime::events::{EventConfig, EventSink, KubeEvents};
 use training_runtime::executor::{Children, Executor};
@@ -27,6 +28,7 @@ use training_runtime::leader::Leadership;
 use training_runtime::metrics::Metrics;
 use training_runtime::pass::{Passing, Settings, Worker};
 use training_runtime::retry::Backoff;
+use training_testkit::builders;
 
 const JOB: &str = "00000000-0000-0000-0000-000000000007";
 const CHILD: &str = "00000000-0000-0000-0000-00000000000a";
@@ -474,5 +476,128 @@ async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
         seen.extend(answer_all(&mut server, 1).await);
         assert!(seen.len() < 8, "{seen:?}");
     }
+    pass.abort();
+}
+
+/// A job that has ended, at this version.
+fn ended(version: &str, change: impl FnOnce(builders::Job) -> builders::Job) -> PyTorchJob {
+    let condition = |name: &str| {
+        json!({
+            "type": name, "status": "True", "reason": format!("PyTorchJob{name}"), "message": "as it is",
+            "lastUpdateTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
+    let status = json!({
+        "conditions": [condition("Created"), condition("Succeeded")],
+        "replicaStatuses": {"Master": {"succeeded": 1}, "Worker": {"failed": 2}},
+        "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:00Z",
+        "ready": "2/2", "restarts": 3, "lastFailure": {"pod": "pt-worker-0", "exitCode": 137},
+    });
+    let mut job = typed(change(
+        pt(1)
+            .set("/status", status)
+            .set("/metadata/annotations", json!({"team": "a \"b\" ü"})),
+    ));
+    job.metadata.resource_version = Some(version.to_owned());
+    job
+}
+
+#[test]
+fn an_ended_job_keeps_everything_but_its_templates() {
+    let jobs = Jobs::default();
+    let mut job = ended("41", |job| job.run_policy("ttlSecondsAfterFinished", 60));
+    assert!(jobs.apply(job.clone()));
+    assert!(!jobs.apply(job.clone()), "the same once more is no news");
+    job.shrink();
+    let key = JobKey::new("ns1", "pt");
+    assert_eq!(jobs.get(&key).as_deref(), Some(&job));
+    // A second one, which is kept as what differs from the first.
+    let mut other = job.clone();
+    other.metadata.name = Some("other".to_owned());
+    jobs.apply(other.clone());
+    let key = JobKey::new("ns1", "other");
+    assert_eq!(jobs.get(&key).as_deref(), Some(&other));
+    // A write of ours moves it on, a write of an older base does not.
+    let known = jobs.get(&key).unwrap();
+    let mut status = known.status.clone().unwrap();
+    status.ready = Some("0/2".to_owned());
+    jobs.written(&known, status.clone(), "50".to_owned());
+    jobs.written(&known, JobStatus::default(), "60".to_owned());
+    let now = jobs.get(&key).unwrap();
+    assert_eq!(now.status, Some(status));
+    assert_eq!(now.metadata.resource_version.as_deref(), Some("50"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_job_comes_alive_again_when_a_pod_appears_or_its_time_to_live_is_set() {
+    let key = JobKey::new("ns1", "pt");
+    let clean = |job: builders::Job| job.run_policy("cleanPodPolicy", "Running");
+    let (worker, mut server) = worker(ended("41", clean), &[]);
+    Arc::clone(&worker).pass(key.clone()).await;
+    server.silence().await;
+
+    let seen: slim::SlimPod = serde_json::from_value(pod("worker", "Running")).unwrap();
+    let view = slim::pod_view(
+        &seen,
+        feed::parent::<PyTorch>(),
+        &mut slim::Roles::default(),
+    );
+    server.children.pods.apply(view.unwrap());
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key.clone()));
+    let delete = server.asked().await;
+    assert_eq!(
+        delete.what,
+        "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0"
+    );
+    delete.done(CHILD);
+    pass.await.unwrap();
+    server.silence().await;
+
+    let edited = ended("42", |job| job.run_policy("ttlSecondsAfterFinished", 1));
+    assert!(worker.jobs.apply(edited));
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key));
+    let delete = server.asked().await;
+    assert_eq!(
+        delete.what,
+        "DELETE /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt"
+    );
+    delete.done(JOB);
+    pass.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
+    let mut job = typed(pt(1));
+    job.metadata.resource_version = Some("41".to_owned());
+    let pods = [pod("master", "Running"), pod("worker", "Failed")];
+    let (mut worker, mut server) = worker(job, &pods);
+    let settings = &mut Arc::get_mut(&mut worker).unwrap().settings;
+    settings.status_delay = Duration::from_millis(100);
+    let pass = tokio::spawn(Arc::clone(&worker).pass(JobKey::new("ns1", "pt")));
+    let decision = server.asked().await;
+    assert_eq!(decision.what, STATUS);
+    decision.done(JOB);
+    let mut asked = Vec::new();
+    loop {
+        let next = server.asked().await;
+        asked.push(next.what.clone());
+        if next.what.starts_with("POST") && next.what.ends_with("/pods") {
+            break;
+        }
+        // The answer of a pod that had nothing to end: it is gone already.
+        let gone = json!({"kind": "PartialObjectMetadata", "metadata": {
+            "uid": CHILD, "resourceVersion": "50",
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0,
+        }});
+        next.with(200, &gone);
+    }
+    asked.retain(|what| !what.ends_with("/services"));
+    assert_eq!(
+        asked,
+        [
+            "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0",
+            "POST /api/v1/namespaces/ns1/pods"
+        ]
+    );
     pass.abort();
 }

@@ -59,7 +59,9 @@ pub(super) struct Answer {
 pub(super) struct AnswerMeta {
     uid: String,
     pub(super) resource_version: String,
-    pub(super) deletion_timestamp: Option<IgnoredAny>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<i64>,
+    finalizers: Vec<IgnoredAny>,
 }
 
 impl Answer {
@@ -67,6 +69,14 @@ impl Answer {
     pub(super) fn identity(&self) -> Option<(Uid, u64)> {
         let meta = &self.metadata;
         Some((Uid::parse(&meta.uid)?, meta.resource_version.parse().ok()?))
+    }
+
+    /// The answer to a delete: whether the object has to end first. One that nothing holds, without any time to end in, comes
+    /// back as it was last, and is gone.
+    pub(super) fn is_leaving(&self) -> bool {
+        let meta = &self.metadata;
+        let held = meta.deletion_grace_period_seconds != Some(0) || !meta.finalizers.is_empty();
+        self.kind != "Status" && meta.deletion_timestamp.is_some() && held
     }
 }
 

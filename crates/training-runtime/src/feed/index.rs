@@ -275,6 +275,13 @@ impl<V: Child> Index<V> {
             .unwrap_or_default()
     }
 
+    /// True if a job has this child.
+    pub fn has(&self, owner: Uid, uid: Uid) -> bool {
+        let inner = self.inner.lock();
+        let kids = inner.owners.get(&owner);
+        kids.is_some_and(|k| k.children.iter().any(|c| c.uid() == uid))
+    }
+
     /// Number of children of all jobs.
     pub fn len(&self) -> usize {
         self.inner

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use training_core::{Framework, JobState, TrainingJob};
+use training_core::{Framework, JobState, TrainingJob, Uid};
 
+use super::ended::{Ended, Packer};
 use super::slim::version;
 use crate::key::{JobKey, Scope};
 
@@ -21,9 +22,64 @@ pub struct Jobs<J> {
 
 #[derive(Debug)]
 struct Inner<J> {
-    jobs: HashMap<JobKey, Arc<J>>,
+    jobs: HashMap<JobKey, Kept<J>>,
     /// The next state of a scope, while its list is coming in.
-    incoming: HashMap<Scope, HashMap<JobKey, Arc<J>>>,
+    incoming: HashMap<Scope, HashMap<JobKey, Kept<J>>>,
+    packer: Packer,
+}
+
+/// A job in memory: whole while it lives, and small from its end on, when hardly anybody asks for it.
+#[derive(Debug)]
+enum Kept<J> {
+    Whole(Arc<J>),
+    Ended(Box<Ended>),
+}
+
+impl<J> Clone for Kept<J> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Whole(job) => Self::Whole(Arc::clone(job)),
+            Self::Ended(ended) => Self::Ended(ended.clone()),
+        }
+    }
+}
+
+impl<J: TrainingJob> Kept<J> {
+    /// Keeps a job without what is never read; an ended one without its templates, and as small as can be.
+    fn new(mut job: J, packer: &mut Packer) -> Self {
+        job.meta_mut().managed_fields = None;
+        job.annotations_mut().remove(LAST_APPLIED);
+        if !job.status().is_some_and(|s| s.recall().is_finished()) {
+            return Self::Whole(Arc::new(job));
+        }
+        job.shrink();
+        packer
+            .pack(&job)
+            .map_or_else(|| Self::Whole(Arc::new(job)), |e| Self::Ended(Box::new(e)))
+    }
+
+    /// The job; `None` only if it can't be read back.
+    fn job(&self) -> Option<Arc<J>> {
+        match self {
+            Self::Whole(job) => Some(Arc::clone(job)),
+            Self::Ended(ended) => ended.unpack().map(Arc::new),
+        }
+    }
+
+    /// What tells it from another of its name.
+    fn uid(&self) -> Option<Uid> {
+        match self {
+            Self::Whole(job) => job.meta().uid.as_deref().and_then(Uid::parse),
+            Self::Ended(ended) => Some(ended.uid),
+        }
+    }
+
+    fn version(&self) -> u64 {
+        match self {
+            Self::Whole(job) => version(job.meta()),
+            Self::Ended(ended) => ended.version,
+        }
+    }
 }
 
 impl<J> Default for Jobs<J> {
@@ -32,6 +88,7 @@ impl<J> Default for Jobs<J> {
             inner: Mutex::new(Inner {
                 jobs: HashMap::new(),
                 incoming: HashMap::new(),
+                packer: Packer::default(),
             }),
         }
     }
@@ -56,9 +113,10 @@ impl<J: TrainingJob> Jobs<J> {
 
     /// One job of a list.
     pub fn listed(&self, scope: &Scope, job: J) {
-        let job = Arc::new(pruned(job));
-        if let Some(incoming) = self.inner.lock().incoming.get_mut(scope) {
-            incoming.insert(Self::key(&job), job);
+        let key = Self::key(&job);
+        let inner = &mut *self.inner.lock();
+        if let Some(incoming) = inner.incoming.get_mut(scope) {
+            incoming.insert(key, Kept::new(job, &mut inner.packer));
         }
     }
 
@@ -70,15 +128,15 @@ impl<J: TrainingJob> Jobs<J> {
         };
         for (key, job) in &inner.jobs {
             if !scope.covers(key) {
-                next.insert(key.clone(), Arc::clone(job));
+                next.insert(key.clone(), job.clone());
                 continue;
             }
             // A list may be older than our own last write to the same job.
-            let stale = next.get(key).is_some_and(|n| {
-                n.meta().uid == job.meta().uid && version(n.meta()) < version(job.meta())
-            });
+            let stale = next
+                .get(key)
+                .is_some_and(|n| n.uid() == job.uid() && n.version() < job.version());
             if stale {
-                next.insert(key.clone(), Arc::clone(job));
+                next.insert(key.clone(), job.clone());
             }
         }
         let gone = inner
@@ -99,21 +157,23 @@ impl<J: TrainingJob> Jobs<J> {
 
     /// A job as the watch shows it; true if it is news.
     pub fn apply(&self, job: J) -> bool {
-        let job = Arc::new(pruned(job));
         let key = Self::key(&job);
         let inner = &mut *self.inner.lock();
-        let older = |known: &Arc<J>| {
-            known.meta().uid == job.meta().uid && version(job.meta()) <= version(known.meta())
-        };
+        let (uid, seen) = (
+            job.meta().uid.as_deref().and_then(Uid::parse),
+            version(job.meta()),
+        );
+        let older = |known: &Kept<J>| known.uid() == uid && seen <= known.version();
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
+        let job = Kept::new(job, &mut inner.packer);
         for (_, incoming) in inner
             .incoming
             .iter_mut()
             .filter(|(scope, _)| scope.covers(&key))
         {
-            incoming.insert(key.clone(), Arc::clone(&job));
+            incoming.insert(key.clone(), job.clone());
         }
         inner.jobs.insert(key, job);
         true
@@ -136,19 +196,22 @@ impl<J: TrainingJob> Jobs<J> {
             return;
         };
         // Only on top of exactly what the write was based on; otherwise the watch has been faster and knows more.
-        let base = known.meta().uid == written.meta().uid
-            && known.meta().resource_version == written.meta().resource_version;
-        if base {
-            let mut next = J::clone(known);
+        let (uid, base) = (
+            written.meta().uid.as_deref().and_then(Uid::parse),
+            version(written.meta()),
+        );
+        if known.uid() == uid && known.version() == base {
+            let mut next = J::clone(written);
             next.set_status(status);
             next.meta_mut().resource_version = Some(resource_version);
-            *known = Arc::new(pruned(next));
+            *known = Kept::new(next, &mut inner.packer);
         }
     }
 
     /// A job.
     pub fn get(&self, key: &JobKey) -> Option<Arc<J>> {
-        self.inner.lock().jobs.get(key).cloned()
+        let kept = self.inner.lock().jobs.get(key).cloned();
+        kept?.job()
     }
 
     /// Number of jobs.
@@ -169,16 +232,6 @@ impl<J: TrainingJob> Jobs<J> {
             .keys()
             .any(|k| &*k.namespace == namespace)
     }
-}
-
-/// Drops what is never read. A finished job keeps its policy and its status.
-fn pruned<J: TrainingJob>(mut job: J) -> J {
-    job.meta_mut().managed_fields = None;
-    job.annotations_mut().remove(LAST_APPLIED);
-    if job.status().is_some_and(|s| s.recall().is_finished()) {
-        job.shrink();
-    }
-    job
 }
 
 /// The jobs of a framework.
