@@ -17,7 +17,7 @@ use training_core::{
 };
 
 use crate::cli::EventMode;
-use crate::events::{EventSink, Regarding};
+use crate::events::EventSink;
 use crate::executor::{Executor, Outcome, Refusal};
 use crate::fault::{Absent, Fault};
 use crate::feed::index::Index;
@@ -25,7 +25,7 @@ use crate::feed::jobs::JobsOf;
 use crate::key::JobKey;
 use crate::metrics::{self, Metrics};
 use crate::retry::{Backoff, Jitter};
-use crate::told::folded;
+use crate::told::{Told, folded};
 
 /// A decision, its write and the look at what follows from it are one pass; more rounds than this never make sense.
 const ROUNDS: usize = 8;
@@ -415,52 +415,8 @@ impl<F: Framework> Worker<F> {
     }
 }
 
-/// What a look has to tell. It is told when the look ends, however it ends: events are for people, and their requests would
-/// delay those that make a pod again.
-struct Told<'a> {
-    events: &'a EventSink,
-    notes: Vec<(Arc<Regarding>, Note)>,
-}
-
-impl<'a> Told<'a> {
-    fn new(events: &'a EventSink) -> Self {
-        let notes = Vec::new();
-        Self { events, notes }
-    }
-
-    fn note<J: Resource<DynamicType = ()>>(&mut self, job: &J, notes: Vec<Note>) {
-        if notes.is_empty() {
-            return;
-        }
-        let about = Arc::new(regarding(job));
-        let notes = notes.into_iter().map(|note| (Arc::clone(&about), note));
-        self.notes.extend(notes);
-    }
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        for (about, note) in self.notes.drain(..) {
-            self.events.post(&about, note);
-        }
-    }
-}
-
 /// The present second: a time in a status holds no more.
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
-}
-
-/// What events about a job are about.
-pub fn regarding<J: Resource<DynamicType = ()>>(job: &J) -> Regarding {
-    let meta = job.meta();
-    Regarding {
-        api_version: J::api_version(&()).into_owned(),
-        kind: J::kind(&()).into_owned(),
-        namespace: meta.namespace.clone().unwrap_or_default(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        resource_version: meta.resource_version.clone(),
-    }
 }

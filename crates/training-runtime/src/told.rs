@@ -1,12 +1,62 @@
-//! What was made and deleted, as events.
+//! What a pass has to tell, and what was made and deleted, as events.
 
+use std::sync::Arc;
+
+use kube::Resource;
 use training_core::Note;
 
 use crate::cli::EventMode;
+use crate::events::{EventSink, Regarding};
 use crate::executor::Done;
 
 /// Names that a folded event lists; the rest is a number.
 const NAMED: usize = 12;
+
+/// What a look has to tell. It is told when the look ends, however it ends: events are for people, and their requests would
+/// delay those that make a pod again.
+pub struct Told<'a> {
+    events: &'a EventSink,
+    notes: Vec<(Arc<Regarding>, Note)>,
+}
+
+impl<'a> Told<'a> {
+    /// Nothing yet.
+    pub fn new(events: &'a EventSink) -> Self {
+        let notes = Vec::new();
+        Self { events, notes }
+    }
+
+    /// Adds notes about a job.
+    pub fn note<J: Resource<DynamicType = ()>>(&mut self, job: &J, notes: Vec<Note>) {
+        if notes.is_empty() {
+            return;
+        }
+        let about = Arc::new(regarding(job));
+        let notes = notes.into_iter().map(|note| (Arc::clone(&about), note));
+        self.notes.extend(notes);
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        for (about, note) in self.notes.drain(..) {
+            self.events.post(&about, note);
+        }
+    }
+}
+
+/// What events about a job are about.
+fn regarding<J: Resource<DynamicType = ()>>(job: &J) -> Regarding {
+    let meta = job.meta();
+    Regarding {
+        api_version: J::api_version(&()).into_owned(),
+        kind: J::kind(&()).into_owned(),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone(),
+    }
+}
 
 /// The notes for what a plan made and deleted: one per object, or one per kind of change.
 pub fn folded(done: &Done, mode: EventMode) -> Vec<Note> {

@@ -38,13 +38,13 @@ impl InitContainer {
     ///
     /// # Errors
     /// If the text is not a YAML list whose items read as containers.
-    pub fn new(image: String, tries: u32, template: Option<&str>) -> Result<Self, TemplateError> {
+    pub fn new(image: &str, tries: u32, template: Option<&str>) -> Result<Self, TemplateError> {
         let template = match template {
             None => built_in(),
             Some(text) => serde_saphyr::from_str::<Vec<Value>>(text)
                 .map_err(|e| TemplateError(e.to_string()))?,
         };
-        let it = Self::filled(&image, tries, template);
+        let it = Self::filled(image, tries, template);
         for item in &it.template {
             fill(item, "master").map_err(|e| TemplateError(e.to_string()))?;
         }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_template_file_is_filled_in_inside_strings_only() {
         let text = "- name: w\n  image: '{{.InitContainerImage}}'\n  command: [wait, '--tries={{.MaxTries}}', '{{.MasterAddr}}']\n";
-        let it = InitContainer::new("img: [x]\n- evil".to_owned(), 7, Some(text)).unwrap();
+        let it = InitContainer::new("img: [x]\n- evil", 7, Some(text)).unwrap();
         let containers = it.render("a-master-0");
         assert_eq!(containers[0].image.as_deref(), Some("img: [x]\n- evil"));
         assert_eq!(
@@ -163,10 +163,7 @@ mod tests {
             "{{.MasterAddr}}",
             "- name: [x]",
         ] {
-            assert!(
-                InitContainer::new(String::new(), 1, Some(text)).is_err(),
-                "{text}"
-            );
+            assert!(InitContainer::new("", 1, Some(text)).is_err(), "{text}");
         }
     }
 }

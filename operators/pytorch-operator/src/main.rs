@@ -16,7 +16,7 @@ fn main() -> anyhow::Result<()> {
     }
     let template = template(&cli.pytorch_init_container_template_file)?;
     let init = InitContainer::new(
-        cli.pytorch_init_container_image,
+        &cli.pytorch_init_container_image,
         cli.pytorch_init_container_max_tries,
         template.as_deref(),
     )

@@ -4,111 +4,19 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
+mod server;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{Method, Request, Response};
-use http_body_util::BodyExt as _;
-use kube::Client;
-use kube::client::Body;
+use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use tower_test::mock::{self, Handle, SendResponse};
-use training_api::JobStatus;
-use training_core::{Deletion, PodView, Rules, Step, TrainingJob as _, Uid};
-use training_runtime::cli::EventMode;
-use training_runtime::events::{EventConfig, EventSink, KubeEvents};
-use training_runtime::executor::{Children, Executor};
-use training_runtime::feed::{self, jobs::Jobs, slim};
+use server::{CHILD, JOB, STATUS, Server, executor, master_of, pod, worker};
+use std::sync::Arc;
+use training_core::{Deletion, PodView, Step, Uid};
 use training_runtime::key::JobKey;
-use training_runtime::leader::Leadership;
-use training_runtime::metrics::Metrics;
-use training_runtime::pass::{Passing, Settings, Worker};
-use training_runtime::retry::Backoff;
-use training_testkit::builders;
-
-const JOB: &str = "00000000-0000-0000-0000-000000000007";
-const CHILD: &str = "00000000-0000-0000-0000-00000000000a";
-/// In paused time this passes as soon as nothing else can happen.
-const NOTHING: Duration = Duration::from_secs(1);
-
-/// The API server: it sees each request and answers when it likes.
-struct Server {
-    handle: Handle<Request<Body>, Response<Body>>,
-    children: Children,
-    leads: Arc<AtomicBool>,
-}
-
-/// A request, and the way to answer it.
-struct Asked {
-    what: String,
-    body: Value,
-    answer: SendResponse<Response<Body>>,
-}
-
-impl Asked {
-    fn with(self, code: u16, body: &Value) {
-        let body = Body::from(body.to_string().into_bytes());
-        self.answer
-            .send_response(Response::builder().status(code).body(body).unwrap());
-    }
-
-    /// The metadata of an object as it is stored afterwards.
-    fn done(self, uid: &str) {
-        let answer = json!({"kind": "PartialObjectMetadata", "metadata": {"uid": uid, "resourceVersion": "50"}});
-        self.with(200, &answer);
-    }
-}
-
-impl Server {
-    /// The next request.
-    async fn asked(&mut self) -> Asked {
-        let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
-        let (request, answer) = next.expect("a request").unwrap();
-        let (parts, body) = request.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Asked {
-            what: format!("{} {}", parts.method, parts.uri.path()),
-            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
-            answer,
-        }
-    }
-
-    /// Nothing is asked for now.
-    async fn silence(&mut self) {
-        let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
-        if let Ok(Some((request, _))) = next {
-            panic!("{} {}", request.method(), request.uri().path());
-        }
-    }
-}
-
-fn executor() -> (Executor, Server) {
-    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
-    let leads = Arc::new(AtomicBool::new(true));
-    let gate = Arc::clone(&leads);
-    let children = Children {
-        pods: Arc::default(),
-        services: Arc::default(),
-        autoscalers: Arc::default(),
-    };
-    let executor = Executor::new::<PyTorch>(
-        Client::new(service, "default"),
-        Arc::new(move || gate.load(Ordering::Relaxed)),
-        Duration::from_secs(30),
-        feed::parent::<PyTorch>(),
-        children.clone(),
-    );
-    let server = Server {
-        handle,
-        children,
-        leads,
-    };
-    (executor, server)
-}
 
 fn stored() -> PyTorchJob {
     let mut job = typed(pt(1));
@@ -282,21 +190,6 @@ async fn taken_by(metadata: Value) -> (Option<&'static str>, Vec<PodView>) {
     (outcome.refusal.map(|r| r.stall.reason), known)
 }
 
-fn master_of(owner: &str) -> Value {
-    json!({
-        "name": "pt-master-0", "namespace": "ns1", "uid": CHILD, "resourceVersion": "9",
-        "labels": {
-            "training.kubeflow.org/operator-name": "pytorchjob-controller",
-            "training.kubeflow.org/job-name": "pt",
-            "training.kubeflow.org/replica-type": "master",
-            "training.kubeflow.org/replica-index": "0",
-        },
-        "ownerReferences": [{
-            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt", "uid": owner, "controller": true,
-        }],
-    })
-}
-
 #[tokio::test(start_paused = true)]
 async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
     let (refused, known) = taken_by(master_of(JOB)).await;
@@ -336,65 +229,6 @@ async fn a_created_pod_is_known_before_the_watch_shows_it() {
     );
 }
 
-/// A worker that has seen a job and these pods.
-fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server) {
-    let (executor, server) = executor();
-    let jobs = Jobs::default();
-    jobs.apply(job);
-    let mut roles = slim::Roles::default();
-    for pod in pods {
-        let pod: slim::SlimPod = serde_json::from_value(pod.clone()).unwrap();
-        let view = slim::pod_view(&pod, feed::parent::<PyTorch>(), &mut roles).unwrap();
-        server.children.pods.apply(view);
-    }
-    let metrics = Arc::new(Metrics::new("pytorch"));
-    let no_events = EventConfig {
-        component: String::new(),
-        instance: String::new(),
-        mode: EventMode::Off,
-        call_deadline: NOTHING,
-    };
-    let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
-    let nobody = KubeEvents::new(Client::new(service, "default"));
-    let worker = Worker {
-        framework: PyTorch::default(),
-        jobs: Arc::new(jobs),
-        pods: Arc::clone(&server.children.pods),
-        services: Arc::clone(&server.children.services),
-        autoscalers: Arc::clone(&server.children.autoscalers),
-        executor,
-        backoff: Backoff::new(NOTHING, NOTHING, 1),
-        events: EventSink::spawn(
-            no_events,
-            nobody,
-            Leadership::always(),
-            Arc::clone(&metrics),
-        ),
-        metrics,
-        settings: Settings {
-            deadline: Duration::from_mins(1),
-            status_delay: Duration::ZERO,
-            safety_period: Duration::from_hours(1),
-            events: EventMode::Off,
-            rules: Rules::default(),
-        },
-        passing: Passing::new(1),
-    };
-    (Arc::new(worker), server)
-}
-
-fn pod(role: &str, phase: &str) -> Value {
-    let mut metadata = master_of(JOB);
-    metadata["name"] = json!(format!("pt-{role}-0"));
-    metadata["uid"] = json!(if role == "master" {
-        CHILD
-    } else {
-        "00000000-0000-0000-0000-00000000000b"
-    });
-    metadata["labels"]["training.kubeflow.org/replica-type"] = json!(role);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": phase}})
-}
-
 /// Requests that are under way at once belong together; deletes and creates of one plan have no order among themselves.
 async fn answer_all(server: &mut Server, count: usize) -> Vec<String> {
     let mut asked = Vec::new();
@@ -408,8 +242,6 @@ async fn answer_all(server: &mut Server, count: usize) -> Vec<String> {
     }
     what
 }
-
-const STATUS: &str = "PATCH /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt/status";
 
 #[tokio::test(start_paused = true)]
 async fn i_21_nothing_is_cleaned_up_before_the_end_is_stored() {
@@ -477,92 +309,6 @@ async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
         assert!(seen.len() < 8, "{seen:?}");
     }
     pass.abort();
-}
-
-/// A job that has ended, at this version.
-fn ended(version: &str, change: impl FnOnce(builders::Job) -> builders::Job) -> PyTorchJob {
-    let condition = |name: &str| {
-        json!({
-            "type": name, "status": "True", "reason": format!("PyTorchJob{name}"), "message": "as it is",
-            "lastUpdateTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        })
-    };
-    let status = json!({
-        "conditions": [condition("Created"), condition("Succeeded")],
-        "replicaStatuses": {"Master": {"succeeded": 1}, "Worker": {"failed": 2}},
-        "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:00Z",
-        "ready": "2/2", "restarts": 3, "lastFailure": {"pod": "pt-worker-0", "exitCode": 137},
-    });
-    let mut job = typed(change(
-        pt(1)
-            .set("/status", status)
-            .set("/metadata/annotations", json!({"team": "a \"b\" ü"})),
-    ));
-    job.metadata.resource_version = Some(version.to_owned());
-    job
-}
-
-#[test]
-fn an_ended_job_keeps_everything_but_its_templates() {
-    let jobs = Jobs::default();
-    let mut job = ended("41", |job| job.run_policy("ttlSecondsAfterFinished", 60));
-    assert!(jobs.apply(job.clone()));
-    assert!(!jobs.apply(job.clone()), "the same once more is no news");
-    job.shrink();
-    let key = JobKey::new("ns1", "pt");
-    assert_eq!(jobs.get(&key).as_deref(), Some(&job));
-    // A second one, which is kept as what differs from the first.
-    let mut other = job.clone();
-    other.metadata.name = Some("other".to_owned());
-    jobs.apply(other.clone());
-    let key = JobKey::new("ns1", "other");
-    assert_eq!(jobs.get(&key).as_deref(), Some(&other));
-    // A write of ours moves it on, a write of an older base does not.
-    let known = jobs.get(&key).unwrap();
-    let mut status = known.status.clone().unwrap();
-    status.ready = Some("0/2".to_owned());
-    jobs.written(&known, status.clone(), "50".to_owned());
-    jobs.written(&known, JobStatus::default(), "60".to_owned());
-    let now = jobs.get(&key).unwrap();
-    assert_eq!(now.status, Some(status));
-    assert_eq!(now.metadata.resource_version.as_deref(), Some("50"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_ended_job_comes_alive_again_when_a_pod_appears_or_its_time_to_live_is_set() {
-    let key = JobKey::new("ns1", "pt");
-    let clean = |job: builders::Job| job.run_policy("cleanPodPolicy", "Running");
-    let (worker, mut server) = worker(ended("41", clean), &[]);
-    Arc::clone(&worker).pass(key.clone()).await;
-    server.silence().await;
-
-    let seen: slim::SlimPod = serde_json::from_value(pod("worker", "Running")).unwrap();
-    let view = slim::pod_view(
-        &seen,
-        feed::parent::<PyTorch>(),
-        &mut slim::Roles::default(),
-    );
-    server.children.pods.apply(view.unwrap());
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key.clone()));
-    let delete = server.asked().await;
-    assert_eq!(
-        delete.what,
-        "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0"
-    );
-    delete.done(CHILD);
-    pass.await.unwrap();
-    server.silence().await;
-
-    let edited = ended("42", |job| job.run_policy("ttlSecondsAfterFinished", 1));
-    assert!(worker.jobs.apply(edited));
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key));
-    let delete = server.asked().await;
-    assert_eq!(
-        delete.what,
-        "DELETE /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt"
-    );
-    delete.done(JOB);
-    pass.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -199,10 +199,10 @@ mod tests {
         let first = packer.split(text("done-1", 1).as_bytes());
         for n in 2..500 {
             let whole = text(&format!("done-{n}"), n);
-            let packed = packer.split(whole.as_bytes());
-            assert!(Arc::ptr_eq(&packed.0, &first.0), "{n}");
-            assert!(packed.1.len() < whole.len() / 3, "{}", packed.1.len());
-            assert_eq!(back(&packed), Some(whole));
+            let small = packer.split(whole.as_bytes());
+            assert!(Arc::ptr_eq(&small.0, &first.0), "{n}");
+            assert!(small.1.len() < whole.len() / 3, "{}", small.1.len());
+            assert_eq!(back(&small), Some(whole));
         }
         assert_eq!(back(&first), Some(text("done-1", 1)));
     }
