@@ -46,8 +46,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a decision is stored beside its deletes",
         file: "crates/training-runtime/src/pass.rs",
-        from: "self.store(key, job, plan).await?;\n            (Ok(()), act.await)",
-        to: "futures::join!(self.store(key, job, plan), act)",
+        from: "self.store(key, job, plan, told).await?;\n            (Ok(()), act.await)",
+        to: "futures::join!(self.store(key, job, plan, told), act)",
         tests: WRITES,
     },
     Mutation {
