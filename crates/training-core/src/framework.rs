@@ -54,14 +54,45 @@ pub trait TrainingJob:
     fn set_status(&mut self, status: Self::Status);
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
-    /// The replica specs, to drop what a finished job no longer needs.
-    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs;
     /// Drops what a finished job no longer needs: the pod templates.
-    fn shrink(&mut self) {
-        for replica in self.replica_specs_mut().values_mut() {
-            replica.template = None;
+    fn shrink(&mut self);
+}
+
+/// Implements [`TrainingJob`] for a kind whose spec has a `run_policy` and this field of replica specs, and whose status is
+/// [`JobStatus`]. What a finished job can drop beside its templates follows as a function.
+#[macro_export]
+macro_rules! training_job {
+    ($job:ident, $replicas:ident) => {
+        $crate::training_job!($job, $replicas, |_: &mut $job| ());
+    };
+    ($job:ident, $replicas:ident, $drop:expr) => {
+        impl $crate::TrainingJob for $job {
+            type Status = training_api::JobStatus;
+
+            fn run_policy(&self) -> &training_api::RunPolicy {
+                &self.spec.run_policy
+            }
+
+            fn status(&self) -> Option<&training_api::JobStatus> {
+                self.status.as_ref()
+            }
+
+            fn set_status(&mut self, status: training_api::JobStatus) {
+                self.status = Some(status);
+            }
+
+            fn replica_specs(&self) -> &training_api::ReplicaSpecs {
+                &self.spec.$replicas
+            }
+
+            fn shrink(&mut self) {
+                for replica in self.spec.$replicas.values_mut() {
+                    replica.template = None;
+                }
+                ($drop)(self);
+            }
         }
-    }
+    };
 }
 
 /// What is peculiar to one kind of job. Everything is synchronous and borrowed.

@@ -20,12 +20,12 @@ const INTRODUCTION: &str = "\
 # Conformance
 
 ```sh
-cargo test -p pytorch-operator --test 'conformance_*'     # most of this page, in seconds, without a cluster
-make test                                                  # all of it
+cargo test -p tf-operator --test every_kind     # most of this page for one kind, in seconds, without a cluster
+make test                                       # all of it
 ```
 
-What the tests of the Kubeflow training operator 1.9 assert for all its kinds or for PyTorchJob, in our own words, and the tests
-that hold it here. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
+What the tests of the Kubeflow training operator 1.9 assert for all its kinds or for PyTorchJob, TFJob and XGBoostJob, in our own words,
+and the tests that hold it here. Those in `operators/every-kind` run for each of the three. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
 ";
 
 #[derive(Debug, Deserialize)]

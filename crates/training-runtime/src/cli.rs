@@ -18,7 +18,7 @@ use training_core::Rules;
 
 pub use inert::InertArgs;
 pub use normalise::normalise_args;
-pub use value::{Bind, parse_duration};
+pub use value::{Bind, parse_domain, parse_duration};
 
 use value::{parse_bool, parse_gang, parse_namespace};
 

@@ -10,6 +10,7 @@
 //!   snapshot        the end state of a job, without what differs from run to run
 //!   world           a cluster as a data structure, which holds plans to the laws
 //!   scene           a world in the words of the operators' tables
+//!   validation      the tables of good and bad jobs
 //!   job, builders   manifests as JSON, and waiting for what becomes of them
 //! ```
 //!
@@ -31,6 +32,7 @@ pub mod operator;
 pub mod proxy;
 pub mod scene;
 pub mod snapshot;
+pub mod validation;
 pub mod wait;
 pub mod world;
 

@@ -1,12 +1,12 @@
 //! What is peculiar to PyTorch: roles, rendezvous variables, and who decides the job's end.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use training_api::{JobStatus, ReplicaSpecs, RestartPolicy, RunPolicy};
+use training_api::RestartPolicy;
 use training_core::grants::{self, Grant};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
     Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas,
-    RoleSet, RoleSpec, SpecError, TrainingJob, Verdict, check,
+    RoleSet, RoleSpec, SpecError, Verdict, check, training_job,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
@@ -31,36 +31,9 @@ pub struct PyTorch {
     pub init: InitContainer,
 }
 
-impl TrainingJob for PyTorchJob {
-    type Status = JobStatus;
-
-    fn run_policy(&self) -> &RunPolicy {
-        &self.spec.run_policy
-    }
-
-    fn status(&self) -> Option<&JobStatus> {
-        self.status.as_ref()
-    }
-
-    fn set_status(&mut self, status: JobStatus) {
-        self.status = Some(status);
-    }
-
-    fn replica_specs(&self) -> &ReplicaSpecs {
-        &self.spec.pytorch_replica_specs
-    }
-
-    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs {
-        &mut self.spec.pytorch_replica_specs
-    }
-
-    fn shrink(&mut self) {
-        for replica in self.replica_specs_mut().values_mut() {
-            replica.template = None;
-        }
-        self.spec.elastic_policy = None;
-    }
-}
+training_job!(PyTorchJob, pytorch_replica_specs, |job: &mut PyTorchJob| {
+    job.spec.elastic_policy = None;
+});
 
 impl Framework for PyTorch {
     type Job = PyTorchJob;

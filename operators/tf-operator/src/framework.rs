@@ -1,10 +1,10 @@
 //! What is peculiar to TensorFlow: roles, success policies, workers that may come and go.
 
-use training_api::{JobStatus, ReplicaSpecs, RestartPolicy, RunPolicy};
+use training_api::RestartPolicy;
 use training_core::verdict::{Saying, failures_but, progressing, say_qualified};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas, RoleSet,
-    RoleSpec, SlotState, SpecError, TrainingJob, Verdict,
+    RoleSpec, SlotState, SpecError, Verdict, training_job,
 };
 
 use crate::api::{
@@ -34,29 +34,7 @@ pub struct TensorFlow {
     pub cluster_domain: Option<String>,
 }
 
-impl TrainingJob for TFJob {
-    type Status = JobStatus;
-
-    fn run_policy(&self) -> &RunPolicy {
-        &self.spec.run_policy
-    }
-
-    fn status(&self) -> Option<&JobStatus> {
-        self.status.as_ref()
-    }
-
-    fn set_status(&mut self, status: JobStatus) {
-        self.status = Some(status);
-    }
-
-    fn replica_specs(&self) -> &ReplicaSpecs {
-        &self.spec.tf_replica_specs
-    }
-
-    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs {
-        &mut self.spec.tf_replica_specs
-    }
-}
+training_job!(TFJob, tf_replica_specs);
 
 impl Framework for TensorFlow {
     type Job = TFJob;

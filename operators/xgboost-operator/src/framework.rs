@@ -1,10 +1,10 @@
 //! What is peculiar to XGBoost: roles, rendezvous variables, and who decides the job's end.
 
-use training_api::{JobStatus, ReplicaSpecs, RestartPolicy, RunPolicy};
+use training_api::RestartPolicy;
 use training_core::verdict::{Enough, role_decides};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Others, Rank, Replicas, RoleSet, SpecError,
-    TrainingJob, Verdict, check, names,
+    Verdict, check, names, training_job,
 };
 
 use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER, XGBoostJob};
@@ -13,29 +13,7 @@ use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER, XGBoostJob};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct XGBoost;
 
-impl TrainingJob for XGBoostJob {
-    type Status = JobStatus;
-
-    fn run_policy(&self) -> &RunPolicy {
-        &self.spec.run_policy
-    }
-
-    fn status(&self) -> Option<&JobStatus> {
-        self.status.as_ref()
-    }
-
-    fn set_status(&mut self, status: JobStatus) {
-        self.status = Some(status);
-    }
-
-    fn replica_specs(&self) -> &ReplicaSpecs {
-        &self.spec.xgb_replica_specs
-    }
-
-    fn replica_specs_mut(&mut self) -> &mut ReplicaSpecs {
-        &mut self.spec.xgb_replica_specs
-    }
-}
+training_job!(XGBoostJob, xgb_replica_specs);
 
 impl Framework for XGBoost {
     type Job = XGBoostJob;

@@ -114,3 +114,32 @@ pub(super) fn parse_gang(text: &str) -> Result<String, String> {
         name.to_owned()
     })
 }
+
+/// A DNS domain in lower case, or nothing.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_domain(text: &str) -> Result<String, String> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let label = |l: &str| !l.is_empty() && l.bytes().all(plain);
+    if text.is_empty() || text.len() <= 253 && text.split('.').all(label) {
+        Ok(text.to_owned())
+    } else {
+        Err("a domain has labels of lower-case letters, digits and dashes, with one dot between them".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_domain;
+
+    #[test]
+    fn a_domain_that_no_address_can_end_in_is_refused() {
+        for good in ["", "cluster.local", "a-1.b"] {
+            assert!(parse_domain(good).is_ok(), "{good}");
+        }
+        for bad in [".", ".svc", "a..b", "A.b", "a b", "a.b."] {
+            assert!(parse_domain(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -23,10 +23,31 @@ pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
 pub const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The restart policy where none is written.
 pub const RESTART: &str = "OnFailure";
+/// As many workers as one job is tested with.
+pub const MANY: u32 = 10_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "RANK";
-/// The name that stands for the job `pt` in messages of its failure and end.
-pub const SAID: &str = "pt";
+
+/// The fields of the spec that this kind alone has.
+pub const FIELDS: &[&str] = &[
+    "spec.elasticPolicy.maxReplicas",
+    "spec.elasticPolicy.maxRestarts",
+    "spec.elasticPolicy.metrics",
+    "spec.elasticPolicy.minReplicas",
+    "spec.elasticPolicy.nProcPerNode",
+    "spec.elasticPolicy.rdzvBackend",
+    "spec.elasticPolicy.rdzvConf[].key",
+    "spec.elasticPolicy.rdzvConf[].value",
+    "spec.elasticPolicy.rdzvHost",
+    "spec.elasticPolicy.rdzvId",
+    "spec.elasticPolicy.rdzvPort",
+    "spec.elasticPolicy.standalone",
+    "spec.nprocPerNode",
+];
+/// Rows of this kind's own table that the types can't decode.
+pub const SET_ASIDE: &[&str] = &["B-066 a number of processes that is no string"];
+#[allow(unused_imports)]
+pub use pytorch_operator::api::crd;
 
 /// The framework as the tests run it.
 pub fn framework() -> PyTorch {

@@ -23,6 +23,8 @@ pub const WORKER: &str = "/spec/tfReplicaSpecs/Worker";
 pub const IMAGE: &str = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The restart policy where none is written.
 pub const RESTART: &str = "Never";
+/// As many workers as one job is tested with. A longer list of them fits into no variable.
+pub const MANY: u32 = 3_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "TF_CONFIG";
 /// The message of a job that failed with one worker.
@@ -30,6 +32,13 @@ pub const FAILED: &str = "TFJob ns1/pt has failed because 1 Worker replica(s) fa
 
 /// A world of one job of the kind.
 pub type KindWorld = World<TensorFlow>;
+
+/// The fields of the spec that this kind alone has.
+pub const FIELDS: &[&str] = &["spec.enableDynamicWorker", "spec.successPolicy"];
+/// Rows of this kind's own table that the types can't decode.
+pub const SET_ASIDE: &[&str] = &["a number as success policy"];
+#[allow(unused_imports)]
+pub use tf_operator::api::crd;
 
 /// The framework as the tests run it.
 pub fn framework() -> TensorFlow {

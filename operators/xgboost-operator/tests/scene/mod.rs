@@ -23,6 +23,8 @@ pub const WORKER: &str = "/spec/xgbReplicaSpecs/Worker";
 pub const IMAGE: &str = "/spec/xgbReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The restart policy where none is written.
 pub const RESTART: &str = "Never";
+/// As many workers as one job is tested with. A longer list of them fits into no variable.
+pub const MANY: u32 = 3_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "RANK";
 /// The message of a job that failed with one worker.
@@ -30,6 +32,13 @@ pub const FAILED: &str = "XGBoostJob pt is failed because 1 Worker replica(s) fa
 
 /// A world of one job of the kind.
 pub type KindWorld = World<XGBoost>;
+
+/// The fields of the spec that this kind alone has.
+pub const FIELDS: &[&str] = &[];
+/// Rows of this kind's own table that the types can't decode.
+pub const SET_ASIDE: &[&str] = &[];
+#[allow(unused_imports)]
+pub use xgboost_operator::api::crd;
 
 /// The framework as the tests run it.
 pub fn framework() -> XGBoost {

@@ -1,14 +1,8 @@
 //! Published behaviour of conditions and counts, one test for each.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, el, pt, without_master, world};
+use crate::scene::{FAILED, KIND, KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_core::{JobState, Memory, PodPhase};
-use training_testkit::world::Move;
 
 fn last(world: &KindWorld) -> String {
     world.conditions().pop().unwrap()
@@ -50,19 +44,19 @@ fn success_and_failure_are_ends_and_suspension_is_none() {
 
 #[test]
 fn a_terminating_pod_that_runs_is_active_and_not_failed() {
-    let mut world = world(without_master("nm", 7).restart_policy("Worker", "Never"));
+    let mut world = world(pt(7).restart_policy("Worker", "Never"));
     world.settle();
     world.run_all();
     world.settle();
     for index in 0..3 {
-        world.finish(&format!("nm-worker-{index}"));
+        world.finish(&format!("pt-worker-{index}"));
     }
-    world.change("nm-worker-3", |p| p.leaving = true);
+    world.change("pt-worker-3", |p| p.leaving = true);
     world.settle();
     let counts = world.status().replica_statuses.unwrap()["Worker"].clone();
     assert_eq!((counts.active, counts.succeeded, counts.failed), (4, 3, 0));
-    world.fail("nm-worker-5", 1);
-    world.fail("nm-worker-6", 1);
+    world.fail("pt-worker-5", 1);
+    world.fail("pt-worker-6", 1);
     world.settle();
     let counts = world.status().replica_statuses.unwrap()["Worker"].clone();
     assert_eq!((counts.active, counts.succeeded, counts.failed), (2, 3, 2));
@@ -79,25 +73,9 @@ fn a_job_whose_pods_all_run_says_so_and_when_it_began() {
     let running = world.status().conditions.pop().unwrap();
     assert_eq!(
         (running.type_.as_str(), running.reason.as_deref()),
-        ("Running", Some("PyTorchJobRunning"))
+        ("Running", Some(&*format!("{}Running", KIND.name)))
     );
     assert_eq!(world.memory().started, Some(began));
-}
-
-#[test]
-fn one_running_worker_of_four_makes_the_job_run() {
-    for missing in [false, true] {
-        let mut world = world(without_master("nm", 4));
-        world.settle();
-        world.run(&["nm-worker-0"]);
-        if missing {
-            // The API server takes nothing more at the moment.
-            world.refusing = true;
-            world.happen(Move::Vanish(3));
-        }
-        world.passes(3);
-        assert_eq!(last(&world), "Running=True", "missing {missing}");
-    }
 }
 
 #[test]
@@ -131,20 +109,6 @@ fn a_master_that_ended_well_is_counted_and_ends_the_job() {
         1
     );
     assert_eq!(last(&world), "Succeeded=True");
-}
-
-#[test]
-fn an_elastic_jobs_only_worker_decides_its_end() {
-    let mut world = world(el(1, json!({"minReplicas": 1, "maxReplicas": 1})));
-    world.settle();
-    world.run_all();
-    world.settle();
-    world.finish("el-worker-0");
-    world.settle();
-    assert_eq!(
-        world.conditions(),
-        ["Created=True", "Running=False", "Succeeded=True"]
-    );
 }
 
 #[test]
@@ -189,11 +153,11 @@ fn a_pod_that_fails_under_never_is_counted_and_fails_the_job_by_name() {
     world.end("pt-worker-1", PodPhase::Failed, Some(1));
     world.settle();
     let failed = world.status().conditions.pop().unwrap();
-    assert_eq!(failed.reason.as_deref(), Some("PyTorchJobFailed"));
     assert_eq!(
-        failed.message.as_deref(),
-        Some("PyTorchJob pt is failed because 1 Worker replica(s) failed.")
+        failed.reason.as_deref(),
+        Some(&*format!("{}Failed", KIND.name))
     );
+    assert_eq!(failed.message.as_deref(), Some(FAILED));
     let counts = world.status().replica_statuses.unwrap();
     assert_eq!((counts["Worker"].active, counts["Worker"].failed), (1, 1));
     assert_eq!(world.pod_names().len(), 3, "the default keeps all pods");

@@ -1,18 +1,15 @@
 //! Suspension: no pods, truthful counts, and a clean start afterwards.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{Scene, pt, world};
+use crate::scene::{KIND, Scene, WORKER, pt, world};
 use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::{Fate, Move};
 
-fn reasons(world: &scene::KindWorld) -> Vec<String> {
-    let line =
-        |c: training_api::JobCondition| format!("{}={} {}", c.type_, c.status, c.reason.unwrap());
+fn reasons(world: &crate::scene::KindWorld) -> Vec<String> {
+    let line = |c: training_api::JobCondition| {
+        let reason = c.reason.unwrap().replace(KIND.name, "Kind");
+        format!("{}={} {reason}", c.type_, c.status)
+    };
     world.status().conditions.into_iter().map(line).collect()
 }
 
@@ -22,14 +19,11 @@ fn b_091_a_job_created_suspended_has_nothing_but_its_conditions() {
     world.settle();
     assert_eq!(
         reasons(&world),
-        [
-            "Created=True PyTorchJobCreated",
-            "Suspended=True PyTorchJobSuspended"
-        ]
+        ["Created=True KindCreated", "Suspended=True KindSuspended"]
     );
     assert_eq!(
         world.status().conditions[1].message.as_deref(),
-        Some("PyTorchJob pt is suspended.")
+        Some(&*format!("{} pt is suspended.", KIND.name))
     );
     assert_eq!(
         (
@@ -65,9 +59,9 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
     assert_eq!(
         reasons(&world),
         [
-            "Created=True PyTorchJobCreated",
-            "Running=False PyTorchJobSuspended",
-            "Suspended=True PyTorchJobSuspended",
+            "Created=True KindCreated",
+            "Running=False KindSuspended",
+            "Suspended=True KindSuspended",
         ]
     );
     assert_eq!((world.services().len(), world.pod_names().len()), (0, 3));
@@ -104,7 +98,7 @@ fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_t
     world.settle();
     world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
     world.settle();
-    let active = |world: &scene::KindWorld| {
+    let active = |world: &crate::scene::KindWorld| {
         let counts = world.status().replica_statuses.unwrap();
         (counts["Master"].active, counts["Worker"].active)
     };
@@ -128,16 +122,16 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
     world.happen(Move::Suspend(true));
     world.settle();
     world.tick(60);
-    world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(2));
+    world.set(&format!("{WORKER}/replicas"), json!(2));
     world.happen(Move::Suspend(false));
     world.settle();
     assert_eq!(world.memory().started, Some(world.now));
     assert_eq!(
         reasons(&world),
         [
-            "Created=True PyTorchJobCreated",
-            "Running=False PyTorchJobSuspended",
-            "Suspended=False PyTorchJobResumed",
+            "Created=True KindCreated",
+            "Running=False KindSuspended",
+            "Suspended=False KindResumed",
         ]
     );
     // The old pods still hold their names and still run, but they are not this run's.
@@ -152,9 +146,9 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
     assert_eq!(
         reasons(&world),
         [
-            "Created=True PyTorchJobCreated",
-            "Suspended=False PyTorchJobResumed",
-            "Running=True PyTorchJobRunning",
+            "Created=True KindCreated",
+            "Suspended=False KindResumed",
+            "Running=True KindRunning",
         ]
     );
 }
@@ -207,19 +201,23 @@ fn pods_of_the_former_run_neither_fail_nor_satisfy_the_resumed_job() {
 
 #[test]
 fn finished_pods_go_too_and_their_replicas_run_again() {
-    let mut world = world(scene::without_master("nm", 2));
+    let mut world = world(pt(2));
     world.settle();
     world.run_all();
-    world.finish("nm-worker-0");
+    world.finish("pt-worker-0");
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
+    world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
     assert_eq!(world.pod_names().len(), 0);
     world.happen(Move::Suspend(false));
     world.settle();
-    assert_eq!(world.pod_names(), ["nm-worker-0", "nm-worker-1"]);
+    assert_eq!(
+        world.pod_names(),
+        ["pt-master-0", "pt-worker-0", "pt-worker-1"]
+    );
 }
 
 #[test]
@@ -308,8 +306,8 @@ fn b_092_i_08_a_job_of_another_controller_is_not_touched() {
 fn pods_of_a_job_that_another_operator_suspended_are_of_the_former_run() {
     let status = json!({
         "conditions": [
-            {"type": "Created", "status": "True", "reason": "PyTorchJobCreated", "message": "m"},
-            {"type": "Suspended", "status": "True", "reason": "PyTorchJobSuspended", "message": "m"},
+            {"type": "Created", "status": "True", "reason": format!("{}Created", KIND.name), "message": "m"},
+            {"type": "Suspended", "status": "True", "reason": format!("{}Suspended", KIND.name), "message": "m"},
         ],
         "startTime": "1970-01-10T00:00:00Z", "replicaStatuses": {"Master": {}, "Worker": {}},
     });

@@ -1,11 +1,6 @@
 //! Published behaviour of restarts, limits, clean-up, time to live, suspension and managedBy, one test for each.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, pt, without_master, world};
+use crate::scene::{KIND, KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
@@ -67,7 +62,7 @@ fn a_permanent_code_fails_the_job_in_the_published_words() {
         last(&world),
         (
             "Failed".to_owned(),
-            "PyTorchJobFailed".to_owned(),
+            format!("{}Failed", KIND.name),
             "job \"pt\" is failing because \"Worker\" replica(s) failed.".to_owned()
         )
     );
@@ -75,15 +70,15 @@ fn a_permanent_code_fails_the_job_in_the_published_words() {
 
 #[test]
 fn restarts_in_place_add_up_to_the_backoff_limit_and_everything_goes() {
-    let job = without_master("nm", 4)
+    let job = pt(4)
         .run_policy("backoffLimit", 4)
         .run_policy("cleanPodPolicy", "All");
     let mut world = running(job);
     for worker in 0..4 {
-        world.change(&format!("nm-worker-{worker}"), |p| p.restarts = 1);
+        world.change(&format!("pt-worker-{worker}"), |p| p.restarts = 1);
     }
     assert_eq!(left(&mut world), (0, 0));
-    let message = "Job nm has failed because it has reached the specified backoff limit";
+    let message = "Job pt has failed because it has reached the specified backoff limit";
     assert_eq!(last(&world).2, message);
 }
 
@@ -244,14 +239,21 @@ fn suspension_and_resumption_leave_exactly_the_published_conditions() {
         .status()
         .conditions
         .into_iter()
-        .map(|c| format!("{}={} {}", c.type_, c.status, c.reason.unwrap()))
+        .map(|c| {
+            format!(
+                "{}={} {}",
+                c.type_,
+                c.status,
+                c.reason.unwrap().replace(KIND.name, "Kind")
+            )
+        })
         .collect();
     assert_eq!(
         reasons,
         [
-            "Created=True PyTorchJobCreated",
-            "Suspended=False PyTorchJobResumed",
-            "Running=True PyTorchJobRunning",
+            "Created=True KindCreated",
+            "Suspended=False KindResumed",
+            "Running=True KindRunning",
         ]
     );
     assert!(world.memory().started > first);

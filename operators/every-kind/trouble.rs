@@ -1,12 +1,7 @@
 //! What users read when something is wrong but not the end: the condition Stalled, its event, and its silence.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{KIND, KindWorld, Scene, pt, world};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use scene::{KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_core::{Cause, PodPhase, PodView, Trouble};
 use training_testkit::world::Move;
@@ -24,7 +19,7 @@ fn waits(cause: Cause, message: &str) -> Box<Trouble> {
     Box::new(Trouble {
         reason: cause.reason().to_owned(),
         message: message.to_owned(),
-        container: "pytorch".to_owned(),
+        container: KIND.container.to_owned(),
         node: "n1".to_owned(),
         cause: Some(cause),
         ..Trouble::default()
@@ -182,7 +177,10 @@ fn more_pods_in_the_same_trouble_are_told_half_a_minute_later_and_not_as_another
     assert_eq!(world.writes, ["status"]);
     assert_eq!(world.events(), [] as [&str; 0]);
     let message = stalled(&world).2;
-    let head = "5 pods (pt-master-0, pt-worker-0, pt-worker-1 and 2 more): the image of container pytorch can't be pulled: not found. ";
+    let head = &*format!(
+        "5 pods (pt-master-0, pt-worker-0, pt-worker-1 and 2 more): the image of container {} can't be pulled: not found. ",
+        KIND.container
+    );
     assert!(message.starts_with(head), "{message}");
     assert_eq!(looks_again_in(&mut world), None, "at rest");
 }
@@ -289,7 +287,10 @@ fn a_crash_loop_is_one_trouble_until_the_container_has_run_for_a_minute() {
     );
     crash(&mut world, 2, true);
     assert_eq!(stalled(&world).1, "CrashLoopBackOff");
-    let said = "Pod pt-worker-0: container pytorch fails again and again: exit code 1: the program reported an error";
+    let said = &*format!(
+        "Pod pt-worker-0: container {} fails again and again: exit code 1: the program reported an error",
+        KIND.container
+    );
     assert!(stalled(&world).2.starts_with(said), "{:?}", stalled(&world));
     world.tick(20);
     crash(&mut world, 3, false);
@@ -322,7 +323,10 @@ fn a_container_restarted_in_place_leaves_how_it_ended_in_the_status() {
         (failure.pod.as_str(), failure.exit_code),
         ("pt-worker-0", Some(1))
     );
-    let said = "exit code 1: the program reported an error; its log says which (container pytorch on node n1); last words: Traceback: no data";
+    let said = &*format!(
+        "exit code 1: the program reported an error; its log says which (container {} on node n1); last words: Traceback: no data",
+        KIND.container
+    );
     assert_eq!(failure.message.as_deref(), Some(said));
     assert_eq!(world.writes, ["status"]);
     assert_eq!(

@@ -1,17 +1,10 @@
 //! Bad inputs that got past admission, and edits at odd moments: a defined answer for each.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{Scene, pt, without_master, world};
+use crate::scene::{KIND, Scene, WORKER, framework, pt, world};
 use serde_json::{Value, json};
 use training_core::{PodPhase, Stall, Step};
 
-const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
-
-fn last(world: &scene::KindWorld) -> String {
+fn last(world: &crate::scene::KindWorld) -> String {
     world.conditions().pop().unwrap()
 }
 
@@ -49,7 +42,7 @@ fn b_120_what_only_the_server_refuses_ends_the_job_in_its_words() {
     let path = format!("{WORKER}/template/spec/containers/0/volumeMounts");
     let world = world(pt(1).set(&path, mounts));
     let job = world.job().unwrap().clone();
-    let framework = pytorch_operator::PyTorch::default();
+    let framework = framework();
     let mut seen = training_core::Observed::default();
     let first = training_core::plan(&framework, &job, &seen, world.now);
     assert!(
@@ -85,49 +78,6 @@ fn b_094_times_in_the_future_are_waited_for() {
     let wake = world.plan().wake.unwrap();
     assert_eq!((wake - world.now).get_seconds(), 90);
     assert_eq!(last(&world), "Running=True");
-}
-
-#[test]
-fn b_114_b_116_the_users_variables_come_before_ours_and_name_them_in_arguments() {
-    let env = json!([{"name": "MINE", "value": "tcp://$(MASTER_ADDR):$(MASTER_PORT)"}]);
-    let container = format!("{WORKER}/template/spec/containers/0");
-    let job = pt(1).set(&format!("{container}/env"), env).set(
-        &format!("{container}/args"),
-        json!(["--master=$(MASTER_ADDR)"]),
-    );
-    let framework = pytorch_operator::PyTorch::default();
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = training_core::plan(
-        &framework,
-        &scene::typed(job),
-        &training_core::Observed::default(),
-        now,
-    );
-    let pod = plan
-        .steps
-        .into_iter()
-        .find_map(|s| match s {
-            Step::CreatePod(pod) if pod.metadata.name.as_deref() == Some("pt-worker-0") => {
-                Some(pod)
-            }
-            _ => None,
-        })
-        .unwrap();
-    let main = &pod.spec.as_ref().unwrap().containers[0];
-    let names: Vec<&str> = main.env.iter().flatten().map(|e| e.name.as_str()).collect();
-    assert_eq!((names[0], names[1]), ("MINE", "PYTHONUNBUFFERED"));
-    assert_eq!(
-        main.env.as_ref().unwrap()[0].value.as_deref(),
-        Some("tcp://$(MASTER_ADDR):$(MASTER_PORT)"),
-        "verbatim: the kubelet fills in"
-    );
-    assert_eq!(main.args.as_ref().unwrap(), &["--master=$(MASTER_ADDR)"]);
-    let ports = main.ports.as_ref().unwrap();
-    assert_eq!(
-        (ports.len(), ports[0].container_port),
-        (1, 23456),
-        "the default port is added"
-    );
 }
 
 #[test]
@@ -170,12 +120,12 @@ fn b_129_a_deadline_within_the_template_fails_its_pod_and_is_told() {
 
 #[test]
 fn b_143_a_role_that_is_added_gets_its_pods() {
-    let mut world = world(without_master("nm", 1));
+    let mut world = world(pt(1).without("Worker"));
     world.settle();
     world.run_all();
     world.settle();
-    let master: Value = pt(0).build()["spec"]["pytorchReplicaSpecs"]["Master"].clone();
-    world.edit(|job| job["spec"]["pytorchReplicaSpecs"]["Master"] = master);
+    let worker: Value = pt(1).build()["spec"][KIND.replica_map]["Worker"].clone();
+    world.edit(|job| job["spec"][KIND.replica_map]["Worker"] = worker);
     world.writes.clear();
     world.settle();
     let made: Vec<&String> = world
@@ -185,7 +135,7 @@ fn b_143_a_role_that_is_added_gets_its_pods() {
         .collect();
     assert_eq!(
         made,
-        ["create service nm-master-0", "create pod nm-master-0"]
+        ["create service pt-worker-0", "create pod pt-worker-0"]
     );
     assert!(world.writes.iter().all(|w| !w.starts_with("delete")));
 }

@@ -1,0 +1,30 @@
+//! How much a framework is: what is the same for every kind belongs into the core.
+
+use std::path::Path;
+
+/// Lines of an operator's sources, without those of its tests.
+fn lines(operator: &str) -> usize {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap();
+    let files = std::fs::read_dir(root.join("operators").join(operator).join("src")).unwrap();
+    let count = |file: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let ours = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        ours.lines().count()
+    };
+    files.map(|f| count(f.unwrap())).sum()
+}
+
+#[test]
+fn a_framework_stays_small() {
+    for (operator, most) in [("xgboost-operator", 250), ("tf-operator", 450)] {
+        let lines = lines(operator);
+        assert!(lines > 100, "{operator}: {lines} lines were found");
+        assert!(
+            lines <= most,
+            "{operator}: {lines} lines, at most {most}: what every kind needs belongs into the core"
+        );
+    }
+}

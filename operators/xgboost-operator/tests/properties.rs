@@ -1,0 +1,8 @@
+//! Histories of this kind's jobs.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../../every-kind/properties.rs"]
+mod histories;
+mod scene;
