@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::Result;
 use kube::Client;
 use training_testkit::auditor::Auditor;
-use training_testkit::builders::pytorch_jobs;
-use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, PYTORCH_OPERATOR};
+use training_testkit::builders::{Kind, PYTORCH};
+use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER};
 use training_testkit::job::Jobs;
 use training_testkit::kubelet::{Kubelet, Script};
 use training_testkit::namespace::Namespace;
@@ -31,6 +31,8 @@ use lives::Actor;
 /// A namespace with a scripted kubelet and an auditor, on the control plane that the tests of a
 /// binary share.
 pub struct World {
+    /// The kind of its jobs.
+    pub kind: Kind,
     /// The API server.
     pub control: &'static ControlPlane,
     /// Acts as the user.
@@ -54,8 +56,25 @@ impl World {
         Self::on(ControlPlane::shared().await?, prefix, script).await
     }
 
+    /// The same for jobs of another kind.
+    pub async fn of(kind: Kind, prefix: &str, script: Script) -> Result<Option<Self>> {
+        let control = ControlPlane::shared().await?;
+        control.install(kind.operator).await?;
+        Self::made(kind, control, prefix, script).await
+    }
+
     /// The same on a control plane that the test has prepared.
     pub async fn on(
+        control: &'static ControlPlane,
+        prefix: &str,
+        script: Script,
+    ) -> Result<Option<Self>> {
+        Self::made(PYTORCH, control, prefix, script).await
+    }
+
+    /// The same with everything told.
+    pub async fn made(
+        kind: Kind,
         control: &'static ControlPlane,
         prefix: &str,
         script: Script,
@@ -67,10 +86,11 @@ impl World {
         let namespace = Namespace::create(control, prefix).await?;
         let client = control.client(ADMIN).await?;
         let driver = control.client(DRIVER).await?;
-        let auditor = Auditor::start(client.clone(), &namespace.name, &pytorch_jobs()).await?;
+        let auditor = Auditor::start(client.clone(), &namespace.name, &kind.resource()).await?;
         let kubelet = Kubelet::start(driver, &[&namespace.name], script).await?;
-        let jobs = Jobs::pytorch(client.clone(), &namespace.name);
+        let jobs = Jobs::of(client.clone(), &namespace.name, &kind.resource());
         Ok(Some(Self {
+            kind,
             control,
             client,
             jobs,
@@ -85,9 +105,9 @@ impl World {
         &self.namespace.name
     }
 
-    /// Starts the `PyTorchJob` operator for this namespace with its shipped identity.
+    /// Starts the operator of its kind for this namespace with its shipped identity.
     pub async fn operator(&self) -> Result<OperatorProcess> {
-        let kubeconfig = self.control.kubeconfig(PYTORCH_OPERATOR).await?;
+        let kubeconfig = self.control.kubeconfig(&self.kind.user()).await?;
         OperatorProcess::start(self.options(&kubeconfig)).await
     }
 
@@ -95,11 +115,11 @@ impl World {
     pub async fn proxy(&self) -> Result<(Proxy, PathBuf)> {
         let proxy = Proxy::start(&self.control.kubeconfig(ADMIN).await?).await?;
         let kubeconfig = self.file("proxy.kubeconfig");
-        proxy.write_kubeconfig(&kubeconfig, &self.control.token(PYTORCH_OPERATOR).await?)?;
+        proxy.write_kubeconfig(&kubeconfig, &self.control.token(&self.kind.user()).await?)?;
         Ok((proxy, kubeconfig))
     }
 
-    /// Starts the `PyTorchJob` operator behind a proxy.
+    /// Starts the operator of its kind behind a proxy.
     pub async fn proxied_operator(&self) -> Result<(Proxy, OperatorProcess)> {
         let (proxy, kubeconfig) = self.proxy().await?;
         let operator = OperatorProcess::start(self.options(&kubeconfig)).await?;
@@ -116,10 +136,10 @@ impl World {
         }
     }
 
-    /// How the tests start the `PyTorchJob` operator.
+    /// How the tests start the operator of its kind.
     pub fn options(&self, kubeconfig: &std::path::Path) -> Options {
         Options::new(
-            "pytorch-operator",
+            self.kind.operator,
             kubeconfig,
             self.namespace(),
             &self.file("operator.log"),
@@ -142,7 +162,7 @@ impl World {
             let denied = self
                 .control
                 .audit()?
-                .denied(PYTORCH_OPERATOR, self.namespace())?;
+                .denied(&self.kind.user(), self.namespace())?;
             anyhow::ensure!(denied.is_empty(), "MT-60: {}", denied.join("\n"));
         }
         self.auditor.assert_clean().await

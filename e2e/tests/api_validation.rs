@@ -1,61 +1,32 @@
-//! What a real API server answers to good and bad jobs: every row of the operator's validation table.
+//! What a real API server answers to good and bad jobs: every row of every kind's validation table.
 
-use std::fs;
-
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use kube::Client;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams};
 use kube::core::{Request, Status};
-use serde::Deserialize;
 use serde_json::{Value, json};
-use training_core::patch::apply;
-use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR, workspace};
+use training_testkit::builders::{KINDS, Kind};
+use training_testkit::control_plane::{ADMIN, ControlPlane};
 use training_testkit::namespace::Namespace;
-
-#[derive(Deserialize)]
-struct Table {
-    valid: Value,
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Row {
-    name: String,
-    patch: Option<Value>,
-    object: Option<Value>,
-    update: Option<Value>,
-    scale: Option<i64>,
-    refused: Option<Refused>,
-    stored: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Refused {
-    field: String,
-    text: String,
-}
+use training_testkit::validation::{Row, Table};
 
 struct Server {
     client: Client,
     namespace: String,
+    kind: Kind,
 }
 
 impl Server {
     fn jobs(&self) -> Request {
         Request::new(format!(
-            "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
-            self.namespace
+            "/apis/kubeflow.org/v1/namespaces/{}/{}",
+            self.namespace, self.kind.plural
         ))
     }
 
     /// Sends the requests of a row; the answer is that of the last one.
     async fn answer(&self, table: &Table, row: &Row) -> Result<Result<Value, Box<Status>>> {
-        let object = match (&row.object, &row.patch) {
-            (Some(object), None) => object.clone(),
-            (None, Some(patch)) => apply(&table.valid, patch),
-            _ => bail!("a row has either an object or a patch"),
-        };
+        let object = table.object(row)?;
         let name = object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
@@ -161,33 +132,35 @@ fn judge(row: &Row, answer: Result<Value, Box<Status>>) -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_row_of_the_validation_table_is_answered_as_it_says() -> Result<()> {
+async fn every_row_of_the_validation_tables_is_answered_as_it_says() -> Result<()> {
     let control = ControlPlane::shared().await?;
-    control.install(PYTORCH_OPERATOR).await?;
     let namespace = Namespace::create(control, "validation").await?;
-    let server = Server {
-        client: control.client(ADMIN).await?,
-        namespace: namespace.name.clone(),
-    };
-    let path = workspace().join("operators/pytorch-operator/tests/data/validation.yaml");
-    let table: Table =
-        serde_saphyr::from_str(&fs::read_to_string(&path).context("read the table")?)?;
     let mut wrong = Vec::new();
-    for row in &table.rows {
-        let verdict = match server.answer(&table, row).await {
-            Ok(answer) => judge(row, answer),
-            Err(error) => Err(error),
+    for kind in KINDS {
+        control.install(kind.operator).await?;
+        let server = Server {
+            client: control.client(ADMIN).await?,
+            namespace: namespace.name.clone(),
+            kind,
         };
-        if let Err(error) = verdict {
-            wrong.push(format!("{}: {error:#}", row.name));
+        let table = Table::read(&kind)?;
+        for row in &table.rows {
+            let verdict = match server.answer(&table, row).await {
+                Ok(answer) => judge(row, answer),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = verdict {
+                wrong.push(format!("{}, {}: {error:#}", kind.name, row.name));
+            }
+            server.clear().await?;
         }
-        server.clear().await?;
+        println!(
+            "{}: {} rows, {} of them refused as they should be",
+            kind.name,
+            table.rows.len(),
+            table.rows.iter().filter(|r| r.refused.is_some()).count()
+        );
     }
-    println!(
-        "{} rows, {} of them refused as they should be",
-        table.rows.len(),
-        table.rows.iter().filter(|r| r.refused.is_some()).count()
-    );
     ensure!(
         wrong.is_empty(),
         "{} rows are wrong:\n{}",

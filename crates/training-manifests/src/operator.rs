@@ -95,7 +95,7 @@ fn pytorch() -> anyhow::Result<Operator> {
 }
 
 fn tensorflow() -> anyhow::Result<Operator> {
-    let command = entry::command::<TensorFlow, tf_operator::args::TfArgs>(tf_operator::ABOUT);
+    let command = entry::command::<TensorFlow, NoArgs>(tf_operator::ABOUT);
     let mut operator = of(&TensorFlow::default(), &tf_operator::api::crd()?, command)?;
     operator.warnings.extend(admission::tensorflow());
     Ok(operator)

@@ -286,3 +286,10 @@ fn people_get_roles_that_add_to_kubernetes_own() {
         }));
     }
 }
+
+#[test]
+fn the_arguments_of_every_operator_fit_together() {
+    for operator in operator::all().unwrap() {
+        operator.command.debug_assert();
+    }
+}

@@ -264,7 +264,7 @@ pub struct RuntimeArgs {
     pub force_delete_lost_after: Option<Duration>,
 
     /// DNS domain of the cluster, appended to host names where a kind asks for full ones, such as cluster.local
-    #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN")]
+    #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN", value_parser = parse_domain)]
     pub cluster_domain: Option<String>,
 
     /// Arguments of existing operators that change nothing here.

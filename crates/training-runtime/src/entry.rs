@@ -2,7 +2,7 @@
 //!
 //! ```ignore
 //! fn main() -> anyhow::Result<()> {
-//!     training_runtime::entry::main(ABOUT, |_: NoArgs| Ok(Toy))
+//!     training_runtime::entry::main(ABOUT, |_: NoArgs, _| Ok(Toy))
 //! }
 //! ```
 
@@ -44,16 +44,16 @@ pub fn parse<F: Framework, A: Args>(
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Runs an operator whose framework is made from its own arguments, until it is told to stop.
+/// Runs an operator whose framework is made from its arguments, until it is told to stop.
 ///
 /// # Errors
 /// If the framework can't be made, or as [`crate::run()`].
 pub fn main<F: Framework + Clone, A: Args>(
     about: &'static str,
-    framework: impl FnOnce(A) -> anyhow::Result<F>,
+    framework: impl FnOnce(A, &RuntimeArgs) -> anyhow::Result<F>,
 ) -> anyhow::Result<()> {
     let cli = parse::<F, A>(about, std::env::args_os());
-    serve(framework(cli.own)?, cli.runtime)
+    serve(framework(cli.own, &cli.runtime)?, cli.runtime)
 }
 
 /// Runs an operator until it is told to stop.

@@ -21,6 +21,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::audit::AuditLog;
+use crate::builders::KINDS;
 use crate::manifest;
 
 /// May do everything.
@@ -81,7 +82,7 @@ pub struct ControlPlane {
     dir: PathBuf,
     can: Can,
     process: Option<Process>,
-    installed: OnceCell<()>,
+    installed: tokio::sync::Mutex<std::collections::BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -129,7 +130,7 @@ impl ControlPlane {
                 dir,
                 can,
                 process: None,
-                installed: OnceCell::new(),
+                installed: tokio::sync::Mutex::default(),
             });
         }
         let can = Can {
@@ -142,7 +143,7 @@ impl ControlPlane {
             dir,
             can,
             process,
-            installed: OnceCell::new(),
+            installed: tokio::sync::Mutex::default(),
         })
     }
 
@@ -231,21 +232,21 @@ impl ControlPlane {
     ///
     /// Workloads are left out, because the tests run the operator as a process of their own.
     pub async fn install(&self, operator: &str) -> Result<()> {
-        self.installed
-            .get_or_try_init(|| async {
-                let client = self.client(ADMIN).await?;
-                let mut objects = Vec::new();
-                for file in manifest::files(&workspace().join("manifests").join(operator))? {
-                    objects.extend(manifest::documents(&file)?);
-                }
-                // A kustomization is for the client's eyes and no object of the API.
-                objects.retain(|object| {
-                    object["kind"] != "Deployment" && object["kind"] != "Kustomization"
-                });
-                manifest::apply(&client, objects).await
-            })
-            .await
-            .copied()
+        let mut installed = self.installed.lock().await;
+        if installed.contains(operator) {
+            return Ok(());
+        }
+        let client = self.client(ADMIN).await?;
+        let mut objects = Vec::new();
+        for file in manifest::files(&workspace().join("manifests").join(operator))? {
+            objects.extend(manifest::documents(&file)?);
+        }
+        // A kustomization is for the client's eyes and no object of the API.
+        objects
+            .retain(|object| object["kind"] != "Deployment" && object["kind"] != "Kustomization");
+        manifest::apply(&client, objects).await?;
+        installed.insert(operator.to_owned());
+        Ok(())
     }
 }
 
@@ -358,11 +359,11 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     for flag in &options.controller_manager_flags {
         command.arg(format!("--controller-manager-arg={flag}"));
     }
-    let operator = User {
-        name: PYTORCH_OPERATOR.to_owned(),
+    let operators = KINDS.map(|kind| User {
+        name: kind.user(),
         groups: Vec::new(),
-    };
-    for user in options.users.iter().chain([&operator]) {
+    });
+    for user in options.users.iter().chain(&operators) {
         let mut value = format!("{}={:032x}", user.name, fastrand::u128(..));
         for group in &user.groups {
             value.push(',');

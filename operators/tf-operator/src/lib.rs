@@ -3,11 +3,8 @@
 //! - [`api`]: the custom resource
 //! - [`framework`]: roles, who decides the end
 //! - [`cluster_spec`]: what pods are told of each other
-//! - `args`: the binary's arguments, with the feature `bin`
 
 pub mod api;
-#[cfg(feature = "bin")]
-pub mod args;
 pub mod cluster_spec;
 pub mod framework;
 

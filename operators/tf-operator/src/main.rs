@@ -1,13 +1,12 @@
 //! `tf-operator`.
 
-use tf_operator::args::TfArgs;
 use tf_operator::{ABOUT, TensorFlow};
-use training_runtime::entry;
+use training_runtime::entry::{self, NoArgs};
 
 fn main() -> anyhow::Result<()> {
-    entry::main(ABOUT, |args: TfArgs| {
+    entry::main(ABOUT, |_: NoArgs, args| {
         Ok(TensorFlow {
-            cluster_domain: args.cluster_domain.filter(|d| !d.is_empty()),
+            cluster_domain: args.cluster_domain().map(str::to_owned),
         })
     })
 }

@@ -4,5 +4,5 @@ use training_runtime::entry::{self, NoArgs};
 use xgboost_operator::{ABOUT, XGBoost};
 
 fn main() -> anyhow::Result<()> {
-    entry::main(ABOUT, |_: NoArgs| Ok(XGBoost))
+    entry::main(ABOUT, |_: NoArgs, _| Ok(XGBoost))
 }
