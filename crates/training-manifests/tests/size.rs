@@ -1,5 +1,8 @@
 //! How much a framework is: what is the same for every kind belongs into the core.
 
+// What fails here fails a test.
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
 /// Lines of an operator's sources, without those of its tests.
