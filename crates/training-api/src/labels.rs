@@ -20,6 +20,14 @@ pub const JOB_ROLE_MASTER: &str = "master";
 pub const ATTEMPT: &str = "trainyard.dev/attempt";
 /// On an autoscaler: stands for what the job asked of it, so that a change is noticed.
 pub const AUTOSCALER: &str = "trainyard.dev/autoscaler";
+/// On an object that stands for a gang: what it was made to follow, so that a change of the job is noticed.
+pub const GANG: &str = "trainyard.dev/gang";
+/// On a pod, an annotation: its group under Volcano.
+pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// On a pod, an annotation: its task within the group under Volcano.
+pub const VOLCANO_TASK: &str = "volcano.sh/task-spec";
+/// On a pod, a label: its group under scheduler-plugins.
+pub const PLUGINS_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 /// On a job: `Replica` (default) or `Gang`, what restarts together.
 pub const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 

@@ -59,6 +59,10 @@ pub struct JobStatus {
     /// Digests of what the pods of the present run were made from, by which an edit that they can't follow is noticed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_from: Option<String>,
+    /// Who schedules the pods of the present run as one; behind a comma, whose groups of earlier runs are still to be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang_scheduler: Option<String>,
+
     /// The last failure of a pod, or of a container that was restarted in its pod, with what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,

@@ -10,6 +10,7 @@ use training_api::{
 };
 
 use crate::framework::JobState;
+use crate::gang::Run;
 use crate::indices::IndexSet;
 use crate::mould::Mould;
 use crate::view::Attempt;
@@ -43,6 +44,8 @@ pub struct Memory {
     pub ready: Option<String>,
     /// What the pods of the present run were made from; `None` for a run that began under another operator.
     pub made_from: Option<Mould>,
+    /// Who schedules the pods of the present run as one; `None` where nobody does.
+    pub gang: Option<Run>,
     /// The last failure.
     pub last_failure: Option<LastFailure>,
 }
@@ -172,6 +175,11 @@ impl JobState for JobStatus {
             container_restarts,
             ready: self.ready.clone(),
             made_from: self.made_from.as_deref().and_then(Mould::parse),
+            gang: self
+                .gang_scheduler
+                .as_deref()
+                .map(Run::parse)
+                .filter(|r| !r.is_plain()),
             last_failure: self.last_failure.clone(),
         }
     }
@@ -204,6 +212,7 @@ impl JobState for JobStatus {
             container_restarts: unless_zero(memory.container_restarts),
             made_from: memory.made_from.as_ref().map(ToString::to_string),
             finished_indices: report_finished(&memory.finished),
+            gang_scheduler: memory.gang.as_ref().map(ToString::to_string),
             last_failure: memory.last_failure.clone(),
         }
     }

@@ -109,6 +109,24 @@ const CATALOGUE: &[Entry] = &[
         hint: "Apply the operator's current RBAC manifests; the job goes on by itself.",
     },
     Entry {
+        reason: "GangWaiting",
+        severity: Severity::Warning,
+        meaning: "The pods of the job are to start together, and their scheduler has not let them, or the group of the job's former run is not gone yet; the message carries its words.",
+        hint: "Wait for other work to end, or lower runPolicy.schedulingPolicy.minAvailable or minResources. kubectl describe podgroup tells more. The job goes on by itself.",
+    },
+    Entry {
+        reason: "GangInvalid",
+        severity: Severity::Warning,
+        meaning: "The pods of the job can't be scheduled together as the job asks for it, or the API server rejects the object that stands for them; the message names the field.",
+        hint: "Correct runPolicy.schedulingPolicy, or submit the job again with templates that agree; the job goes on by itself where that is enough.",
+    },
+    Entry {
+        reason: "SchedulerMissing",
+        severity: Severity::Warning,
+        meaning: "The operator is set to a gang scheduler whose API the cluster does not serve; the message names it. No pods are made without their group.",
+        hint: "Install the scheduler, or switch its API on, and the job goes on by itself; or start the operator with another --gang, and suspend and resume the job.",
+    },
+    Entry {
         reason: "PodFailed",
         severity: Severity::Warning,
         meaning: "A pod failed; the message explains its exit code and carries its last lines.",

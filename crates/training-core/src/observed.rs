@@ -1,6 +1,7 @@
 //! What a pass sees of one job.
 
 use crate::autoscaler::AutoscalerView;
+use crate::gang::{GroupView, Setting};
 use crate::rules::Rules;
 use crate::view::{PodView, ServiceView};
 
@@ -13,6 +14,10 @@ pub struct Observed {
     pub services: Vec<ServiceView>,
     /// The job's autoscaler, likewise.
     pub autoscaler: Option<AutoscalerView>,
+    /// The objects that stand for its gang, likewise; one of a kind.
+    pub groups: Vec<GroupView>,
+    /// Who schedules gangs, and what is known of it.
+    pub gang: Setting,
     /// What kept the last pass from being carried out.
     pub stall: Option<Stall>,
     /// How the operator is set.
@@ -44,6 +49,8 @@ pub struct Stall {
 pub enum Blocked {
     /// Everything that the job still lacks.
     All,
+    /// The same; what is refused is the object that stands for its gang.
+    Gang,
     /// The autoscaler alone: the job trains without it.
     Autoscaler,
 }

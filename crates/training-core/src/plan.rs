@@ -6,6 +6,7 @@
 mod advice;
 mod failing;
 mod finished;
+mod gang;
 mod lost;
 mod progress;
 mod stalled;
@@ -101,7 +102,7 @@ fn unfinished<F: Framework>(
 ) {
     let suspended = cx.job.run_policy().suspend == Some(true);
     if !draft.memory.holds(ConditionType::Created) {
-        created(framework, cx, draft, suspended);
+        created(framework, cx, seen, draft, suspended);
     }
     if let Some(stall) = seen.stall.as_ref().filter(|s| s.hopeless) {
         let error = SpecError::new(
@@ -127,8 +128,13 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
     if draft.memory.holds(ConditionType::Suspended) {
         suspended::resume(cx, seen, draft);
     }
+    if draft.starts {
+        gang::begin(seen, draft);
+    } else {
+        gang::take_over(seen, draft);
+    }
     let census = Census::take(cx.roles, seen, &draft.memory);
-    if draft.memory.started.is_none() {
+    if draft.memory.started.is_none() && !gang::holds_back(seen, draft) {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Beside);
     }
@@ -147,6 +153,7 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
 fn created<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
     draft: &mut Draft,
     suspended: bool,
 ) {
@@ -165,6 +172,7 @@ fn created<F: Framework>(
     }
     draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));
+    draft.notes.extend(gang::advise(cx, seen));
 }
 
 /// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
@@ -219,6 +227,8 @@ pub(crate) struct Draft {
     pub(crate) transitions: Vec<Transition>,
     pub(crate) again: bool,
     pub(crate) wake: Option<Timestamp>,
+    /// What keeps the job from going on, as a reason and a message.
+    pub(crate) stall: Option<(&'static str, String)>,
     /// This is the pass that starts the job, or resumes it.
     pub(crate) starts: bool,
     urgency: Urgency,
@@ -234,6 +244,7 @@ impl Draft {
             transitions: Vec::new(),
             again: false,
             wake: None,
+            stall: None,
             starts: false,
             urgency: Urgency::CanWait,
         }

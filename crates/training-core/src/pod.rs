@@ -81,7 +81,7 @@ pub fn render<F: Framework>(
 }
 
 /// The role's template as the framework shapes it, without environment.
-fn defaulted<F: Framework>(
+pub(crate) fn defaulted<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     me: Rank<'_>,

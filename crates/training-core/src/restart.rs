@@ -69,6 +69,7 @@ mod tests {
             phase: PodPhase::Failed,
             ready: false,
             leaving: false,
+            mark: crate::gang::Mark::None,
             disrupted: false,
             exit_code,
             restarts: 0,

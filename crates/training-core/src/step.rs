@@ -4,6 +4,7 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 
+use crate::gang::GroupKind;
 use crate::notes::Note;
 use crate::observed::Blocked;
 use crate::uid::Uid;
@@ -49,6 +50,39 @@ pub enum Step {
         /// The precondition.
         uid: Uid,
     },
+    /// Create an object that stands for the job's gang.
+    CreateGroup {
+        /// Its kind,
+        kind: GroupKind,
+        /// and in which version of the API it is written.
+        version: &'static str,
+        /// All of it.
+        object: Box<serde_json::Value>,
+    },
+    /// Make such an object what it should be; what it holds beyond that stays.
+    ChangeGroup {
+        /// Its kind.
+        kind: GroupKind,
+        /// The version of the API.
+        version: &'static str,
+        /// Its name.
+        name: String,
+        /// Which one it is.
+        uid: Uid,
+        /// A merge patch that names its uid and version.
+        patch: Box<serde_json::Value>,
+    },
+    /// Delete such an object.
+    DeleteGroup {
+        /// Its kind.
+        kind: GroupKind,
+        /// The version of the API.
+        version: &'static str,
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
     /// Delete the job itself at the end of its time to live.
     DeleteJob,
 }
@@ -58,7 +92,10 @@ impl Step {
     pub fn is_create(&self) -> bool {
         matches!(
             self,
-            Self::CreatePod(_) | Self::CreateService(_) | Self::CreateAutoscaler(_)
+            Self::CreatePod(_)
+                | Self::CreateService(_)
+                | Self::CreateAutoscaler(_)
+                | Self::CreateGroup { .. }
         )
     }
 
@@ -69,7 +106,9 @@ impl Step {
             Self::CreateAutoscaler(_) | Self::ChangeAutoscaler { .. }
         );
         match blocked {
-            Blocked::All => self.is_create() || autoscaler,
+            Blocked::All | Blocked::Gang => {
+                self.is_create() || autoscaler || matches!(self, Self::ChangeGroup { .. })
+            }
             Blocked::Autoscaler => autoscaler,
         }
     }

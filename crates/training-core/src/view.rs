@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::gang::Mark;
 use crate::trouble::Trouble;
 use crate::uid::Uid;
 
@@ -88,6 +89,8 @@ pub struct PodView {
     pub ready: bool,
     /// It has a deletion timestamp.
     pub leaving: bool,
+    /// Which gang scheduler's mark it carries.
+    pub mark: Mark,
     /// Condition `DisruptionTarget` holds: preemption, eviction through the API, a taint.
     pub disrupted: bool,
     /// Exit code of the terminated main container.

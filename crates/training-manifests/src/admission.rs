@@ -88,7 +88,7 @@ pub fn shared(replica_map: &str) -> Vec<Warning> {
         Warning {
             unless: "!object.spec.?runPolicy.?schedulingPolicy.hasValue()".into(),
             message: Text::Fixed(
-                "spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".into(),
+                "spec.runPolicy.schedulingPolicy has an effect only where the operator runs with a gang scheduler, or in a queueing system".into(),
             ),
         },
     ]

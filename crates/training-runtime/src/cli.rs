@@ -14,13 +14,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{ArgAction, Args, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 use thiserror::Error;
-use training_core::Rules;
+use training_core::gang::PLUGINS_SCHEDULER;
+use training_core::{Provider, Rules};
 
 pub use inert::InertArgs;
 pub use normalise::normalise_args;
-pub use value::{Bind, parse_domain, parse_duration};
+pub use value::{Bind, GangMode, parse_domain, parse_duration};
 
-use value::{parse_bool, parse_gang, parse_namespace};
+use value::{parse_bool, parse_namespace, parse_scheduler};
 
 /// Where a pod finds the namespace it runs in.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -75,15 +76,19 @@ pub struct RuntimeArgs {
     )]
     namespace: Vec<String>,
 
-    /// Gang scheduler. This version has none: only an empty value or "none" is accepted
+    /// Who schedules the pods of a job together. Concerns jobs that start or resume from now on
+    #[arg(long, env = "TRAINYARD_GANG", value_enum, ignore_case = true)]
+    gang: Option<GangMode>,
+
+    /// The scheduler of --gang=scheduler-plugins. Without --gang it chooses one, as the Go operator's flag does: "volcano" is
+    /// Volcano, any other name is scheduler-plugins in the scheduler of that name
     #[arg(
         long = "gang-scheduler-name",
-        alias = "gang",
         env = "TRAINYARD_GANG_SCHEDULER_NAME",
         default_value = "",
         hide_default_value = true,
         value_name = "NAME",
-        value_parser = parse_gang
+        value_parser = parse_scheduler
     )]
     gang_scheduler_name: String,
 
@@ -279,11 +284,15 @@ impl RuntimeArgs {
     /// Names the argument and what it accepts. The process should end with it.
     pub fn validate(&self) -> Result<(), UsageError> {
         let refuse = |text: String| Err(UsageError(text));
-        if !self.gang_scheduler_name.is_empty() {
+        let (mode, name) = (self.gang, self.gang_scheduler_name.as_str());
+        let same = |mode: GangMode| name.eq_ignore_ascii_case(mode.as_str());
+        if let Some(mode) = mode.filter(|m| *m != GangMode::SchedulerPlugins)
+            && !name.is_empty()
+            && !same(mode)
+        {
             return refuse(format!(
-                "gang scheduling is not in this version: leave --gang-scheduler-name empty instead of \"{}\"; \
-                 jobs that run through Kueue need no such setting",
-                self.gang_scheduler_name
+                "--gang={} and --gang-scheduler-name={name} contradict each other: leave one of them out",
+                mode.as_str()
             ));
         }
         if self.max_replicas_per_job == 0 {
@@ -353,6 +362,23 @@ impl RuntimeArgs {
             ));
         }
         Ok(())
+    }
+
+    /// Who schedules gangs of runs that begin now.
+    pub fn gang(&self) -> Provider {
+        let name = self.gang_scheduler_name.as_str();
+        let plugins = |name: &str| Provider::SchedulerPlugins(name.into());
+        match self.gang {
+            Some(GangMode::None) => Provider::None,
+            Some(GangMode::Volcano) => Provider::Volcano,
+            Some(GangMode::Native) => Provider::Native,
+            Some(GangMode::Kueue) => Provider::Kueue,
+            Some(GangMode::SchedulerPlugins) if name.is_empty() => plugins(PLUGINS_SCHEDULER),
+            Some(GangMode::SchedulerPlugins) => plugins(name),
+            None if name.is_empty() => Provider::None,
+            None if name.eq_ignore_ascii_case("volcano") => Provider::Volcano,
+            None => plugins(name),
+        }
     }
 
     /// The settings that decisions depend on.

@@ -5,6 +5,7 @@
 
 mod autoscaler;
 mod gone;
+mod group;
 mod outcome;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use training_core::{
 };
 
 use crate::fault::{Denial, Fault};
+use crate::feed::group::Groups;
 use crate::feed::index::Index;
 use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
@@ -71,6 +73,8 @@ pub struct Children {
     pub services: Arc<Index<ServiceView>>,
     /// Their autoscalers.
     pub autoscalers: Arc<Index<AutoscalerView>>,
+    /// The objects that stand for their gangs.
+    pub groups: Arc<Groups>,
 }
 
 impl Executor {
@@ -158,7 +162,7 @@ impl Executor {
                 Ok(()) => outcome.record(&steps[at]),
                 // What keeps everything from going on says more than what keeps the autoscaler.
                 Err(Stopped::Refused(refusal))
-                    if outcome.refusal.is_none() || refusal.stall.blocks == Blocked::All =>
+                    if outcome.refusal.is_none() || refusal.stall.blocks != Blocked::Autoscaler =>
                 {
                     outcome.refusal = Some(*refusal);
                 }
@@ -180,11 +184,12 @@ impl Executor {
             pods,
             services,
             autoscalers,
+            groups: _,
         } = &self.children;
         match step {
             Step::DeletePod { name, uid, how } => {
-                self.delete_with::<Pod, _>(job, name, *uid, *how, pods)
-                    .await
+                let url = Pod::url_path(&(), job.meta().namespace.as_deref());
+                self.delete_at(job, &url, (name, *uid), *how, pods).await
             }
             Step::DeleteService { name, uid } => {
                 self.delete::<Service, _>(job, name, *uid, services).await
@@ -197,6 +202,24 @@ impl Executor {
             Step::ChangeAutoscaler { uid, version, to } => {
                 self.change_autoscaler(job, *uid, *version, to).await
             }
+            Step::CreateGroup {
+                kind,
+                version,
+                object,
+            } => self.create_group(job, (*kind, version), object).await,
+            Step::ChangeGroup {
+                kind,
+                version,
+                name,
+                uid: _,
+                patch,
+            } => self.change_group(job, (*kind, version), name, patch).await,
+            Step::DeleteGroup {
+                kind,
+                version,
+                name,
+                uid,
+            } => self.delete_group(job, (*kind, version), name, *uid).await,
             Step::DeleteJob => self.delete_job(job).await,
             Step::CreatePod(pod) => match self.create(&**pod).await {
                 Ok(answer) => {
@@ -318,6 +341,10 @@ impl Executor {
         T: DeserializeOwned,
     {
         let url = K::url_path(&(), job.meta().namespace.as_deref());
+        self.read_at(&url, name).await
+    }
+
+    async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, Stopped> {
         match self
             .ask(Build::new(url).get(name, &GetParams::default()))
             .await
@@ -342,22 +369,19 @@ impl Executor {
         K: Resource<DynamicType = ()>,
         V: crate::feed::index::Child,
     {
-        self.delete_with::<K, V>(job, name, uid_of_child, Deletion::Orderly, index)
+        let url = K::url_path(&(), job.meta().namespace.as_deref());
+        self.delete_at(job, &url, (name, uid_of_child), Deletion::Orderly, index)
             .await
     }
 
-    async fn delete_with<K, V>(
+    async fn delete_at<V: crate::feed::index::Child>(
         &self,
         job: &impl Resource<DynamicType = ()>,
-        name: &str,
-        uid_of_child: Uid,
+        url: &str,
+        (name, uid_of_child): (&str, Uid),
         how: Deletion,
         index: &Index<V>,
-    ) -> Result<(), Stopped>
-    where
-        K: Resource<DynamicType = ()>,
-        V: crate::feed::index::Child,
-    {
+    ) -> Result<(), Stopped> {
         let params = DeleteParams {
             grace_period_seconds: match how {
                 Deletion::Orderly => None,
@@ -366,7 +390,6 @@ impl Executor {
             ..only(&uid_of_child.to_string())
         };
         let owner = uid(job);
-        let url = K::url_path(&(), job.meta().namespace.as_deref());
         match self
             .call::<Answer>(Build::new(url).delete(name, &params))
             .await
@@ -384,7 +407,7 @@ impl Executor {
                 Ok(())
             }
             Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
-                if self.is_gone::<K>(job, name, uid_of_child).await? {
+                if self.is_gone(url, name, uid_of_child).await? {
                     index.gone(owner, uid_of_child, Instant::now());
                     return Ok(());
                 }

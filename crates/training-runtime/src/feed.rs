@@ -4,6 +4,7 @@
 pub mod autoscaler;
 mod ended;
 mod follow;
+pub mod group;
 pub mod guarded;
 pub mod index;
 pub mod jobs;
@@ -42,6 +43,12 @@ pub trait Listener: Send + Sync + 'static {
     fn unreadable(&self, metadata: &kube::core::ObjectMeta, error: &str);
     /// A list is complete, or a list or watch broke with an error.
     fn watching(&self, feed: &'static str, scope: &Scope, error: Option<&watcher::Error>);
+    /// What is known of a kind changed: these jobs should be looked at.
+    fn offered(&self, jobs: Vec<JobKey>) {
+        for key in jobs {
+            self.wake(key);
+        }
+    }
     /// A watch has said nothing for so long that what it should tell may be old; or it speaks again.
     fn silent(&self, feed: &'static str, scope: &Scope, silent: bool);
 }

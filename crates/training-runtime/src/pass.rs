@@ -11,15 +11,17 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 use training_api::JobStatus;
+use training_core::gang::{Run, Setting};
 use training_core::{
-    AutoscalerView, Blocked, Framework, Note, Observed, Plan, PodView, Rules, ServiceView, Stall,
-    Step, Transition, Uid, Urgency, plan,
+    AutoscalerView, Blocked, Framework, Note, Observed, Plan, PodView, Provider, Rules,
+    ServiceView, Stall, Step, TrainingJob as _, Transition, Uid, Urgency, plan,
 };
 
 use crate::cli::EventMode;
 use crate::events::EventSink;
 use crate::executor::{Executor, Outcome, Refusal};
 use crate::fault::{Absent, Fault};
+use crate::feed::group::Groups;
 use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
 use crate::key::JobKey;
@@ -31,7 +33,7 @@ use crate::told::{Told, folded};
 const ROUNDS: usize = 8;
 
 /// The times that a pass keeps to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Longest pass.
     pub deadline: Duration,
@@ -43,6 +45,8 @@ pub struct Settings {
     pub events: EventMode,
     /// What decisions depend on.
     pub rules: Rules,
+    /// Who schedules gangs of runs that begin now.
+    pub gang: Provider,
 }
 
 /// Everything a pass needs.
@@ -57,6 +61,8 @@ pub struct Worker<F: Framework> {
     pub services: Arc<Index<ServiceView>>,
     /// Their autoscalers.
     pub autoscalers: Arc<Index<AutoscalerView>>,
+    /// The objects that stand for their gangs.
+    pub groups: Arc<Groups>,
     /// The writer.
     pub executor: Executor,
     /// Earliest next attempts of jobs whose pass failed.
@@ -164,6 +170,7 @@ impl<F: Framework> Worker<F> {
             let Some(uid) = job.meta().uid.as_deref().and_then(Uid::parse) else {
                 return Ended::Failed(Fault::Bug("the job has no uid".to_owned()));
             };
+            self.ask_for_groups(key, &job);
             let seen = self.observe(key, uid);
             let blocked = seen.stall.as_ref().map(|s| s.blocks);
             let stalled = blocked.is_some();
@@ -184,7 +191,7 @@ impl<F: Framework> Worker<F> {
                 // Steps don't wait for counts, nor does what follows from them wait until counts are written.
                 plan.status = None;
             }
-            let cautious = blocked == Some(Blocked::All);
+            let cautious = blocked.is_some_and(|b| b != Blocked::Autoscaler);
             let outcome = match self.carry_out(key, &job, &plan, cautious, &mut told).await {
                 Ok(outcome) => outcome,
                 Err(fault) => return Ended::Failed(fault),
@@ -224,6 +231,17 @@ impl<F: Framework> Worker<F> {
         Ended::Quiet(Instant::now() + Duration::from_secs(1))
     }
 
+    /// Asks for the kinds of groups that a job has or may have. They are watched from then on, and it is looked at again once
+    /// more is known of them.
+    fn ask_for_groups(&self, key: &JobKey, job: &F::Job) {
+        let status = job.status().and_then(|s| s.gang_scheduler.as_deref());
+        let run = status.map(Run::parse).unwrap_or_default();
+        let set = self.settings.gang.kinds().iter().copied();
+        for kind in set.chain(run.kinds()) {
+            self.groups.want(kind, key);
+        }
+    }
+
     fn observe(&self, key: &JobKey, uid: Uid) -> Observed {
         let stall = self
             .passing
@@ -236,6 +254,11 @@ impl<F: Framework> Worker<F> {
             pods: self.pods.of(uid),
             services: self.services.of(uid),
             autoscaler: self.autoscalers.of(uid).pop(),
+            groups: self.groups.of(uid),
+            gang: Setting {
+                provider: self.settings.gang.clone(),
+                offers: self.groups.offers(),
+            },
             stall,
             rules: self.settings.rules,
         }
@@ -371,6 +394,7 @@ impl<F: Framework> Worker<F> {
     /// Forgets what the process kept about a job.
     pub fn forget(&self, key: &JobKey) {
         self.backoff.forget(key);
+        self.groups.forget(key);
         self.passing.stalls.lock().remove(key);
         self.passing.waiting.lock().remove(key);
         if !self.jobs.any_in(&key.namespace) {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use training_core::{Framework, Note};
+use training_core::{Framework, GroupKind, Note};
 
 use crate::admin::Health;
 use crate::cli::RuntimeArgs;
@@ -20,6 +20,7 @@ use crate::client::{Clients, Identity};
 use crate::dispatcher::Dispatcher;
 use crate::events::{EventConfig, EventSink, KubeEvents, Regarding};
 use crate::executor::{Children, Executor, Gate};
+use crate::feed::group::Groups;
 use crate::feed::{self, Listener, Source};
 use crate::key::{JobKey, Scope};
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
@@ -61,6 +62,7 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
         identity = identity.holder,
         "starting"
     );
+    tracing::info!(gang = %args.gang(), "runs that begin now are scheduled so");
     for flag in args.without_effect() {
         tracing::info!(flag, "accepted, but without effect here");
     }
@@ -158,6 +160,17 @@ struct Shared<'a> {
     events: &'a EventSink,
 }
 
+impl Shared<'_> {
+    /// Where a watch leads.
+    fn source(&self) -> Source {
+        Source {
+            client: self.clients.watching.clone(),
+            watches: self.metrics.watches().clone(),
+            timeout: self.args.watch_timeout,
+        }
+    }
+}
+
 async fn lead_again_and_again<F: Framework + Clone>(
     framework: &F,
     shared: &Shared<'_>,
@@ -168,7 +181,8 @@ async fn lead_again_and_again<F: Framework + Clone>(
     shared.health.set_ready("start", true);
     loop {
         shared.metrics.leader(false);
-        for cache in CACHES {
+        let groups = GroupKind::ALL.map(GroupKind::as_str);
+        for cache in CACHES.into_iter().chain([AUTOSCALERS]).chain(groups) {
             shared.health.forget(cache);
         }
         let ended = async {
@@ -210,7 +224,19 @@ async fn lead<F: Framework>(
     for cache in CACHES {
         shared.health.set_ready(cache, false);
     }
-    let (mut feeds, synced) = feeds(shared, &worker, &hub);
+    let (mut feeds, mut synced) = feeds(shared, &worker, &hub);
+    for kind in worker.settings.gang.kinds() {
+        worker.groups.watch(*kind);
+    }
+    let mut wanted = worker.groups.wanted();
+    let mut watched = Vec::new();
+    synced.extend(watch_groups(
+        shared,
+        &worker,
+        &hub,
+        &mut watched,
+        &mut feeds,
+    ));
     let passes = passes(
         Arc::clone(&worker),
         Arc::clone(&dispatcher),
@@ -219,12 +245,19 @@ async fn lead<F: Framework>(
         shared.args,
         stop,
     );
-    tokio::select! {
-        () = passes => {}
-        () = term.lost() => {}
-        Some(dead) = feeds.join_next() => {
-            // A feed never ends by itself; without it the operator would act on old news.
-            anyhow::bail!("a watch ended: {dead:?}");
+    let mut passes = std::pin::pin!(passes);
+    loop {
+        tokio::select! {
+            () = &mut passes => break,
+            () = term.lost() => break,
+            Ok(()) = wanted.changed() => {
+                // A run that began under another setting; its pass waits for what is known by itself.
+                drop(watch_groups(shared, &worker, &hub, &mut watched, &mut feeds));
+            }
+            Some(dead) = feeds.join_next() => {
+                // A feed never ends by itself; without it the operator would act on old news.
+                anyhow::bail!("a watch ended: {dead:?}");
+            }
         }
     }
     if tokio::time::timeout(TERM_END, feeds.shutdown())
@@ -240,6 +273,7 @@ async fn lead<F: Framework>(
 fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worker<F> {
     let args = shared.args;
     let (pods, services, autoscalers) = (Arc::default(), Arc::default(), Arc::default());
+    let groups: Arc<Groups> = Arc::default();
     let term = term.clone();
     let gate: Gate = Arc::new(move || term.holds());
     let executor = Executor::new::<F>(
@@ -251,6 +285,7 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
             pods: Arc::clone(&pods),
             services: Arc::clone(&services),
             autoscalers: Arc::clone(&autoscalers),
+            groups: Arc::clone(&groups),
         },
     );
     Worker {
@@ -259,6 +294,7 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
         pods,
         services,
         autoscalers,
+        groups,
         executor,
         backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
         events: shared.events.clone(),
@@ -269,6 +305,7 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
             safety_period: args.safety_period,
             events: args.events,
             rules: args.rules(),
+            gang: args.gang(),
         },
         passing: Passing::new(args.jitter_seed()),
     }
@@ -283,17 +320,9 @@ fn feeds<F: Framework>(
 ) -> (JoinSet<()>, Vec<watch::Receiver<bool>>) {
     let mut tasks = JoinSet::new();
     let mut synced = Vec::new();
-    let scopes = match shared.args.namespaces() {
-        all if all.is_empty() => vec![Scope::new(None)],
-        some => some.iter().map(|name| Scope::new(Some(name))).collect(),
-    };
     let parent = feed::parent::<F>();
-    for scope in scopes {
-        let source = || Source {
-            client: shared.clients.watching.clone(),
-            watches: shared.metrics.watches().clone(),
-            timeout: shared.args.watch_timeout,
-        };
+    for scope in scopes(shared.args) {
+        let source = || shared.source();
         let more = F::AUTOSCALES.then_some(AUTOSCALERS);
         for cache in CACHES.into_iter().chain(more) {
             hub.ready(cache, &scope, false);
@@ -340,6 +369,46 @@ fn feeds<F: Framework>(
         ));
     }
     (tasks, synced)
+}
+
+/// What every watch covers: all namespaces, or each one that is served.
+fn scopes(args: &RuntimeArgs) -> Vec<Scope> {
+    match args.namespaces() {
+        all if all.is_empty() => vec![Scope::new(None)],
+        some => some.iter().map(|name| Scope::new(Some(name))).collect(),
+    }
+}
+
+/// Starts the watches of kinds of groups that are wanted and not `watched` yet; as [`feeds`].
+fn watch_groups<F: Framework>(
+    shared: &Shared<'_>,
+    worker: &Arc<Worker<F>>,
+    hub: &Arc<Hub<F>>,
+    watched: &mut Vec<GroupKind>,
+    tasks: &mut JoinSet<()>,
+) -> Vec<watch::Receiver<bool>> {
+    let wanted = worker.groups.wanted().borrow().clone();
+    let new = wanted.into_iter().filter(|kind| !watched.contains(kind));
+    let new: Vec<GroupKind> = new.collect();
+    let mut synced = Vec::new();
+    for kind in &new {
+        for scope in scopes(shared.args) {
+            hub.ready(kind.as_str(), &scope, false);
+            let (sender, receiver) = watch::channel(false);
+            synced.push(receiver);
+            tasks.spawn(feed::group::watch_groups::<F>(
+                shared.source(),
+                scope,
+                feed::parent::<F>(),
+                *kind,
+                Arc::clone(&worker.groups),
+                Arc::clone(hub),
+                sender,
+            ));
+        }
+    }
+    watched.extend(new);
+    synced
 }
 
 /// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world.

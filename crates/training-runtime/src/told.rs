@@ -67,6 +67,11 @@ pub fn folded(done: &Done, mode: EventMode) -> Vec<Note> {
             "Deleted service",
             &done.deleted_services,
         ),
+        (
+            "SuccessfulDeletePodGroup",
+            "Deleted PodGroup",
+            &done.deleted_groups,
+        ),
         ("SuccessfulCreatePod", "Created pod", &done.created_pods),
         (
             "SuccessfulCreateService",

@@ -11,6 +11,7 @@
 
 mod autoscaler;
 mod execute;
+mod group;
 mod law;
 mod moves;
 mod view;
@@ -22,8 +23,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    AutoscalerView, Blocked, Framework, JobState, Memory, Note, Observed, Plan, PodPhase, PodView,
-    Rules, ServiceView, Stall, Step, TrainingJob, Transition, Uid,
+    AutoscalerView, Blocked, Framework, GroupKind, GroupView, JobState, Memory, Note, Observed,
+    Plan, PodPhase, PodView, Provider, Rules, ServiceView, Stall, Step, TrainingJob, Transition,
+    Uid,
 };
 
 pub use moves::Move;
@@ -56,6 +58,11 @@ pub struct World<F: Framework> {
     pods: BTreeMap<String, (PodView, Pod)>,
     services: BTreeMap<String, (ServiceView, Service)>,
     autoscaler: Option<AutoscalerView>,
+    groups: BTreeMap<GroupKind, GroupView>,
+    /// Who schedules gangs, and what the cluster serves.
+    pub gang: training_core::gang::Setting,
+    /// What else the operator may be set to, when it starts again.
+    pub providers: Vec<Provider>,
     /// Somebody else has an autoscaler of the job's name.
     pub taken: bool,
     view: View<F::Job>,
@@ -98,6 +105,9 @@ impl<F: Framework> World<F> {
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
             autoscaler: None,
+            groups: BTreeMap::new(),
+            gang: training_core::gang::Setting::default(),
+            providers: Vec::new(),
             taken: false,
             version: 1,
             sticky: false,
@@ -150,6 +160,11 @@ impl<F: Framework> World<F> {
         self.autoscaler.as_ref()
     }
 
+    /// The stored groups of the job's gang.
+    pub fn groups(&self) -> impl Iterator<Item = &GroupView> {
+        self.groups.values()
+    }
+
     /// A stored pod.
     pub fn pod(&self, name: &str) -> Option<&PodView> {
         self.pods.get(name).map(|(view, _)| view)
@@ -168,6 +183,8 @@ impl<F: Framework> World<F> {
             pods: self.view.pods.values().cloned().collect(),
             services: self.view.services.values().cloned().collect(),
             autoscaler: self.view.autoscaler.clone(),
+            groups: self.view.groups.values().cloned().collect(),
+            gang: self.gang.clone(),
             stall: self.stall.clone(),
             rules: self.rules,
         }
@@ -253,6 +270,7 @@ impl<F: Framework> World<F> {
                 .map(|(n, (v, _))| (n.clone(), v.clone()))
                 .collect(),
             autoscaler: self.autoscaler.clone(),
+            groups: self.groups.clone(),
             ..View::default()
         };
     }

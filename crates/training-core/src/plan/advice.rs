@@ -18,9 +18,6 @@ pub(super) fn of_policies<J: TrainingJob>(cx: &JobCx<'_, J>) -> Vec<Note> {
             "spec.runPolicy.cleanPodPolicy \"{unknown}\" is read as All; use None, Running or All"
         ));
     }
-    if policy.scheduling_policy.is_some() {
-        ignored("spec.runPolicy.schedulingPolicy: this operator schedules pods one by one; only queueing systems read it".to_owned());
-    }
     if let Some(other) = cx
         .annotation(labels::RESTART_SCOPE)
         .filter(|s| !matches!(*s, "Replica" | "Gang"))

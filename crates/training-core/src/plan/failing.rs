@@ -2,7 +2,7 @@
 
 use training_api::{CleanPodPolicy, ConditionType, labels};
 
-use super::{Draft, finished};
+use super::{Draft, finished, gang};
 use crate::census::{Census, SlotState};
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::memory::{Memory, ReplicaMemory};
@@ -108,6 +108,7 @@ pub(super) fn retry<F: Framework>(
         Scope::Gang => {
             draft.memory.next_gang_attempt(seen.newest_gang());
             mould::renew(framework, cx, draft);
+            gang::begin(seen, draft);
             let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
             draft.memory.gang_restart = Some(ReplicaMemory {
                 attempt: before.saturating_add(1),

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use training_api::{CleanPodPolicy, ConditionType};
 
-use super::Draft;
+use super::{Draft, gang};
 use crate::autoscaler;
 use crate::framework::TrainingJob;
 use crate::memory::Memory;
@@ -18,6 +18,7 @@ pub(super) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed
         fold(draft);
     }
     autoscaler::remove(&job.name_any(), seen, draft);
+    gang::remove(&job.name_any(), seen, draft);
     clean_up(draft, job, seen);
     let Some(ttl) = job.run_policy().ttl_seconds_after_finished else {
         return;

@@ -8,10 +8,11 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::Resource;
 use training_api::ConditionType;
 
-use super::{Draft, count, failing, finished, lost};
+use super::{Draft, count, failing, finished, gang, lost};
 use crate::census::{Census, Slot, SlotState};
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
+use crate::gang::Gang;
 use crate::names;
 use crate::notes::Note;
 use crate::observed::Observed;
@@ -93,7 +94,16 @@ fn fill<F: Framework>(
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
     remove_surplus(cx, seen, census, draft);
-    make_missing(framework, cx, census, draft)
+    gang::clear(cx.name, seen, draft);
+    let run = draft.memory.gang.clone().unwrap_or_default();
+    let gang = gang::of(framework, cx, seen, census, &run)?;
+    let gate = gang.as_ref().map_or(gang::Gate::Open, |gang| {
+        gang::settle::<F>(cx, seen, census, gang, draft)
+    });
+    match gate {
+        gang::Gate::Open => make_missing(framework, cx, census, gang.as_ref(), draft),
+        gang::Gate::Closed => Ok(()),
+    }
 }
 
 fn runs<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
@@ -198,6 +208,7 @@ fn make_missing<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     census: &Census<'_>,
+    gang: Option<&Gang<'_>>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
     let mut ports_of: BTreeMap<usize, Vec<ContainerPort>> = BTreeMap::new();
@@ -225,7 +236,11 @@ fn make_missing<F: Framework>(
             && framework.may_start(cx, &me.role.key, census)
         {
             let attempt = draft.memory.attempt(&me.role.label, slot.index);
-            let rendered = pod::render(framework, cx, me, attempt)?;
+            let mut rendered = pod::render(framework, cx, me, attempt)?;
+            if let Some(gang) = gang {
+                let behaviour = gang.provider.behaviour();
+                behaviour.stamp(gang, me.role, &mut rendered.pod);
+            }
             for name in rendered.replaced {
                 if !replaced.contains(&name) {
                     replaced.push(name);

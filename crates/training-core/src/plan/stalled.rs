@@ -44,6 +44,11 @@ pub(super) fn report<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
             begin(draft, stall.reason, &clean(&stall.message, 1024));
             draft.urgency(Urgency::Beside);
         }
+    } else if let Some((reason, message)) = draft.stall.take() {
+        if !is_known(reason) {
+            begin(draft, reason, &clean(&message, 1024));
+            draft.urgency(Urgency::Beside);
+        }
     } else if let Some(sentence) = of_pods(cx, seen, known.as_ref(), draft) {
         match &known {
             Some(condition) if is_known(sentence.reason) => reword(draft, condition, &sentence),

@@ -2,7 +2,7 @@
 
 use training_api::ConditionType;
 
-use super::Draft;
+use super::{Draft, gang};
 use crate::autoscaler;
 use crate::framework::{JobCx, TrainingJob};
 use crate::names;
@@ -45,6 +45,7 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
         });
     }
     autoscaler::remove(cx.name, seen, draft);
+    gang::remove(cx.name, seen, draft);
     let counts = draft.memory.counts.get_or_insert_default();
     for role in cx.roles {
         // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.

@@ -186,17 +186,47 @@ fn namespaces_are_repeatable_and_comma_separated() {
 }
 
 #[test]
-fn a_gang_scheduler_is_refused_with_a_reason() {
-    for none in ["", "none", "None"] {
-        parse(&["--gang-scheduler-name", none]).validate().unwrap();
+fn the_gang_scheduler_is_chosen_by_either_flag() {
+    let rows: [(&[&str], &str); 12] = [
+        (&[], "none"),
+        (&["--gang-scheduler-name="], "none"),
+        (&["--gang-scheduler-name", "None"], "none"),
+        (&["--gang-scheduler-name=Volcano"], "volcano"),
+        (&["-gang-scheduler-name=mine"], "scheduler-plugins/mine"),
+        (&["--gang=none"], "none"),
+        (&["--gang=volcano"], "volcano"),
+        (
+            &["--gang=VOLCANO", "--gang-scheduler-name=volcano"],
+            "volcano",
+        ),
+        (&["--gang=native"], "native"),
+        (&["--gang=kueue"], "kueue"),
+        (
+            &["--gang=scheduler-plugins"],
+            "scheduler-plugins/scheduler-plugins-scheduler",
+        ),
+        (
+            &["--gang=scheduler-plugins", "--gang-scheduler-name=mine"],
+            "scheduler-plugins/mine",
+        ),
+    ];
+    for (flags, expected) in rows {
+        let args = parse(flags);
+        args.validate().unwrap();
+        assert_eq!(args.gang().to_string(), expected, "{flags:?}");
     }
-    for flag in ["--gang-scheduler-name=volcano", "--gang=volcano"] {
-        let error = parse(&[flag]).validate().unwrap_err().to_string();
-        assert!(
-            error.starts_with("gang scheduling is not in this version"),
-            "{error}"
-        );
-    }
+}
+
+#[test]
+fn gang_flags_that_contradict_each_other_are_refused() {
+    let error = parse(&["--gang=native", "--gang-scheduler-name=volcano"]).validate();
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("--gang=native and --gang-scheduler-name=volcano"),
+        "{error}"
+    );
+    assert!(try_parse(&["--gang=other"]).is_err());
+    assert!(try_parse(&["--gang-scheduler-name=a b"]).is_err());
 }
 
 #[test]

@@ -103,16 +103,52 @@ pub(super) fn parse_namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// A gang scheduler's name; "none" in any case is the same as nothing.
-// clap asks for a Result.
-#[expect(clippy::unnecessary_wraps)]
-pub(super) fn parse_gang(text: &str) -> Result<String, String> {
+/// The name of a scheduler, which is a DNS subdomain; "none" in any case is the same as nothing.
+pub(super) fn parse_scheduler(text: &str) -> Result<String, String> {
     let name = text.trim();
-    Ok(if name.eq_ignore_ascii_case("none") {
-        String::new()
+    if name.eq_ignore_ascii_case("none") {
+        return Ok(String::new());
+    }
+    let edge = |b: u8| b.is_ascii_alphanumeric();
+    let legal = |b: u8| edge(b) || matches!(b, b'-' | b'.');
+    let (first, last) = (name.bytes().next(), name.bytes().last());
+    if name.len() <= 253
+        && name.bytes().all(legal)
+        && first.is_none_or(edge)
+        && last.is_none_or(edge)
+    {
+        Ok(name.to_owned())
     } else {
-        name.to_owned()
-    })
+        Err(format!("\"{name}\" is not the name of a scheduler"))
+    }
+}
+
+/// A gang scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GangMode {
+    /// Pods are scheduled one by one
+    None,
+    /// Volcano, by its PodGroup
+    Volcano,
+    /// The coscheduling plugin of scheduler-plugins, by its PodGroup
+    SchedulerPlugins,
+    /// Kubernetes itself, by its Workload and PodGroup
+    Native,
+    /// Kueue, which suspends and resumes whole jobs
+    Kueue,
+}
+
+impl GangMode {
+    /// The value as it is written.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Volcano => "volcano",
+            Self::SchedulerPlugins => "scheduler-plugins",
+            Self::Native => "native",
+            Self::Kueue => "kueue",
+        }
+    }
 }
 
 /// A DNS domain in lower case, or nothing.

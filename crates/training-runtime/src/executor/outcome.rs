@@ -5,7 +5,9 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use training_api::labels;
-use training_core::{Attempt, Blocked, PodPhase, PodView, ServiceView, Stall, Step, Uid};
+use training_core::{
+    Attempt, Blocked, GroupKind, Mark, PodPhase, PodView, ServiceView, Stall, Step, Uid,
+};
 
 use crate::fault::{Denial, Fault};
 
@@ -33,6 +35,8 @@ pub struct Done {
     pub deleted_pods: Vec<String>,
     /// Services deleted.
     pub deleted_services: Vec<String>,
+    /// Pod groups deleted.
+    pub deleted_groups: Vec<String>,
 }
 
 /// A create that was refused.
@@ -111,8 +115,14 @@ impl Outcome {
             Step::DeletePod { name, .. } => done.deleted_pods.push(name.clone()),
             Step::DeleteService { name, .. } => done.deleted_services.push(name.clone()),
             Step::DeleteJob => self.job_deleted = true,
-            // `kubectl get hpa` shows it; no event is published for it.
-            Step::CreateAutoscaler(_)
+            Step::DeleteGroup { kind, name, .. } if *kind != GroupKind::Workload => {
+                done.deleted_groups.push(name.clone());
+            }
+            // `kubectl get` shows it; no event is published for it.
+            Step::CreateGroup { .. }
+            | Step::ChangeGroup { .. }
+            | Step::DeleteGroup { .. }
+            | Step::CreateAutoscaler(_)
             | Step::ChangeAutoscaler { .. }
             | Step::DeleteAutoscaler { .. } => {}
         }
@@ -126,6 +136,7 @@ impl Done {
             &mut self.created_services,
             &mut self.deleted_pods,
             &mut self.deleted_services,
+            &mut self.deleted_groups,
         ] {
             names.sort_unstable();
         }
@@ -145,6 +156,8 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
         },
         Fault::Rejected { .. } => match blocks {
             Blocked::All => ("InvalidSpec", true),
+            // What it asks of its scheduler can be corrected.
+            Blocked::Gang => ("GangInvalid", false),
             // The job can train without it, and its metrics can be corrected while it does.
             Blocked::Autoscaler => ("AutoscalerInvalid", false),
         },
@@ -189,12 +202,27 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
         phase: PodPhase::Pending,
         ready: false,
         leaving: false,
+        mark: mark(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,
         starting: None,
         trouble: None,
     })
+}
+
+/// Whose gang a pod was made for, if for one.
+fn mark(pod: &Pod) -> Mark {
+    let group = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
+    if group.is_some() {
+        Mark::Native
+    } else if pod.annotations().contains_key(labels::VOLCANO_GROUP) {
+        Mark::Volcano
+    } else if pod.labels().contains_key(labels::PLUGINS_GROUP) {
+        Mark::SchedulerPlugins
+    } else {
+        Mark::None
+    }
 }
 
 pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<ServiceView> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use kube::core::NamespaceResourceScope;
+use kube::core::{DynamicResourceScope, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
 use kube_runtime::utils::Backoff as _;
 use kube_runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
@@ -56,24 +56,45 @@ pub(super) struct Follow<K> {
 
 impl<K> Follow<K>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Starts with a list. Lists are quorum reads in pages.
-    pub fn new(
-        feed: &'static str,
-        source: &Source,
-        scope: &Scope,
-        selector: Option<String>,
-    ) -> Self {
+    pub fn new(feed: &'static str, source: &Source, scope: &Scope, selector: Option<String>) -> Self
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
         let api: Api<K> = match scope.namespace() {
             Some(namespace) => Api::namespaced(source.client.clone(), namespace),
             None => Api::all(source.client.clone()),
         };
+        Self::over(feed, source, scope, selector, api)
+    }
+
+    /// The same for a kind that is known only at run time.
+    pub fn of(
+        feed: &'static str,
+        source: &Source,
+        scope: &Scope,
+        selector: Option<String>,
+        kind: &K::DynamicType,
+    ) -> Self
+    where
+        K: Resource<Scope = DynamicResourceScope>,
+    {
+        let api: Api<K> = match scope.namespace() {
+            Some(namespace) => Api::namespaced_with(source.client.clone(), namespace, kind),
+            None => Api::all_with(source.client.clone(), kind),
+        };
+        Self::over(feed, source, scope, selector, api)
+    }
+
+    fn over(
+        feed: &'static str,
+        source: &Source,
+        scope: &Scope,
+        selector: Option<String>,
+        api: Api<K>,
+    ) -> Self {
         let seconds = u32::try_from(source.timeout.as_secs().max(1)).unwrap_or(u32::MAX);
         let config = Config::default().timeout(seconds).page_size(PAGE);
         let config = match selector {

@@ -11,7 +11,7 @@ use kube::Resource;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use training_api::labels;
-use training_core::{Attempt, PodPhase, PodView, ServiceView, Uid, names};
+use training_core::{Attempt, Mark, PodPhase, PodView, ServiceView, Uid, names};
 
 use crate::key::JobKey;
 
@@ -34,7 +34,12 @@ pub struct SlimPod {
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimPodSpec {
     node_name: Option<String>,
+    scheduling_group: Option<Present>,
 }
+
+/// Something that is there; what it says is not read.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
+struct Present {}
 
 /// A service as it is watched.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
@@ -173,6 +178,7 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         phase,
         ready: trouble::condition(pod, "Ready").is_some_and(SlimCondition::holds),
         leaving: pod.metadata.deletion_timestamp.is_some(),
+        mark: mark(pod),
         disrupted,
         exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
@@ -184,6 +190,20 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         owner: child.owner,
         view,
     })
+}
+
+/// Whose gang a pod belongs to, if to one.
+fn mark(pod: &SlimPod) -> Mark {
+    let labels = pod.metadata.labels.as_ref();
+    if pod.spec.scheduling_group.is_some() {
+        Mark::Native
+    } else if annotation(&pod.metadata, labels::VOLCANO_GROUP).is_some() {
+        Mark::Volcano
+    } else if labels.is_some_and(|l| l.contains_key(labels::PLUGINS_GROUP)) {
+        Mark::SchedulerPlugins
+    } else {
+        Mark::None
+    }
 }
 
 /// The service as a child of a job; as [`pod_view`].
@@ -274,10 +294,7 @@ fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D
         uid: slim.uid,
         resource_version: slim.resource_version,
         labels: slim.labels,
-        annotations: slim
-            .annotations
-            .0
-            .map(|v| [(labels::ATTEMPT.to_owned(), v)].into()),
+        annotations: Some(slim.annotations.0).filter(|kept| !kept.is_empty()),
         owner_references: slim.owner_references,
         creation_timestamp: slim.creation_timestamp,
         deletion_timestamp: slim.deletion_timestamp,
@@ -294,38 +311,40 @@ struct SlimMeta {
     uid: Option<String>,
     resource_version: Option<String>,
     labels: Option<BTreeMap<String, String>>,
-    annotations: OnlyAttempt,
+    annotations: Kept,
     owner_references: Option<Vec<OwnerReference>>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
 }
 
-/// The one annotation that is read; others may be hundreds of kilobytes.
+/// The annotations that are read; others may be hundreds of kilobytes.
 #[derive(Default)]
-struct OnlyAttempt(Option<String>);
+struct Kept(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for OnlyAttempt {
+impl<'de> Deserialize<'de> for Kept {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Map;
         impl<'de> Visitor<'de> for Map {
-            type Value = OnlyAttempt;
+            type Value = Kept;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("annotations")
             }
-            fn visit_unit<E>(self) -> Result<OnlyAttempt, E> {
-                Ok(OnlyAttempt(None))
+            fn visit_unit<E>(self) -> Result<Kept, E> {
+                Ok(Kept::default())
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OnlyAttempt, A::Error> {
-                let mut found = None;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kept, A::Error> {
+                let mut kept = BTreeMap::new();
                 while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-                    if key == labels::ATTEMPT {
-                        found = map.next_value()?;
+                    if key == labels::ATTEMPT || key == labels::VOLCANO_GROUP {
+                        if let Some(value) = map.next_value::<Option<String>>()? {
+                            kept.insert(key.into_owned(), value);
+                        }
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(OnlyAttempt(found))
+                Ok(Kept(kept))
             }
         }
         deserializer.deserialize_any(Map)

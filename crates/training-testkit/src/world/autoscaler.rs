@@ -61,6 +61,9 @@ impl<F: Framework> World<F> {
             Step::CreateAutoscaler(_)
             | Step::CreatePod(_)
             | Step::CreateService(_)
+            | Step::CreateGroup { .. }
+            | Step::ChangeGroup { .. }
+            | Step::DeleteGroup { .. }
             | Step::DeletePod { .. }
             | Step::DeleteService { .. }
             | Step::DeleteJob => {}

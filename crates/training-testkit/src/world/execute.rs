@@ -150,6 +150,7 @@ impl<F: Framework> World<F> {
                     self.drop_service(name);
                 }
                 self.drop_autoscaler();
+                self.drop_groups();
                 return answer.map(|()| self.view.deliver_job());
             }
             step @ (Step::ChangeAutoscaler { .. } | Step::DeleteAutoscaler { .. }) => {
@@ -157,7 +158,15 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.view.learn_autoscaler());
                 }
             }
-            Step::CreatePod(_) | Step::CreateService(_) | Step::CreateAutoscaler(_) => {}
+            step @ (Step::ChangeGroup { kind, .. } | Step::DeleteGroup { kind, .. }) => {
+                if self.call_group(step)? {
+                    return answer.map(|()| self.learn_group(kind));
+                }
+            }
+            Step::CreatePod(_)
+            | Step::CreateService(_)
+            | Step::CreateAutoscaler(_)
+            | Step::CreateGroup { .. } => {}
         }
         answer
     }
@@ -207,10 +216,17 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.view.learn_autoscaler());
                 }
             }
+            step @ Step::CreateGroup { kind, .. } => {
+                if self.call_group(step)? {
+                    return answer.map(|()| self.learn_group(kind));
+                }
+            }
             Step::DeletePod { .. }
             | Step::DeleteService { .. }
             | Step::DeleteJob
             | Step::ChangeAutoscaler { .. }
+            | Step::ChangeGroup { .. }
+            | Step::DeleteGroup { .. }
             | Step::DeleteAutoscaler { .. } => {}
         }
         answer

@@ -29,6 +29,8 @@ pub(super) struct Ledger {
     limit: i64,
     /// There was a time without a backoff limit.
     unlimited: bool,
+    /// Kinds of groups that the present run has had.
+    pub(super) grouped: BTreeSet<training_core::GroupKind>,
 }
 
 fn holds(memory: &Memory, type_: &str) -> bool {
@@ -270,6 +272,7 @@ impl<F: Framework> World<F> {
 
     pub(super) fn law_of_new_pod(&mut self, name: &str, pod: &Pod, view: &PodView) {
         self.law_of_new_object(name, &pod.metadata);
+        self.law_of_gang(name, view);
         let memory = self.memory();
         let suspends = |j: &F::Job| j.run_policy().suspend == Some(true);
         let suspended = self.view.job.as_ref().is_some_and(suspends);
@@ -334,6 +337,8 @@ impl<F: Framework> World<F> {
         let memory = self.memory();
         let autoscaler = self.law_of_autoscaler_at_rest(&job);
         self.breaches.extend(autoscaler);
+        let groups = self.law_of_groups_at_rest(&job);
+        self.breaches.extend(groups);
         if ended(&memory) {
             return;
         }

@@ -39,6 +39,8 @@ pub enum Move {
     Edit(u8),
     /// Something happens to the job's autoscaler.
     Autoscaler(u8),
+    /// Something happens to the gang of the job, or to what the operator is set to.
+    Group(u8),
     /// Something of the job changes that means nothing.
     Touch,
     /// News of the job, of pods and of services arrive, at most so many of each.
@@ -91,6 +93,7 @@ impl Move {
             60 => Self::Refuse(more.is_multiple_of(3)),
             64..=66 => Self::Edit(pick),
             67..=68 => Self::Autoscaler(pick),
+            62..=63 => Self::Group(pick),
             61 => Self::Sticky(more.is_multiple_of(2)),
             _ => Self::Tick(u16::from(pick % 4) * u16::from(more)),
         }
@@ -130,6 +133,7 @@ impl<F: Framework> World<F> {
                 }
                 if leaving.is_empty() {
                     self.services_go();
+                    self.groups_go();
                 }
             }
             Move::Vanish(pick) => {
@@ -153,12 +157,14 @@ impl<F: Framework> World<F> {
                 }
             }
             Move::Autoscaler(what) => self.happen_to_autoscaler(what),
+            Move::Group(what) => self.happen_to_groups(what),
             Move::Touch => self.edit(|_| {}),
             Move::Deliver(jobs, pods, services) => {
                 self.view.deliver_jobs(usize::from(jobs));
                 self.view.deliver_pods(usize::from(pods));
                 self.view.deliver_services(usize::from(services));
                 self.view.deliver_autoscalers(usize::from(services));
+                self.view.deliver_groups(usize::from(services));
             }
             Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
             Move::FullPass => self.pass(),
@@ -240,7 +246,7 @@ impl<F: Framework> World<F> {
             .pods()
             .map(|(n, p)| (n.to_owned(), p.phase, p.leaving))
             .collect();
-        let mut moved = self.services_go();
+        let mut moved = self.services_go() | self.groups_go() | self.schedulers_move();
         for (name, phase, leaving) in pods {
             match phase {
                 _ if leaving => self.vanish(&name),
@@ -277,6 +283,7 @@ impl<F: Framework> World<F> {
         /// A wait longer than any pause between replacements is a limit or a time to live.
         const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
         (self.sticky, self.refusing, self.taken) = (false, false, false);
+        self.gang.offers = training_core::Offers::all();
         self.view.deliver_all();
         for _ in 0..ROUNDS {
             self.view.deliver_all();

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use training_core::{Attempt, AutoscalerView, PodPhase, PodView, ServiceView, TrainingJob, Uid};
+use training_core::{
+    Attempt, AutoscalerView, GroupKind, GroupView, Mark, PodPhase, PodView, ServiceView,
+    TrainingJob, Uid,
+};
 
 /// The annotation that names a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
@@ -21,10 +24,12 @@ pub(super) struct View<J> {
     pub(super) pods: BTreeMap<String, PodView>,
     pub(super) services: BTreeMap<String, ServiceView>,
     pub(super) autoscaler: Option<AutoscalerView>,
+    pub(super) groups: BTreeMap<GroupKind, GroupView>,
     pub(super) job_news: VecDeque<Option<J>>,
     pub(super) pod_news: VecDeque<News<PodView>>,
     pub(super) service_news: VecDeque<News<ServiceView>>,
     pub(super) autoscaler_news: VecDeque<Result<AutoscalerView, Uid>>,
+    pub(super) group_news: VecDeque<(GroupKind, Result<GroupView, Uid>)>,
 }
 
 impl<J> Default for View<J> {
@@ -34,10 +39,12 @@ impl<J> Default for View<J> {
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
             autoscaler: None,
+            groups: BTreeMap::new(),
             job_news: VecDeque::new(),
             pod_news: VecDeque::new(),
             service_news: VecDeque::new(),
             autoscaler_news: VecDeque::new(),
+            group_news: VecDeque::new(),
         }
     }
 }
@@ -161,12 +168,32 @@ impl<J: TrainingJob> View<J> {
         }
     }
 
+    /// Takes in the oldest news of groups.
+    pub(super) fn deliver_groups(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((kind, news)) = self.group_news.pop_front() else {
+                return;
+            };
+            let known = self.groups.get(&kind);
+            match news {
+                Ok(now) if known.is_none_or(|k| k.version < now.version) => {
+                    self.groups.insert(kind, now);
+                }
+                Err(uid) if known.is_some_and(|k| k.uid == uid) => {
+                    self.groups.remove(&kind);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
     /// Takes in all news.
     pub(super) fn deliver_all(&mut self) {
         self.deliver_job();
         self.deliver_pods(usize::MAX);
         self.deliver_services(usize::MAX);
         self.deliver_autoscalers(usize::MAX);
+        self.deliver_groups(usize::MAX);
     }
 
     /// Knows the newest of one pod at once, from the answer to an own write.
@@ -213,6 +240,23 @@ fn place(labels: Option<&BTreeMap<String, String>>) -> (Arc<str>, u32) {
     )
 }
 
+/// Which scheduler a pod is marked for.
+pub(super) fn mark(pod: &Pod) -> Mark {
+    let has = |of: &Option<BTreeMap<String, String>>, key: &str| {
+        of.as_ref().is_some_and(|of| of.contains_key(key))
+    };
+    let group = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
+    if group.is_some() {
+        Mark::Native
+    } else if has(&pod.metadata.annotations, "scheduling.k8s.io/group-name") {
+        Mark::Volcano
+    } else if has(&pod.metadata.labels, "scheduling.x-k8s.io/pod-group") {
+        Mark::SchedulerPlugins
+    } else {
+        Mark::None
+    }
+}
+
 /// How a pod looks right after its creation.
 pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
     let (role, index) = place(pod.metadata.labels.as_ref());
@@ -230,6 +274,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
         phase: PodPhase::Pending,
         ready: false,
         leaving: false,
+        mark: mark(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,

@@ -1,0 +1,85 @@
+//! How many pods must start together, and what they need.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::census::{Census, SlotState};
+use crate::error::SpecError;
+use crate::framework::{Framework, JobCx, TrainingJob};
+use crate::pod;
+use crate::quantity::{self, Amounts};
+use crate::roles::Rank;
+
+/// What a gang asks of its scheduler.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Need {
+    /// Fewest pods that make sense together, at least 1.
+    pub members: u32,
+    /// What so many of them need.
+    pub resources: BTreeMap<String, Quantity>,
+}
+
+/// The fewest pods: what the job declares, else all of them. Once a replica has ended for good no more than are left: a
+/// scheduler counts pods that live, and a replaced one must not wait for one that never comes again.
+fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
+    let total = cx.roles.total();
+    let policy = cx.job.run_policy().scheduling_policy.as_ref();
+    let declared = policy.and_then(|p| p.min_available);
+    let declared = declared.map_or(total, |n| u32::try_from(n).unwrap_or(1));
+    let done = |s: &&crate::census::Slot<'_>| s.state == SlotState::Finished;
+    let done = u32::try_from(census.slots.iter().filter(done).count()).unwrap_or(u32::MAX);
+    let members = if done == 0 {
+        declared
+    } else {
+        declared.min(total.saturating_sub(done))
+    };
+    members.max(1)
+}
+
+/// What the gang asks for: the job's own figures, else those of the first pods in rank order that are still to run.
+///
+/// # Errors
+/// The field of the spec that makes a pod impossible.
+pub(crate) fn need<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
+) -> Result<Need, SpecError> {
+    let members = members(cx, census);
+    let policy = cx.job.run_policy().scheduling_policy.as_ref();
+    if let Some(own) = policy.and_then(|p| p.min_resources.as_ref()) {
+        return Ok(Need {
+            members,
+            resources: own.clone(),
+        });
+    }
+    let mut left = members;
+    let mut sum = Amounts::new();
+    for (at, role) in cx.roles.iter().enumerate() {
+        let done = census
+            .of_role(at)
+            .filter(|s| s.state == SlotState::Finished);
+        let done = u32::try_from(done.count()).unwrap_or(u32::MAX);
+        let count = role.replicas.saturating_sub(done).min(left);
+        if count == 0 {
+            continue;
+        }
+        left -= count;
+        // The replicas of one role need the same.
+        let first = Rank {
+            role,
+            index: 0,
+            rank: 0,
+        };
+        let template = pod::defaulted(framework, cx, first)?;
+        if let Some(spec) = &template.spec {
+            quantity::add(&mut sum, &quantity::of_pod(spec), count);
+        }
+    }
+    let resources = sum.into_iter().map(|(name, a)| (name, a.to_quantity()));
+    Ok(Need {
+        members,
+        resources: resources.collect(),
+    })
+}

@@ -1,0 +1,187 @@
+//! What is kept of a group, and of a pod that belongs to one.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::Resource;
+use kube::core::{ApiResource, DynamicResourceScope};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use training_api::labels;
+
+use super::GroupKind;
+use crate::digest::Digest;
+use crate::uid::Uid;
+
+/// Which scheduler's mark a pod carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// None.
+    #[default]
+    None,
+    /// Volcano's annotation.
+    Volcano,
+    /// The label of scheduler-plugins.
+    SchedulerPlugins,
+    /// The field of Kubernetes itself.
+    Native,
+}
+
+/// What is kept of a group. A job has one per kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupView {
+    /// Its kind.
+    pub kind: GroupKind,
+    /// Its uid.
+    pub uid: Uid,
+    /// The resource version at which it was seen.
+    pub version: u64,
+    /// What it was made to follow; `None` where another operator made it.
+    pub digest: Option<Digest>,
+    /// The fewest pods that it holds together, as stored, which anybody may have changed.
+    pub min: Option<u32>,
+    /// Its priority class, where pods must have the same.
+    pub class: Option<String>,
+    /// The names of the resources that it asks for.
+    pub resources: Vec<String>,
+    /// `status.phase`, where it has one.
+    pub phase: Option<String>,
+    /// What its scheduler last said about it.
+    pub message: Option<String>,
+    /// When it was made.
+    pub since: Option<Timestamp>,
+    /// It has a deletion timestamp.
+    pub leaving: bool,
+}
+
+impl GroupView {
+    /// True if nothing that a decision depends on differs: schedulers repeat themselves all the time.
+    pub fn same_for_decisions(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.digest == other.digest
+            && self.min == other.min
+            && self.class == other.class
+            && self.phase == other.phase
+            && self.leaving == other.leaving
+    }
+}
+
+/// An object of one of the kinds as it is read: the few fields that decisions need. It can't fail to decode.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct Group {
+    /// Name, uid, owner, and what it was made to follow.
+    pub metadata: ObjectMeta,
+    spec: GroupSpec,
+    status: GroupStatus,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct GroupSpec {
+    min_member: Option<i64>,
+    min_resources: Option<BTreeMap<String, Value>>,
+    scheduling_policy: Option<Policy>,
+    priority_class_name: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct Policy {
+    gang: Option<MinCount>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct MinCount {
+    min_count: Option<i64>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct GroupStatus {
+    phase: Option<String>,
+    conditions: Option<Vec<Said>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct Said {
+    message: Option<String>,
+}
+
+impl Resource for Group {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(of: &ApiResource) -> Cow<'_, str> {
+        of.kind.as_str().into()
+    }
+    fn group(of: &ApiResource) -> Cow<'_, str> {
+        of.group.as_str().into()
+    }
+    fn version(of: &ApiResource) -> Cow<'_, str> {
+        of.version.as_str().into()
+    }
+    fn api_version(of: &ApiResource) -> Cow<'_, str> {
+        of.api_version.as_str().into()
+    }
+    fn plural(of: &ApiResource) -> Cow<'_, str> {
+        of.plural.as_str().into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl GroupKind {
+    /// The kind as an address, in one of its versions.
+    pub fn resource(self, version: &str) -> ApiResource {
+        ApiResource {
+            group: self.group().to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{}/{version}", self.group()),
+            kind: self.kind().to_owned(),
+            plural: self.plural().to_owned(),
+        }
+    }
+}
+
+impl Group {
+    /// What is kept of it; `None` without a uid.
+    pub fn view(&self, kind: GroupKind) -> Option<GroupView> {
+        let (meta, spec) = (&self.metadata, &self.spec);
+        let made_from = meta.annotations.as_ref().and_then(|a| a.get(labels::GANG));
+        let gang = spec
+            .scheduling_policy
+            .as_ref()
+            .and_then(|p| p.gang.as_ref());
+        let min = spec.min_member.or(gang.and_then(|g| g.min_count));
+        let said = self.status.conditions.iter().flatten().rev();
+        let said = said.filter_map(|c| c.message.as_ref());
+        let version = meta.resource_version.as_deref();
+        Some(GroupView {
+            kind,
+            uid: Uid::parse(meta.uid.as_deref()?)?,
+            version: version.and_then(|v| v.parse().ok()).unwrap_or(0),
+            digest: made_from.and_then(|d| Digest::parse(d)),
+            min: min.and_then(|n| u32::try_from(n).ok()),
+            class: spec.priority_class_name.clone().filter(|c| !c.is_empty()),
+            resources: spec
+                .min_resources
+                .iter()
+                .flatten()
+                .map(|(name, _)| name.clone())
+                .collect(),
+            phase: self.status.phase.clone(),
+            message: said.into_iter().find(|m| !m.is_empty()).cloned(),
+            since: meta.creation_timestamp.as_ref().map(|t| t.0),
+            leaving: meta.deletion_timestamp.is_some(),
+        })
+    }
+}

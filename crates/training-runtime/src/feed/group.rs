@@ -1,0 +1,315 @@
+//! The objects that stand for gangs: whether the cluster serves their kinds, and those of our jobs.
+//!
+//! A kind is watched once a job needs it: that of the operator's setting from the start, another one for runs that began under
+//! another setting. A kind that isn't served is asked for again after a while, and keeps nothing else waiting.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use kube::Client;
+use kube_runtime::watcher::{self, Event};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use training_api::labels;
+use training_core::{Framework, Group, GroupKind, GroupView, Offer, Offers, Uid};
+
+use super::index::{Child, Index};
+use super::slim::{Owned, Parent, controller};
+use super::{Follow, Listener, Source};
+use crate::key::{JobKey, Scope};
+
+/// The first wait before a kind that is not served is asked for again; each further one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// No wait is longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+impl Child for GroupView {
+    fn uid(&self) -> Uid {
+        self.uid
+    }
+    fn version(&self) -> u64 {
+        self.version
+    }
+    fn same_place(&self, other: &Self) -> bool {
+        self.kind == other.kind
+    }
+    fn same_for_decisions(&self, other: &Self) -> bool {
+        GroupView::same_for_decisions(self, other)
+    }
+    fn leave(&mut self, version: u64) {
+        self.leaving = true;
+        self.version = self.version.max(version);
+    }
+}
+
+/// The group as a child of a job; `None` if it is nobody's, another kind's, or not named as the job.
+pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned<GroupView>> {
+    let meta = &seen.metadata;
+    let owner = controller(meta)?;
+    let ours = owner.kind == parent.kind
+        && owner.api_version == parent.api_version
+        && meta.name.as_ref() == Some(&owner.name);
+    if !ours {
+        return None;
+    }
+    Some(Owned {
+        key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
+        owner: Uid::parse(&owner.uid)?,
+        view: seen.view(kind)?,
+    })
+}
+
+/// What is known of all groups.
+#[derive(Debug, Default)]
+pub struct Groups {
+    indices: [Index<GroupView>; 4],
+    inner: Mutex<Inner>,
+    wanted: watch::Sender<Vec<GroupKind>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What is known of each kind in each scope that is watched.
+    known: BTreeMap<(GroupKind, Option<String>), Offer>,
+    /// The same for all scopes of a kind together.
+    offers: Offers,
+    /// Jobs that wait for a kind.
+    waiting: HashSet<JobKey>,
+}
+
+impl Groups {
+    /// The groups of one kind.
+    pub fn of_kind(&self, kind: GroupKind) -> &Index<GroupView> {
+        &self.indices[kind.at()]
+    }
+
+    /// The groups of a job.
+    pub fn of(&self, owner: Uid) -> Vec<GroupView> {
+        self.indices
+            .iter()
+            .flat_map(|index| index.of(owner))
+            .collect()
+    }
+
+    /// What is known of the kinds.
+    pub fn offers(&self) -> Offers {
+        self.inner.lock().offers.clone()
+    }
+
+    /// A job needs a kind: it is watched from now on, and the job is looked at again when more is known of it.
+    pub fn want(&self, kind: GroupKind, job: &JobKey) {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.offers.of(kind), Offer::Served(_)) {
+            inner.waiting.insert(job.clone());
+        }
+        drop(inner);
+        self.watch(kind);
+    }
+
+    /// A kind is watched from now on.
+    pub fn watch(&self, kind: GroupKind) {
+        self.wanted.send_if_modified(|kinds| {
+            let news = !kinds.contains(&kind);
+            if news {
+                kinds.push(kind);
+            }
+            news
+        });
+    }
+
+    /// The kinds that are to be watched, as they become more.
+    pub fn wanted(&self) -> watch::Receiver<Vec<GroupKind>> {
+        self.wanted.subscribe()
+    }
+
+    /// Forgets that a job waits.
+    pub fn forget(&self, job: &JobKey) {
+        self.inner.lock().waiting.remove(job);
+    }
+
+    /// More is known of a kind. Returns the jobs that waited for it.
+    fn offer(&self, kind: GroupKind, scope: &Scope, offer: Offer) -> Vec<JobKey> {
+        let inner = &mut *self.inner.lock();
+        let place = (kind, scope.namespace().map(str::to_owned));
+        inner.known.insert(place, offer);
+        let of_kind = inner.known.iter().filter(|((k, _), _)| *k == kind);
+        // What is worst in one scope holds for all: a job's namespace is not told apart.
+        let rank = |offer: &Offer| match offer {
+            Offer::Missing => 0,
+            Offer::Denied(_) => 1,
+            Offer::Unknown => 2,
+            Offer::Served(_) => 3,
+        };
+        let worst = of_kind
+            .map(|(_, offer)| offer)
+            .min_by_key(|o| rank(o))
+            .cloned();
+        if inner.offers.set(kind, worst.unwrap_or_default()) {
+            inner.waiting.drain().collect()
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+/// Watches the groups of one kind that the framework's jobs have. Never returns.
+pub async fn watch_groups<F: Framework>(
+    source: Source,
+    scope: Scope,
+    parent: Parent,
+    kind: GroupKind,
+    groups: Arc<Groups>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    let feed = kind.as_str();
+    let mut wait = FIRST_WAIT;
+    let mut told = false;
+    // Nobody waits yet.
+    groups.offer(kind, &scope, Offer::Unknown);
+    loop {
+        match served(&source.client, kind).await {
+            Ok(Some(version)) => {
+                (wait, told) = (FIRST_WAIT, false);
+                let watching = Watching {
+                    kind,
+                    version,
+                    parent,
+                    groups: &groups,
+                    scope: &scope,
+                };
+                watching.follow::<F>(&source, &*listener, &synced).await;
+            }
+            Ok(None) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(
+                        kind = kind.kind(),
+                        group = kind.group(),
+                        versions = ?kind.versions(),
+                        "the cluster does not serve what gangs need: their jobs wait"
+                    );
+                }
+                let index = groups.of_kind(kind);
+                index.begin_list(&scope);
+                let mut affected = index.end_list(&scope, Instant::now());
+                affected.extend(groups.offer(kind, &scope, Offer::Missing));
+                listener.offered(affected);
+                synced.send_replace(true);
+                listener.watching(feed, &scope, None);
+            }
+            Err(error) => {
+                tracing::warn!(feed, %error, "can't ask what the cluster serves; asked again");
+            }
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// The best version of a kind that the cluster serves.
+async fn served(client: &Client, kind: GroupKind) -> Result<Option<&'static str>, kube::Error> {
+    for version in kind.versions() {
+        let path = format!("{}/{version}", kind.group());
+        match client.list_api_group_resources(&path).await {
+            Ok(APIResourceList { resources, .. }) => {
+                if resources.iter().any(|r| r.name == kind.plural()) {
+                    return Ok(Some(version));
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// One watch of a kind that is served.
+struct Watching<'a> {
+    kind: GroupKind,
+    version: &'static str,
+    parent: Parent,
+    groups: &'a Groups,
+    scope: &'a Scope,
+}
+
+impl Watching<'_> {
+    /// Returns when the kind is not served any more.
+    async fn follow<F: Framework>(
+        &self,
+        source: &Source,
+        listener: &impl Listener,
+        synced: &watch::Sender<bool>,
+    ) {
+        let (feed, scope) = (self.kind.as_str(), self.scope);
+        let index = self.groups.of_kind(self.kind);
+        let selector = format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER);
+        let resource = self.kind.resource(self.version);
+        let mut events: Follow<Group> = Follow::of(feed, source, scope, Some(selector), &resource);
+        loop {
+            match events.next(listener).await {
+                Ok(Event::Init) => index.begin_list(scope),
+                Ok(Event::InitApply(seen)) => {
+                    if let Some(owned) = self.view(&seen) {
+                        index.listed(scope, owned);
+                    }
+                }
+                Ok(Event::InitDone) => {
+                    let mut affected = index.end_list(scope, Instant::now());
+                    affected.extend(self.offer(Offer::Served(self.version)));
+                    listener.offered(affected);
+                    synced.send_replace(true);
+                    listener.watching(feed, scope, None);
+                }
+                Ok(Event::Apply(seen)) => {
+                    let uid = || seen.metadata.uid.as_deref().and_then(Uid::parse);
+                    let changed = match self.view(&seen) {
+                        Some(owned) => index.apply(owned),
+                        None => uid().and_then(|uid| index.disowned(uid)),
+                    };
+                    listener.offered(changed.into_iter().collect());
+                }
+                Ok(Event::Delete(seen)) => {
+                    if let Some(owned) = self.view(&seen) {
+                        index.deleted(&owned, Instant::now());
+                        listener.freed(owned.key);
+                    }
+                }
+                Err(error) => match refusal(&error) {
+                    Some((404, _)) => return,
+                    Some((403, words)) => {
+                        listener.offered(self.offer(Offer::Denied(words)));
+                        synced.send_replace(true);
+                        listener.watching(feed, scope, Some(&error));
+                    }
+                    Some(_) | None => listener.watching(feed, scope, Some(&error)),
+                },
+            }
+        }
+    }
+
+    fn view(&self, seen: &Group) -> Option<Owned<GroupView>> {
+        group_view(seen, self.kind, self.parent)
+    }
+
+    fn offer(&self, offer: Offer) -> Vec<JobKey> {
+        self.groups.offer(self.kind, self.scope, offer)
+    }
+}
+
+/// What the API server says of a list or watch that it refuses.
+fn refusal(error: &watcher::Error) -> Option<(u16, String)> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+            Some((status.code, status.message.clone()))
+        }
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchError(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => None,
+    }
+}

@@ -1,0 +1,260 @@
+//! The gang of the job in the world: how its groups are made, changed, admitted and lost.
+
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+use training_core::gang::{GangState, Run};
+use training_core::{
+    Framework, Group, GroupKind, GroupView, Mark, Offer, Offers, PodPhase, PodView, Provider, Step,
+    TrainingJob, Uid,
+};
+
+use super::World;
+use super::execute::Interruption;
+
+impl<F: Framework> World<F> {
+    fn gang_run(&self) -> Run {
+        self.memory().gang.unwrap_or_default()
+    }
+
+    /// A call about a group arrives at the API server. True if its answer says how the group is.
+    pub(super) fn call_group(&mut self, step: Step) -> Result<bool, Interruption> {
+        match step {
+            Step::CreateGroup { kind, object, .. } if self.job.is_some() => {
+                // A name that is taken by its own is a conflict, and the object is read.
+                if !self.groups.contains_key(&kind) {
+                    self.law_of_new_group(kind, &object);
+                    self.writes.push(format!("create {}", kind.as_str()));
+                    let (version, now) = (self.next_version(), self.now);
+                    self.store_group(kind, &object, |made| {
+                        (made.uid, made.version) = (Uid(u128::from(version)), version);
+                        made.since = Some(now);
+                    });
+                }
+                return Ok(true);
+            }
+            Step::ChangeGroup {
+                kind, uid, patch, ..
+            } => {
+                let names = &patch["metadata"];
+                let meant = |g: &&GroupView| {
+                    g.uid == uid
+                        && names["uid"] == uid.to_string()
+                        && names["resourceVersion"] == g.version.to_string()
+                };
+                let Some(known) = self.groups.get(&kind).filter(meant).cloned() else {
+                    return Err(Interruption::Conflict);
+                };
+                let version = self.next_version();
+                self.writes.push(format!("change {}", kind.as_str()));
+                self.store_group(kind, &patch, |now| {
+                    let patched = now.clone();
+                    *now = known;
+                    (now.digest, now.version) = (patched.digest, version);
+                    now.min = patched.min.or(now.min);
+                });
+                return Ok(true);
+            }
+            Step::DeleteGroup { kind, uid, .. } => {
+                if self.groups.get(&kind).is_some_and(|g| g.uid == uid) {
+                    self.law_of_lost_group(kind);
+                    self.writes.push(format!("delete {}", kind.as_str()));
+                    self.ask_group_to_go(kind);
+                    return Ok(true);
+                }
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Stores what a body says of a group, after `finish` has said the rest.
+    fn store_group(&mut self, kind: GroupKind, body: &Value, finish: impl FnOnce(&mut GroupView)) {
+        let mut body = body.clone();
+        body["metadata"]["uid"] = Uid(1).to_string().into();
+        let group: Result<Group, _> = serde_json::from_value(body);
+        let Some(mut view) = group.ok().and_then(|g| g.view(kind)) else {
+            return self.breaches.push(format!("a {kind:?} that can't be read"));
+        };
+        finish(&mut view);
+        self.ledger.grouped.insert(kind);
+        self.tell_group(kind, view);
+    }
+
+    fn tell_group(&mut self, kind: GroupKind, now: GroupView) {
+        self.view.group_news.push_back((kind, Ok(now.clone())));
+        self.groups.insert(kind, now);
+    }
+
+    /// The operator knows the newest of a group from an answer.
+    pub(super) fn learn_group(&mut self, kind: GroupKind) {
+        match self.groups.get(&kind) {
+            Some(group) => self.view.groups.insert(kind, group.clone()),
+            None => self.view.groups.remove(&kind),
+        };
+    }
+
+    /// A group gets its deletion timestamp where things are sticky, or while its protection holds; otherwise it is gone.
+    fn ask_group_to_go(&mut self, kind: GroupKind) {
+        let protected = kind == GroupKind::PodGroup && self.uses_group();
+        if !self.sticky && !protected {
+            return self.drop_group(kind);
+        }
+        let version = self.next_version();
+        if let Some(mut group) = self.groups.get(&kind).cloned() {
+            (group.leaving, group.version) = (true, version);
+            self.tell_group(kind, group);
+        }
+    }
+
+    fn uses_group(&self) -> bool {
+        let lives = |p: &PodView| {
+            p.mark == Mark::Native && !matches!(p.phase, PodPhase::Succeeded | PodPhase::Failed)
+        };
+        self.pods().any(|(_, p)| lives(p))
+    }
+
+    fn drop_group(&mut self, kind: GroupKind) {
+        if let Some(gone) = self.groups.remove(&kind) {
+            self.view.group_news.push_back((kind, Err(gone.uid)));
+        }
+    }
+
+    pub(super) fn drop_groups(&mut self) {
+        for kind in GroupKind::ALL {
+            self.drop_group(kind);
+        }
+    }
+
+    /// Groups that were asked to go, and that nothing holds, are gone.
+    pub(super) fn groups_go(&mut self) -> bool {
+        let used = self.uses_group();
+        let going = self.groups.values().filter(|g| g.leaving);
+        let going: Vec<GroupKind> = going
+            .map(|g| g.kind)
+            .filter(|kind| *kind != GroupKind::PodGroup || !used)
+            .collect();
+        for kind in &going {
+            self.drop_group(*kind);
+        }
+        !going.is_empty()
+    }
+
+    /// Schedulers let groups in.
+    pub(super) fn schedulers_move(&mut self) -> bool {
+        let waiting = self.groups.get(&GroupKind::Volcano).cloned();
+        let waiting = waiting.filter(|g| g.phase.is_none() && !g.leaving);
+        let version = self.next_version();
+        waiting.is_some_and(|mut group| {
+            (group.phase, group.version) = (Some("Inqueue".to_owned()), version);
+            self.tell_group(GroupKind::Volcano, group);
+            true
+        })
+    }
+
+    /// What happens to groups: they are let in, deleted, edited; the scheduler's API comes and goes; the operator starts again
+    /// and is set otherwise.
+    pub(super) fn happen_to_groups(&mut self, what: u8) {
+        let kind = GroupKind::ALL[usize::from(what / 8) % 4];
+        match what % 8 {
+            0 => self.ask_group_to_go(kind),
+            1 => {
+                let version = self.next_version();
+                if let Some(mut group) = self.groups.get(&kind).cloned() {
+                    (group.min, group.version) = (Some(u32::from(what / 32)), version);
+                    self.tell_group(kind, group);
+                }
+            }
+            2 if self.gang.offers == Offers::all() && !self.providers.is_empty() => {
+                self.drop_groups();
+                for kind in GroupKind::ALL {
+                    self.gang.offers.set(kind, Offer::Missing);
+                }
+            }
+            2 | 3 => self.gang.offers = Offers::all(),
+            4 => {
+                let at = usize::from(what / 8) % self.providers.len().max(1);
+                if let Some(provider) = self.providers.get(at).cloned() {
+                    self.gang.provider = provider;
+                    self.crash();
+                }
+            }
+            _ => {
+                self.schedulers_move();
+            }
+        }
+    }
+
+    fn law_of_new_group(&mut self, kind: GroupKind, object: &Value) {
+        let Some(job) = self.view.job.clone() else {
+            return;
+        };
+        let meta = &object["metadata"];
+        let owner = &meta["ownerReferences"][0];
+        let owned = owner["uid"] == *job.meta().uid.as_deref().unwrap_or_default()
+            && owner["controller"] == true
+            && meta["name"] == *job.name_any();
+        let at_rest = self.memory().is_finished() || job.run_policy().suspend == Some(true);
+        let recorded = self.gang_run().provider.kinds().contains(&kind);
+        if !owned || at_rest || !recorded {
+            self.breaches.push(format!(
+                "{kind:?} was made; owned: {owned}, at rest: {at_rest}, recorded: {recorded}"
+            ));
+        }
+    }
+
+    /// A group outlives everything but its run.
+    fn law_of_lost_group(&mut self, kind: GroupKind) {
+        let memory = self.memory();
+        let suspended = memory
+            .conditions
+            .iter()
+            .any(|c| c.type_ == "Suspended" && c.status == "True");
+        let foreign = !self.gang_run().provider.kinds().contains(&kind);
+        if !memory.is_finished() && !suspended && !foreign {
+            self.breaches
+                .push(format!("{kind:?} was deleted while its job runs"));
+        }
+        self.ledger.grouped.remove(&kind);
+    }
+
+    /// No pod without its group: the run has had one of each kind, and none is on its way out as far as the operator knows.
+    pub(super) fn law_of_gang(&mut self, name: &str, pod: &PodView) {
+        let run = self.gang_run();
+        let kinds = run.provider.kinds();
+        let behaviour = run.provider.behaviour();
+        let ready = |kind: &GroupKind| {
+            let known = self.view.groups.get(kind);
+            self.ledger.grouped.contains(kind)
+                && known.is_some_and(|g| !g.leaving && behaviour.read(g) == GangState::Admitted)
+        };
+        let marked = Provider::of_mark(pod.mark, &run.provider).unwrap_or_default();
+        if !kinds.iter().all(ready) || marked.kinds() != kinds {
+            let seen = &self.view.groups;
+            self.breaches.push(format!(
+                "{name} was made without its group under {run}, marked for {marked}: {seen:?}"
+            ));
+        }
+    }
+
+    /// At rest a run has exactly its groups, and what is at rest has none.
+    pub(super) fn law_of_groups_at_rest(&self, job: &F::Job) -> Option<String> {
+        let quiet = self.memory().is_finished() || job.run_policy().suspend == Some(true);
+        // What its protection keeps goes with the last pod, and is made again after that.
+        let counts = |g: &&GroupView| !quiet || !g.leaving;
+        let there = self.groups.values().filter(counts);
+        let there: Vec<GroupKind> = there.map(|g| g.kind).collect();
+        let roles = self.framework.roles(job).ok()?;
+        let run = self.gang_run();
+        let wanted = if quiet || roles.total() == 0 {
+            &[][..]
+        } else {
+            run.provider.kinds()
+        };
+        if there != wanted || !quiet && !run.former.is_empty() {
+            return Some(format!(
+                "groups {there:?} instead of {wanted:?} under {run}"
+            ));
+        }
+        None
+    }
+}

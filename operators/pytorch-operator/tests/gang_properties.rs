@@ -1,0 +1,84 @@
+//! Whatever happens, in whatever order: groups are there before pods, outlive restarts, and go at the end.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod scene;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use scene::{el, pt, world};
+use serde_json::json;
+use training_core::{Offers, Provider};
+use training_testkit::builders::Job;
+use training_testkit::world::Move;
+
+const PROVIDERS: [&str; 4] = ["native", "volcano", "scheduler-plugins", "none"];
+
+fn provider(at: usize) -> Provider {
+    Provider::parse(PROVIDERS[at]).unwrap()
+}
+
+fn history() -> impl Strategy<Value = Vec<Move>> {
+    let draw = any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| Move::drawn(kind, pick, more));
+    vec(draw, 1..60)
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let shape = prop_oneof![
+        Just(pt(2)),
+        Just(pt(1)),
+        Just(el(3, json!({"minReplicas": 1, "maxReplicas": 4}))),
+    ];
+    let restart = prop::sample::select(&["OnFailure", "ExitCode", "Never"][..]);
+    let clean = prop::sample::select(&["None", "Running", "All"][..]);
+    let min = prop::option::weighted(0.4, 1..6i32);
+    let scope = prop::sample::select(&["Replica", "Gang"][..]);
+    (shape, restart, clean, min, scope, any::<bool>()).prop_map(
+        |(mut job, restart, clean, min, scope, suspended)| {
+            job = job
+                .restart_policy("Worker", restart)
+                .run_policy("cleanPodPolicy", clean)
+                .run_policy("suspend", suspended)
+                .run_policy("backoffLimit", 20)
+                .annotation("trainyard.dev/restart-scope", scope);
+            match min {
+                Some(min) => job.run_policy("schedulingPolicy", json!({"minAvailable": min})),
+                None => job,
+            }
+        },
+    )
+}
+
+/// A thousand histories, or as many more as `PROPTEST_CASES` asks for.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig {
+        cases: usual.cases.max(1000),
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..usual
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn i_10_groups_come_before_pods_and_go_at_the_end_in_every_history(
+        job in job(), set in 0..4usize, history in history(),
+    ) {
+        let mut world = world(job);
+        world.gang.offers = Offers::all();
+        world.gang.provider = provider(set);
+        world.providers = (0..4).map(provider).collect();
+        for step in history {
+            world.happen(step);
+            prop_assert!(world.breaches.is_empty(), "{:?} after {:?}", world.breaches, step);
+        }
+        world.come_to_rest(false);
+        prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
+        world.come_to_rest(true);
+        prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
+    }
+}
