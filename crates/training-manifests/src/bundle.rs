@@ -28,6 +28,13 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
         let mut cluster = vec![("namespace.yaml", vec![install::namespace()])];
         cluster.extend(of_cluster(operator)?);
         add(&mut files, &directory, &cluster, None, &[operator])?;
+        gangs(&mut files, &directory, operator, Scope::Cluster)?;
+        gangs(
+            &mut files,
+            &directory.join("namespaced"),
+            operator,
+            Scope::Namespace,
+        )?;
         // Without the CRD and everything else that belongs to the whole cluster: who may install those applies them once.
         let namespaced = local(operator, Scope::Namespace)?;
         let namespace = Some(Scope::Namespace.namespace());
@@ -92,6 +99,20 @@ fn local(operator: &Operator, scope: Scope) -> anyhow::Result<Vec<(&'static str,
         vec![install::network_policy(operator, scope)],
     ));
     Ok(files)
+}
+
+/// One file per gang scheduler. None is part of a kustomization: an operator gets the rights of the one that it is run with.
+fn gangs(
+    files: &mut Files,
+    directory: &std::path::Path,
+    operator: &Operator,
+    scope: Scope,
+) -> anyhow::Result<()> {
+    for (provider, objects) in rights::of_gangs(operator, scope) {
+        let name = format!("gang/{provider}.yaml");
+        files.insert(directory.join(name), yaml::documents(&objects)?);
+    }
+    Ok(())
 }
 
 fn add(

@@ -5,7 +5,7 @@
 //! cluster's own secrets and accounts are.
 
 use serde_json::{Value, json};
-use training_core::grants;
+use training_core::{gang, grants};
 
 use crate::install::{Scope, labels};
 use crate::operator::Operator;
@@ -39,6 +39,11 @@ fn writes(operator: &Operator) -> [Value; 2] {
     let granted = grants::REPLICAS
         .iter()
         .chain(operator.grants)
+        .chain(
+            gang::all_grants()
+                .into_iter()
+                .flat_map(|(_, grants)| grants),
+        )
         .chain(grants::OWN_NAMESPACE);
     rules.extend(granted.map(|grant| {
         let resources: Vec<String> = grant.resources.iter().map(|r| (*r).to_owned()).collect();

@@ -1,6 +1,7 @@
 //! Grants as roles: least privilege for the operator, and roles for the people who submit jobs.
 
 use serde_json::{Value, json};
+use training_core::gang;
 use training_core::grants::{self, Grant};
 
 use crate::install::{Scope, labels, metadata};
@@ -63,6 +64,30 @@ fn jobs(operator: &Operator) -> Vec<Value> {
     ];
     rules.extend(grants::REPLICAS.iter().chain(operator.grants).map(rule));
     rules
+}
+
+/// The rights that a gang scheduler takes, by its name: for those who run the operator with it, and nobody else.
+pub fn of_gangs(operator: &Operator, scope: Scope) -> Vec<(&'static str, Vec<Value>)> {
+    let account = json!([{
+        "kind": "ServiceAccount",
+        "name": operator.name,
+        "namespace": scope.namespace(),
+    }]);
+    let files = gang::all_grants().into_iter();
+    let files = files.map(|(provider, grants)| {
+        let name = format!("{}-gang-{provider}", operator.name);
+        let rules: Vec<Value> = grants.iter().map(rule).collect();
+        let (kind, metadata) = match scope {
+            Scope::Cluster => (
+                "ClusterRole",
+                json!({ "name": name, "labels": labels(operator) }),
+            ),
+            Scope::Namespace => ("Role", metadata(operator, scope, &name)),
+        };
+        let binding = binding(&format!("{kind}Binding"), &metadata, &name, &account);
+        (provider, vec![role(kind, &metadata, &rules), binding])
+    });
+    files.collect()
 }
 
 fn rule(grant: &Grant) -> Value {

@@ -374,10 +374,9 @@ impl RuntimeArgs {
             Some(GangMode::Native) => Provider::Native,
             Some(GangMode::Kueue) => Provider::Kueue,
             Some(GangMode::SchedulerPlugins) if name.is_empty() => plugins(PLUGINS_SCHEDULER),
-            Some(GangMode::SchedulerPlugins) => plugins(name),
             None if name.is_empty() => Provider::None,
             None if name.eq_ignore_ascii_case("volcano") => Provider::Volcano,
-            None => plugins(name),
+            Some(GangMode::SchedulerPlugins) | None => plugins(name),
         }
     }
 

@@ -37,7 +37,7 @@ impl Run {
 
     /// The kinds of all groups that may be there.
     pub fn kinds(&self) -> impl Iterator<Item = GroupKind> + '_ {
-        let former = self.former.iter().flat_map(|f| f.kinds());
+        let former = self.former.iter().flat_map(Provider::kinds);
         self.provider.kinds().iter().chain(former).copied()
     }
 

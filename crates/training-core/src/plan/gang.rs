@@ -49,10 +49,7 @@ fn of_pods(seen: &Observed, draft: &Draft) -> Option<Provider> {
     let marks: Vec<_> = present.map(|p| p.mark).collect();
     let set = &seen.gang.provider;
     let marked = marks.iter().find_map(|mark| Provider::of_mark(*mark, set));
-    match marks.is_empty() {
-        true => None,
-        false => Some(marked.unwrap_or_default()),
-    }
+    (!marks.is_empty()).then(|| marked.unwrap_or_default())
 }
 
 /// It is stored before the first group: another operator, set otherwise, would not look for it.

@@ -128,11 +128,11 @@ pub(super) fn parse_scheduler(text: &str) -> Result<String, String> {
 pub enum GangMode {
     /// Pods are scheduled one by one
     None,
-    /// Volcano, by its PodGroup
+    /// Volcano, by its `PodGroup`
     Volcano,
-    /// The coscheduling plugin of scheduler-plugins, by its PodGroup
+    /// The coscheduling plugin of scheduler-plugins, by its `PodGroup`
     SchedulerPlugins,
-    /// Kubernetes itself, by its Workload and PodGroup
+    /// Kubernetes itself, by its `Workload` and `PodGroup`
     Native,
     /// Kueue, which suspends and resumes whole jobs
     Kueue,

@@ -36,10 +36,13 @@ impl<F: Framework> World<F> {
                 kind, uid, patch, ..
             } => {
                 let names = &patch["metadata"];
+                let version = names["resourceVersion"]
+                    .as_str()
+                    .and_then(|v| v.parse().ok());
                 let meant = |g: &&GroupView| {
                     g.uid == uid
-                        && names["uid"] == uid.to_string()
-                        && names["resourceVersion"] == g.version.to_string()
+                        && names["uid"].as_str().and_then(Uid::parse) == Some(uid)
+                        && version == Some(g.version)
                 };
                 let Some(known) = self.groups.get(&kind).filter(meant).cloned() else {
                     return Err(Interruption::Conflict);
@@ -54,13 +57,13 @@ impl<F: Framework> World<F> {
                 });
                 return Ok(true);
             }
-            Step::DeleteGroup { kind, uid, .. } => {
-                if self.groups.get(&kind).is_some_and(|g| g.uid == uid) {
-                    self.law_of_lost_group(kind);
-                    self.writes.push(format!("delete {}", kind.as_str()));
-                    self.ask_group_to_go(kind);
-                    return Ok(true);
-                }
+            Step::DeleteGroup { kind, uid, .. }
+                if self.groups.get(&kind).is_some_and(|g| g.uid == uid) =>
+            {
+                self.law_of_lost_group(kind);
+                self.writes.push(format!("delete {}", kind.as_str()));
+                self.ask_group_to_go(kind);
+                return Ok(true);
             }
             _ => {}
         }
@@ -190,14 +193,14 @@ impl<F: Framework> World<F> {
         };
         let meta = &object["metadata"];
         let owner = &meta["ownerReferences"][0];
-        let owned = owner["uid"] == *job.meta().uid.as_deref().unwrap_or_default()
+        let jobs = owner["uid"] == *job.meta().uid.as_deref().unwrap_or_default()
             && owner["controller"] == true
             && meta["name"] == *job.name_any();
         let at_rest = self.memory().is_finished() || job.run_policy().suspend == Some(true);
         let recorded = self.gang_run().provider.kinds().contains(&kind);
-        if !owned || at_rest || !recorded {
+        if !jobs || at_rest || !recorded {
             self.breaches.push(format!(
-                "{kind:?} was made; owned: {owned}, at rest: {at_rest}, recorded: {recorded}"
+                "{kind:?} was made; the job's: {jobs}, at rest: {at_rest}, recorded: {recorded}"
             ));
         }
     }

@@ -94,6 +94,7 @@ pub fn executor() -> (Executor, Server) {
         pods: Arc::default(),
         services: Arc::default(),
         autoscalers: Arc::default(),
+        groups: Arc::default(),
     };
     let executor = Executor::new::<PyTorch>(
         Client::new(service, "default"),
@@ -152,6 +153,7 @@ pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server)
         pods: Arc::clone(&server.children.pods),
         services: Arc::clone(&server.children.services),
         autoscalers: Arc::clone(&server.children.autoscalers),
+        groups: Arc::clone(&server.children.groups),
         executor,
         backoff: Backoff::new(NOTHING, NOTHING, 1),
         events: EventSink::spawn(
@@ -167,6 +169,7 @@ pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server)
             safety_period: Duration::from_hours(1),
             events: EventMode::Off,
             rules: Rules::default(),
+            gang: training_core::Provider::None,
         },
         passing: Passing::new(1),
     };
