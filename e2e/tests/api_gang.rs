@@ -118,7 +118,7 @@ async fn pods(world: &World) -> Result<Vec<Pod>> {
 
 async fn stalled(world: &World, reason: &str) -> Result<String> {
     let is = |job: &Value| {
-        condition(job, "Stalled").is_some_and(|c| c.status == "True" && c.reason == reason)
+        condition(job, "Stalled").is_ok_and(|c| c.status == "True" && c.reason == reason)
     };
     let job = world.jobs.until("pt", reason, is).await?;
     Ok(condition(&job, "Stalled")

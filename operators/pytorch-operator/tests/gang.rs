@@ -5,14 +5,14 @@
 
 mod scene;
 
-use scene::{PyTorchWorld, Scene, pt, typed, world};
+use scene::{KindWorld, Scene, pt, typed, world};
 use serde_json::{Value, json};
 use training_core::gang::Setting;
 use training_core::{GroupKind, Mark, Observed, Offer, Offers, Provider, Step, plan};
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
-fn under(provider: &str, job: Job) -> PyTorchWorld {
+fn under(provider: &str, job: Job) -> KindWorld {
     let mut world = world(job);
     world.gang = setting(provider);
     world
@@ -36,7 +36,7 @@ fn example() -> Job {
 }
 
 /// The groups that the first plans make, in their order, each made once the one before it is there.
-fn groups(world: &mut PyTorchWorld) -> Vec<Value> {
+fn groups(world: &mut KindWorld) -> Vec<Value> {
     let mut out = Vec::new();
     for _ in 0..4 {
         world.view_all();
@@ -55,7 +55,7 @@ fn groups(world: &mut PyTorchWorld) -> Vec<Value> {
     out
 }
 
-fn stored(world: &PyTorchWorld) -> Vec<String> {
+fn stored(world: &KindWorld) -> Vec<String> {
     let groups = world.groups();
     groups
         .map(|g| format!("{}:{}", g.kind.as_str(), g.min.map_or(0, |m| m)))
@@ -288,7 +288,7 @@ fn a_declared_minimum_stands_until_a_replica_has_ended_even_above_the_total() {
         world.settle();
         world.run_all();
         world.settle();
-        let min = |world: &PyTorchWorld| world.groups().next().unwrap().min.unwrap();
+        let min = |world: &KindWorld| world.groups().next().unwrap().min.unwrap();
         assert_eq!(min(&world), before);
         world.finish("pt-worker-0");
         world.settle();
