@@ -123,6 +123,7 @@ fn the_fields_are_the_published_ones_and_ours() {
         "status.finishedIndices",
         "status.madeFrom",
         "status.gangRestart",
+        "status.gangScheduler",
         "status.lastFailure",
         "status.ready",
         "status.replicaAttempts",
