@@ -1,0 +1,320 @@
+//! The real scheduler of Kubernetes starts the pods of a job together or not at all, when the operator tells it to.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e::look;
+use e2e::pods::{OPERATORS, Site, Weight, eventually, pair, shell};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use training_testkit::builders::Job;
+use training_testkit::control_plane::workspace;
+use training_testkit::job::is_true;
+use training_testkit::wait::{Seen, holds_for};
+
+/// What one pod asks for. Units: hundredths of what the node has left. Two fit, three don't.
+const SHARE: i64 = 35;
+/// Long enough to see that nothing moves any more.
+const STAYS: Duration = Duration::from_secs(5);
+/// The deployed operator.
+const DEPLOYMENT: &str = "deployment/pytorch-operator";
+
+/// A namespace with two classes of priority, both below that of everything else.
+struct Yard {
+    site: Site,
+    /// Units: thousandths of a processor, of one pod.
+    cpu: i64,
+}
+
+impl Yard {
+    /// Measures what the node has left, at a moment at which nobody else starts anything.
+    async fn open(prefix: &str) -> Result<Option<Self>> {
+        let site = Site::open(prefix, Weight::Heavy).await?;
+        if !site.cluster.is_open() {
+            eprintln!(
+                "{prefix}: skipped, it needs a node for itself and another setting of the operator"
+            );
+            return Ok(None);
+        }
+        let classes: Api<PriorityClass> = Api::all(site.client.clone());
+        for (class, value) in [("high", -10), ("low", -20)] {
+            let object = json!({
+                "metadata": { "name": format!("{}-{class}", site.namespace) }, "value": value,
+            });
+            let object = serde_json::from_value(object)?;
+            classes.create(&PostParams::default(), &object).await?;
+        }
+        let mut yard = Self { site, cpu: 0 };
+        yard.cpu = yard.left().await? * SHARE / 100;
+        Ok(Some(yard))
+    }
+
+    /// What the node has left to give. Units: thousandths of a processor.
+    async fn left(&self) -> Result<i64> {
+        let client = &self.site.client;
+        let nodes = Api::<Node>::all(client.clone());
+        let nodes = nodes.list(&ListParams::default()).await?.items;
+        let [node] = nodes.as_slice() else {
+            bail!("{} nodes", nodes.len());
+        };
+        let node = serde_json::to_value(node)?;
+        let mut left = millis(&node["status"]["allocatable"]["cpu"])?;
+        let pods = Api::<Pod>::all(client.clone());
+        for pod in pods.list(&ListParams::default()).await? {
+            let pod = serde_json::to_value(pod)?;
+            if pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed" {
+                continue;
+            }
+            for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+                let asks = &container["resources"]["requests"]["cpu"];
+                left -= if asks.is_null() { 0 } else { millis(asks)? };
+            }
+        }
+        Ok(left)
+    }
+
+    fn class(&self, class: &str) -> String {
+        format!("{}-{class}", self.site.namespace)
+    }
+
+    /// A job whose master waits for its worker. The classes are those of its templates.
+    fn job(&self, name: &str, classes: Option<(&str, &str)>) -> Job {
+        let pod = |peer: &str, class: Option<&str>| {
+            let mut pod = shell(&format!(
+                "until getent hosts {name}-{peer}-0; do sleep 0.2; done"
+            ));
+            pod["containers"][0]["resources"]["requests"]["cpu"] = format!("{}m", self.cpu).into();
+            if let Some(class) = class {
+                pod["priorityClassName"] = self.class(class).into();
+            }
+            pod
+        };
+        let (master, worker) = classes.unzip();
+        pair(name, pod("worker", master), pod("master", worker))
+    }
+
+    async fn pods(&self) -> Result<Vec<Value>> {
+        let mut pods = Vec::new();
+        for pod in self.site.pods().list(&ListParams::default()).await? {
+            pods.push(serde_json::to_value(pod)?);
+        }
+        Ok(pods)
+    }
+
+    /// The masters run, and the workers find no room: which worker came first makes no difference, because a master's class would
+    /// have taken its place.
+    async fn block_each_other(&self) -> Result<()> {
+        for name in ["one", "two"] {
+            let job = self.job(name, Some(("high", "low")));
+            self.site.jobs.create(&job.build()).await?;
+        }
+        let blocked = async || {
+            let pods = self.pods().await?;
+            let running = |name: &str| {
+                let runs = |p: &Value| look::name(p) == name && p["status"]["phase"] == "Running";
+                pods.iter().any(runs)
+            };
+            let homeless = |name: &str| {
+                let waits = |p: &Value| look::name(p) == name && unschedulable(p);
+                pods.iter().any(waits)
+            };
+            let masters = running("one-master-0") && running("two-master-0");
+            let workers = homeless("one-worker-0") && homeless("two-worker-0");
+            Ok(if masters && workers {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        };
+        eventually("the jobs to block each other", blocked).await?;
+        holds_for(STAYS, async || match blocked().await? {
+            Seen::Yes(()) => Ok(()),
+            Seen::NotYet(pods) => bail!("no longer blocked: {pods}"),
+        })
+        .await?;
+        for name in ["one", "two"] {
+            self.site.jobs.delete(name).await?;
+        }
+        eventually("no pods", async || {
+            let pods = self.pods().await?;
+            Ok(if pods.is_empty() {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{:?}", look::names(&pods)))
+            })
+        })
+        .await
+    }
+
+    /// The same two as gangs. One has its class in the policy, the other has two classes in its templates.
+    async fn run_one_after_the_other(&self) -> Result<String> {
+        let names = ["three", "four"];
+        let mixed = self.job("three", Some(("high", "low")));
+        let policy = json!({ "priorityClass": self.class("high") });
+        let told = self
+            .job("four", None)
+            .run_policy("schedulingPolicy", policy);
+        self.site.jobs.create(&mixed.build()).await?;
+        self.site.jobs.create(&told.build()).await?;
+        eventually("both to succeed", async || {
+            let pods = self.pods().await?;
+            let placed = |name: &&&str| {
+                let prefix = format!("{name}-");
+                let runs = |p: &Value| {
+                    look::name(p).starts_with(&prefix)
+                        && p["spec"]["nodeName"].is_string()
+                        && p["status"]["phase"] != "Succeeded"
+                };
+                pods.iter().any(runs)
+            };
+            ensure!(
+                names.iter().filter(placed).count() < 2,
+                "side by side: {pods:?}"
+            );
+            let mut done = true;
+            for name in names {
+                done &= is_true(&self.site.jobs.get(name).await?, "Succeeded");
+            }
+            Ok(if done {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await?;
+        let pods = self.pods().await?;
+        let class = self.class("high");
+        for pod in &pods {
+            assert_eq!(
+                pod["spec"]["priorityClassName"],
+                *class,
+                "{}",
+                look::name(pod)
+            );
+        }
+        for kind in ["PodGroup", "Workload"] {
+            self.until_no(kind).await?;
+        }
+        let mut spans = names.map(|name| span(&pods, name));
+        spans.sort_by_key(|span| span.as_ref().map(|s| s.0).ok());
+        let [first, second] = spans;
+        let (first, second) = (first?, second?);
+        ensure!(first.1 <= second.0, "{first:?} and {second:?}");
+        Ok(format!(
+            "{}s and {}s, one after the other",
+            seconds(first),
+            seconds(second)
+        ))
+    }
+
+    async fn until_no(&self, kind: &str) -> Result<()> {
+        let group = GroupVersionKind::gvk("scheduling.k8s.io", "v1beta1", kind);
+        let groups: Api<DynamicObject> = Api::namespaced_with(
+            self.site.client.clone(),
+            &self.site.namespace,
+            &ApiResource::from_gvk(&group),
+        );
+        eventually(&format!("no {kind}"), async || {
+            let left = groups.list(&ListParams::default()).await?.items;
+            Ok(if left.is_empty() {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{left:?}"))
+            })
+        })
+        .await
+    }
+
+    /// Sets the operator to gangs of Kubernetes' own, as the documents say.
+    fn set_native(&self) -> Result<()> {
+        let rights = workspace().join("manifests/pytorch-operator/gang/native.yaml");
+        let rights = rights.to_str().context("a path that is no text")?;
+        self.kubectl(&["apply", "-f", rights])?;
+        let change = json!([{
+            "op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--gang=native",
+        }]);
+        self.kubectl(&[
+            "patch",
+            DEPLOYMENT,
+            "--type=json",
+            "-p",
+            &change.to_string(),
+        ])?;
+        self.until_rolled_out()
+    }
+
+    /// The operator as it was, for the tests that follow.
+    async fn restore(&self) -> Result<()> {
+        self.kubectl(&["rollout", "undo", DEPLOYMENT])?;
+        self.until_rolled_out()?;
+        let classes: Api<PriorityClass> = Api::all(self.site.client.clone());
+        for class in ["high", "low"] {
+            classes
+                .delete(&self.class(class), &DeleteParams::default())
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn until_rolled_out(&self) -> Result<()> {
+        self.kubectl(&["rollout", "status", DEPLOYMENT, "--timeout=3m"])
+    }
+
+    fn kubectl(&self, args: &[&str]) -> Result<()> {
+        let namespaced = [&["--namespace", OPERATORS], args].concat();
+        self.site.cluster.kubectl(&namespaced).map(drop)
+    }
+}
+
+/// Units: thousandths of a processor.
+fn millis(quantity: &Value) -> Result<i64> {
+    let text = quantity.as_str().context("no quantity")?;
+    let whole = |text: &str| text.parse::<i64>();
+    Ok(match text.strip_suffix('m') {
+        Some(millis) => whole(millis)?,
+        None => whole(text)? * 1_000,
+    })
+}
+
+fn unschedulable(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|c| c["type"] == "PodScheduled" && c["reason"] == "Unschedulable")
+}
+
+/// From when a job's first pod had its place to when its last container ended.
+fn span(pods: &[Value], job: &str) -> Result<(Timestamp, Timestamp)> {
+    let prefix = format!("{job}-");
+    let time = |text: &Value| -> Result<Timestamp> {
+        Ok(text.as_str().context("no time")?.parse::<Timestamp>()?)
+    };
+    let (mut begins, mut ends) = (Vec::new(), Vec::new());
+    for pod in pods.iter().filter(|p| look::name(p).starts_with(&prefix)) {
+        let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+        begins.push(time(&pod["status"]["startTime"])?);
+        ends.push(time(&state["finishedAt"])?);
+    }
+    let (begin, end) = (begins.into_iter().min(), ends.into_iter().max());
+    begin.zip(end).with_context(|| format!("{job} has no pods"))
+}
+
+fn seconds(span: (Timestamp, Timestamp)) -> i64 {
+    span.1.as_second() - span.0.as_second()
+}
+
+#[tokio::test]
+async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs()
+-> Result<()> {
+    let Some(yard) = Yard::open("gang-native").await? else {
+        return Ok(());
+    };
+    yard.block_each_other().await?;
+    yard.set_native()?;
+    let saw = yard.run_one_after_the_other().await;
+    yard.restore().await?;
+    yard.site.finish(&saw?).await
+}
