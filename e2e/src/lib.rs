@@ -19,9 +19,10 @@ use anyhow::Result;
 use kube::Client;
 use training_testkit::auditor::Auditor;
 use training_testkit::builders::{Kind, PYTORCH};
-use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER};
+use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, workspace};
 use training_testkit::job::Jobs;
 use training_testkit::kubelet::{Kubelet, Script};
+use training_testkit::manifest;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::Proxy;
@@ -144,6 +145,13 @@ impl World {
             self.namespace(),
             &self.file("operator.log"),
         )
+    }
+
+    /// Gives the operator the shipped rights that a gang scheduler takes.
+    pub async fn grant_gang(&self, provider: &str) -> Result<()> {
+        let file = format!("manifests/pytorch-operator/gang/{provider}.yaml");
+        let objects = manifest::documents(&workspace().join(file))?;
+        manifest::apply(&self.control.client(ADMIN).await?, objects).await
     }
 
     /// A path for a file that belongs to this test.

@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use training_core::GroupKind;
 use training_testkit::builders::{Job, pytorch_job};
-use training_testkit::control_plane::{ADMIN, PYTORCH_OPERATOR, workspace};
+use training_testkit::control_plane::{ADMIN, PYTORCH_OPERATOR};
 use training_testkit::job::condition;
 use training_testkit::kubelet::lockstep;
 use training_testkit::manifest;
@@ -47,15 +47,9 @@ async fn install_crd(world: &World, (module, file): (&str, &str)) -> Result<()> 
 
 /// An operator under a gang scheduler, with the shipped rights for it and no others.
 async fn operator(world: &World, provider: &str) -> Result<OperatorProcess> {
-    grant(world, provider).await?;
+    world.grant_gang(provider).await?;
     let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
     OperatorProcess::start(world.options(&kubeconfig).flag("gang", provider)).await
-}
-
-async fn grant(world: &World, provider: &str) -> Result<()> {
-    let file = format!("manifests/pytorch-operator/gang/{provider}.yaml");
-    let objects = manifest::documents(&workspace().join(file))?;
-    manifest::apply(&world.control.client(ADMIN).await?, objects).await
 }
 
 fn groups(client: &Client, namespace: &str, kind: GroupKind) -> Api<DynamicObject> {

@@ -1,8 +1,8 @@
 //! The operator is killed around every single write of a job's life, and nobody can tell afterwards.
 
 use anyhow::{Context as _, Result};
-use e2e::lives::{CleanPods, Deletion, Life};
-use e2e::sweep::{Choice, Cut, Figures, Successor, Tour};
+use e2e::lives::{CleanPods, Life};
+use e2e::sweep::{Choice, Cut, Figures, Plan, Setting, Successor, Tour};
 
 /// All lives and all cuts, instead of the short ones with the most dangerous cut.
 const DEEP: &str = "TRAINYARD_DEEP";
@@ -18,6 +18,8 @@ const LEAST_SHORT: usize = 80;
 const PAIRED: [Life; 2] = [Life::Succeeds(CleanPods::All), Life::Suspended];
 /// Pods, services, the status: what every life writes.
 const LEAST_CLASSES: usize = 3;
+/// Made and deleted, once and then twice, of two kinds.
+const LEAST_OF_GROUPS: usize = 12;
 /// Counts may be stored in one write or in two; of so many writes, one such may not come again.
 const WRITES_PER_MISSED: usize = 8;
 
@@ -34,9 +36,19 @@ fn choice() -> Result<Option<Choice>> {
     text.map(|text| text.parse()).transpose()
 }
 
+/// A write to what stands for a gang, or to a status, which names the scheduler of its run.
+fn of_a_group(plan: &Plan) -> bool {
+    ["workloads", "podgroups", "pytorchjobs/status"].contains(&plan.key.resource.as_str())
+}
+
 /// What came of it, and the least number of runs that make it a sweep.
-async fn sweep() -> Result<Option<(Figures, usize)>> {
-    let Some(mut tour) = Tour::begin(seed()?, Successor::Itself).await? else {
+async fn sweep(gangs: bool) -> Result<Option<(Figures, usize)>> {
+    let setting = Setting {
+        seed: seed()?,
+        successor: Successor::Itself,
+        gangs,
+    };
+    let Some(mut tour) = Tour::begin(setting).await? else {
         return Ok(None);
     };
     let least = if let Some(choice) = choice()? {
@@ -46,6 +58,9 @@ async fn sweep() -> Result<Option<(Figures, usize)>> {
     } else if std::env::var_os(DEEP).is_some() {
         tour.sweep(&Life::ALL, &Cut::ALL, |_| true).await?;
         LEAST_SHORT * Cut::ALL.len()
+    } else if gangs {
+        tour.sweep(&PAIRED, &[Cut::After], of_a_group).await?;
+        LEAST_OF_GROUPS
     } else {
         tour.sweep(&Life::SHORT, &[Cut::After], |_| true).await?;
         LEAST_SHORT
@@ -55,7 +70,12 @@ async fn sweep() -> Result<Option<(Figures, usize)>> {
 
 /// The same with a kill at one write of each class; what comes after it depends on who succeeds.
 async fn pairs(successor: Successor) -> Result<Option<(Figures, usize)>> {
-    let Some(mut tour) = Tour::begin(seed()?, successor).await? else {
+    let setting = Setting {
+        seed: seed()?,
+        successor,
+        gangs: false,
+    };
+    let Some(mut tour) = Tour::begin(setting).await? else {
         return Ok(None);
     };
     let least = if let Some(choice) = choice()? {
@@ -65,9 +85,7 @@ async fn pairs(successor: Successor) -> Result<Option<(Figures, usize)>> {
     } else {
         let deep = std::env::var_os(DEEP).is_some();
         // Where only the job goes and its pods stay, nobody can lead it to another end.
-        let endless = |life: &Life| {
-            successor == Successor::Itself && matches!(life, Life::Deleted(_, Deletion::Orphan))
-        };
+        let endless = |life: &Life| successor == Successor::Itself && life.orphans();
         let lives = Life::ALL
             .into_iter()
             .filter(|life| (deep || PAIRED.contains(life)) && !endless(life));
@@ -103,7 +121,7 @@ fn assert_nobody_can_tell(came: Option<(Figures, usize)>) {
 
 #[tokio::test]
 async fn cs1_killed_around_any_write_a_job_ends_as_if_nothing_had_happened() -> Result<()> {
-    assert_nobody_can_tell(sweep().await?);
+    assert_nobody_can_tell(sweep(false).await?);
     Ok(())
 }
 
@@ -117,5 +135,11 @@ async fn cs1_whichever_write_kills_the_leader_its_standby_ends_the_job_as_if_not
 #[tokio::test]
 async fn cs1_whatever_happens_while_the_operator_is_dead_the_job_comes_to_its_end() -> Result<()> {
     assert_nobody_can_tell(pairs(Successor::Itself).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn s_09_killed_around_any_write_a_gang_is_neither_leaked_nor_lost() -> Result<()> {
+    assert_nobody_can_tell(sweep(true).await?);
     Ok(())
 }

@@ -166,6 +166,11 @@ impl Life {
         }
     }
 
+    /// Whether what the job had outlives it, because the user wants it so.
+    pub fn orphans(self) -> bool {
+        matches!(self, Self::Deleted(_, Deletion::Orphan))
+    }
+
     /// The request in whose middle the user acts: it waits in the proxy until then.
     pub fn held(self, name: &str) -> Option<Held> {
         let verb = match self {

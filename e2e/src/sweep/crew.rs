@@ -26,6 +26,17 @@ pub enum Successor {
     Standby,
 }
 
+/// What all stages of a sweep have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The seed of the operator's jitter.
+    pub seed: u64,
+    /// Who comes when the operator dies.
+    pub successor: Successor,
+    /// S-09: jobs are gangs of Kubernetes' own.
+    pub gangs: bool,
+}
+
 /// One operator that works, and maybe one that waits.
 pub(super) struct Crew {
     working: OperatorProcess,
@@ -33,17 +44,16 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    pub(super) async fn start(
-        world: &World,
-        kubeconfig: &Path,
-        seed: u64,
-        successor: Successor,
-    ) -> Result<Self> {
+    pub(super) async fn start(world: &World, kubeconfig: &Path, setting: Setting) -> Result<Self> {
+        if setting.gangs {
+            world.grant_gang("native").await?;
+        }
         let options = || {
             let options = world
                 .options(kubeconfig)
-                .flag("jitter-seed", &seed.to_string());
-            match successor {
+                .flag("jitter-seed", &setting.seed.to_string())
+                .flag("gang", if setting.gangs { "native" } else { "none" });
+            match setting.successor {
                 Successor::Itself => options,
                 Successor::Standby => LEASE
                     .into_iter()
@@ -54,7 +64,7 @@ impl Crew {
             }
         };
         let working = OperatorProcess::start(options()).await?;
-        let waiting = match successor {
+        let waiting = match setting.successor {
             Successor::Itself => None,
             Successor::Standby => {
                 until_leads(&working).await?;

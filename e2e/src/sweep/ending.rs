@@ -4,12 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use kube::api::{Api, DynamicObject};
+use training_core::GroupKind;
 use training_testkit::auditor::{Summary, difference};
 use training_testkit::builders::pytorch_jobs;
 use training_testkit::snapshot::Snapshot;
 
 use crate::World;
 use crate::lives::Likeness;
+
+/// What stands for a gang of Kubernetes' own.
+const GROUPS: [GroupKind; 2] = [GroupKind::Workload, GroupKind::PodGroup];
 
 /// How a run ended, without the name of its job.
 #[derive(Clone, Debug)]
@@ -25,8 +30,16 @@ impl Ending {
     pub async fn take(world: &World, name: &str) -> Result<Self> {
         let namespace = world.namespace();
         let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
-        let snapshot =
-            Snapshot::take(world.client.clone(), namespace, &pytorch_jobs(), name).await?;
+        let client = &world.client;
+        let mut snapshot = Snapshot::take(client.clone(), namespace, &pytorch_jobs(), name).await?;
+        for kind in GROUPS {
+            let resource = kind.resource(kind.versions()[0]);
+            let groups: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), namespace, &resource);
+            if let Some(group) = groups.get_opt(name).await? {
+                snapshot.add(kind.kind(), name, &serde_json::to_value(&group)?);
+            }
+        }
         let leaves = |leaves: BTreeMap<String, String>| -> BTreeMap<String, String> {
             leaves
                 .into_iter()
@@ -49,6 +62,16 @@ impl Ending {
             .map(|(object, churn)| (plain(&object), churn))
             .collect();
         Ok(Self { snapshot, churn })
+    }
+
+    /// The groups that are left of a gang.
+    pub fn groups(&self) -> Vec<&String> {
+        let of_a_gang = |object: &&String| {
+            GROUPS
+                .iter()
+                .any(|kind| object.starts_with(&format!("{}/", kind.kind())))
+        };
+        self.snapshot.0.keys().filter(of_a_gang).collect()
     }
 
     /// What differs from the ending of an undisturbed run; empty if nothing does.

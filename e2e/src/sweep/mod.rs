@@ -21,7 +21,7 @@ mod stage;
 mod tour;
 
 pub use change::Change;
-pub use crew::Successor;
+pub use crew::{Setting, Successor};
 pub use point::{Choice, Cut, Key, Plan, Restart};
 pub use stage::Stage;
 pub use tour::{Figures, Tour};

@@ -10,7 +10,7 @@ use training_testkit::proxy::Proxy;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::change;
-use super::crew::{Crew, Successor};
+use super::crew::{Crew, Setting};
 use super::cutter::{Cutter, Diary};
 use super::ending::Ending;
 use super::point::{Key, Plan, Restart};
@@ -59,12 +59,12 @@ pub struct Run {
 
 impl Stage {
     /// A stage with an operator of its own; `None` where somebody else runs the pods.
-    pub async fn start(seed: u64, successor: Successor) -> Result<Option<Self>> {
+    pub async fn start(setting: Setting) -> Result<Option<Self>> {
         let Some(world) = World::start("sweep", lockstep()).await? else {
             return Ok(None);
         };
         let (proxy, kubeconfig) = world.proxy().await?;
-        let crew = Crew::start(&world, &kubeconfig, seed, successor).await?;
+        let crew = Crew::start(&world, &kubeconfig, setting).await?;
         Ok(Some(Self {
             world,
             proxy,

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use futures::future::join_all;
 
 use super::change::Change;
-use super::crew::Successor;
+use super::crew::{Setting, Successor};
 use super::ending::Ending;
 use super::point::{Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
@@ -86,19 +86,6 @@ impl fmt::Display for Figures {
     }
 }
 
-/// What all stages of a sweep have in common.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    seed: u64,
-    successor: Successor,
-}
-
-impl Setting {
-    async fn stage(self) -> Result<Option<Stage>> {
-        Stage::start(self.seed, self.successor).await
-    }
-}
-
 /// What was learned of a life that nobody disturbed.
 struct Learned {
     life: Life,
@@ -116,10 +103,9 @@ pub struct Tour {
 
 impl Tour {
     /// Sets up the stages; `None` where somebody else runs the pods.
-    pub async fn begin(seed: u64, successor: Successor) -> Result<Option<Self>> {
+    pub async fn begin(setting: Setting) -> Result<Option<Self>> {
         let begun = Instant::now();
-        let setting = Setting { seed, successor };
-        let stages = join_all((0..STAGES).map(|_| setting.stage())).await;
+        let stages = join_all((0..STAGES).map(|_| Stage::start(setting))).await;
         let stages: Option<Vec<Stage>> = stages.into_iter().collect::<Result<_>>()?;
         Ok(stages.map(|stages| Self {
             setting,
@@ -212,6 +198,11 @@ impl Tour {
                     "{life} differs from run to run:\n{difference}"
                 );
             }
+            let left = first.ending.groups();
+            anyhow::ensure!(
+                life.orphans() || left.is_empty(),
+                "{life} leaves {left:?} behind"
+            );
             let keys = runs.iter().flat_map(|run| run.written.iter().cloned());
             all.push(Learned {
                 life: *life,
@@ -302,6 +293,6 @@ async fn renew(stage: &mut Stage, setting: Setting, figures: &RefCell<Figures>) 
 
 /// Sets up another stage, and gives the one that was there.
 async fn replace(stage: &mut Stage, setting: Setting) -> Result<Stage> {
-    let new = setting.stage().await?.context("no stage any more")?;
+    let new = Stage::start(setting).await?.context("no stage any more")?;
     Ok(std::mem::replace(stage, new))
 }
