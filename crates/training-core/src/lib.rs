@@ -52,7 +52,7 @@ pub use indices::IndexSet;
 pub use memory::Memory;
 pub use notes::{Note, Severity};
 pub use observed::{Blocked, Observed, Stall};
-pub use plan::plan;
+pub use plan::{is_managed_elsewhere, plan};
 pub use replicas::{Others, Replicas};
 pub use roles::{Rank, RoleSet, RoleSpec};
 pub use rules::Rules;

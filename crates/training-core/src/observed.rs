@@ -51,6 +51,15 @@ pub enum Blocked {
     All,
     /// The same; what is refused is the object that stands for its gang.
     Gang,
+    /// What of its gang's group follows the job: the group is there, and its pods are welcome.
+    GangChange,
     /// The autoscaler alone: the job trains without it.
     Autoscaler,
+}
+
+impl Blocked {
+    /// True if pods and services have to wait as well.
+    pub fn keeps_pods(self) -> bool {
+        matches!(self, Self::All | Self::Gang)
+    }
 }

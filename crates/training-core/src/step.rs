@@ -109,6 +109,7 @@ impl Step {
             Blocked::All | Blocked::Gang => {
                 self.is_create() || autoscaler || matches!(self, Self::ChangeGroup { .. })
             }
+            Blocked::GangChange => matches!(self, Self::ChangeGroup { .. }),
             Blocked::Autoscaler => autoscaler,
         }
     }

@@ -160,9 +160,9 @@ impl Executor {
         for (at, result) in results {
             match result {
                 Ok(()) => outcome.record(&steps[at]),
-                // What keeps everything from going on says more than what keeps the autoscaler.
+                // What keeps everything from going on says more than what keeps an autoscaler.
                 Err(Stopped::Refused(refusal))
-                    if outcome.refusal.is_none() || refusal.stall.blocks != Blocked::Autoscaler =>
+                    if outcome.refusal.is_none() || refusal.stall.blocks.keeps_pods() =>
                 {
                     outcome.refusal = Some(*refusal);
                 }

@@ -13,8 +13,9 @@ use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::gang::{Run, Setting};
 use training_core::{
-    AutoscalerView, Blocked, Framework, Note, Observed, Plan, PodView, Provider, Rules,
-    ServiceView, Stall, Step, TrainingJob as _, Transition, Uid, Urgency, plan,
+    AutoscalerView, Blocked, Framework, JobState as _, Note, Observed, Plan, PodView, Provider,
+    Rules, ServiceView, Stall, Step, TrainingJob as _, Transition, Uid, Urgency,
+    is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;
@@ -191,7 +192,7 @@ impl<F: Framework> Worker<F> {
                 // Steps don't wait for counts, nor does what follows from them wait until counts are written.
                 plan.status = None;
             }
-            let cautious = blocked.is_some_and(|b| b != Blocked::Autoscaler);
+            let cautious = blocked.is_some_and(Blocked::keeps_pods);
             let outcome = match self.carry_out(key, &job, &plan, cautious, &mut told).await {
                 Ok(outcome) => outcome,
                 Err(fault) => return Ended::Failed(fault),
@@ -234,7 +235,12 @@ impl<F: Framework> Worker<F> {
     /// Asks for the kinds of groups that a job has or may have. They are watched from then on, and it is looked at again once
     /// more is known of them.
     fn ask_for_groups(&self, key: &JobKey, job: &F::Job) {
-        let status = job.status().and_then(|s| s.gang_scheduler.as_deref());
+        if is_managed_elsewhere(job) {
+            return;
+        }
+        // Jobs that ended under a former scheduler must not ask for rights that nobody needs any more.
+        let status = job.status().filter(|s| !s.recall().is_finished());
+        let status = status.and_then(|s| s.gang_scheduler.as_deref());
         let run = status.map(Run::parse).unwrap_or_default();
         let set = self.settings.gang.kinds().iter().copied();
         for kind in set.chain(run.kinds()) {
@@ -287,7 +293,8 @@ impl<F: Framework> Worker<F> {
             return None;
         }
         let until = *waiting.entry(key.clone()).or_insert(begun) + self.settings.status_delay;
-        if begun < until {
+        // A pass with thousands of steps takes longer than counts may wait.
+        if Instant::now() < until {
             return Some(until);
         }
         waiting.remove(key);

@@ -130,6 +130,13 @@ fn kubernetes_1_36_gets_its_own_version_of_them() {
         "podGroupTemplateRef": {"workload": {"workloadName": "pt", "podGroupTemplateName": "all"}}
     });
     assert_eq!(group["spec"], expected);
+
+    // Its minimum can't be changed.
+    world.settle();
+    world.run_all();
+    world.finish("pt-worker-0");
+    world.settle();
+    assert_eq!(stored(&world), ["workloads:0", "podgroups:3"]);
 }
 
 /// The first pod, as a plan with everything in place makes it.

@@ -8,6 +8,7 @@ mod scene;
 use scene::{KindWorld, Scene, of, world};
 use serde_json::json;
 use training_testkit::builders::Job;
+use training_testkit::world::Move;
 
 fn running(job: Job) -> KindWorld {
     let mut world = world(job);
@@ -193,6 +194,22 @@ fn dynamic_workers_may_be_lost_as_long_as_somebody_can_end_the_job_well() {
     world.fail("tf-ps-0", 1);
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+}
+
+#[test]
+fn a_restart_is_over_although_a_worker_was_lost_for_good() {
+    let job = of(&[("PS", 1), ("Worker", 3)]).set("/spec/enableDynamicWorker", true);
+    let mut world = running(job.restart_policy("Worker", "Never"));
+    world.fail("tf-worker-2", 1);
+    world.settle();
+    world.happen(Move::Drain(1));
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Restarting=True");
+    world.happen(Move::Gone(0));
+    world.settle();
+    world.happen(Move::Run(0));
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Running=True");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::pod;
 use crate::quantity::{self, Amounts};
-use crate::roles::Rank;
+use crate::restart::{Answer, answer};
+use crate::roles::{Rank, RoleSpec};
 
 /// What a gang asks of its scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,14 +28,30 @@ fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
     let policy = cx.job.run_policy().scheduling_policy.as_ref();
     let declared = policy.and_then(|p| p.min_available);
     let declared = declared.map_or(total, |n| u32::try_from(n).unwrap_or(1));
-    let done = |s: &&crate::census::Slot<'_>| s.state == SlotState::Finished;
-    let done = u32::try_from(census.slots.iter().filter(done).count()).unwrap_or(u32::MAX);
+    let over = |(at, role)| gone(census, at, role);
+    let done = cx.roles.iter().enumerate().map(over).sum();
     let members = if done == 0 {
         declared
     } else {
         declared.min(total.saturating_sub(done))
     };
     members.max(1)
+}
+
+/// Replicas of a role that never run again: they ended well, or badly where the job goes on without them.
+fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
+    let failed = |pod| {
+        matches!(
+            answer(role.restart, pod),
+            Answer::Fail | Answer::FailPermanently
+        )
+    };
+    let over = census.of_role(at).filter(|slot| match slot.state {
+        SlotState::Finished => true,
+        SlotState::Failed => slot.pod.is_some_and(failed),
+        SlotState::Empty | SlotState::Live | SlotState::Outdated => false,
+    });
+    u32::try_from(over.count()).unwrap_or(u32::MAX)
 }
 
 /// What the gang asks for: the job's own figures, else those of the first pods in rank order that are still to run.
@@ -57,11 +74,8 @@ pub(crate) fn need<F: Framework>(
     let mut left = members;
     let mut sum = Amounts::new();
     for (at, role) in cx.roles.iter().enumerate() {
-        let done = census
-            .of_role(at)
-            .filter(|s| s.state == SlotState::Finished);
-        let done = u32::try_from(done.count()).unwrap_or(u32::MAX);
-        let count = role.replicas.saturating_sub(done).min(left);
+        let count = role.replicas.saturating_sub(gone(census, at, role));
+        let count = count.min(left);
         if count == 0 {
             continue;
         }

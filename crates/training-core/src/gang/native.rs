@@ -19,9 +19,9 @@ const TEMPLATE: &str = "all";
 #[derive(Debug)]
 pub(super) struct Native;
 
-/// The class of the run: that of the group, which never changes, else the one that the group is about to get.
+/// The class of the run: that of its group, which never changes, else the one that the group is about to get.
 fn class<'a>(gang: &Gang<'a>) -> Option<&'a str> {
-    match gang.group(GroupKind::PodGroup) {
+    match gang.group(GroupKind::PodGroup).filter(|g| !g.leaving) {
         Some(group) => group.class.as_deref(),
         None => gang.class(),
     }
@@ -64,18 +64,21 @@ impl GangProvider for Native {
                 follows: Value::Null,
             };
         }
-        match version {
-            "v1alpha2" => {
-                group["podGroupTemplateRef"] = json!({
-                    "workload": {"workloadName": gang.job, "podGroupTemplateName": TEMPLATE}
-                });
-            }
-            _ => group["workloadRef"] = json!({"workloadName": gang.job, "templateName": TEMPLATE}),
+        let alpha = version == "v1alpha2";
+        if alpha {
+            group["podGroupTemplateRef"] = json!({
+                "workload": {"workloadName": gang.job, "podGroupTemplateName": TEMPLATE}
+            });
+        } else {
+            group["workloadRef"] = json!({"workloadName": gang.job, "templateName": TEMPLATE});
         }
+        // The policy of the older version is immutable.
+        let count = || json!({"schedulingPolicy": {"gang": {"minCount": gang.need.members}}});
+        let follows = if alpha { Value::Null } else { count() };
         Wanted {
             kind,
             spec: group,
-            follows: json!({"schedulingPolicy": {"gang": {"minCount": gang.need.members}}}),
+            follows,
         }
     }
 

@@ -161,10 +161,10 @@ fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<Fai
     (draft.now >= limit).then_some(FailureCause::Deadline)
 }
 
-/// Every replica runs in its present attempt, or has ended well: a restart is over.
+/// Every replica runs in its present attempt, or has ended: a restart is over. A failure that the job bears restarts nothing.
 fn all_run(census: &Census<'_>) -> bool {
     census.slots.iter().all(|s| {
-        s.state == SlotState::Finished
+        matches!(s.state, SlotState::Finished | SlotState::Failed)
             || s.state == SlotState::Live
                 && s.pod
                     .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)

@@ -77,7 +77,7 @@ impl Executor {
                 self.knows_group(job, at.0, &changed);
                 Ok(())
             }
-            Err(failure) => Err(refuse(failure.into_fault(), REFUSED, Blocked::Gang)),
+            Err(failure) => Err(refuse(failure.into_fault(), REFUSED, Blocked::GangChange)),
         }
     }
 

@@ -157,7 +157,7 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
         Fault::Rejected { .. } => match blocks {
             Blocked::All => ("InvalidSpec", true),
             // What it asks of its scheduler can be corrected.
-            Blocked::Gang => ("GangInvalid", false),
+            Blocked::Gang | Blocked::GangChange => ("GangInvalid", false),
             // The job can train without it, and its metrics can be corrected while it does.
             Blocked::Autoscaler => ("AutoscalerInvalid", false),
         },

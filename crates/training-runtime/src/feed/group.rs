@@ -279,6 +279,11 @@ impl Watching<'_> {
                 }
                 Err(error) => match refusal(&error) {
                     Some((404, _)) => return,
+                    // A watch that was complete lists anew: only a list tells whether the right is really gone.
+                    Some((403, _)) if matches!(error, watcher::Error::WatchStartFailed(_)) => {
+                        listener.watching(feed, scope, Some(&error));
+                        return;
+                    }
                     Some((403, words)) => {
                         listener.offered(self.offer(Offer::Denied(words)));
                         synced.send_replace(true);

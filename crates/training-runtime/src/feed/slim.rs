@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::PodSchedulingGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -34,12 +35,8 @@ pub struct SlimPod {
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimPodSpec {
     node_name: Option<String>,
-    scheduling_group: Option<Present>,
+    scheduling_group: Option<PodSchedulingGroup>,
 }
-
-/// Something that is there; what it says is not read.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
-struct Present {}
 
 /// A service as it is watched.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
@@ -178,7 +175,7 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         phase,
         ready: trouble::condition(pod, "Ready").is_some_and(SlimCondition::holds),
         leaving: pod.metadata.deletion_timestamp.is_some(),
-        mark: mark(pod),
+        mark: mark(pod, &child.key.name),
         disrupted,
         exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
@@ -192,14 +189,18 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
     })
 }
 
-/// Whose gang a pod belongs to, if to one.
-fn mark(pod: &SlimPod) -> Mark {
+/// Whether a pod belongs to the gang of its job, and whose that is. Groups of other names are not ours: Volcano, for one, gives
+/// every pod of its own a group.
+fn mark(pod: &SlimPod, job: &str) -> Mark {
+    let group = pod.spec.scheduling_group.as_ref();
+    let group = group.and_then(|g| g.pod_group_name.as_deref());
     let labels = pod.metadata.labels.as_ref();
-    if pod.spec.scheduling_group.is_some() {
+    let label = labels.and_then(|l| l.get(labels::PLUGINS_GROUP));
+    if group == Some(job) {
         Mark::Native
-    } else if annotation(&pod.metadata, labels::VOLCANO_GROUP).is_some() {
+    } else if annotation(&pod.metadata, labels::VOLCANO_GROUP) == Some(job) {
         Mark::Volcano
-    } else if labels.is_some_and(|l| l.contains_key(labels::PLUGINS_GROUP)) {
+    } else if label.is_some_and(|l| l == job) {
         Mark::SchedulerPlugins
     } else {
         Mark::None
