@@ -212,14 +212,21 @@ async fn has_kueue(site: &Site) -> Result<bool> {
     }
 }
 
+/// Kueue is said to be available a moment before its webhooks listen.
 async fn create(api: &Api<DynamicObject>, kind: &str, mut object: Value) -> Result<()> {
     object["apiVersion"] = "kueue.x-k8s.io/v1beta2".into();
     object["kind"] = kind.into();
-    let object = serde_json::from_value(object)?;
-    api.create(&PostParams::default(), &object)
-        .await
-        .with_context(|| kind.to_owned())?;
-    Ok(())
+    let object: DynamicObject = serde_json::from_value(object)?;
+    eventually(kind, async || {
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => Ok(Seen::Yes(())),
+            Err(kube::Error::Api(status)) if status.message.contains("failed calling webhook") => {
+                Ok(Seen::NotYet(status.message))
+            }
+            Err(error) => Err(error).with_context(|| kind.to_owned()),
+        }
+    })
+    .await
 }
 
 fn toleration() -> Value {
