@@ -1,6 +1,6 @@
 //! The way into an operator's process, the same for every kind.
 //!
-//! ```ignore
+//! ```text
 //! fn main() -> anyhow::Result<()> {
 //!     training_runtime::entry::main(ABOUT, |_: NoArgs, _| Ok(Toy))
 //! }
