@@ -278,6 +278,25 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
 }
 
 #[test]
+fn no_replica_starts_beside_one_that_still_runs_from_before_a_restart_of_all() {
+    let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");
+    let mut world = world(job.restart_policy("Worker", "ExitCode"));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail("pt-worker-1", 137);
+    for still_there in [2, 1] {
+        world.settle();
+        let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+        assert_eq!(attempts, vec!["0.0"; still_there]);
+        world.happen(Move::Gone(0));
+    }
+    world.settle();
+    let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+    assert_eq!(attempts, ["1.0"; 3]);
+}
+
+#[test]
 fn the_last_failure_is_told_once_with_its_words() {
     let mut world = world(pt(1));
     world.settle();
@@ -356,7 +375,8 @@ fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
             world.writes.clear();
             world.passes(10);
             assert_eq!(world.memory().counted_failures, 1, "{attempt} {scope}");
-            // A high attempt waits as long as any.
+            // A restart of all waits for the master, and a high attempt as long as any.
+            world.happen(Move::Gone(0));
             world.tick(300);
             world.passes(10);
             assert_eq!(

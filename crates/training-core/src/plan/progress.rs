@@ -20,7 +20,7 @@ use crate::restart::not_before;
 use crate::roles::Rank;
 use crate::step::{Step, Transition, Urgency};
 use crate::verdict::{FailureCause, Saying, Verdict, container_restarts};
-use crate::view::PodPhase;
+use crate::view::{PodPhase, PodView};
 use crate::{pod, service};
 
 /// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
@@ -204,6 +204,16 @@ fn remove_surplus<J: TrainingJob>(
     }
 }
 
+/// True while a pod of the run before a restart of all, or before a suspension, may still be at work: a new replica could join its
+/// rendezvous, and would wait there for replicas that are gone.
+fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
+    let at_work = |pod: &PodView| {
+        pod.attempt.gang < draft.memory.gang_attempt
+            && !matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed)
+    };
+    census.slots.iter().filter_map(|s| s.pod).any(at_work)
+}
+
 fn make_missing<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -211,6 +221,7 @@ fn make_missing<F: Framework>(
     gang: Option<&Gang<'_>>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
+    let met = meets_former_run(census, draft);
     let mut ports_of: BTreeMap<usize, Vec<ContainerPort>> = BTreeMap::new();
     let mut replaced = Vec::new();
     let mut creates = 0;
@@ -232,6 +243,7 @@ fn make_missing<F: Framework>(
             creates += 1;
         }
         if slot.state == SlotState::Empty
+            && !met
             && is_due(slot, me, draft)
             && framework.may_start(cx, &me.role.key, census)
         {
