@@ -81,8 +81,16 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     site.jobs.merge("pt", &edited).await?;
     let pods = site.until_running("pt", 2).await?;
     assert!(pods.iter().all(|pod| attempt(pod) == "1.0"), "{pods:?}");
-    let log = site.log("pt-worker-0").await?;
-    assert!(log.contains("after") && !log.contains("before"), "{log}");
+    eventually("the edited template's words", async || {
+        let log = site.log("pt-worker-0").await?;
+        assert!(!log.contains("before"), "{log}");
+        Ok(if log.contains("after") {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(log)
+        })
+    })
+    .await?;
     let message = "PyTorchJob pt is resumed.";
     let resumed = Condition::new("Suspended", "False", "PyTorchJobResumed", message);
     site.until("pt", "ready", |job| job["status"]["ready"] == "2/2")
