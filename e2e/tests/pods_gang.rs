@@ -175,7 +175,7 @@ impl Yard {
                 names.iter().filter(placed).count() < 2,
                 "side by side: {pods:?}"
             );
-            let mut done = true;
+            let mut done = pods.iter().all(|p| p["status"]["phase"] == "Succeeded");
             for name in names {
                 done &= is_true(&self.site.jobs.get(name).await?, "Succeeded");
             }
