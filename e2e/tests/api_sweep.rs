@@ -58,10 +58,14 @@ async fn sweep(gangs: bool) -> Result<Option<(Figures, usize)>> {
             .await?;
         0
     } else if std::env::var_os(DEEP).is_some() {
-        tour.sweep(&Life::ALL, &Cut::ALL, |_| true).await?;
+        // Whether a resumed job meets its former group is chance.
+        let lives = Life::ALL.into_iter();
+        let lives = lives.filter(|life| !(gangs && *life == Life::Suspended));
+        let lives: Vec<Life> = lives.collect();
+        tour.sweep(&lives, &Cut::ALL, |_| true).await?;
         LEAST_SHORT * Cut::ALL.len()
     } else if gangs {
-        tour.sweep(&PAIRED, &[Cut::After], of_a_group).await?;
+        tour.sweep(&GANGS, &[Cut::After], of_a_group).await?;
         LEAST_OF_GROUPS
     } else {
         tour.sweep(&Life::SHORT, &[Cut::After], |_| true).await?;
