@@ -6,11 +6,7 @@ use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
 fn running(job: Job) -> KindWorld {
-    let mut world = world(job);
-    world.settle();
-    world.run_all();
-    world.settle();
-    world
+    world(job).started()
 }
 
 fn last(world: &KindWorld) -> (String, String, String) {

@@ -4,24 +4,12 @@ use crate::scene::{KIND, KindWorld, MASTER, RESTART, Scene, WORKER, framework, p
 use serde_json::{Value, json};
 use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
+use training_testkit::scene::{by_name, first_objects};
 use training_testkit::world::Move;
 
 /// The pods and services that the first plan makes, by `Kind name`.
 fn made(job: Job) -> std::collections::BTreeMap<String, Value> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let framework = framework();
-    let plan = plan(&framework, &typed(job), &Observed::default(), now);
-    let mut made = std::collections::BTreeMap::new();
-    for step in plan.steps {
-        let value = match step {
-            Step::CreatePod(pod) => serde_json::to_value(pod).unwrap(),
-            Step::CreateService(service) => serde_json::to_value(service).unwrap(),
-            other => panic!("{other:?}"),
-        };
-        let name = value["metadata"]["name"].as_str().unwrap();
-        made.insert(format!("{} {name}", value["kind"].as_str().unwrap()), value);
-    }
-    made
+    by_name(first_objects(&framework(), &typed(job)))
 }
 
 fn writes(world: &KindWorld, verb: &str) -> Vec<String> {

@@ -1,16 +1,10 @@
 //! Whatever happens, in whatever order: the laws hold, and a job that is left alone comes to rest.
 
+use crate::histories::{cases, history};
 use crate::scene::{framework, shapes, world};
-use proptest::collection::vec;
 use proptest::prelude::*;
 use training_core::{Framework, TrainingJob};
 use training_testkit::builders::Job;
-use training_testkit::world::Move;
-
-fn history() -> impl Strategy<Value = Vec<Move>> {
-    let draw = any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| Move::drawn(kind, pick, more));
-    vec(draw, 1..60)
-}
 
 fn job() -> impl Strategy<Value = Job> {
     let shape = prop::sample::select(shapes());
@@ -51,19 +45,8 @@ fn job() -> impl Strategy<Value = Job> {
         )
 }
 
-/// Two thousand histories, or as many more as `PROPTEST_CASES` asks for.
-fn cases() -> ProptestConfig {
-    let usual = ProptestConfig::default();
-    ProptestConfig {
-        cases: usual.cases.max(2000),
-        max_shrink_iters: 20_000,
-        failure_persistence: None,
-        ..usual
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn i_01_to_i_31_hold_in_every_history(job in job(), history in history()) {

@@ -239,9 +239,11 @@ impl<F: Framework> Worker<F> {
             return;
         }
         // Jobs that ended under a former scheduler must not ask for rights that nobody needs any more.
-        let status = job.status().filter(|s| !s.recall().is_finished());
-        let status = status.and_then(|s| s.gang_scheduler.as_deref());
-        let run = status.map(Run::parse).unwrap_or_default();
+        let run = job.status().and_then(|status| {
+            let run = status.gang_scheduler.as_deref()?;
+            (!status.recall().is_finished()).then(|| Run::parse(run))
+        });
+        let run = run.unwrap_or_default();
         let set = self.settings.gang.kinds().iter().copied();
         for kind in set.chain(run.kinds()) {
             self.groups.want(kind, key);

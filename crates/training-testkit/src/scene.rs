@@ -1,7 +1,15 @@
 //! A world as the tables of the operators' tests speak of it: by the names of pods.
 
+// What fails here fails a test.
+#![allow(clippy::panic, clippy::unwrap_used, clippy::missing_panics_doc)]
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use training_core::{Framework, Memory, Note, PodPhase, Severity, TrainingJob};
+use training_core::{
+    Framework, Memory, Note, Observed, PodPhase, Severity, Step, TrainingJob, plan,
+};
 
 use crate::builders::{Job, Kind};
 use crate::world::World;
@@ -18,10 +26,49 @@ pub fn placed(job: Job) -> Job {
         .set("/spec/runPolicy", json!({}))
 }
 
+/// The pods and services that the first plan of a job makes, in its order.
+pub fn first_objects<F: Framework>(framework: &F, job: &F::Job) -> Vec<Value> {
+    let object = |step| match step {
+        Step::CreatePod(pod) => json!(pod),
+        Step::CreateService(service) => json!(service),
+        other => panic!("{other:?}"),
+    };
+    first_steps(framework, job).map(object).collect()
+}
+
+/// The pods among them.
+pub fn first_pods<F: Framework>(framework: &F, job: &F::Job) -> Vec<Pod> {
+    let pod = |step| match step {
+        Step::CreatePod(pod) => Some(*pod),
+        _ => None,
+    };
+    first_steps(framework, job).filter_map(pod).collect()
+}
+
+fn first_steps<F: Framework>(framework: &F, job: &F::Job) -> impl Iterator<Item = Step> {
+    let now = "2026-01-01T00:00:00Z".parse().unwrap();
+    let plan = plan(framework, job, &Observed::default(), now);
+    plan.steps.into_iter()
+}
+
+/// Objects by `Kind name`.
+pub fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    objects.into_iter().map(|o| (title(&o), o)).collect()
+}
+
+/// `Kind name`.
+pub fn title(object: &Value) -> String {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    format!("{} {name}", object["kind"].as_str().unwrap())
+}
+
 /// What the tables do to a world, by the names of pods.
 pub trait Scene {
     /// The operator makes passes until it has nothing to write.
     fn settle(&mut self);
+    /// The job's first pods are made, run and are ready, and the operator has seen it.
+    #[must_use]
+    fn started(self) -> Self;
     /// These pods run and are ready.
     fn run(&mut self, pods: &[&str]);
     /// All pods run and are ready.
@@ -46,6 +93,13 @@ impl<F: Framework> Scene for World<F> {
     fn settle(&mut self) {
         self.passes(20);
         assert_eq!(self.breaches, Vec::<String>::new());
+    }
+
+    fn started(mut self) -> Self {
+        self.settle();
+        self.run_all();
+        self.settle();
+        self
     }
 
     fn run(&mut self, pods: &[&str]) {

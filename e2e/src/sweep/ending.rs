@@ -26,13 +26,13 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// As it is now.
-    pub async fn take(world: &World, name: &str) -> Result<Self> {
+    /// As it is now; with the groups of a gang, where jobs are gangs.
+    pub async fn take(world: &World, name: &str, gangs: bool) -> Result<Self> {
         let namespace = world.namespace();
         let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
         let client = &world.client;
         let mut snapshot = Snapshot::take(client.clone(), namespace, &pytorch_jobs(), name).await?;
-        for kind in GROUPS {
+        for kind in GROUPS.into_iter().filter(|_| gangs) {
             let resource = kind.resource(kind.versions()[0]);
             let groups: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), namespace, &resource);

@@ -35,6 +35,7 @@ pub struct Stage {
     world: World,
     proxy: Proxy,
     crew: Crew,
+    gangs: bool,
     past: Vec<Past>,
 }
 
@@ -69,6 +70,7 @@ impl Stage {
             world,
             proxy,
             crew,
+            gangs: setting.gangs,
             past: Vec::new(),
         }))
     }
@@ -97,7 +99,7 @@ impl Stage {
         let what = plan.map_or_else(|| format!("{life}, undisturbed"), Plan::to_string);
         // No part of it is found anywhere else, so that it can be taken out of any text.
         let job = format!("x{:03}q", self.past.len());
-        let (world, proxy) = (&self.world, &self.proxy);
+        let (world, proxy, gangs) = (&self.world, &self.proxy, self.gangs);
         world.kubelet.finish_deletes(true);
         proxy.clear_rules();
         proxy.clear_records();
@@ -111,21 +113,22 @@ impl Stage {
         };
         let cutter = Cutter::new(proxy, &mut self.crew, &diary, &actor, plan);
         let late = plan.is_some_and(|p| matches!(p.restart, Restart::After(_)));
+        let take = async || Ending::take(world, &job, gangs).await;
         let whole = async {
             if late {
                 live_until_the_cut(life, &actor, &diary).await?;
                 change::lead_to_end(&actor).await?;
                 until_quiet(&diary, QUIET).await?;
-                return Ending::take(world, &job).await;
+                return take().await;
             }
             life.conduct(&actor).await?;
             match undisturbed {
                 None => until_quiet(&diary, QUIET).await?,
                 Some(undisturbed) => {
-                    until_like(world, &job, life, &diary, undisturbed).await?;
+                    until_like(&take, life, &diary, undisturbed).await?;
                 }
             }
-            Ending::take(world, &job).await
+            take().await
         };
         let ending = tokio::select! {
             ending = whole => ending,
@@ -186,7 +189,7 @@ impl Stage {
         .await?;
         let mut wrong = Vec::new();
         for past in &self.past {
-            let ending = Ending::take(&self.world, &past.job).await?;
+            let ending = Ending::take(&self.world, &past.job, self.gangs).await?;
             let difference = ending.difference(&past.ending, past.likeness);
             if !difference.is_empty() {
                 wrong.push(format!("{}, looked at again:\n{difference}", past.what));
@@ -249,15 +252,14 @@ async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {
 
 /// Waits until a run has come to the expected end, and to rest there.
 async fn until_like(
-    world: &World,
-    job: &str,
+    take: impl AsyncFn() -> Result<Ending>,
     life: Life,
     diary: &Diary,
     undisturbed: &Ending,
 ) -> Result<()> {
     eventually("the end of the undisturbed run", HANG, async || {
         tokio::time::sleep(PAUSE).await;
-        let ending = Ending::take(world, job).await?;
+        let ending = take().await?;
         let difference = ending.difference(undisturbed, life.likeness());
         let rests = diary.last.get().elapsed() >= SHORT_QUIET && !diary.dying.get();
         Ok(if difference.is_empty() && rests {

@@ -9,33 +9,16 @@ mod scene;
 use pytorch_operator::PyTorch;
 use scene::{KindWorld, Scene, el, pt, typed, world};
 use serde_json::{Value, json};
-use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
+use training_testkit::scene::{first_objects, title};
 use training_testkit::world::Move;
 
 const L: &str = "training.kubeflow.org";
 
 /// What the first plan makes, in its order, as `Kind name`, and the objects.
 fn objects(job: Job) -> Vec<(String, Value)> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = plan(&PyTorch::default(), &typed(job), &Observed::default(), now);
-    let object = |step| {
-        let value = match step {
-            Step::CreatePod(pod) => serde_json::to_value(pod).unwrap(),
-            Step::CreateService(service) => serde_json::to_value(service).unwrap(),
-            other => panic!("{other:?}"),
-        };
-        let text = |v: &Value| v.as_str().unwrap().to_owned();
-        (
-            format!(
-                "{} {}",
-                text(&value["kind"]),
-                text(&value["metadata"]["name"])
-            ),
-            value,
-        )
-    };
-    plan.steps.into_iter().map(object).collect()
+    let objects = first_objects(&PyTorch::default(), &typed(job));
+    objects.into_iter().map(|o| (title(&o), o)).collect()
 }
 
 fn labels(job: &str, role: &str, index: &str) -> Value {

@@ -14,11 +14,7 @@ const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
 const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
 
 fn running(job: Job) -> KindWorld {
-    let mut world = world(job);
-    world.settle();
-    world.run_all();
-    world.settle();
-    world
+    world(job).started()
 }
 
 fn elastic(policy: Value) -> Job {

@@ -9,20 +9,12 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use pytorch_operator::PyTorch;
 use scene::{el, pt, typed, without_master};
 use serde_json::json;
-use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
+use training_testkit::scene::first_pods;
 
 /// The pods that the first plan of a job makes.
 fn pods(job: Job) -> Vec<Pod> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = plan(&PyTorch::default(), &typed(job), &Observed::default(), now);
-    plan.steps
-        .into_iter()
-        .filter_map(|s| match s {
-            Step::CreatePod(pod) => Some(*pod),
-            _ => None,
-        })
-        .collect()
+    first_pods(&PyTorch::default(), &typed(job))
 }
 
 fn spec(pods: &[Pod], name: &str) -> PodSpec {

@@ -3,25 +3,21 @@
 // What fails here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../../every-kind/histories.rs"]
+mod histories;
 mod scene;
 
-use proptest::collection::vec;
+use histories::{cases, history};
 use proptest::prelude::*;
 use scene::{el, pt, world};
 use serde_json::json;
 use training_core::{Offers, Provider};
 use training_testkit::builders::Job;
-use training_testkit::world::Move;
 
 const PROVIDERS: [&str; 4] = ["native", "volcano", "scheduler-plugins", "none"];
 
 fn provider(at: usize) -> Provider {
     Provider::parse(PROVIDERS[at]).unwrap()
-}
-
-fn history() -> impl Strategy<Value = Vec<Move>> {
-    let draw = any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| Move::drawn(kind, pick, more));
-    vec(draw, 1..60)
 }
 
 fn job() -> impl Strategy<Value = Job> {
@@ -50,19 +46,8 @@ fn job() -> impl Strategy<Value = Job> {
     )
 }
 
-/// A thousand histories, or as many more as `PROPTEST_CASES` asks for.
-fn cases() -> ProptestConfig {
-    let usual = ProptestConfig::default();
-    ProptestConfig {
-        cases: usual.cases.max(1000),
-        max_shrink_iters: 20_000,
-        failure_persistence: None,
-        ..usual
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn i_10_groups_come_before_pods_and_go_at_the_end_in_every_history(

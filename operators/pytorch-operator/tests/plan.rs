@@ -8,18 +8,12 @@ mod scene;
 use pytorch_operator::PyTorch;
 use scene::{Scene, pt, typed, without_master, world};
 use serde_json::{Value, json};
-use training_core::{Observed, Step, Transition, plan};
+use training_core::{Observed, Transition, plan};
 use training_testkit::builders::Job;
+use training_testkit::scene::first_objects;
 
 fn objects(job: Job) -> Vec<Value> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = plan(&PyTorch::default(), &typed(job), &Observed::default(), now);
-    let object = |step| match step {
-        Step::CreatePod(pod) => serde_json::to_value(pod).unwrap(),
-        Step::CreateService(service) => serde_json::to_value(service).unwrap(),
-        other => panic!("{other:?}"),
-    };
-    plan.steps.into_iter().map(object).collect()
+    first_objects(&PyTorch::default(), &typed(job))
 }
 
 fn named(objects: &[Value], kind: &str, name: &str) -> Value {

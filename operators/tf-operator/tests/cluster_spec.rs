@@ -10,24 +10,15 @@ use std::collections::BTreeMap;
 use scene::{KIND, Scene, of, pt, typed, world};
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
-use training_core::{Framework, Observed, Step, plan};
+use training_core::Framework;
 use training_testkit::builders::Job;
+use training_testkit::scene::first_pods;
 
 /// The pods that the first plan of a job makes, by name.
 fn pods(framework: &TensorFlow, job: Job) -> BTreeMap<String, Value> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = plan(framework, &typed(job), &Observed::default(), now);
-    let pods = plan.steps.into_iter().filter_map(|s| match s {
-        Step::CreatePod(pod) => Some(pod),
-        _ => None,
-    });
-    pods.map(|p| {
-        (
-            p.metadata.name.clone().unwrap(),
-            serde_json::to_value(p).unwrap(),
-        )
-    })
-    .collect()
+    let pods = first_pods(framework, &typed(job)).into_iter();
+    pods.map(|p| (p.metadata.name.clone().unwrap(), json!(p)))
+        .collect()
 }
 
 /// The variables of a pod's container, as `NAME=value`.

@@ -11,11 +11,7 @@ use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
 fn running(job: Job) -> KindWorld {
-    let mut world = world(job);
-    world.settle();
-    world.run_all();
-    world.settle();
-    world
+    world(job).started()
 }
 
 /// The last condition after these workers ended well and those badly, of four, in one look.

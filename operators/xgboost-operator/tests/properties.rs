@@ -3,6 +3,8 @@
 // What fails here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../../every-kind/properties.rs"]
+#[path = "../../every-kind/histories.rs"]
 mod histories;
+#[path = "../../every-kind/properties.rs"]
+mod properties;
 mod scene;

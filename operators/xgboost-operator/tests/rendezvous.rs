@@ -8,21 +8,12 @@ mod scene;
 use k8s_openapi::api::core::v1::Pod;
 use scene::{KIND, Scene, framework, pt, typed, world};
 use serde_json::json;
-use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
-use training_testkit::scene::placed;
+use training_testkit::scene::{first_pods, placed};
 
 /// The pods that the first plan of a job makes.
 fn pods(job: Job) -> Vec<Pod> {
-    let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    let plan = plan(&framework(), &typed(job), &Observed::default(), now);
-    plan.steps
-        .into_iter()
-        .filter_map(|s| match s {
-            Step::CreatePod(pod) => Some(*pod),
-            _ => None,
-        })
-        .collect()
+    first_pods(&framework(), &typed(job))
 }
 
 /// The variables of a container, in order, as `NAME=value`.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -27,6 +28,45 @@ pub enum Mark {
     SchedulerPlugins,
     /// The field of Kubernetes itself.
     Native,
+}
+
+impl Mark {
+    /// The mark of a pod of this job, from its field, annotation and label. Groups of other names are not the job's: Volcano, for
+    /// one, gives every pod of its own a group.
+    pub fn read(
+        job: &str,
+        group: Option<&str>,
+        annotation: Option<&str>,
+        label: Option<&str>,
+    ) -> Self {
+        if group == Some(job) {
+            Self::Native
+        } else if annotation == Some(job) {
+            Self::Volcano
+        } else if label == Some(job) {
+            Self::SchedulerPlugins
+        } else {
+            Self::None
+        }
+    }
+
+    /// The same of a whole pod, whose label says which job it is of.
+    pub fn of(pod: &Pod) -> Self {
+        let (own, annotations) = (
+            pod.metadata.labels.as_ref(),
+            pod.metadata.annotations.as_ref(),
+        );
+        let label = |key: &str| own.and_then(|l| l.get(key)).map(String::as_str);
+        let annotation = annotations.and_then(|a| a.get(labels::VOLCANO_GROUP));
+        let group = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
+        let group = group.and_then(|g| g.pod_group_name.as_deref());
+        Self::read(
+            label(labels::JOB_NAME).unwrap_or_default(),
+            group,
+            annotation.map(String::as_str),
+            label(labels::PLUGINS_GROUP),
+        )
+    }
 }
 
 /// What is kept of a group. A job has one per kind.

@@ -202,27 +202,13 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
         phase: PodPhase::Pending,
         ready: false,
         leaving: false,
-        mark: mark(pod),
+        mark: Mark::of(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,
         starting: None,
         trouble: None,
     })
-}
-
-/// Whose gang a pod was made for, if for one.
-fn mark(pod: &Pod) -> Mark {
-    let group = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
-    if group.is_some() {
-        Mark::Native
-    } else if pod.annotations().contains_key(labels::VOLCANO_GROUP) {
-        Mark::Volcano
-    } else if pod.labels().contains_key(labels::PLUGINS_GROUP) {
-        Mark::SchedulerPlugins
-    } else {
-        Mark::None
-    }
 }
 
 pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<ServiceView> {

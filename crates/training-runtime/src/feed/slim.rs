@@ -189,22 +189,14 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
     })
 }
 
-/// Whether a pod belongs to the gang of its job, and whose that is. Groups of other names are not ours: Volcano, for one, gives
-/// every pod of its own a group.
+/// Whose gang a pod belongs to, if to one of its job.
 fn mark(pod: &SlimPod, job: &str) -> Mark {
     let group = pod.spec.scheduling_group.as_ref();
     let group = group.and_then(|g| g.pod_group_name.as_deref());
     let labels = pod.metadata.labels.as_ref();
     let label = labels.and_then(|l| l.get(labels::PLUGINS_GROUP));
-    if group == Some(job) {
-        Mark::Native
-    } else if annotation(&pod.metadata, labels::VOLCANO_GROUP) == Some(job) {
-        Mark::Volcano
-    } else if label.is_some_and(|l| l == job) {
-        Mark::SchedulerPlugins
-    } else {
-        Mark::None
-    }
+    let annotation = annotation(&pod.metadata, labels::VOLCANO_GROUP);
+    Mark::read(job, group, annotation, label.map(String::as_str))
 }
 
 /// The service as a child of a job; as [`pod_view`].

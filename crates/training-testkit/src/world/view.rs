@@ -240,23 +240,6 @@ fn place(labels: Option<&BTreeMap<String, String>>) -> (Arc<str>, u32) {
     )
 }
 
-/// Which scheduler a pod is marked for.
-pub(super) fn mark(pod: &Pod) -> Mark {
-    let has = |of: &Option<BTreeMap<String, String>>, key: &str| {
-        of.as_ref().is_some_and(|of| of.contains_key(key))
-    };
-    let group = pod.spec.as_ref().and_then(|s| s.scheduling_group.as_ref());
-    if group.is_some() {
-        Mark::Native
-    } else if has(&pod.metadata.annotations, "scheduling.k8s.io/group-name") {
-        Mark::Volcano
-    } else if has(&pod.metadata.labels, "scheduling.x-k8s.io/pod-group") {
-        Mark::SchedulerPlugins
-    } else {
-        Mark::None
-    }
-}
-
 /// How a pod looks right after its creation.
 pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
     let (role, index) = place(pod.metadata.labels.as_ref());
@@ -274,7 +257,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
         phase: PodPhase::Pending,
         ready: false,
         leaving: false,
-        mark: mark(pod),
+        mark: Mark::of(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,
