@@ -84,7 +84,12 @@ async fn pairs(successor: Successor) -> Result<Option<(Figures, usize)>> {
     let Some(mut tour) = Tour::begin(setting).await? else {
         return Ok(None);
     };
-    let least = if let Some(choice) = choice()? {
+    let choice = choice()?;
+    let least = if let Some(plan) = choice.as_ref().and_then(Choice::plan) {
+        // Which write of its class a pair takes depends on the other lives of its sweep.
+        tour.alone(plan).await?;
+        1
+    } else if let Some(choice) = choice {
         tour.pairs(&[choice.life()], |plan| choice.wants(plan))
             .await?;
         0

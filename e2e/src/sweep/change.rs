@@ -12,6 +12,7 @@ use training_testkit::kubelet::SeenPod;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use crate::lives::{Actor, Life};
+use crate::look;
 
 /// How often a job is looked at on its way to its end.
 const PAUSE: Duration = Duration::from_millis(80);
@@ -142,9 +143,27 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
             ensure!(!both, "succeeded and failed: {}", job["status"]);
             let completed = job["status"]["completionTime"].is_string();
             ensure!(completed, "ended at no time: {}", job["status"]);
-            Ok(())
+            until_collected(actor, &job).await
         }
     }
+}
+
+/// Waits until nothing is left of a former job of that name. Its end depends on the garbage collector, not on us: the job may end
+/// before it, with a master that is done while a worker still waits for its name.
+async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
+    let (client, namespace) = (&actor.world.client, actor.world.namespace());
+    eventually("the former job's objects to be gone", HANG, async || {
+        let mut all = look::pods(client, namespace, actor.name).await?;
+        all.extend(look::services(client, namespace, actor.name).await?);
+        all.retain(|o| o["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]);
+        Ok(if all.is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(look::names(&all).join(", "))
+        })
+    })
+    .await?;
+    actor.world.auditor.settled().await
 }
 
 fn goes_by_itself(job: &Value) -> bool {

@@ -243,6 +243,16 @@ impl Choice {
         self.life
     }
 
+    /// The one run that is wanted, if no more than one can be.
+    pub fn plan(&self) -> Option<Plan> {
+        Some(Plan {
+            life: self.life,
+            cut: self.cut?,
+            key: self.key.clone()?,
+            restart: self.restart?,
+        })
+    }
+
     /// Whether this run is wanted.
     pub fn wants(&self, plan: &Plan) -> bool {
         self.life == plan.life
@@ -297,6 +307,8 @@ mod tests {
                         };
                         let choice: Choice = plan.to_string().parse().unwrap();
                         assert!(choice.wants(&plan), "{plan}");
+                        let whole = (restart != Restart::Same).then_some(&plan);
+                        assert_eq!(choice.plan().as_ref(), whole);
                         let other = Plan {
                             cut: Cut::ALL[usize::from(cut == Cut::ALL[0])],
                             ..plan

@@ -172,6 +172,12 @@ impl Tour {
         self.replay(plans.filter(wanted).collect(), &learned).await
     }
 
+    /// This run alone.
+    pub async fn alone(&mut self, plan: Plan) -> Result<()> {
+        let learned = self.learn(&[plan.life]).await?;
+        self.replay(vec![plan], &learned).await
+    }
+
     /// The undisturbed runs: how each life ends, and which writes it has.
     async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
         let work: Vec<(usize, Life)> = (0..UNDISTURBED)
