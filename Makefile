@@ -2,12 +2,16 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
 demo: ## Train a PyTorchJob on a local cluster, from nothing
 	@$(XTASK) demo
+demo-tf: ## Train a TFJob there
+	@$(XTASK) demo tf
+demo-xgboost: ## Train an XGBoostJob there
+	@$(XTASK) demo xgboost
 demo-down: ## Remove the demo's cluster
 	@$(XTASK) cluster-down demo
 test: ## Run every check and test, from nothing

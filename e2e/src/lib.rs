@@ -149,7 +149,7 @@ impl World {
 
     /// Gives the operator the shipped rights that a gang scheduler takes.
     pub async fn grant_gang(&self, provider: &str) -> Result<()> {
-        let file = format!("manifests/pytorch-operator/gang/{provider}.yaml");
+        let file = format!("manifests/{}/gang/{provider}.yaml", self.kind.operator);
         let objects = manifest::documents(&workspace().join(file))?;
         manifest::apply(&self.control.client(ADMIN).await?, objects).await
     }

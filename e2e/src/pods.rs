@@ -7,6 +7,7 @@ mod cluster;
 mod operator;
 mod reads;
 mod shapes;
+mod volume;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -18,17 +19,18 @@ use kube::api::{Api, LogParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use training_testkit::auditor::Auditor;
-use training_testkit::builders::pytorch_jobs;
-use training_testkit::job::{Jobs, counters, is_finished, is_true};
+use training_testkit::builders::{Kind, PYTORCH};
+use training_testkit::job::{Jobs, is_finished, is_true};
 use training_testkit::wait::{self, Seen};
 
 pub use self::cluster::Cluster;
 pub use self::operator::{assert_operator_content, operator_pods, ready_operator};
 pub use self::reads::{Event, Row, said, table};
 pub use self::shapes::{
-    MASTER, WORKER, attempt, container, created, delete, example, failed, no_longer_running, pair,
-    running, shell, succeeded,
+    MASTER, WORKER, active, attempt, container, created, delete, example, failed,
+    no_longer_running, pair, pair_of, running, shell, shell_of, succeeded,
 };
+pub use self::volume::Volume;
 use crate::look;
 
 /// Where the operators are deployed.
@@ -61,7 +63,9 @@ pub struct Site {
     pub cluster: Cluster,
     /// Acts as the user.
     pub client: Client,
-    /// The jobs of the namespace.
+    /// The kind that is looked at.
+    pub kind: Kind,
+    /// The jobs of the namespace, of this kind.
     pub jobs: Jobs,
     /// Checks the invariants.
     pub auditor: Auditor,
@@ -72,8 +76,13 @@ pub struct Site {
 }
 
 impl Site {
-    /// A namespace of its own, once it is this test's turn.
+    /// A namespace of its own for `PyTorchJobs`, once it is this test's turn.
     pub async fn open(prefix: &str, weight: Weight) -> Result<Self> {
+        Self::of(PYTORCH, prefix, weight).await
+    }
+
+    /// The same for jobs of any kind.
+    pub async fn of(kind: Kind, prefix: &str, weight: Weight) -> Result<Self> {
         let turns = match weight {
             Weight::Light => &LIGHT,
             Weight::Heavy => &HEAVY,
@@ -86,9 +95,10 @@ impl Site {
         Api::<Namespace>::all(client.clone())
             .create(&PostParams::default(), &object)
             .await?;
-        let auditor = Auditor::start(client.clone(), &namespace, &pytorch_jobs()).await?;
+        let auditor = Auditor::start(client.clone(), &namespace, &kind.resource()).await?;
         Ok(Self {
-            jobs: Jobs::pytorch(client.clone(), &namespace),
+            jobs: Jobs::of(client.clone(), &namespace, &kind.resource()),
+            kind,
             cluster,
             client,
             auditor,
@@ -124,7 +134,7 @@ impl Site {
 
     /// What a pod's main container has printed.
     pub async fn log(&self, pod: &str) -> Result<String> {
-        let container = Some("pytorch".to_owned());
+        let container = Some(self.kind.container.to_owned());
         let parameters = LogParams {
             container,
             ..LogParams::default()
@@ -177,10 +187,8 @@ impl Site {
     /// the pods.
     pub async fn until_running(&self, name: &str, pods: usize) -> Result<Vec<Value>> {
         let all = i64::try_from(pods)?;
-        let active = |job: &Value, role| counters(job, role).get("active").copied();
         self.until(name, "running with all pods", |job| {
-            let sum = active(job, "Master").unwrap_or(0) + active(job, "Worker").unwrap_or(0);
-            is_true(job, "Running") && sum == all
+            is_true(job, "Running") && active(job) == all
         })
         .await?;
         let list = look::pods(&self.client, &self.namespace, name).await?;
@@ -236,7 +244,7 @@ impl Site {
     /// The end of every test: nobody found anything wrong, and the operator was refused nothing.
     pub async fn finish(self, saw: &str) -> Result<()> {
         self.auditor.assert_clean().await?;
-        assert_operator_content(&self.client).await?;
+        assert_operator_content(&self.client, &self.kind).await?;
         eprintln!("{}: {:.1?}, {saw}", self.namespace, self.begun.elapsed());
         Ok(())
     }

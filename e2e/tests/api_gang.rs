@@ -13,8 +13,8 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{Job, pytorch_job};
-use training_testkit::control_plane::{ADMIN, PYTORCH_OPERATOR};
+use training_testkit::builders::{Job, Kind, PYTORCH};
+use training_testkit::control_plane::ADMIN;
 use training_testkit::job::condition;
 use training_testkit::kubelet::lockstep;
 use training_testkit::manifest;
@@ -48,7 +48,7 @@ async fn install_crd(world: &World, (module, file): (&str, &str)) -> Result<()> 
 /// An operator under a gang scheduler, with the shipped rights for it and no others.
 async fn operator(world: &World, provider: &str) -> Result<OperatorProcess> {
     world.grant_gang(provider).await?;
-    let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
+    let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     OperatorProcess::start(world.options(&kubeconfig).flag("gang", provider)).await
 }
 
@@ -101,8 +101,8 @@ impl Groups<'_> {
 /// The groups of the job `pt`.
 struct Groups<'a>(&'a World);
 
-fn job() -> Job {
-    pytorch_job("pt").master().workers(1)
+fn job(kind: &Kind) -> Job {
+    kind.job("pt").master().workers(1)
 }
 
 async fn pods(world: &World) -> Result<Vec<Pod>> {
@@ -120,20 +120,19 @@ async fn stalled(world: &World, reason: &str) -> Result<String> {
         .unwrap_or_default())
 }
 
-#[tokio::test]
-async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> Result<()> {
-    let Some(world) = World::start("volcano", lockstep()).await? else {
+async fn volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -> Result<()> {
+    let Some(world) = World::of(kind, "volcano", lockstep()).await? else {
         return Ok(());
     };
     install_crd(&world, VOLCANO).await?;
     let operator = operator(&world, "volcano").await?;
-    let job = job()
+    let job = job(&kind)
         .run_policy("schedulingPolicy", json!({"queue": "q", "minAvailable": 7}))
         .run_policy("cleanPodPolicy", "None");
     let stored = world.jobs.create(&job.build()).await?;
-    let (groups, kind) = (Groups(&world), GroupKind::Volcano);
+    let (groups, group) = (Groups(&world), GroupKind::Volcano);
 
-    let made = groups.there(kind).await?;
+    let made = groups.there(group).await?;
     assert_eq!(
         (&made.data["spec"]["minMember"], &made.data["spec"]["queue"]),
         (&json!(7), &json!("q"))
@@ -164,13 +163,13 @@ async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> Result<()> {
         .await?;
     let fewer = |g: Option<&DynamicObject>| g.is_some_and(|g| g.data["spec"]["minMember"] == 2);
     let changed = groups
-        .until(kind, "fewer members", fewer)
+        .until(group, "fewer members", fewer)
         .await?
         .context("none")?;
     assert_eq!(changed.uid(), made.uid());
 
     let phase = json!({"status": {"phase": "Inqueue"}});
-    let api = groups.api(kind);
+    let api = groups.api(group);
     api.patch("pt", &PatchParams::default(), &Patch::Merge(&phase))
         .await?;
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
@@ -186,17 +185,19 @@ async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> Result<()> {
     world.jobs.until_true("pt", "Running").await?;
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;
-    groups.gone(kind).await?;
+    groups.gone(group).await?;
     world.assert_clean(&operator).await
 }
 
-#[tokio::test]
-async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job() -> Result<()> {
-    let Some(world) = World::start("plugins", lockstep()).await? else {
+async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job(
+    kind: Kind,
+) -> Result<()> {
+    let Some(world) = World::of(kind, "plugins", lockstep()).await? else {
         return Ok(());
     };
     let operator = operator(&world, "scheduler-plugins").await?;
-    let job = job().run_policy("schedulingPolicy", json!({"scheduleTimeoutSeconds": 60}));
+    let policy = json!({"scheduleTimeoutSeconds": 60});
+    let job = job(&kind).run_policy("schedulingPolicy", policy);
     world.jobs.create(&job.build()).await?;
     let said = stalled(&world, "SchedulerMissing").await?;
     assert!(said.contains("scheduling.x-k8s.io/v1alpha1"), "{said}");
@@ -207,8 +208,8 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
     );
 
     install_crd(&world, PLUGINS).await?;
-    let (groups, kind) = (Groups(&world), GroupKind::SchedulerPlugins);
-    let made = groups.there(kind).await?;
+    let (groups, group) = (Groups(&world), GroupKind::SchedulerPlugins);
+    let made = groups.there(group).await?;
     assert_eq!(made.data["spec"]["minMember"], 2);
     assert_eq!(made.data["spec"]["scheduleTimeoutSeconds"], 60);
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
@@ -228,38 +229,37 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
         .fail(world.namespace(), "pt-worker-0", 137)
         .await?;
     world.jobs.until_true("pt", "Restarting").await?;
-    assert_eq!(groups.there(kind).await?.uid(), made.uid());
+    assert_eq!(groups.there(group).await?.uid(), made.uid());
 
     world
         .jobs
         .merge("pt", &json!({"spec": {"runPolicy": {"suspend": true}}}))
         .await?;
-    groups.gone(kind).await?;
+    groups.gone(group).await?;
     world
         .jobs
         .merge("pt", &json!({"spec": {"runPolicy": {"suspend": false}}}))
         .await?;
-    groups.renewed(kind, &made).await?;
+    groups.renewed(group, &made).await?;
     world.jobs.delete("pt").await?;
-    groups.gone(kind).await?;
+    groups.gone(group).await?;
     world.assert_clean(&operator).await
 }
 
-#[tokio::test]
-async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> Result<()> {
-    let Some(world) = World::start("native", lockstep()).await? else {
+async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: Kind) -> Result<()> {
+    let Some(world) = World::of(kind, "native", lockstep()).await? else {
         return Ok(());
     };
     let operator = operator(&world, "native").await?;
     world
         .jobs
-        .create(&job().run_policy("cleanPodPolicy", "None").build())
+        .create(&job(&kind).run_policy("cleanPodPolicy", "None").build())
         .await?;
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     let groups = Groups(&world);
     let workload = groups.there(GroupKind::Workload).await?;
     let made = groups.there(GroupKind::PodGroup).await?;
-    assert_eq!(workload.data["spec"]["controllerRef"]["kind"], "PyTorchJob");
+    assert_eq!(workload.data["spec"]["controllerRef"]["kind"], kind.name);
     let spec = &made.data["spec"];
     assert_eq!(spec["schedulingPolicy"]["gang"]["minCount"], 2);
     assert_eq!(spec["disruptionMode"], json!({"all": {}}));
@@ -309,7 +309,7 @@ async fn b_041_a_group_of_somebody_else_is_left_alone() -> Result<()> {
     let theirs = api
         .create(&PostParams::default(), &serde_json::from_value(theirs)?)
         .await?;
-    world.jobs.create(&job().build()).await?;
+    world.jobs.create(&job(&PYTORCH).build()).await?;
     let said = stalled(&world, "NameConflict").await?;
     assert!(said.contains("it belongs to no job"), "{said}");
     assert!(pods(&world).await?.is_empty());
@@ -328,13 +328,13 @@ async fn a_run_keeps_its_scheduler_when_the_operator_is_set_otherwise() -> Resul
         return Ok(());
     };
     let mut first = operator(&world, "native").await?;
-    world.jobs.create(&job().build()).await?;
+    world.jobs.create(&job(&PYTORCH).build()).await?;
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
     first.kill9()?;
 
-    let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
+    let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     let second = OperatorProcess::start(world.options(&kubeconfig).flag("gang", "none")).await?;
     world
         .kubelet
@@ -370,4 +370,42 @@ async fn a_run_keeps_its_scheduler_when_the_operator_is_set_otherwise() -> Resul
     }
     world.jobs.delete("pt").await?;
     world.assert_clean(&second).await
+}
+
+/// What every kind does under a gang scheduler.
+macro_rules! gangs {
+    ($kind:ident) => {
+        #[tokio::test]
+        async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> anyhow::Result<()> {
+            let kind = training_testkit::builders::$kind;
+            super::volcanos_group_waits_is_let_in_and_goes_with_the_job(kind).await
+        }
+
+        #[tokio::test]
+        async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job()
+        -> anyhow::Result<()> {
+            let kind = training_testkit::builders::$kind;
+            super::a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job(kind)
+                .await
+        }
+
+        #[tokio::test]
+        async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> anyhow::Result<()>
+        {
+            let kind = training_testkit::builders::$kind;
+            super::kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
+        }
+    };
+}
+
+mod pytorch_job {
+    gangs!(PYTORCH);
+}
+
+mod tf_job {
+    gangs!(TENSORFLOW);
+}
+
+mod xgboost_job {
+    gangs!(XGBOOST);
 }

@@ -4,24 +4,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::look;
-use e2e::pods::{OPERATORS, Site, Weight, eventually, pair, shell};
+use e2e::pods::{OPERATORS, Site, UNTIL_GO, Weight, container, eventually, pair_of, shell_of};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::builders::Job;
+use training_testkit::builders::{Job, Kind, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::control_plane::workspace;
-use training_testkit::job::is_true;
+use training_testkit::job::{counters, is_true};
 use training_testkit::wait::{Seen, holds_for};
 
 /// What one pod asks for. Units: hundredths of what the node has left. Two fit, three don't.
 const SHARE: i64 = 35;
 /// Long enough to see that nothing moves any more.
 const STAYS: Duration = Duration::from_secs(5);
-/// The deployed operator.
-const DEPLOYMENT: &str = "deployment/pytorch-operator";
 
 /// A namespace with two classes of priority, both below that of everything else.
 struct Yard {
@@ -32,8 +30,9 @@ struct Yard {
 
 impl Yard {
     /// Measures what the node has left, at a moment at which nobody else starts anything.
-    async fn open(prefix: &str) -> Result<Option<Self>> {
-        let site = Site::open(prefix, Weight::Heavy).await?;
+    async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
+        let prefix = format!("{prefix}-{}", kind.container);
+        let site = Site::of(kind, &prefix, Weight::Heavy).await?;
         if !site.cluster.is_open() {
             eprintln!(
                 "{prefix}: skipped, it needs a node for itself and another setting of the operator"
@@ -84,9 +83,8 @@ impl Yard {
     /// A job whose master waits for its worker. The classes are those of its templates.
     fn job(&self, name: &str, classes: Option<(&str, &str)>) -> Job {
         let pod = |peer: &str, class: Option<&str>| {
-            let mut pod = shell(&format!(
-                "until getent hosts {name}-{peer}-0; do sleep 0.2; done"
-            ));
+            let script = format!("until getent hosts {name}-{peer}-0; do sleep 0.2; done");
+            let mut pod = shell_of(&self.site.kind, &script);
             pod["containers"][0]["resources"]["requests"]["cpu"] = format!("{}m", self.cpu).into();
             if let Some(class) = class {
                 pod["priorityClassName"] = self.class(class).into();
@@ -94,7 +92,8 @@ impl Yard {
             pod
         };
         let (master, worker) = classes.unzip();
-        pair(name, pod("worker", master), pod("master", worker))
+        let kind = &self.site.kind;
+        pair_of(kind, name, pod("worker", master), pod("master", worker))
     }
 
     async fn pods(&self) -> Result<Vec<Value>> {
@@ -211,6 +210,33 @@ impl Yard {
         ))
     }
 
+    /// The scheduler counts only pods that live. A pod that takes the place of another must not wait for one that is done.
+    async fn replace_a_pod_beside_one_that_is_done(&self) -> Result<()> {
+        let (site, kind) = (&self.site, &self.site.kind);
+        let worker = format!("case $(hostname) in *-worker-1) exit 0;; esac; {UNTIL_GO}");
+        let (master, worker) = (shell_of(kind, UNTIL_GO), shell_of(kind, &worker));
+        let job = pair_of(kind, "five", master, worker)
+            .set(&format!("/spec/{}/Worker/replicas", kind.replica_map), 2)
+            .restart_policy("Worker", "ExitCode");
+        site.jobs.create(&job.build()).await?;
+        site.until("five", "running with one worker done", |job| {
+            let workers = counters(job, "Worker");
+            (workers.get("succeeded"), workers.get("active")) == (Some(&1), Some(&1))
+                && job["status"]["ready"] == "3/3"
+        })
+        .await?;
+        let before = site.pod("five-worker-0").await?;
+        site.cluster.kill(container(&before)?)?;
+        site.until_replaced(&before).await?;
+        site.until("five", "whole again", |job| {
+            job["status"]["ready"] == "3/3" && job["status"]["restarts"] == 1
+        })
+        .await?;
+        site.go().await?;
+        site.until_true("five", "Succeeded").await?;
+        self.until_no("PodGroup").await
+    }
+
     async fn until_no(&self, kind: &str) -> Result<()> {
         let group = GroupVersionKind::gvk("scheduling.k8s.io", "v1beta1", kind);
         let groups: Api<DynamicObject> = Api::namespaced_with(
@@ -231,25 +257,23 @@ impl Yard {
 
     /// Sets the operator to gangs of Kubernetes' own, as the documents say.
     fn set_native(&self) -> Result<()> {
-        let rights = workspace().join("manifests/pytorch-operator/gang/native.yaml");
+        let rights = workspace().join(format!(
+            "manifests/{}/gang/native.yaml",
+            self.site.kind.operator
+        ));
         let rights = rights.to_str().context("a path that is no text")?;
         self.kubectl(&["apply", "-f", rights])?;
         let change = json!([{
             "op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--gang=native",
         }]);
-        self.kubectl(&[
-            "patch",
-            DEPLOYMENT,
-            "--type=json",
-            "-p",
-            &change.to_string(),
-        ])?;
+        let (deployment, change) = (self.deployment(), change.to_string());
+        self.kubectl(&["patch", &deployment, "--type=json", "-p", &change])?;
         self.until_rolled_out()
     }
 
     /// The operator as it was, for the tests that follow.
     async fn restore(&self) -> Result<()> {
-        self.kubectl(&["rollout", "undo", DEPLOYMENT])?;
+        self.kubectl(&["rollout", "undo", &self.deployment()])?;
         self.until_rolled_out()?;
         let classes: Api<PriorityClass> = Api::all(self.site.client.clone());
         for class in ["high", "low"] {
@@ -260,8 +284,12 @@ impl Yard {
         Ok(())
     }
 
+    fn deployment(&self) -> String {
+        format!("deployment/{}", self.site.kind.operator)
+    }
+
     fn until_rolled_out(&self) -> Result<()> {
-        self.kubectl(&["rollout", "status", DEPLOYMENT, "--timeout=3m"])
+        self.kubectl(&["rollout", "status", &self.deployment(), "--timeout=3m"])
     }
 
     fn kubectl(&self, args: &[&str]) -> Result<()> {
@@ -306,15 +334,38 @@ fn seconds(span: (Timestamp, Timestamp)) -> i64 {
     span.1.as_second() - span.0.as_second()
 }
 
-#[tokio::test]
-async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs()
--> Result<()> {
-    let Some(yard) = Yard::open("gang-native").await? else {
+async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(
+    kind: Kind,
+) -> Result<()> {
+    let Some(yard) = Yard::open(kind, "gang-native").await? else {
         return Ok(());
     };
     yard.block_each_other().await?;
     yard.set_native()?;
-    let saw = yard.run_one_after_the_other().await;
+    let gangs = async {
+        let saw = yard.run_one_after_the_other().await?;
+        yard.replace_a_pod_beside_one_that_is_done().await?;
+        Ok::<_, anyhow::Error>(saw)
+    };
+    let saw = gangs.await;
     yard.restore().await?;
     yard.site.finish(&saw?).await
+}
+
+#[tokio::test]
+async fn two_big_pytorch_jobs_block_each_other_unless_they_are_gangs() -> Result<()> {
+    two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(PYTORCH)
+        .await
+}
+
+#[tokio::test]
+async fn two_big_tf_jobs_block_each_other_unless_they_are_gangs() -> Result<()> {
+    two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(TENSORFLOW)
+        .await
+}
+
+#[tokio::test]
+async fn two_big_xgboost_jobs_block_each_other_unless_they_are_gangs() -> Result<()> {
+    two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(XGBOOST)
+        .await
 }

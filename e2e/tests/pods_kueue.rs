@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::look;
-use e2e::pods::{Site, UNTIL_GO, Weight, eventually, pair, shell, succeeded};
+use e2e::pods::{Site, UNTIL_GO, Weight, active, eventually, pair_of, shell_of};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::job::{condition, conditions, counters, is_true};
+use training_testkit::builders::{Kind, PYTORCH};
+use training_testkit::job::{condition, conditions, is_true};
 use training_testkit::wait::{Seen, holds_for};
 
 /// Long enough to see that something does not happen.
@@ -30,8 +31,9 @@ struct Queue {
 
 impl Queue {
     /// Sets one up; `None` where there is no Kueue.
-    async fn open(prefix: &str) -> Result<Option<Self>> {
-        let site = Site::open(prefix, Weight::Light).await?;
+    async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
+        let prefix = format!("kueue-{prefix}-{}", kind.container);
+        let site = Site::of(kind, &prefix, Weight::Light).await?;
         if !site.cluster.is_open() && !has_kueue(&site).await? {
             eprintln!("{prefix}: skipped, this cluster has no Kueue");
             return Ok(None);
@@ -118,7 +120,9 @@ impl Queue {
 
     /// Submits a job that waits for the sign to end.
     async fn submit(&self, job: &str, priority: Option<&str>) -> Result<()> {
-        let mut object = pair(job, shell(UNTIL_GO), shell(UNTIL_GO)).build();
+        let kind = &self.site.kind;
+        let pod = shell_of(kind, UNTIL_GO);
+        let mut object = pair_of(kind, job, pod.clone(), pod).build();
         object["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": QUEUE });
         if let Some(class) = priority {
             object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = class.into();
@@ -188,6 +192,14 @@ impl Queue {
         Ok(())
     }
 
+    /// Kueue has taken over the job's end, in the job's own words.
+    async fn assert_finished_well(&self, job: &str) -> Result<()> {
+        let said = condition(&self.site.jobs.get(job).await?, "Succeeded")?;
+        let (reason, message) = self.until_workload(job, "Finished", "True").await?;
+        assert_eq!((reason.as_str(), message), ("Succeeded", said.message));
+        self.assert_no_edit_missed(job).await
+    }
+
     /// The end of every test.
     async fn finish(self, saw: &str) -> Result<()> {
         let (name, cluster) = (self.name().to_owned(), self.site.cluster.clone());
@@ -233,12 +245,6 @@ fn toleration() -> Value {
     json!({ "key": "trainyard.dev/test", "operator": "Exists", "effect": "NoSchedule" })
 }
 
-/// Pods that run or are on their way out, as the job says.
-fn active(job: &Value) -> i64 {
-    let of = |role| counters(job, role).get("active").copied().unwrap_or(0);
-    of("Master") + of("Worker")
-}
-
 /// What Kueue puts into a template is in the pod as well.
 fn assert_as_admitted(pods: &[Value]) {
     for pod in pods {
@@ -255,9 +261,8 @@ fn moment(value: &Value) -> Result<&str> {
     value.as_str().context("no time")
 }
 
-#[tokio::test]
-async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> Result<()> {
-    let Some(queue) = Queue::open("kueue-turns").await? else {
+async fn two_jobs_with_a_quota_for_one_run_one_after_the_other(kind: Kind) -> Result<()> {
+    let Some(queue) = Queue::open(kind, "turns").await? else {
         return Ok(());
     };
     let site = &queue.site;
@@ -290,14 +295,13 @@ async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> Result<()> {
         assert!(moment(&pod["metadata"]["creationTimestamp"])? >= end);
     }
     assert_eq!(condition(&second, "Suspended")?.status, "False");
-    assert_eq!(conditions(&second).last(), Some(&succeeded("second")));
+    let last = conditions(&second).pop().context("no condition")?;
+    assert_eq!(
+        (last.kind.as_str(), last.status.as_str()),
+        ("Succeeded", "True")
+    );
     for job in ["first", "second"] {
-        let (reason, message) = queue.until_workload(job, "Finished", "True").await?;
-        assert_eq!(
-            (reason.as_str(), message),
-            ("Succeeded", succeeded(job).message)
-        );
-        queue.assert_no_edit_missed(job).await?;
+        queue.assert_finished_well(job).await?;
     }
     for (object, churn) in site.auditor.summary() {
         assert_eq!((churn.creates, churn.deletes), (1, 0), "{object}");
@@ -305,9 +309,8 @@ async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> Result<()> {
     queue.finish(&format!("the second waited: {why}")).await
 }
 
-#[tokio::test]
-async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Result<()> {
-    let Some(queue) = Queue::open("kueue-gives-way").await? else {
+async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kind) -> Result<()> {
+    let Some(queue) = Queue::open(kind, "gives-way").await? else {
         return Ok(());
     };
     let site = &queue.site;
@@ -341,15 +344,13 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Resu
     site.until_running("high", 2).await?;
     queue.assert_waiting("low").await?;
     let low = site.jobs.get("low").await?;
-    assert_eq!(
-        condition(&low, "Suspended")?.message,
-        "PyTorchJob low is suspended."
-    );
+    let stopped = condition(&low, "Suspended")?;
+    assert_eq!(stopped.message, format!("{} low is suspended.", kind.name));
     assert_eq!(condition(&low, "Running")?.status, "False");
     assert_eq!(low["status"]["restarts"].as_i64().unwrap_or(0), 0);
     // Kueue has taken back what it had put into the templates.
     for role in ["Master", "Worker"] {
-        let spec = &low["spec"]["pytorchReplicaSpecs"][role]["template"]["spec"];
+        let spec = &low["spec"][kind.replica_map][role]["template"]["spec"];
         assert!(
             spec["nodeSelector"].is_null() && spec["tolerations"].is_null(),
             "{spec}"
@@ -370,12 +371,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Resu
         assert_ne!(old["metadata"]["uid"], new["metadata"]["uid"]);
     }
     for job in ["high", "low"] {
-        let (reason, message) = queue.until_workload(job, "Finished", "True").await?;
-        assert_eq!(
-            (reason.as_str(), message),
-            ("Succeeded", succeeded(job).message)
-        );
-        queue.assert_no_edit_missed(job).await?;
+        queue.assert_finished_well(job).await?;
     }
     let summary = site.auditor.summary();
     for pod in look::names(&before) {
@@ -387,13 +383,43 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Resu
 
 #[tokio::test]
 async fn the_sdk_puts_a_job_into_a_queue() -> Result<()> {
-    let Some(queue) = Queue::open("kueue-sdk").await? else {
+    let Some(queue) = Queue::open(PYTORCH, "sdk").await? else {
         return Ok(());
     };
-    let saw = sdk::run("queued", queue.name()).await?;
+    let saw = sdk::run(&PYTORCH, "queued", queue.name()).await?;
     let (reason, _) = queue.until_workload("queued", "Finished", "True").await?;
     if reason != "Succeeded" {
         bail!("Kueue says that it ended with {reason}");
     }
     queue.finish(&saw).await
+}
+
+/// What Kueue does with jobs of a kind.
+macro_rules! queues {
+    ($kind:ident) => {
+        #[tokio::test]
+        async fn two_jobs_with_a_quota_for_one_run_one_after_the_other() -> anyhow::Result<()> {
+            let kind = training_testkit::builders::$kind;
+            super::two_jobs_with_a_quota_for_one_run_one_after_the_other(kind).await
+        }
+
+        #[tokio::test]
+        async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later()
+        -> anyhow::Result<()> {
+            let kind = training_testkit::builders::$kind;
+            super::a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind).await
+        }
+    };
+}
+
+mod pytorch {
+    queues!(PYTORCH);
+}
+
+mod tensorflow {
+    queues!(TENSORFLOW);
+}
+
+mod xgboost {
+    queues!(XGBOOST);
 }

@@ -12,16 +12,77 @@ use crate::{image, paths, process};
 
 /// The cluster of the demo.
 const NAME: &str = "demo";
-const OPERATOR: &str = "pytorch-operator";
-const JOB: &str = "ddp";
 /// A hang ends the demo; two slow cores need about a minute.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// Runs the demo.
-pub fn run() -> Result<(), String> {
+/// What there is to show.
+struct Demo {
+    /// As it is asked for.
+    name: &'static str,
+    operator: &'static str,
+    /// The kind, as kubectl names it.
+    kind: &'static str,
+    job: &'static str,
+    /// In plain words.
+    replicas: &'static str,
+    /// What every one of so many pods is to report.
+    proof: (&'static str, usize),
+    /// The pod whose log is shown.
+    first: &'static str,
+    /// What is applied, in this order; the job is the last.
+    files: &'static [&'static str],
+}
+
+const DEMOS: [Demo; 3] = [
+    Demo {
+        name: "pytorch",
+        operator: "pytorch-operator",
+        kind: "pytorchjob",
+        job: "ddp",
+        replicas: "1 master and 2 workers",
+        proof: (" on ddp-", 3),
+        first: "ddp-master-0",
+        files: &["examples/pytorch/ddp.yaml"],
+    },
+    Demo {
+        name: "tf",
+        operator: "tf-operator",
+        kind: "tfjob",
+        job: "multiworker",
+        replicas: "2 workers",
+        proof: ("2 replicas in sync", 2),
+        first: "multiworker-worker-0",
+        files: &["examples/tensorflow/multiworker.yaml"],
+    },
+    Demo {
+        name: "xgboost",
+        operator: "xgboost-operator",
+        kind: "xgboostjob",
+        job: "train",
+        replicas: "1 master and 2 workers",
+        proof: (": model ", 3),
+        first: "train-master-0",
+        files: &[
+            "examples/xgboost/volume.yaml",
+            "examples/xgboost/train.yaml",
+        ],
+    },
+];
+
+/// Runs the demo of this name.
+pub fn run(name: &str) -> Result<(), String> {
+    let demo = DEMOS.iter().find(|demo| demo.name == name);
+    let demo = demo.ok_or_else(|| {
+        let names: Vec<&str> = DEMOS.iter().map(|demo| demo.name).collect();
+        format!("there is no demo {name}; there are {}", names.join(", "))
+    })?;
+    show(demo)
+}
+
+fn show(demo: &Demo) -> Result<(), String> {
     let begun = Instant::now();
     let cluster = thread::scope(|s| {
-        let binary = s.spawn(|| image::binaries(&[OPERATOR]));
+        let binary = s.spawn(|| image::binaries(&[demo.operator]));
         let cluster = cluster::up(NAME);
         binary
             .join()
@@ -29,35 +90,39 @@ pub fn run() -> Result<(), String> {
             .and(cluster)
     })?;
     say("deploying the operator from the image that was just built");
-    deploy(&cluster, OPERATOR)?;
-    say("applying examples/pytorch/ddp.yaml: 1 master and 2 workers");
+    deploy(&cluster, demo.operator)?;
     process::quiet(&mut cluster.kubectl([
         "delete",
-        "pytorchjob",
-        JOB,
+        demo.kind,
+        demo.job,
         "--ignore-not-found",
         "--wait",
     ]))?;
-    process::run(&mut cluster.kubectl(["apply", "-f", "examples/pytorch/ddp.yaml"]))?;
-    let succeeded = follow(&cluster);
+    for file in demo.files {
+        say(&format!("applying {file}"));
+        process::run(&mut cluster.kubectl(["apply", "-f", file]))?;
+    }
+    say(&format!("the job has {}", demo.replicas));
+    let succeeded = follow(&cluster, demo);
     say("the log of rank 0:");
     // Shown for what it is worth: the job's end is judged by its status.
-    let _ = process::run(&mut cluster.kubectl(["logs", "ddp-master-0"]));
+    let _ = process::run(&mut cluster.kubectl(["logs", demo.first]));
     say("what the job says of itself:");
-    let _ = process::run(&mut cluster.kubectl(["get", "pytorchjob", JOB, "-o", "wide"]));
-    let _ = process::run(&mut cluster.kubectl([
-        "get",
-        "pods",
-        "-l",
-        "training.kubeflow.org/job-name=ddp",
-        "-o",
-        "wide",
-    ]));
+    let _ = process::run(&mut cluster.kubectl(["get", demo.kind, demo.job, "-o", "wide"]));
+    let selector = demo.selector();
+    let _ = process::run(&mut cluster.kubectl(["get", "pods", "-l", &selector, "-o", "wide"]));
     succeeded?;
-    ranks(&cluster)?;
+    ranks(&cluster, demo)?;
     say(&format!("done in {} s", begun.elapsed().as_secs()));
-    farewell(&cluster);
+    farewell(&cluster, demo);
     Ok(())
+}
+
+impl Demo {
+    /// Selects the pods of the job.
+    fn selector(&self) -> String {
+        format!("training.kubeflow.org/job-name={}", self.job)
+    }
 }
 
 /// Packs, loads and deploys an operator with the generated manifests.
@@ -115,11 +180,12 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Prints a line whenever something changed, until the job has ended.
-fn follow(cluster: &Cluster) -> Result<(), String> {
+fn follow(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
+    let selector = demo.selector();
     let begun = Instant::now();
     let mut last = String::new();
     while begun.elapsed() < LIMIT {
-        let job = get(cluster, &["get", "pytorchjob", JOB, "-o", "json"])?;
+        let job = get(cluster, &["get", demo.kind, demo.job, "-o", "json"])?;
         let conditions = job["status"]["conditions"]
             .as_array()
             .cloned()
@@ -130,17 +196,7 @@ fn follow(cluster: &Cluster) -> Result<(), String> {
             .unwrap_or("-")
             .to_owned();
         let ready = job["status"]["ready"].as_str().unwrap_or("-").to_owned();
-        let pods = get(
-            cluster,
-            &[
-                "get",
-                "pods",
-                "-l",
-                "training.kubeflow.org/job-name=ddp",
-                "-o",
-                "json",
-            ],
-        )?;
+        let pods = get(cluster, &["get", "pods", "-l", &selector, "-o", "json"])?;
         let phases: Vec<String> = pods["items"]
             .as_array()
             .into_iter()
@@ -172,29 +228,24 @@ fn phase(pod: &Value) -> String {
     format!("{name}={}", pod["status"]["phase"].as_str().unwrap_or("?"))
 }
 
-/// Every rank says where it ran; three different hosts make it a distributed run.
-fn ranks(cluster: &Cluster) -> Result<(), String> {
-    let selector = "training.kubeflow.org/job-name=ddp";
-    let text = process::quiet(&mut cluster.kubectl([
-        "logs",
-        "-l",
-        selector,
-        "--tail=-1",
-        "-c",
-        "pytorch",
-    ]))?;
-    let mut hosts: Vec<&str> = text
+/// Every rank says that it took part, each from a pod of its own.
+fn ranks(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
+    let (words, count) = demo.proof;
+    let selector = demo.selector();
+    let logs = ["logs", "-l", &selector, "--tail=-1", "--prefix"];
+    let text = process::quiet(&mut cluster.kubectl(logs))?;
+    let mut pods: Vec<&str> = text
         .lines()
-        .filter(|l| l.starts_with("rank "))
-        .filter_map(|l| l.split(" on ").nth(1)?.split_whitespace().next())
+        .filter(|line| line.contains(words))
+        .filter_map(|line| line.split_whitespace().next())
         .collect();
-    hosts.sort_unstable();
-    hosts.dedup();
-    if hosts.len() == 3 {
+    pods.sort_unstable();
+    pods.dedup();
+    if pods.len() == count {
         Ok(())
     } else {
         Err(format!(
-            "three hosts were expected in the logs, not {hosts:?}"
+            "{count} pods were expected to say {words:?}, not {pods:?}"
         ))
     }
 }
@@ -204,19 +255,22 @@ fn get(cluster: &Cluster, args: &[&str]) -> Result<Value, String> {
     serde_json::from_str(&text).map_err(|e| format!("kubectl printed no JSON: {e}"))
 }
 
-fn farewell(cluster: &Cluster) {
+fn farewell(cluster: &Cluster, demo: &Demo) {
     let kubectl: PathBuf = cluster.node.with_file_name("kubectl");
     eprintln!(
         "
 The cluster is still up. To look around:
   export KUBECONFIG={}
-  {} get pytorchjobs,pods,services
-  {} describe pytorchjob ddp
+  {} get {},pods,services
+  {} describe {} {}
 To clean up:
   make demo-down",
         cluster.kubeconfig.display(),
         kubectl.display(),
+        demo.kind,
         kubectl.display(),
+        demo.kind,
+        demo.job,
     );
 }
 

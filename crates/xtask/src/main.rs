@@ -20,7 +20,7 @@ mod tests;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
-  demo                         train a PyTorchJob on a local cluster, from nothing
+  demo [pytorch|tf|xgboost]    train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once
   bench                        measure speed and memory; BENCH=full for all of it
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["demo"] => demo::run(),
+        ["demo"] => demo::run("pytorch"),
+        ["demo", name] => demo::run(name),
         ["test", names @ ..] => tests::run(names),
         ["test-deep"] => tests::deep(),
         ["bench"] => bench::run(),

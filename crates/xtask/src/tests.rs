@@ -179,18 +179,11 @@ pub fn deep() -> Result<(), String> {
     reason = "a stage's work may fail; this one's is one call"
 )]
 fn histories(stage: &Stage) -> Result<End, String> {
-    let mut cargo = process::command(
-        "cargo",
-        [
-            "test",
-            "--locked",
-            "--release",
-            "-p",
-            "pytorch-operator",
-            "--test",
-            "properties",
-        ],
-    );
+    let mut args = vec!["test", "--locked", "--release", "--test", "properties"];
+    for operator in OPERATORS {
+        args.extend(["-p", operator]);
+    }
+    let mut cargo = process::command("cargo", args);
     Ok(counted(stage, cargo.env("PROPTEST_CASES", "100000")))
 }
 
@@ -356,11 +349,12 @@ fn dockerfile(stage: &Stage) -> Result<End, String> {
         }
         stage.run(&mut process::command("sh", ["-c", install]))?;
     }
-    let binary = paths::release_binary("pytorch-operator");
     let script = paths::root().join("e2e/image/prove-dockerfile");
-    stage
-        .run(&mut process::command(script, [binary]))
-        .map(|()| nothing())
+    for operator in OPERATORS {
+        let binary = paths::release_binary(operator);
+        stage.run(&mut process::command(&script, [binary]))?;
+    }
+    Ok(nothing())
 }
 
 /// Runs the test programs of `e2e/tests` whose names begin so.
@@ -472,7 +466,10 @@ fn pods(stage: &Stage) -> Result<End, String> {
         Some(_) => kueue::deploy(&cluster),
         None => Ok(()),
     };
-    let deployed = demo::deploy(&cluster, "pytorch-operator").and_then(|()| queues());
+    // Kueue looks for its kinds when it starts.
+    let mut operators = OPERATORS.iter();
+    let deployed = operators.try_for_each(|operator| demo::deploy(&cluster, operator));
+    let deployed = deployed.and_then(|()| queues());
     let result = deployed.and_then(|()| {
         let mut cargo = process::command("cargo", e2e_args(&["pods_"])?);
         cargo

@@ -5,24 +5,26 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
+use training_testkit::builders::{Kind, PYTORCH};
 use training_testkit::wait::Seen;
 
 use super::{OPERATORS, eventually};
 use crate::look;
 
-/// The pods of the deployed operator.
-pub async fn operator_pods(client: &Client) -> Result<Vec<Pod>> {
+/// The pods of the operator that is deployed for a kind.
+pub async fn operator_pods(client: &Client, kind: &Kind) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
-    let ours = ListParams::default().labels("app.kubernetes.io/name=pytorch-operator");
+    let ours = format!("app.kubernetes.io/name={}", kind.operator);
+    let ours = ListParams::default().labels(&ours);
     let list = pods.list(&ours).await?.items;
     ensure!(!list.is_empty(), "no operator is deployed");
     Ok(list)
 }
 
-/// The deployed operator's pod, once it is ready.
+/// The pod of the deployed operator of `PyTorchJob`, once it is ready.
 pub async fn ready_operator(client: &Client) -> Result<Value> {
     eventually("a ready operator", async || {
-        let pods: Vec<Value> = operator_pods(client)
+        let pods: Vec<Value> = operator_pods(client, &PYTORCH)
             .await?
             .into_iter()
             .map(serde_json::to_value)
@@ -40,9 +42,9 @@ pub async fn ready_operator(client: &Client) -> Result<Value> {
 }
 
 /// The operator neither panicked nor asked for anything that its role doesn't grant.
-pub async fn assert_operator_content(client: &Client) -> Result<()> {
+pub async fn assert_operator_content(client: &Client, kind: &Kind) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
-    for pod in operator_pods(client).await? {
+    for pod in operator_pods(client, kind).await? {
         // It may be going just now, or not be there yet: then the other one's log is read.
         let Ok(log) = pods.logs(&pod.name_any(), &LogParams::default()).await else {
             continue;

@@ -45,7 +45,7 @@ impl Site {
 
     /// What `kubectl get -o wide` says of a job.
     pub fn row(&self, job: &str) -> Result<Row> {
-        let text = self.kubectl(&["get", "pytorchjob", job, "-o", "wide"])?;
+        let text = self.kubectl(&["get", self.kind.plural, job, "-o", "wide"])?;
         let cells = table(&text)?;
         let cell = |name: &str| {
             let found = cells.iter().find(|cell| cell.0 == name);
@@ -64,7 +64,7 @@ impl Site {
 
     /// What `kubectl describe` says of a job.
     pub fn describe(&self, job: &str) -> Result<String> {
-        self.kubectl(&["describe", "pytorchjob", job])
+        self.kubectl(&["describe", self.kind.plural, job])
     }
 
     /// Checks what there is to read of a job, through the API and through kubectl, and gives it.

@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, pytorch_job};
-use training_testkit::job::Condition;
+use training_testkit::builders::{Job, Kind, PYTORCH};
+use training_testkit::job::{Condition, counters};
 use training_testkit::manifest;
 
 use crate::look;
@@ -19,13 +19,18 @@ pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec";
 /// The annotation that says which attempt a pod is of.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 
-/// A pod with one container that runs a shell script.
+/// A pod with one container that runs a shell script, for a `PyTorchJob`.
 pub fn shell(script: &str) -> Value {
+    shell_of(&PYTORCH, script)
+}
+
+/// The same for a job of any kind.
+pub fn shell_of(kind: &Kind, script: &str) -> Value {
     json!({
         // A shell as first process ignores SIGTERM.
         "terminationGracePeriodSeconds": 1,
         "containers": [{
-            "name": "pytorch",
+            "name": kind.container,
             "image": PYTHON,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", script],
@@ -34,13 +39,26 @@ pub fn shell(script: &str) -> Value {
     })
 }
 
-/// A job of one master and one worker with these pods.
+/// A `PyTorchJob` of one master and one worker with these pods.
 pub fn pair(name: &str, master: Value, worker: Value) -> Job {
-    pytorch_job(name)
+    pair_of(&PYTORCH, name, master, worker)
+}
+
+/// The same of any kind.
+pub fn pair_of(kind: &Kind, name: &str, master: Value, worker: Value) -> Job {
+    let template = |role: &str| format!("/spec/{}/{role}/template/spec", kind.replica_map);
+    kind.job(name)
         .master()
         .workers(1)
-        .set(MASTER, master)
-        .set(WORKER, worker)
+        .set(&template("Master"), master)
+        .set(&template("Worker"), worker)
+}
+
+/// Pods that run or are on their way out, as the job says.
+pub fn active(job: &Value) -> i64 {
+    let roles = job["status"]["replicaStatuses"].as_object();
+    let of = |role: &String| counters(job, role).get("active").copied().unwrap_or(0);
+    roles.into_iter().flat_map(|r| r.keys()).map(of).sum()
 }
 
 /// The job in an example file.

@@ -3,18 +3,12 @@
 use anyhow::Result;
 use e2e::look;
 use e2e::pods::{
-    Row, Site, UNTIL_GO, Weight, attempt, created, eventually, no_longer_running, pair, running,
-    said, shell, succeeded,
+    Row, Site, UNTIL_GO, Weight, active, attempt, created, eventually, no_longer_running, pair,
+    running, said, shell, succeeded,
 };
 use serde_json::{Value, json};
-use training_testkit::job::{Condition, counters, is_true};
+use training_testkit::job::{Condition, is_true};
 use training_testkit::wait::Seen;
-
-/// All pods that the job says are there.
-fn active(job: &Value) -> i64 {
-    let of = |role| counters(job, role).get("active").copied();
-    ["Master", "Worker"].into_iter().filter_map(of).sum()
-}
 
 /// A pod that uses nothing any more: its containers have ended, and it is removed a moment later.
 fn is_spent(pod: &Value) -> bool {

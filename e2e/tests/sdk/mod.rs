@@ -1,4 +1,4 @@
-//! Running `e2e/sdk/pytorchjob.py`: the published Python SDK, unmodified.
+//! Running `e2e/sdk/jobs.py`: the published Python SDK, unmodified.
 
 use std::env;
 use std::path::Path;
@@ -6,14 +6,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::task::spawn_blocking;
+use training_testkit::builders::Kind;
 
-/// Runs one scenario in a namespace, and gives the last line that it prints. It ends by itself.
-pub async fn run(scenario: &'static str, namespace: &str) -> Result<String> {
+/// Runs one scenario with jobs of a kind in a namespace, and gives the last line that it prints. It ends by itself.
+pub async fn run(kind: &Kind, scenario: &'static str, namespace: &str) -> Result<String> {
     let path = |name: &str| env::var_os(name).with_context(|| format!("{name} is not set"));
     let mut python = Command::new(path("TRAINYARD_SDK_PYTHON")?);
     python
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/pytorchjob.py"))
-        .args([scenario, namespace])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/jobs.py"))
+        .args([kind.name, scenario, namespace])
         .env("KUBECONFIG", path("TRAINYARD_PODS_KUBECONFIG")?)
         // A proxy for the rest of the world knows no way to the cluster.
         .env("NO_PROXY", "*")

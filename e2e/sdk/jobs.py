@@ -1,6 +1,6 @@
 """Uses the published Python SDK, unmodified, as its users do.
 
-usage: pytorchjob.py SCENARIO NAMESPACE
+usage: jobs.py KIND SCENARIO NAMESPACE
 
 Prints what it saw as its last line, and fails with a traceback if anything is not as the SDK's
 documentation and its own tests promise. The cluster is that of $KUBECONFIG.
@@ -18,9 +18,19 @@ from kubeflow.training import (
     KubeflowOrgV1ReplicaSpec,
     KubeflowOrgV1RunPolicy,
     KubeflowOrgV1SchedulingPolicy,
+    KubeflowOrgV1TFJob,
+    KubeflowOrgV1TFJobSpec,
+    KubeflowOrgV1XGBoostJob,
+    KubeflowOrgV1XGBoostJobSpec,
     TrainingClient,
 )
 
+# Per kind: the SDK's models, the field that holds the replicas, and the container that counts.
+KINDS = {
+    "PyTorchJob": (KubeflowOrgV1PyTorchJob, KubeflowOrgV1PyTorchJobSpec, "pytorch_replica_specs", "pytorch"),
+    "TFJob": (KubeflowOrgV1TFJob, KubeflowOrgV1TFJobSpec, "tf_replica_specs", "tensorflow"),
+    "XGBoostJob": (KubeflowOrgV1XGBoostJob, KubeflowOrgV1XGBoostJobSpec, "xgb_replica_specs", "xgboost"),
+}
 SHELL_IMAGE = "trainyard/python:1"
 TORCH_IMAGE = "trainyard/pytorch-cpu:1"
 # Ends as soon as a service of that name is there.
@@ -66,8 +76,9 @@ def go():
 
 def job(name, script, workers=1, restart="OnFailure", labels=None, **policy):
     """A job with a Master and some Workers that run a shell script."""
+    model, spec, replica_specs, container_name = KINDS[KIND]
     container = k8s.V1Container(
-        name="pytorch",
+        name=container_name,
         image=SHELL_IMAGE,
         command=["sh", "-c", script],
         resources=k8s.V1ResourceRequirements(requests={"cpu": "10m", "memory": "16Mi"}),
@@ -80,14 +91,12 @@ def job(name, script, workers=1, restart="OnFailure", labels=None, **policy):
     def replicas(count):
         return KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy=restart, template=pod)
 
-    return KubeflowOrgV1PyTorchJob(
+    roles = {"Master": replicas(1), "Worker": replicas(workers)}
+    return model(
         api_version="kubeflow.org/v1",
-        kind="PyTorchJob",
+        kind=KIND,
         metadata=k8s.V1ObjectMeta(name=name, namespace=NAMESPACE, labels=labels),
-        spec=KubeflowOrgV1PyTorchJobSpec(
-            run_policy=KubeflowOrgV1RunPolicy(**policy),
-            pytorch_replica_specs={"Master": replicas(1), "Worker": replicas(workers)},
-        ),
+        spec=spec(run_policy=KubeflowOrgV1RunPolicy(**policy), **{replica_specs: roles}),
     )
 
 
@@ -263,7 +272,7 @@ def endings(client):
     assert client.get_job_conditions("elsewhere") == []
     assert client.get_job_pods("elsewhere") == []
     message = refused(lambda: client.create_job(job("nobodys", "true", managed_by="example.com/me")))
-    assert "Failed to create PyTorchJob" in message and "managedBy" in message, message
+    assert f"Failed to create {KIND}" in message and "managedBy" in message, message
     return f"failed, begun suspended, left alone; refused with {message.splitlines()[0][:80]}"
 
 
@@ -292,8 +301,8 @@ def queued(client):
 SCENARIOS = {f.__name__: f for f in (from_function, life, endings, bare, queued)}
 
 if __name__ == "__main__":
-    SCENARIO, NAMESPACE = sys.argv[1:]
+    KIND, SCENARIO, NAMESPACE = sys.argv[1:]
     # Whatever hangs where none of the limits holds ends here.
     signal.alarm(3 * LIMIT)
     config.load_kube_config()
-    print(SCENARIOS[SCENARIO](TrainingClient(namespace=NAMESPACE)))
+    print(SCENARIOS[SCENARIO](TrainingClient(namespace=NAMESPACE, job_kind=KIND)))
