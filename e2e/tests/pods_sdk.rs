@@ -6,7 +6,7 @@ mod sdk;
 use anyhow::Result;
 use e2e::pods::{Site, Weight, shell_of};
 use serde_json::{Map, Value, json};
-use training_testkit::builders::{Kind, PYTORCH};
+use training_testkit::builders::{Kind, PYTORCH, TENSORFLOW, XGBOOST};
 
 /// A namespace for one scenario.
 async fn site(kind: Kind, scenario: &str, weight: Weight) -> Result<Site> {
@@ -21,15 +21,8 @@ async fn scenario(kind: Kind, name: &'static str, weight: Weight) -> Result<()> 
     site.finish(&saw).await
 }
 
-async fn follows_lists_updates_suspends_and_deletes_a_job(kind: Kind) -> Result<()> {
-    scenario(kind, "life", Weight::Light).await
-}
-
-async fn tells_jobs_that_fail_wait_or_belong_to_others(kind: Kind) -> Result<()> {
-    scenario(kind, "endings", Weight::Light).await
-}
-
-async fn reads_jobs_that_were_applied_without_a_run_policy(kind: Kind) -> Result<()> {
+/// Reads jobs that lack what the SDK's models want to be there.
+async fn reads_bare_jobs(kind: Kind) -> Result<()> {
     let site = site(kind, "bare", Weight::Light).await?;
     let least = json!({ "Master": { "template": { "spec": shell_of(&kind, "true") } } });
     let replicas = Map::from_iter([(kind.replica_map.to_owned(), least)]);
@@ -53,35 +46,47 @@ async fn the_sdk_makes_a_job_of_a_python_function_and_reads_its_logs() -> Result
     scenario(PYTORCH, "from_function", Weight::Heavy).await
 }
 
-/// What the SDK does with jobs of a kind.
-macro_rules! the_sdk {
-    ($kind:ident: $($does:ident)*) => {
-        $(
-            #[tokio::test]
-            async fn $does() -> anyhow::Result<()> {
-                super::$does(training_testkit::builders::$kind).await
-            }
-        )*
-    };
+#[tokio::test]
+async fn the_sdk_follows_lists_updates_suspends_and_deletes_a_job() -> Result<()> {
+    scenario(PYTORCH, "life", Weight::Light).await
 }
 
-mod the_sdk_with_a_pytorch_job {
-    the_sdk!(PYTORCH:
-        follows_lists_updates_suspends_and_deletes_a_job
-        tells_jobs_that_fail_wait_or_belong_to_others
-        reads_jobs_that_were_applied_without_a_run_policy);
+#[tokio::test]
+async fn the_sdk_tells_jobs_that_fail_wait_or_belong_to_others() -> Result<()> {
+    scenario(PYTORCH, "endings", Weight::Light).await
 }
 
-mod the_sdk_with_a_tf_job {
-    the_sdk!(TENSORFLOW:
-        follows_lists_updates_suspends_and_deletes_a_job
-        tells_jobs_that_fail_wait_or_belong_to_others
-        reads_jobs_that_were_applied_without_a_run_policy);
+#[tokio::test]
+async fn the_sdk_reads_jobs_that_were_applied_without_a_run_policy() -> Result<()> {
+    reads_bare_jobs(PYTORCH).await
 }
 
-mod the_sdk_with_an_xgboost_job {
-    the_sdk!(XGBOOST:
-        follows_lists_updates_suspends_and_deletes_a_job
-        tells_jobs_that_fail_wait_or_belong_to_others
-        reads_jobs_that_were_applied_without_a_run_policy);
+#[tokio::test]
+async fn the_sdk_follows_lists_updates_suspends_and_deletes_a_tf_job() -> Result<()> {
+    scenario(TENSORFLOW, "life", Weight::Light).await
+}
+
+#[tokio::test]
+async fn the_sdk_tells_tf_jobs_that_fail_wait_or_belong_to_others() -> Result<()> {
+    scenario(TENSORFLOW, "endings", Weight::Light).await
+}
+
+#[tokio::test]
+async fn the_sdk_reads_tf_jobs_that_were_applied_without_a_run_policy() -> Result<()> {
+    reads_bare_jobs(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn the_sdk_follows_lists_updates_suspends_and_deletes_an_xgboost_job() -> Result<()> {
+    scenario(XGBOOST, "life", Weight::Light).await
+}
+
+#[tokio::test]
+async fn the_sdk_tells_xgboost_jobs_that_fail_wait_or_belong_to_others() -> Result<()> {
+    scenario(XGBOOST, "endings", Weight::Light).await
+}
+
+#[tokio::test]
+async fn the_sdk_reads_xgboost_jobs_that_were_applied_without_a_run_policy() -> Result<()> {
+    reads_bare_jobs(XGBOOST).await
 }
