@@ -189,15 +189,15 @@ async fn volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -> Res
     world.assert_clean(&operator).await
 }
 
-async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job(
-    kind: Kind,
-) -> Result<()> {
-    let Some(world) = World::of(kind, "plugins", lockstep()).await? else {
+// Of one kind: a definition that is there once is there for all.
+#[tokio::test]
+async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job() -> Result<()> {
+    let Some(world) = World::start("plugins", lockstep()).await? else {
         return Ok(());
     };
     let operator = operator(&world, "scheduler-plugins").await?;
     let policy = json!({"scheduleTimeoutSeconds": 60});
-    let job = job(&kind).run_policy("schedulingPolicy", policy);
+    let job = job(&PYTORCH).run_policy("schedulingPolicy", policy);
     world.jobs.create(&job.build()).await?;
     let said = stalled(&world, "SchedulerMissing").await?;
     assert!(said.contains("scheduling.x-k8s.io/v1alpha1"), "{said}");
@@ -379,14 +379,6 @@ macro_rules! gangs {
         async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> anyhow::Result<()> {
             let kind = training_testkit::builders::$kind;
             super::volcanos_group_waits_is_let_in_and_goes_with_the_job(kind).await
-        }
-
-        #[tokio::test]
-        async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job()
-        -> anyhow::Result<()> {
-            let kind = training_testkit::builders::$kind;
-            super::a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job(kind)
-                .await
         }
 
         #[tokio::test]
