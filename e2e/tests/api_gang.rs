@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use e2e::World;
+use e2e::{World, look};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
@@ -285,6 +285,8 @@ async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: Kind) 
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
+    let resumed = format!("{}Resumed", kind.name);
+    look::events_with(&world.client, world.namespace(), "pt", &resumed).await?;
 
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;

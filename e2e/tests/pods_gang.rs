@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::look;
-use e2e::pods::{OPERATORS, Site, UNTIL_GO, Weight, container, eventually, pair_of, shell_of};
+use e2e::pods::{
+    OPERATORS, Site, UNTIL_GO, Weight, container, eventually, operator_pods, pair_of, shell_of,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
@@ -188,12 +190,9 @@ impl Yard {
         let pods = self.pods().await?;
         let class = self.class("high");
         for pod in &pods {
-            assert_eq!(
-                pod["spec"]["priorityClassName"],
-                *class,
-                "{}",
-                look::name(pod)
-            );
+            // No panic: the operator must be set back.
+            let of = &pod["spec"]["priorityClassName"];
+            ensure!(*of == *class, "{}: {of}", look::name(pod));
         }
         for kind in ["PodGroup", "Workload"] {
             self.until_no(kind).await?;
@@ -256,7 +255,7 @@ impl Yard {
     }
 
     /// Sets the operator to gangs of Kubernetes' own, as the documents say.
-    fn set_native(&self) -> Result<()> {
+    async fn set_native(&self) -> Result<()> {
         let rights = workspace().join(format!(
             "manifests/{}/gang/native.yaml",
             self.site.kind.operator
@@ -268,13 +267,13 @@ impl Yard {
         }]);
         let (deployment, change) = (self.deployment(), change.to_string());
         self.kubectl(&["patch", &deployment, "--type=json", "-p", &change])?;
-        self.until_rolled_out()
+        self.until_rolled_out().await
     }
 
     /// The operator as it was, for the tests that follow.
     async fn restore(&self) -> Result<()> {
         self.kubectl(&["rollout", "undo", &self.deployment()])?;
-        self.until_rolled_out()?;
+        self.until_rolled_out().await?;
         let classes: Api<PriorityClass> = Api::all(self.site.client.clone());
         for class in ["high", "low"] {
             classes
@@ -288,8 +287,18 @@ impl Yard {
         format!("deployment/{}", self.site.kind.operator)
     }
 
-    fn until_rolled_out(&self) -> Result<()> {
-        self.kubectl(&["rollout", "status", &self.deployment(), "--timeout=3m"])
+    /// The former operator leads until it has ended, and is not counted any more by then.
+    async fn until_rolled_out(&self) -> Result<()> {
+        self.kubectl(&["rollout", "status", &self.deployment(), "--timeout=3m"])?;
+        eventually("one operator", async || {
+            let pods = operator_pods(&self.site.client, &self.site.kind).await?;
+            Ok(if pods.len() == 1 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{} pods", pods.len()))
+            })
+        })
+        .await
     }
 
     fn kubectl(&self, args: &[&str]) -> Result<()> {
@@ -341,7 +350,7 @@ async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_t
         return Ok(());
     };
     yard.block_each_other().await?;
-    yard.set_native()?;
+    yard.set_native().await?;
     let gangs = async {
         let saw = yard.run_one_after_the_other().await?;
         yard.replace_a_pod_beside_one_that_is_done().await?;
