@@ -187,8 +187,10 @@ pub struct Watch {
     opened: u32,
 }
 
-/// A watch that ends more often than this will never work.
+/// A watch that ends or is put off more often than this will never work.
 const MOST_OPENED: u32 = 50;
+/// Before a watch that was put off is asked for again.
+const PUT_OFF: Duration = Duration::from_millis(100);
 
 impl Watch {
     /// Everything up to this version was seen.
@@ -198,17 +200,22 @@ impl Watch {
     }
 
     async fn open(&mut self) -> Result<()> {
-        self.opened += 1;
-        anyhow::ensure!(
-            self.opened <= MOST_OPENED,
-            "the watch ends again and again: {}",
-            self.path
-        );
         let path = format!("{}&resourceVersion={}", self.path, self.version);
-        let response = self
-            .api
-            .open(Method::GET, &path, Ask::read(self.accept))
-            .await?;
+        let response = loop {
+            self.opened += 1;
+            anyhow::ensure!(
+                self.opened <= MOST_OPENED,
+                "the watch ends again and again: {}",
+                self.path
+            );
+            let ask = Ask::read(self.accept);
+            let response = self.api.open(Method::GET, &path, ask).await?;
+            // So the API server answers while it reads the objects of a new definition into its cache.
+            if response.status() != StatusCode::TOO_MANY_REQUESTS {
+                break response;
+            }
+            tokio::time::sleep(PUT_OFF).await;
+        };
         anyhow::ensure!(
             response.status().is_success(),
             "watch {path}: {}",
