@@ -3,22 +3,19 @@
 //! They come from the operator's own plan for a job whose name, uid and times are placeholders. Planning happens once; for each
 //! job the floor client only puts texts together.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
-use pytorch_operator::{PyTorch, PyTorchJob};
+use pytorch_operator::PyTorch;
 use serde_json::{Value, json};
-use training_api_status::JobStatus;
-use training_core::{Observed, Plan, Step, TrainingJob as _, plan};
+use tf_operator::TensorFlow;
+use training_core::{Framework, Observed, Plan, Step, TrainingJob, plan};
 use training_runtime::feed;
 use training_runtime::feed::slim::{Roles, pod_view, service_view};
+use training_testkit::builders::Kind;
+use xgboost_operator::XGBoost;
 
 use crate::drive::status as phase;
-
-/// The job's status type, under the operator's own name for it.
-mod training_api_status {
-    pub type JobStatus = <pytorch_operator::PyTorchJob as training_core::TrainingJob>::Status;
-}
 
 /// Pods of one job: a master and three workers.
 pub const PODS: usize = 4;
@@ -128,16 +125,25 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// Asks the operator's plan.
-    pub fn new() -> Result<Self> {
-        let mut manifest = manifest(NAME);
+    /// Asks the plan of the kind's operator.
+    pub fn new(kind: &Kind) -> Result<Self> {
+        match kind.operator {
+            PyTorch::OPERATOR => Self::of::<PyTorch>(kind),
+            TensorFlow::OPERATOR => Self::of::<TensorFlow>(kind),
+            XGBoost::OPERATOR => Self::of::<XGBoost>(kind),
+            other => bail!("the plan of {other} is not known here"),
+        }
+    }
+
+    fn of<F: Framework + Default>(kind: &Kind) -> Result<Self> {
+        let mut manifest = manifest(kind, NAME);
         manifest["metadata"] = json!({
             "name": NAME, "namespace": NAMESPACE, "uid": UID, "resourceVersion": "1", "generation": 1,
             "creationTimestamp": TIME,
         });
-        let mut job: PyTorchJob = serde_json::from_value(manifest)?;
+        let mut job: F::Job = serde_json::from_value(manifest)?;
         let now: Timestamp = TIME.parse()?;
-        let decide = |job: &PyTorchJob, seen: &Observed| plan(&PyTorch::default(), job, seen, now);
+        let decide = |job: &F::Job, seen: &Observed| plan(&F::default(), job, seen, now);
 
         let first = decide(&job, &Observed::default());
         let (mut pods, mut services) = (Vec::new(), Vec::new());
@@ -167,9 +173,9 @@ impl Bodies {
             "not the job that we count with"
         );
         let created = status(&mut job, first)?;
-        let running = decide(&job, &seen(&made_pods, &made_services, "Running")?);
+        let running = decide(&job, &seen::<F>(&made_pods, &made_services, "Running")?);
         let running = status(&mut job, running)?;
-        let succeeded = decide(&job, &seen(&made_pods, &made_services, "Succeeded")?);
+        let succeeded = decide(&job, &seen::<F>(&made_pods, &made_services, "Succeeded")?);
         let succeeded = status(&mut job, succeeded)?;
         let finished = json!({"status": job.status()});
         Ok(Self {
@@ -184,7 +190,7 @@ impl Bodies {
 }
 
 /// The patch of a plan's status, as the executor writes it; the job becomes what it then is.
-fn status(job: &mut PyTorchJob, plan: Plan<JobStatus>) -> Result<Template> {
+fn status<J: TrainingJob>(job: &mut J, plan: Plan<J::Status>) -> Result<Template> {
     let write = plan
         .status
         .context("a step of a job's life without a status")?;
@@ -202,12 +208,12 @@ fn stored(object: &impl serde::Serialize, number: usize) -> Result<Value> {
 }
 
 /// What the operator would see, with all pods in one phase.
-fn seen(pods: &[Value], services: &[Value], word: &str) -> Result<Observed> {
-    let (parent, mut roles) = (feed::parent::<PyTorch>(), Roles::default());
+fn seen<F: Framework>(pods: &[Value], services: &[Value], word: &str) -> Result<Observed> {
+    let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
     let mut seen = Observed::default();
     for pod in pods {
         let mut pod = pod.clone();
-        let told: Value = serde_json::from_str(&phase("", word, 0))?;
+        let told: Value = serde_json::from_str(&phase(F::CONTAINER, "", word, 0))?;
         pod["status"] = told["status"].clone();
         let pod = pod_view(&serde_json::from_value(pod)?, parent, &mut roles);
         seen.pods
@@ -229,7 +235,7 @@ fn seen(pods: &[Value], services: &[Value], word: &str) -> Result<Observed> {
 }
 
 /// The job that everything is measured with: a master and three workers, with a template as users write them.
-pub fn manifest(name: &str) -> Value {
+pub fn manifest(kind: &Kind, name: &str) -> Value {
     let role = |replicas: u32| {
         json!({
             "replicas": replicas,
@@ -238,7 +244,7 @@ pub fn manifest(name: &str) -> Value {
                 "metadata": { "labels": { "team": "bench" } },
                 "spec": {
                     "containers": [{
-                        "name": "pytorch",
+                        "name": kind.container,
                         // Never pulled: nothing here runs a container.
                         "image": "trainyard.test/train:1",
                         "command": ["python", "/opt/train.py"],
@@ -266,9 +272,9 @@ pub fn manifest(name: &str) -> Value {
     };
     json!({
         "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
+        "kind": kind.name,
         "metadata": { "name": name },
-        "spec": { "pytorchReplicaSpecs": { "Master": role(1), "Worker": role(3) } },
+        "spec": { kind.replica_map: { "Master": role(1), "Worker": role(3) } },
     })
 }
 
@@ -279,6 +285,8 @@ pub fn now() -> String {
 
 #[cfg(test)]
 mod tests {
+    use training_testkit::builders::KINDS;
+
     use super::*;
 
     const GAPS: Gaps<'static> = Gaps {
@@ -291,37 +299,44 @@ mod tests {
 
     #[test]
     fn every_placeholder_of_every_body_is_filled() {
-        let bodies = Bodies::new().unwrap();
-        let pods = bodies.pods.iter().map(|(_, template)| template);
-        let all = pods.chain(&bodies.services).chain([
-            &bodies.created,
-            &bodies.running,
-            &bodies.succeeded,
-            &bodies.finished,
-        ]);
-        for template in all {
-            let text = template.fill(&GAPS);
-            for mark in [NAME, NAMESPACE, UID, VERSION, TIME] {
-                assert!(!text.contains(mark), "{mark} in {text}");
+        for bodies in KINDS.map(|kind| Bodies::new(&kind).unwrap()) {
+            let pods = bodies.pods.iter().map(|(_, template)| template);
+            let all = pods.chain(&bodies.services).chain([
+                &bodies.created,
+                &bodies.running,
+                &bodies.succeeded,
+                &bodies.finished,
+            ]);
+            for template in all {
+                let text = template.fill(&GAPS);
+                for mark in [NAME, NAMESPACE, UID, VERSION, TIME] {
+                    assert!(!text.contains(mark), "{mark} in {text}");
+                }
+                serde_json::from_str::<Value>(&text).unwrap();
             }
-            serde_json::from_str::<Value>(&text).unwrap();
         }
     }
 
     #[test]
-    fn a_job_has_four_pods_four_services_and_three_different_statuses() {
-        let bodies = Bodies::new().unwrap();
-        let names: Vec<&str> = bodies
-            .pods
-            .iter()
-            .map(|(suffix, _)| suffix.as_str())
-            .collect();
-        assert_eq!(names, ["-master-0", "-worker-0", "-worker-1", "-worker-2"]);
-        assert_eq!(bodies.services.len(), 4);
-        let said = |template: &Template, condition: &str| template.fill(&GAPS).contains(condition);
-        assert!(said(&bodies.created, "PyTorchJobCreated"));
-        assert!(said(&bodies.running, "PyTorchJobRunning"));
-        assert!(said(&bodies.succeeded, "PyTorchJobSucceeded"));
-        assert!(said(&bodies.finished, "completionTime"));
+    fn a_job_of_any_kind_has_four_pods_four_services_and_three_different_statuses() {
+        for kind in KINDS {
+            let bodies = Bodies::new(&kind).unwrap();
+            let names: Vec<&str> = bodies
+                .pods
+                .iter()
+                .map(|(suffix, _)| suffix.as_str())
+                .collect();
+            assert_eq!(names, ["-master-0", "-worker-0", "-worker-1", "-worker-2"]);
+            assert_eq!(bodies.services.len(), 4);
+            let said = |template: &Template, reason: &str| {
+                template
+                    .fill(&GAPS)
+                    .contains(&format!("{}{reason}", kind.name))
+            };
+            assert!(said(&bodies.created, "Created"));
+            assert!(said(&bodies.running, "Running"));
+            assert!(said(&bodies.succeeded, "Succeeded"));
+            assert!(bodies.finished.fill(&GAPS).contains("completionTime"));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use http::Method;
 use serde_json::{Value, json};
-use training_testkit::control_plane::PYTORCH_OPERATOR;
+use training_testkit::builders::Kind;
 
 use crate::http::{Api, Ask, JSON};
 use crate::store::{Figures, Side};
@@ -52,10 +52,10 @@ const SORTS: [Sort; 5] = [
 const REST: Sort = sort("", &["*"], &["*"], &["*"]);
 
 /// The user that is measured.
-pub fn user(side: Side) -> &'static str {
+pub fn user(side: Side, kind: &Kind) -> String {
     match side {
-        Side::Floor => FLOOR,
-        Side::Ours => PYTORCH_OPERATOR,
+        Side::Floor => FLOOR.to_owned(),
+        Side::Ours => kind.user(),
     }
 }
 
@@ -67,7 +67,7 @@ fn prefix(side: Side) -> &'static str {
 }
 
 /// The flow schemas, and what else the bench's users need. All are on the level that is never throttled.
-pub fn objects() -> Vec<Value> {
+pub fn objects(kind: &Kind) -> Vec<Value> {
     let mut objects = vec![json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -80,7 +80,7 @@ pub fn objects() -> Vec<Value> {
     for side in [Side::Floor, Side::Ours] {
         for (precedence, sort) in SORTS.iter().enumerate() {
             let name = format!("{}-{}", prefix(side), sort.name);
-            objects.push(schema(&name, 5 + precedence, user(side), sort));
+            objects.push(schema(&name, 5 + precedence, &user(side, kind), sort));
         }
     }
     for name in [LOAD, DRIVER] {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
+use training_testkit::builders::Kind;
 
 use crate::bodies::{PODS, now};
 use crate::child;
@@ -76,6 +77,7 @@ struct Group {
 
 struct Driver {
     api: Api,
+    kind: Kind,
     namespace: String,
     script: Script,
     hold: Cell<bool>,
@@ -84,10 +86,11 @@ struct Driver {
 }
 
 /// Runs until told to end.
-pub async fn run(kubeconfig: &Path, namespace: &str, script: Script) -> Result<()> {
+pub async fn run(kubeconfig: &Path, kind: Kind, namespace: &str, script: Script) -> Result<()> {
     let mut told = child::told();
     let driver = Rc::new(Driver {
         api: Api::new(kubeconfig).await?,
+        kind,
         namespace: namespace.to_owned(),
         script,
         hold: Cell::new(script.hold),
@@ -226,6 +229,7 @@ impl Driver {
         let _place = self.gate.acquire().await?;
         let path = format!("{CORE}/namespaces/{}/pods/{name}/status", self.namespace);
         let body = status(
+            self.kind.container,
             uid,
             if state == State::Running {
                 "Running"
@@ -249,8 +253,8 @@ impl Driver {
     }
 }
 
-/// What a kubelet says of a pod in a phase; a failed one ended with this code.
-pub fn status(uid: &str, phase: &str, exit_code: i32) -> String {
+/// What a kubelet says of a pod with one container in a phase; a failed one ended with this code.
+pub fn status(container: &str, uid: &str, phase: &str, exit_code: i32) -> String {
     let time = now();
     let ready = if phase == "Running" { "True" } else { "False" };
     let state: Value = match phase {
@@ -277,7 +281,7 @@ pub fn status(uid: &str, phase: &str, exit_code: i32) -> String {
                 condition("PodScheduled", "True"),
             ],
             "containerStatuses": [{
-                "name": "pytorch", "image": "trainyard.test/train:1", "imageID": "",
+                "name": container, "image": "trainyard.test/train:1", "imageID": "",
                 "ready": phase == "Running", "started": phase == "Running", "restartCount": 0,
                 "state": state, "lastState": {},
             }],

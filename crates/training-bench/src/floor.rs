@@ -15,15 +15,15 @@ use http::Method;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
+use training_testkit::builders::Kind;
 
 use crate::bodies::{Bodies, Gaps, PODS, now};
 use crate::child;
-use crate::http::{Api, Ask, CORE, JOBS, JSON, Watch};
+use crate::http::{Api, Ask, CORE, JSON, Watch};
+use crate::kind;
 
 /// Requests under way at once; the same as the operator's.
 const IN_FLIGHT: usize = 64;
-/// The selector of the operator's pods.
-pub const SELECTOR: &str = "training.kubeflow.org%2Foperator-name%3Dpytorchjob-controller";
 
 /// One line of a watch.
 #[derive(Deserialize)]
@@ -97,6 +97,7 @@ enum Stage {
 
 struct Floor {
     api: Api,
+    kind: Kind,
     namespace: String,
     bodies: Bodies,
     jobs: RefCell<HashMap<String, Job>>,
@@ -104,18 +105,19 @@ struct Floor {
 }
 
 /// Runs until told to end.
-pub async fn run(kubeconfig: &std::path::Path, namespace: &str) -> Result<()> {
+pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> Result<()> {
     let api = Api::new(kubeconfig).await?;
     let floor = Rc::new(Floor {
         api,
+        kind,
         namespace: namespace.to_owned(),
-        bodies: Bodies::new()?,
+        bodies: Bodies::new(&kind)?,
         jobs: RefCell::default(),
         gate: Semaphore::new(IN_FLIGHT),
     });
     let jobs = floor.jobs_path("");
     let pods = floor.path("pods", "");
-    let selector = format!("&labelSelector={SELECTOR}");
+    let selector = kind::selector(&kind);
     // It starts before the first job, so that there is nothing to list.
     let from = version(&floor.api, &jobs).await?;
     let mut job_events = floor.api.watch(&jobs, "", &from, JSON).await?;
@@ -182,7 +184,7 @@ impl Floor {
     }
 
     fn jobs_path(&self, name: &str) -> String {
-        format!("{JOBS}/namespaces/{}/pytorchjobs{name}", self.namespace)
+        format!("{}{name}", kind::jobs(&self.kind, &self.namespace))
     }
 
     /// A line of the jobs' watch: a new job is started, everything else is our own echo.

@@ -27,7 +27,7 @@ pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s
 /// The body of a patch that says what differs.
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// Where the jobs are.
+/// Where jobs of any kind are.
 pub const JOBS: &str = "/apis/kubeflow.org/v1";
 /// Where pods and services are.
 pub const CORE: &str = "/api/v1";

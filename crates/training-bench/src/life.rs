@@ -9,10 +9,11 @@ use training_testkit::audit::{Entry, Tally};
 
 use crate::counts::{Counts, user};
 use crate::drive::Script;
-use crate::http::{Ask, CORE, JOBS, JSON};
+use crate::http::{Ask, CORE, JSON};
+use crate::kind;
 use crate::load::{Load, Parties};
 use crate::runs::{names, number};
-use crate::size::Size;
+use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
 use crate::store::{Figures, Pair, Side};
 
@@ -25,11 +26,14 @@ const SCRIPT: Script = Script {
 };
 
 /// Counts the requests of both, and compares what they made.
-pub async fn life(size: &Size) -> Result<Pair> {
-    let stage = Stage::start(Audit::On).await?;
-    let (ours, made) = count(&stage, Side::Ours, size).await?;
-    let stage = stage.namespace("bench-floor").await?;
-    let (floor, wanted) = count(&stage, Side::Floor, size).await?;
+pub async fn life(setting: &Setting) -> Result<Pair> {
+    let stage = Stage::start(setting.kind, Audit::On).await?;
+    let jobs = names("job", setting.size.life_jobs);
+    // Under names that occur nowhere else: what is compared is compared without them.
+    let stage = stage.namespace("life-of-ours").await?;
+    let (ours, made) = count(&stage, Side::Ours, &jobs).await?;
+    let stage = stage.namespace("life-of-floor").await?;
+    let (floor, wanted) = count(&stage, Side::Floor, &jobs).await?;
     for (made, wanted) in made.iter().zip(&wanted) {
         ensure!(
             made == wanted,
@@ -39,7 +43,7 @@ pub async fn life(size: &Size) -> Result<Pair> {
     Ok(Pair { floor, ours })
 }
 
-async fn count(stage: &Stage, side: Side, size: &Size) -> Result<(Figures, Vec<Value>)> {
+async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, Vec<Value>)> {
     let load = Load::start(stage).await?;
     let mut driver = stage.driver(SCRIPT).await?;
     let mut client = stage.client(side).await?;
@@ -52,15 +56,14 @@ async fn count(stage: &Stage, side: Side, size: &Size) -> Result<(Figures, Vec<V
     tokio::time::sleep(Duration::from_secs(2)).await;
     let audit = stage.control.audit()?;
     let (mark, before) = (audit.mark()?, Counts::read(&stage.api).await?);
-    let jobs = names("job", size.life_jobs);
     for few in jobs.chunks(5) {
         load.create_all(few).await?;
         load.until_succeeded(few, HANG, &mut parties).await?;
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     let flows = Counts::read(&stage.api).await?.since(&before, side);
-    let mut entries = audit.by_user(mark, user(side))?;
-    load.verify(&jobs, 0).await?;
+    let mut entries = audit.by_user(mark, &user(side, &stage.kind))?;
+    load.verify(jobs, 0).await?;
     let made = sample(stage, &jobs[0]).await?;
     if let Client::Ours(mut operator) = client {
         operator.terminate(Duration::from_secs(20)).await?;
@@ -101,23 +104,32 @@ async fn count(stage: &Stage, side: Side, size: &Size) -> Result<(Figures, Vec<V
 
 /// A job's status, two pods and a service, without what differs from object to object.
 async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
-    let space = format!("namespaces/{}", stage.namespace);
+    let space = format!("{CORE}/namespaces/{}", stage.namespace);
+    let jobs = kind::jobs(&stage.kind, &stage.namespace);
     let mut objects = Vec::new();
     for path in [
-        format!("{CORE}/{space}/pods/{job}-master-0"),
-        format!("{CORE}/{space}/pods/{job}-worker-2"),
-        format!("{CORE}/{space}/services/{job}-worker-1"),
-        format!("{JOBS}/{space}/pytorchjobs/{job}"),
+        format!("{space}/pods/{job}-master-0"),
+        format!("{space}/pods/{job}-worker-2"),
+        format!("{space}/services/{job}-worker-1"),
+        format!("{jobs}/{job}"),
     ] {
         let body = stage.api.must(Method::GET, &path, Ask::read(JSON)).await?;
-        let mut object: Value = serde_json::from_slice(&body)?;
-        strip(&mut object);
+        let mut object = comparable(&body, &stage.namespace)?;
         if path.starts_with(CORE) {
             object["status"] = Value::Null;
         }
         objects.push(object);
     }
     Ok(objects)
+}
+
+/// An object without what differs from object to object.
+fn comparable(body: &[u8], namespace: &str) -> Result<Value> {
+    // Variables and messages name it too, and each side has its own.
+    let text = std::str::from_utf8(body)?.replace(namespace, "");
+    let mut object = serde_json::from_str(&text)?;
+    strip(&mut object);
+    Ok(object)
 }
 
 /// Removes identities, times and what the server keeps for itself.
@@ -152,15 +164,17 @@ mod tests {
 
     #[test]
     fn what_differs_from_object_to_object_is_left_out_at_any_depth() {
-        let mut object = json!({
+        let object = json!({
             "metadata": { "name": "a", "uid": "1", "ownerReferences": [{ "uid": "2", "name": "b" }] },
+            "spec": { "env": ["{\"worker\":[\"a-worker-0.its-space.svc:2222\"]}"] },
             "status": { "conditions": [{ "type": "Created", "lastUpdateTime": "x" }], "startTime": "y" },
         });
-        strip(&mut object);
         let left = json!({
             "metadata": { "name": "a", "ownerReferences": [{ "name": "b" }] },
+            "spec": { "env": ["{\"worker\":[\"a-worker-0..svc:2222\"]}"] },
             "status": { "conditions": [{ "type": "Created" }] },
         });
-        assert_eq!(object, left);
+        let compared = comparable(object.to_string().as_bytes(), "its-space").unwrap();
+        assert_eq!(compared, left);
     }
 }

@@ -15,7 +15,8 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::bodies::{PODS, manifest};
 use crate::child::Helper;
 use crate::floor::{Event, version};
-use crate::http::{Api, Ask, CORE, JOBS, JSON, METADATA, Watch};
+use crate::http::{Api, Ask, CORE, JSON, METADATA, Watch};
+use crate::kind;
 use crate::stage::{Client, Stage};
 
 /// Jobs that are being created at once.
@@ -91,7 +92,7 @@ impl<'a> Load<'a> {
     pub async fn start(stage: &'a Stage) -> Result<Self> {
         let book: Rc<RefCell<Book>> = Rc::default();
         let changed = Rc::new(Notify::new());
-        let jobs = format!("{JOBS}/namespaces/{}/pytorchjobs", stage.namespace);
+        let jobs = kind::jobs(&stage.kind, &stage.namespace);
         let pods = format!("{CORE}/namespaces/{}/pods", stage.namespace);
         let mut tasks = Vec::new();
         let selector = "&labelSelector=training.kubeflow.org%2Fjob-name";
@@ -118,8 +119,9 @@ impl<'a> Load<'a> {
 
     /// Makes one job.
     pub async fn create(&self, name: &str) -> Result<()> {
-        let path = format!("{JOBS}/namespaces/{}/pytorchjobs", self.stage.namespace);
-        let body = manifest(name).to_string();
+        let kind = &self.stage.kind;
+        let path = kind::jobs(kind, &self.stage.namespace);
+        let body = manifest(kind, name).to_string();
         self.stage
             .api
             .must(Method::POST, &path, Ask::write(body))

@@ -1,9 +1,10 @@
-//! `make bench`: the operator beside a floor client that does the least that any client must do, on a real API server.
+//! `make bench`: the operators, each beside a floor client that does the least that any client must do, on a real API server.
 //!
 //! ```text
 //!   main      chooses, paces, keeps results      metric    what there is to measure
 //!   stage     a fresh control plane per run      counts    requests per client, by flow schemas
 //!   floor     the floor client                   bodies    what it writes: the operator's own bodies
+//!   kind      the kinds of jobs                  size      how much of each is measured
 //!   drive     plays the kubelet                  load      makes jobs, sees what becomes of them
 //!   runs      timed runs                         life      the run that counts
 //!   scale     a full store                       stats, report, store
@@ -20,6 +21,7 @@ mod counts;
 mod drive;
 mod floor;
 mod http;
+mod kind;
 mod life;
 mod load;
 mod machine;
@@ -37,19 +39,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
+use training_testkit::builders::{KINDS, Kind};
 use training_testkit::control_plane::{target_directory, workspace};
 use training_testkit::operator;
 
 use crate::drive::Script;
 use crate::metric::{ALL, Metric};
-use crate::size::Size;
-use crate::store::Store;
+use crate::report::Row;
+use crate::size::{Setting, Size};
+use crate::store::{Record, Store};
 
 /// `reduced` (the default), `full` or `smoke`.
 const SIZE: &str = "BENCH";
 /// Letters of the table's rows to measure; empty for all.
 const ONLY: &str = "BENCH_ONLY";
-/// With any value, earlier results are thrown away.
+/// Words for the kinds of jobs to measure, such as `tf,xgboost`; empty for all.
+const KIND: &str = "BENCH_KIND";
+/// With any value, earlier results of what is measured are thrown away.
 const FRESH: &str = "BENCH_FRESH";
 /// Longest time one pair may take.
 const PAIR: Duration = Duration::from_mins(15);
@@ -67,26 +73,34 @@ fn main() -> Result<()> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => local.block_on(&runtime, bench()),
-        ["floor", kubeconfig, namespace] => local.block_on(&runtime, async {
+        [role, kubeconfig, kind, rest @ ..] => {
+            let helper = helper(role, Path::new(kubeconfig), kind::named(kind)?, rest);
+            local.block_on(&runtime, helper)
+        }
+        other => bail!("unknown arguments: {other:?}; run it by `make bench`"),
+    }
+}
+
+/// What this program is as a child of itself.
+async fn helper(role: &str, kubeconfig: &Path, kind: Kind, rest: &[&str]) -> Result<()> {
+    match (role, rest) {
+        ("floor", [namespace]) => {
             let mut told = child::told();
             tokio::select! {
-                result = floor::run(Path::new(kubeconfig), namespace) => result,
+                result = floor::run(kubeconfig, kind, namespace) => result,
                 _ = told.recv() => Ok(()),
             }
-        }),
-        ["drive", kubeconfig, namespace, run, succeed, hold] => {
+        }
+        ("drive", [namespace, run, succeed, hold]) => {
             let script = Script {
                 run_after: Duration::from_millis(run.parse()?),
                 succeed_after: Duration::from_millis(succeed.parse()?),
                 hold: *hold == "hold",
             };
-            local.block_on(
-                &runtime,
-                drive::run(Path::new(kubeconfig), namespace, script),
-            )
+            drive::run(kubeconfig, kind, namespace, script).await
         }
-        ["read", kubeconfig] => local.block_on(&runtime, scale::reader(Path::new(kubeconfig))),
-        other => bail!("unknown arguments: {other:?}; run it by `make bench`"),
+        ("read", []) => scale::reader(kubeconfig, &kind).await,
+        other => bail!("unknown arguments: {other:?}"),
     }
 }
 
@@ -94,18 +108,43 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
+/// A kind of jobs with the results that there are of it.
+struct Subject {
+    setting: Setting,
+    store: Store,
+}
+
+impl Subject {
+    fn open(target: &Path, kind: Kind, size: Size) -> Result<Self> {
+        let binary = operator::find(kind.operator)?;
+        Ok(Self {
+            setting: Setting::new(kind, size),
+            store: Store::open(target, size.name, kind::word(&kind), &binary)?,
+        })
+    }
+
+    fn faults(&self) -> Result<Vec<String>> {
+        let mut faults = Vec::new();
+        for metric in ALL {
+            let name = format!("{} {}", self.setting.kind.name, metric.name());
+            let of = self.store.read(metric.name())?.faults;
+            faults.extend(of.iter().map(|fault| format!("{name}: {fault}")));
+        }
+        Ok(faults)
+    }
+}
+
 async fn bench() -> Result<()> {
     let named = variable(SIZE);
     let size = Size::named(&named)
         .with_context(|| format!("{SIZE} is {named:?}, not reduced, full or smoke"))?;
-    let store = Store::open(
-        &target_directory()?,
-        size.name,
-        &operator::find(stage::OPERATOR)?,
-    )?;
-    if std::env::var_os(FRESH).is_some() {
-        store.clear()?;
-    }
+    let chosen = kind::chosen(&variable(KIND)).context(KIND)?;
+    let target = target_directory()?;
+    // All of them, because the table shows what is known of each.
+    let subjects = KINDS
+        .into_iter()
+        .map(|kind| Subject::open(&target, kind, size))
+        .collect::<Result<Vec<_>>>()?;
     let begun = Instant::now();
     let say = |text: &str| {
         let seconds = begun.elapsed().as_secs();
@@ -116,102 +155,137 @@ async fn bench() -> Result<()> {
             seconds % 60
         );
     };
-    say(&format!(
-        "{} run; results are kept in {}",
-        size.name,
-        store.dir().display()
-    ));
-    measure(&size, &store, begun, &say).await?;
-    finish(&size, &store, &say)?;
+    let measured = subjects
+        .iter()
+        .filter(|subject| chosen.contains(&subject.setting.kind));
+    for subject in measured.clone() {
+        if std::env::var_os(FRESH).is_some() {
+            subject.store.clear()?;
+        }
+        let (kind, dir) = (subject.setting.kind.name, subject.store.dir());
+        say(&format!(
+            "{kind}: {} run; results are kept in {}",
+            size.name,
+            dir.display()
+        ));
+    }
     let only = variable(ONLY);
-    for metric in ALL.into_iter().filter(|metric| metric.is_wanted(&only)) {
-        ensure!(
-            !store.read(metric.name())?.pairs.is_empty(),
-            "{} has no result",
-            metric.name()
-        );
+    let mut tasks: Vec<Task<'_>> = measured
+        .flat_map(|subject| Task::all(subject, &only))
+        .collect();
+    ensure!(
+        !tasks.is_empty(),
+        "{ONLY} is {only:?}, which names no row of these kinds"
+    );
+    measure(&size, &mut tasks, begun, &say).await?;
+    finish(&size, &subjects, &say)?;
+    for task in &tasks {
+        let measured = !task.record()?.pairs.is_empty();
+        ensure!(measured, "{} has no result", task.name());
     }
     Ok(())
 }
 
-async fn measure(size: &Size, store: &Store, begun: Instant, say: &dyn Fn(&str)) -> Result<()> {
-    let only = variable(ONLY);
-    let wanted: Vec<Metric> = ALL
-        .into_iter()
-        .filter(|metric| metric.is_wanted(&only))
-        .collect();
-    ensure!(!wanted.is_empty(), "{ONLY} is {only:?}, which names no row");
-    let mut failed: Vec<Metric> = Vec::new();
-    for round in 1..=size.pairs.max(size.long_pairs) {
-        for metric in &wanted {
-            let mut record = store.read(metric.name())?;
-            while record.pairs.len() < round
-                && !metric.is_complete(&record, size)
-                && !failed.contains(metric)
-            {
-                // Everything is measured once, even if that takes longer.
-                let late = begun.elapsed() > size.budget && !record.pairs.is_empty();
-                if late || begun.elapsed() > size.budget * AT_MOST {
-                    say(&format!(
-                        "{}: no time for more than {} pairs",
-                        metric.name(),
-                        record.pairs.len()
-                    ));
-                    failed.push(*metric);
-                    break;
-                }
-                say(&format!(
-                    "{}: pair {} of {}",
-                    metric.name(),
-                    record.pairs.len() + 1,
-                    metric.pairs(size)
-                ));
-                let run = tokio::time::timeout(PAIR, metric.run(size, &mut record, say)).await;
-                if let Err(error) = run.unwrap_or_else(|_| Err(anyhow::anyhow!("a hang"))) {
-                    say(&format!("{}: {error:#}", metric.name()));
-                    record.faults.push(format!("{error:#}"));
-                    if record.faults.len() >= FAULTS {
-                        failed.push(*metric);
-                    }
-                }
-                store.write(metric.name(), &record)?;
+/// One sort of run of one kind.
+struct Task<'a> {
+    subject: &'a Subject,
+    metric: Metric,
+    given_up: bool,
+}
+
+impl<'a> Task<'a> {
+    /// What was asked for of a kind.
+    fn all(subject: &'a Subject, only: &str) -> Vec<Self> {
+        let wanted = ALL
+            .into_iter()
+            .filter(|metric| metric.is_wanted(&subject.setting, only));
+        wanted
+            .map(|metric| Self {
+                subject,
+                metric,
+                given_up: false,
+            })
+            .collect()
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.subject.setting.kind.name, self.metric.name())
+    }
+
+    fn record(&self) -> Result<Record> {
+        self.subject.store.read(self.metric.name())
+    }
+
+    /// Runs until there are so many pairs, as long as there is time.
+    async fn until(&mut self, pairs: usize, begun: Instant, say: &dyn Fn(&str)) -> Result<()> {
+        let size = &self.subject.setting.size;
+        let mut record = self.record()?;
+        while record.pairs.len() < pairs.min(self.metric.pairs(size)) && !self.given_up {
+            // Everything is measured once, even if that takes longer.
+            let late = begun.elapsed() > size.budget && !record.pairs.is_empty();
+            if late || begun.elapsed() > size.budget * AT_MOST {
+                let (name, done) = (self.name(), record.pairs.len());
+                say(&format!("{name}: no time for more than {done} pairs"));
+                self.given_up = true;
+            } else {
+                self.pair(&mut record, say).await?;
             }
+        }
+        Ok(())
+    }
+
+    async fn pair(&mut self, record: &mut Record, say: &dyn Fn(&str)) -> Result<()> {
+        let (name, setting) = (self.name(), &self.subject.setting);
+        let (next, of) = (record.pairs.len() + 1, self.metric.pairs(&setting.size));
+        say(&format!("{name}: pair {next} of {of}"));
+        let run = tokio::time::timeout(PAIR, self.metric.run(setting, record, say)).await;
+        if let Err(error) = run.unwrap_or_else(|_| Err(anyhow::anyhow!("a hang"))) {
+            say(&format!("{name}: {error:#}"));
+            record.faults.push(format!("{error:#}"));
+            self.given_up = record.faults.len() >= FAULTS;
+        }
+        self.subject.store.write(self.metric.name(), record)
+    }
+}
+
+async fn measure(
+    size: &Size,
+    tasks: &mut [Task<'_>],
+    begun: Instant,
+    say: &dyn Fn(&str),
+) -> Result<()> {
+    for round in 1..=size.pairs.max(size.long_pairs) {
+        for task in &mut *tasks {
+            task.until(round, begun, say).await?;
         }
     }
     Ok(())
 }
 
 /// Writes the table: to the terminal, as JSON, and, if the run was large enough to speak of, into the page.
-fn finish(size: &Size, store: &Store, say: &dyn Fn(&str)) -> Result<()> {
-    let rows = report::rows(store)?;
-    let table = report::table(&rows);
-    eprintln!("\n{table}");
-    let mut faults = Vec::new();
-    for metric in ALL {
-        for fault in store.read(metric.name())?.faults {
-            say(&format!("{}: a run did not count: {fault}", metric.name()));
-            faults.push(format!("{}: {fault}", metric.name()));
-        }
+fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
+    let (mut kinds, mut faults) = (Vec::new(), Vec::new());
+    for subject in subjects {
+        let rows = report::rows(&subject.store, &subject.setting)?;
+        let unmade = subject.faults()?;
+        keep(subject, &rows, &unmade, say)?;
+        kinds.push((subject.setting.kind.name, rows));
+        faults.extend(unmade);
     }
-    let machine = machine::describe();
-    let outcomes: Vec<_> = rows
-        .iter()
-        .map(|row| json!({ "row": row, "outcome": row.outcome() }))
-        .collect();
-    let results = json!({
-        "size": size.name, "date": bodies::now(), "machine": machine, "rows": outcomes, "faults": faults,
-    });
-    let file = store.dir().join("results.json");
-    std::fs::write(&file, serde_json::to_vec_pretty(&results)?)?;
-    say(&format!("results: {}", file.display()));
+    let table = report::table(kinds.iter().map(|(kind, rows)| (*kind, rows.as_slice())));
+    eprintln!("\n{table}");
+    for fault in &faults {
+        say(&format!("a run did not count: {fault}"));
+    }
     if size.name == "smoke" {
         say("a smoke run says nothing about speed; docs/performance.md is left as it is");
         return Ok(());
     }
     let page = workspace().join("docs/performance.md");
     let note = format!(
-        "\nMeasured {} on {machine}; {} run.\n\n{table}\n{}",
+        "\nMeasured {} on {}; {} run.\n\n{table}\n{}",
         bodies::now(),
+        machine::describe(),
         size.name,
         unmade(&faults)
     );
@@ -220,6 +294,23 @@ fn finish(size: &Size, store: &Store, say: &dyn Fn(&str)) -> Result<()> {
         report::insert(&std::fs::read_to_string(&page)?, &note)?,
     )?;
     say("the table is in docs/performance.md");
+    Ok(())
+}
+
+/// Keeps the rows of one kind as JSON beside its results.
+fn keep(subject: &Subject, rows: &[Row], faults: &[String], say: &dyn Fn(&str)) -> Result<()> {
+    let outcomes: Vec<_> = rows
+        .iter()
+        .map(|row| json!({ "row": row, "outcome": row.outcome() }))
+        .collect();
+    let Setting { kind, size, .. } = &subject.setting;
+    let results = json!({
+        "size": size.name, "kind": kind.name, "date": bodies::now(), "machine": machine::describe(),
+        "rows": outcomes, "faults": faults,
+    });
+    let file = subject.store.dir().join("results.json");
+    std::fs::write(&file, serde_json::to_vec_pretty(&results)?)?;
+    say(&format!("{}: results: {}", kind.name, file.display()));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::life::life;
 use crate::runs::{burst, latency, pace};
 use crate::scale::scale;
-use crate::size::Size;
+use crate::size::{Setting, Size};
 use crate::store::{Figures, Pair, Record, Side};
 
 /// One sort of run.
@@ -60,10 +60,14 @@ impl Metric {
         }
     }
 
-    /// Whether the run was told to leave it out.
-    pub fn is_wanted(self, only: &str) -> bool {
-        let mut letters = only.chars().filter(char::is_ascii_alphanumeric).peekable();
-        letters.peek().is_none() || letters.any(|letter| self.letters().contains(letter))
+    /// Whether it is for a row that its kind shows and that is among those asked for; none asked for means all.
+    pub fn is_wanted(self, setting: &Setting, only: &str) -> bool {
+        let all = !only.contains(|letter: char| letter.is_ascii_alphanumeric());
+        let mut shown = self
+            .letters()
+            .chars()
+            .filter(|letter| setting.rows.contains(*letter));
+        shown.any(|letter| all || only.contains(letter))
     }
 
     /// Pairs to run.
@@ -75,30 +79,38 @@ impl Metric {
         }
     }
 
-    /// Whether it has all its pairs.
-    pub fn is_complete(self, record: &Record, size: &Size) -> bool {
-        record.pairs.len() >= self.pairs(size)
-    }
-
     /// Runs one more pair, in the order that is its turn: what is first may find a warmer or a busier machine.
-    pub async fn run(self, size: &Size, record: &mut Record, say: &dyn Fn(&str)) -> Result<()> {
+    pub async fn run(
+        self,
+        setting: &Setting,
+        record: &mut Record,
+        say: &dyn Fn(&str),
+    ) -> Result<()> {
         let ours_first = record.pairs.len() % 2 == 1;
         let pair = match self {
-            Self::Life => life(size).await?,
+            Self::Life => life(setting).await?,
             Self::Scale => {
-                record.pairs = scale(size, say).await?.pairs;
+                record.pairs = scale(setting, say).await?.pairs;
                 return Ok(());
             }
-            Self::Pace => paired(ours_first, say, async |side| pace(side, size, 0).await).await?,
-            Self::Latency => {
-                paired(ours_first, say, async |side| latency(side, size).await).await?
+            Self::Pace => {
+                paired(ours_first, say, async |side| pace(side, setting, 0).await).await?
             }
-            Self::Burst => paired(ours_first, say, async |side| burst(side, size).await).await?,
+            Self::Latency => {
+                paired(ours_first, say, async |side| latency(side, setting).await).await?
+            }
+            Self::Burst => paired(ours_first, say, async |side| burst(side, setting).await).await?,
             Self::Crowd => {
                 // Here "floor" is the operator without the crowd.
-                let crowd = |side| if side == Side::Floor { 0 } else { size.crowd };
+                let crowd = |side| {
+                    if side == Side::Floor {
+                        0
+                    } else {
+                        setting.size.crowd
+                    }
+                };
                 paired(ours_first, say, async |side| {
-                    pace(Side::Ours, size, crowd(side)).await
+                    pace(Side::Ours, setting, crowd(side)).await
                 })
                 .await?
             }
@@ -136,17 +148,27 @@ async fn paired(
 
 #[cfg(test)]
 mod tests {
+    use training_testkit::builders::{Kind, PYTORCH, XGBOOST};
+
     use super::*;
+
+    fn wanted(kind: Kind, only: &str) -> Vec<&'static str> {
+        let setting = Setting::new(kind, Size::named("").unwrap());
+        let wanted = ALL.iter().filter(|m| m.is_wanted(&setting, only));
+        wanted.map(|m| m.name()).collect()
+    }
 
     #[test]
     fn letters_choose_and_none_chooses_all() {
-        assert!(ALL.iter().all(|metric| metric.is_wanted("")));
-        let chosen: Vec<&str> = ALL
-            .iter()
-            .filter(|m| m.is_wanted("a,d"))
-            .map(|m| m.name())
-            .collect();
-        assert_eq!(chosen, ["life", "pace", "crowd"]);
-        assert!(!Metric::Life.is_wanted("g"));
+        assert_eq!(wanted(PYTORCH, "").len(), ALL.len());
+        assert_eq!(wanted(PYTORCH, "a,d"), ["life", "pace", "crowd"]);
+        assert_eq!(wanted(PYTORCH, "g"), ["scale"]);
+    }
+
+    #[test]
+    fn of_the_other_kinds_nothing_is_run_for_rows_that_they_do_not_show() {
+        assert_eq!(wanted(XGBOOST, ""), ["life", "pace", "latency", "burst"]);
+        assert_eq!(wanted(XGBOOST, "a,d"), ["life", "pace"]);
+        assert_eq!(wanted(XGBOOST, "d,f"), [""; 0]);
     }
 }

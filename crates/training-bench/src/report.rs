@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::metric::Metric;
+use crate::size::Setting;
 use crate::stats::{Estimate, estimate, median};
 use crate::store::{Pair, Record, Store};
 
@@ -80,7 +81,7 @@ impl Row {
         }
     }
 
-    fn line(&self) -> String {
+    fn line(&self, kind: &str) -> String {
         let value = self.value.map_or_else(
             || "–".to_owned(),
             |v| {
@@ -109,14 +110,14 @@ impl Row {
             (Some(v), out) => format!("{} ({out} left out)", v.values),
         };
         format!(
-            "| {} | {} | {} | {} | {value} | {target} | {outcome} | {pairs} |",
+            "| {} | {kind} | {} | {} | {} | {value} | {target} | {outcome} | {pairs} |",
             self.id, self.what, self.floor, self.ours
         )
     }
 }
 
-/// The rows that the stored results give.
-pub fn rows(store: &Store) -> Result<Vec<Row>> {
+/// The rows of one kind that the stored results give.
+pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     let read = |metric: Metric| store.read(metric.name());
     let (life, pace, latency) = (
         read(Metric::Life)?,
@@ -146,6 +147,7 @@ pub fn rows(store: &Store) -> Result<Vec<Row>> {
         &idle,
         &once,
     ));
+    rows.retain(|row| setting.shows(row.id));
     Ok(rows)
 }
 
@@ -449,14 +451,16 @@ fn worst(id: &'static str, what: &str, figures: &[&str], record: &Record) -> Row
     }
 }
 
-/// The table as Markdown.
-pub fn table(rows: &[Row]) -> String {
+/// The rows of several kinds, each under its name, as one table in Markdown.
+pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>) -> String {
     let mut text = String::from(
-        "| Id | Metric | Floor | Ours | Value (95 % interval) | Target | | Pairs |\n\
-         | --- | --- | ---: | ---: | --- | ---: | --- | ---: |\n",
+        "| Id | Kind | Metric | Floor | Ours | Value (95 % interval) | Target | | Pairs |\n\
+         | --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: |\n",
     );
-    for row in rows {
-        let _ = writeln!(text, "{}", row.line());
+    for (kind, rows) in kinds {
+        for row in rows {
+            let _ = writeln!(text, "{}", row.line(kind));
+        }
     }
     text
 }
@@ -474,7 +478,10 @@ pub fn insert(page: &str, text: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use training_testkit::builders::{KINDS, PYTORCH, TENSORFLOW};
+
     use super::*;
+    use crate::size::Size;
 
     fn pair(floor: f64, ours: f64, foreign: f64) -> Pair {
         Pair {
@@ -544,6 +551,46 @@ mod tests {
         );
         let row = worst("x", "", &["x"], &record(&[(0.0, 0.0, 0.0)]));
         assert_eq!(row.outcome(), Outcome::Met);
+    }
+
+    #[test]
+    fn every_kind_has_its_rows_under_its_name_and_only_one_has_all() {
+        let target = std::env::temp_dir().join(format!("bench-report-{}", std::process::id()));
+        std::fs::create_dir_all(&target).unwrap();
+        let binary = target.join("operator");
+        std::fs::write(&binary, "a").unwrap();
+        let size = Size::named("").unwrap();
+        let all = KINDS.map(|kind| {
+            let store = Store::open(&target, "x", kind.operator, &binary).unwrap();
+            if kind == TENSORFLOW {
+                let mut pair = Pair::default();
+                pair.floor.insert("jobs_per_s".to_owned(), 20.0);
+                pair.ours.insert("jobs_per_s".to_owned(), 18.0);
+                let record = Record {
+                    pairs: vec![pair],
+                    faults: Vec::new(),
+                };
+                store.write(Metric::Pace.name(), &record).unwrap();
+            }
+            (kind, rows(&store, &Setting::new(kind, size)).unwrap())
+        });
+        std::fs::remove_dir_all(&target).unwrap();
+
+        for (kind, rows) in &all {
+            let mut ids: Vec<&str> = rows.iter().map(|row| row.id).collect();
+            ids.dedup();
+            let whole = ["a", "b", "c", "d", "e", "f", "g", "j"];
+            let part = ["a", "b", "c"];
+            let expected = if *kind == PYTORCH { &whole[..] } else { &part };
+            assert_eq!(ids, expected, "{}", kind.name);
+        }
+        let table = table(all.iter().map(|(kind, rows)| (kind.name, &rows[..])));
+        let paces: Vec<&str> = table.lines().filter(|l| l.starts_with("| b |")).collect();
+        assert_eq!(paces.len(), 3, "{table}");
+        assert!(paces[0].starts_with("| b | PyTorchJob |") && paces[0].contains("not measured"));
+        let tf = "| b | TFJob | jobs per second, 64 in flight | 20.0 /s | 18.0 /s | **0.90** | ≥ 0.85 | met | 1 |";
+        assert_eq!(paces[1], tf);
+        assert!(paces[2].starts_with("| b | XGBoostJob |") && paces[2].contains("not measured"));
     }
 
     #[test]

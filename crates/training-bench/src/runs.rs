@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::drive::{Script, status};
 use crate::http::{Ask, CORE};
 use crate::load::{Load, Parties};
-use crate::size::Size;
+use crate::size::{Setting, Size};
 use crate::stage::{Audit, Meter, Stage};
 use crate::stats::percentile;
 use crate::store::{Figures, Side};
@@ -49,8 +49,9 @@ async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> R
 }
 
 /// A closed loop: jobs per second, CPU and requests per job. With a crowd, as many pods of others are in the namespace.
-pub async fn pace(side: Side, size: &Size, crowd: usize) -> Result<Figures> {
-    let stage = Stage::start(Audit::Off).await?;
+pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures> {
+    let size = &setting.size;
+    let stage = Stage::start(setting.kind, Audit::Off).await?;
     self::crowd(&stage, crowd).await?;
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
@@ -99,9 +100,10 @@ async fn crowd(stage: &Stage, count: usize) -> Result<()> {
         .await
 }
 
-/// Latencies: one job at a time, small bursts, and replacements of failed pods.
-pub async fn latency(side: Side, size: &Size) -> Result<Figures> {
-    let stage = Stage::start(Audit::Off).await?;
+/// Latencies: one job at a time, small bursts, and, where they are shown, replacements of failed pods.
+pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
+    let size = &setting.size;
+    let stage = Stage::start(setting.kind, Audit::Off).await?;
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(SHORT).await?;
@@ -135,27 +137,31 @@ pub async fn latency(side: Side, size: &Size) -> Result<Figures> {
     }
     spread(&mut figures, "hundred", &load, &hundreds)?;
     all.extend(hundreds);
-    drop(driver);
 
-    let mut driver = stage
-        .driver(Script {
-            hold: true,
-            ..SHORT
-        })
-        .await?;
-    let mut parties = Parties {
-        client: &mut client,
-        driver: &mut driver,
-        stage: &stage,
-    };
-    let jobs = names("failing", size.failing_jobs);
-    let times = replacements(&load, &stage, &jobs, &mut parties).await?;
-    figures.insert("failed_p50".to_owned(), percentile(&times, 50.0));
-    figures.insert("failed_p99".to_owned(), percentile(&times, 99.0));
-    load.verify(&jobs, times.len()).await?;
+    let mut jobs = all.len();
+    if setting.shows("f") {
+        // Gone before its successor comes: both would play the same pods.
+        drop(driver);
+        driver = stage
+            .driver(Script {
+                hold: true,
+                ..SHORT
+            })
+            .await?;
+        let mut parties = Parties {
+            client: &mut client,
+            driver: &mut driver,
+            stage: &stage,
+        };
+        let failing = names("failing", size.failing_jobs);
+        let times = replacements(&load, &stage, &failing, &mut parties).await?;
+        figures.insert("failed_p50".to_owned(), percentile(&times, 50.0));
+        figures.insert("failed_p99".to_owned(), percentile(&times, 99.0));
+        load.verify(&failing, times.len()).await?;
+        jobs += failing.len();
+    }
     load.verify(&all, 0).await?;
-    let jobs = number(all.len() + jobs.len());
-    figures.extend(meter.end(&stage, parties.client, side, jobs).await?);
+    figures.extend(meter.end(&stage, &client, side, number(jobs)).await?);
     Ok(figures)
 }
 
@@ -195,7 +201,7 @@ async fn replacements(
             .must(
                 Method::PATCH,
                 &path,
-                Ask::patch(status(&uid, "Failed", 137)),
+                Ask::patch(status(stage.kind.container, &uid, "Failed", 137)),
             )
             .await?;
         let failed = Instant::now();
@@ -213,8 +219,9 @@ async fn replacements(
 }
 
 /// Many jobs at once: how long until each has its pods, and all have ended.
-pub async fn burst(side: Side, size: &Size) -> Result<Figures> {
-    let stage = Stage::start(Audit::Off).await?;
+pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
+    let size = &setting.size;
+    let stage = Stage::start(setting.kind, Audit::Off).await?;
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(USUAL).await?;

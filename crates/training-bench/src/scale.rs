@@ -8,18 +8,20 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
+use training_testkit::builders::Kind;
 use training_testkit::operator::OperatorProcess;
 
 use crate::bodies::{Bodies, Gaps, manifest, now};
 use crate::child::{self, Helper};
 use crate::counts::{Counts, FLOOR};
 use crate::drive::{Script, status};
-use crate::floor::{SELECTOR, version_of};
+use crate::floor::version_of;
 use crate::http::{Api, Ask, CORE, JOBS, JSON};
+use crate::kind;
 use crate::load::{Load, Parties};
 use crate::machine::{self, Memory};
 use crate::runs::{milliseconds, names, number};
-use crate::size::Size;
+use crate::size::{Setting, Size};
 use crate::stage::{Audit, Client, START, Stage};
 use crate::store::{Figures, Pair, Record, Side};
 
@@ -32,8 +34,9 @@ const HANG: Duration = Duration::from_mins(4);
 
 /// Measures memory with nothing, starts on half of the store, memory with all of it, and idleness. The first pair holds what was
 /// measured once; the others are starts.
-pub async fn scale(size: &Size, say: &dyn Fn(&str)) -> Result<Record> {
-    let stage = Stage::start(Audit::Off).await?;
+pub async fn scale(setting: &Setting, say: &dyn Fn(&str)) -> Result<Record> {
+    let size = &setting.size;
+    let stage = Stage::start(setting.kind, Audit::Off).await?;
     let mut once = Pair::default();
     let mut keep = |name: &str, value: f64| {
         once.ours.insert(name.to_owned(), value);
@@ -103,7 +106,7 @@ fn named(prefix: &str, memory: Memory) -> [(String, f64); 3] {
 
 /// Stores finished jobs with their finished pods and their services.
 async fn fill(stage: &Stage, numbers: std::ops::Range<usize>) -> Result<()> {
-    let bodies = Bodies::new()?;
+    let bodies = Bodies::new(&stage.kind)?;
     let gate = Semaphore::new(FILLING);
     stream::iter(numbers)
         .map(|number| store(stage, &bodies, &gate, number))
@@ -127,8 +130,8 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
     };
     let name = format!("done-{number}");
     let space = &stage.namespace;
-    let jobs = format!("{JOBS}/namespaces/{space}/pytorchjobs");
-    let body = manifest(&name).to_string();
+    let jobs = kind::jobs(&stage.kind, space);
+    let body = manifest(&stage.kind, &name).to_string();
     let made = send(Method::POST, jobs.clone(), Ask::write(body)).await?;
     let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
     let version = version_of(&made)?;
@@ -150,7 +153,7 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
         send(
             Method::PATCH,
             path,
-            Ask::patch(status(&uid, "Succeeded", 0)),
+            Ask::patch(status(stage.kind.container, &uid, "Succeeded", 0)),
         )
         .await
     }));
@@ -166,7 +169,8 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
 async fn read(stage: &Stage) -> Result<f64> {
     let kubeconfig = stage.control.kubeconfig(FLOOR).await?.display().to_string();
     let begun = Instant::now();
-    let mut reader = Helper::start(&["read", &kubeconfig], &stage.log("read"))?;
+    let word = kind::word(&stage.kind);
+    let mut reader = Helper::start(&["read", &kubeconfig, word], &stage.log("read"))?;
     let line = reader.line(START).await?;
     let took = milliseconds(begun.elapsed());
     ensure!(line.starts_with("read "), "{line}");
@@ -174,11 +178,11 @@ async fn read(stage: &Stage) -> Result<f64> {
 }
 
 /// Reads the lists that the operator begins with: the raw client, as a process of its own.
-pub async fn reader(kubeconfig: &std::path::Path) -> Result<()> {
+pub async fn reader(kubeconfig: &std::path::Path, kind: &Kind) -> Result<()> {
     let api = Api::new(kubeconfig).await?;
-    let jobs = format!("{JOBS}/pytorchjobs");
+    let jobs = format!("{JOBS}/{}", kind.plural);
     let (pods, services) = (format!("{CORE}/pods"), format!("{CORE}/services"));
-    let selector = format!("&labelSelector={SELECTOR}");
+    let selector = kind::selector(kind);
     let (jobs, pods, services) = futures::try_join!(
         pages(&api, &jobs, ""),
         pages(&api, &pods, &selector),

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use training_testkit::builders::Kind;
+
+use crate::kind::WHOLE;
+
 /// The figures of one size of run.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
@@ -11,6 +15,8 @@ pub struct Size {
     pub pairs: usize,
     /// Pairs of the two metrics that take longest.
     pub long_pairs: usize,
+    /// Pairs per metric of a kind of which only a part is measured.
+    pub part_pairs: usize,
     /// Jobs before a measurement begins.
     pub warm_up: usize,
     /// Jobs of the run that counts requests.
@@ -47,6 +53,7 @@ const SMOKE: Size = Size {
     name: "smoke",
     pairs: 1,
     long_pairs: 1,
+    part_pairs: 1,
     warm_up: 5,
     life_jobs: 5,
     pace_jobs: 40,
@@ -68,6 +75,7 @@ const REDUCED: Size = Size {
     name: "reduced",
     pairs: 5,
     long_pairs: 3,
+    part_pairs: 1,
     warm_up: 50,
     life_jobs: 25,
     pace_jobs: 400,
@@ -89,6 +97,7 @@ const FULL: Size = Size {
     name: "full",
     pairs: 9,
     long_pairs: 7,
+    part_pairs: 5,
     ones: 150,
     hundred: (100, 3),
     failing_jobs: 12,
@@ -107,6 +116,59 @@ impl Size {
             "full" => Some(FULL),
             "smoke" => Some(SMOKE),
             _ => None,
+        }
+    }
+}
+
+/// A kind of jobs, and how much of it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The kind.
+    pub kind: Kind,
+    /// Its runs.
+    pub size: Size,
+    /// The letters of the rows that the table shows of it.
+    pub rows: &'static str,
+}
+
+impl Setting {
+    /// One kind whole; of the others what a job's life costs and how long its pods take, with fewer pairs.
+    pub fn new(kind: Kind, size: Size) -> Self {
+        if kind == WHOLE {
+            let rows = "abcdefgj";
+            return Self { kind, size, rows };
+        }
+        let size = Size {
+            pairs: size.part_pairs,
+            long_pairs: size.part_pairs,
+            ..size
+        };
+        let rows = "abc";
+        Self { kind, size, rows }
+    }
+
+    /// Whether the table shows a row of it.
+    pub fn shows(&self, row: &str) -> bool {
+        self.rows.contains(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use training_testkit::builders::{KINDS, PYTORCH};
+
+    use super::*;
+
+    #[test]
+    fn one_kind_is_measured_whole_and_the_others_never_more_often() {
+        for name in ["", "full", "smoke"] {
+            let size = Size::named(name).unwrap();
+            for setting in KINDS.map(|kind| Setting::new(kind, size)) {
+                assert_eq!(setting.shows("f"), setting.kind == PYTORCH);
+                assert!(setting.shows("a") && setting.shows("b") && setting.shows("c"));
+                assert!(setting.size.pairs <= size.pairs);
+                assert!(setting.size.long_pairs <= size.long_pairs);
+            }
         }
     }
 }

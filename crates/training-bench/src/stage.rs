@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use http::Method;
 use serde_json::json;
-use training_testkit::control_plane::{ADMIN, ControlPlane, Options, PYTORCH_OPERATOR, User};
+use training_testkit::builders::Kind;
+use training_testkit::control_plane::{ADMIN, ControlPlane, Options, User};
 use training_testkit::manifest;
 use training_testkit::operator::{self, OperatorProcess};
 
@@ -14,11 +15,10 @@ use crate::child::Helper;
 use crate::counts::{self, Counts, DRIVER, FLOOR, GROUP, LOAD};
 use crate::drive::Script;
 use crate::http::{Api, Ask, CORE};
+use crate::kind;
 use crate::machine;
 use crate::store::{Figures, Side};
 
-/// The operator that is measured.
-pub const OPERATOR: &str = "pytorch-operator";
 /// How long a process may take to get ready.
 pub const START: Duration = Duration::from_mins(2);
 
@@ -28,6 +28,8 @@ pub struct Stage {
     pub control: ControlPlane,
     /// The load generator's client.
     pub api: Api,
+    /// Of which kind the jobs are.
+    pub kind: Kind,
     /// Where the jobs are.
     pub namespace: String,
     server: Vec<u32>,
@@ -44,7 +46,7 @@ pub enum Audit {
 
 impl Stage {
     /// Starts everything but the clients.
-    pub async fn start(audit: Audit) -> Result<Self> {
+    pub async fn start(kind: Kind, audit: Audit) -> Result<Self> {
         let before = machine::descendants(std::process::id());
         let user = |name: &str| User {
             name: name.to_owned(),
@@ -59,12 +61,13 @@ impl Stage {
         .await?;
         let mut server = machine::descendants(std::process::id());
         server.retain(|pid| !before.contains(pid));
-        control.install(OPERATOR).await?;
-        manifest::apply(&control.client(ADMIN).await?, counts::objects()).await?;
+        control.install(kind.operator).await?;
+        manifest::apply(&control.client(ADMIN).await?, counts::objects(&kind)).await?;
         let api = Api::new(&control.kubeconfig(LOAD).await?).await?;
         let stage = Self {
             control,
             api,
+            kind,
             namespace: String::new(),
             server,
         };
@@ -107,8 +110,9 @@ impl Stage {
         Ok(match side {
             Side::Floor => {
                 let kubeconfig = self.control.kubeconfig(FLOOR).await?.display().to_string();
+                let word = kind::word(&self.kind);
                 Client::Floor(
-                    self.helper(&["floor", &kubeconfig, &self.namespace])
+                    self.helper(&["floor", &kubeconfig, word, &self.namespace])
                         .await?,
                 )
             }
@@ -118,8 +122,9 @@ impl Stage {
 
     /// How the operator is started: as the shipped Deployment does, with its election and for all namespaces.
     pub async fn operator(&self) -> Result<operator::Options> {
-        let kubeconfig = self.control.kubeconfig(PYTORCH_OPERATOR).await?;
-        let mut options = operator::Options::new(OPERATOR, &kubeconfig, "", &self.log("operator"));
+        let kubeconfig = self.control.kubeconfig(&self.kind.user()).await?;
+        let log = self.log("operator");
+        let mut options = operator::Options::new(self.kind.operator, &kubeconfig, "", &log);
         options.flags = [
             "--leader-elect=true",
             "--leader-election-namespace=trainyard-system",
@@ -135,8 +140,17 @@ impl Stage {
         let millis = |time: Duration| time.as_millis().to_string();
         let (run, succeed) = (millis(script.run_after), millis(script.succeed_after));
         let hold = if script.hold { "hold" } else { "go" };
-        self.helper(&["drive", &kubeconfig, &self.namespace, &run, &succeed, hold])
-            .await
+        let word = kind::word(&self.kind);
+        self.helper(&[
+            "drive",
+            &kubeconfig,
+            word,
+            &self.namespace,
+            &run,
+            &succeed,
+            hold,
+        ])
+        .await
     }
 
     /// Starts a program of ours and waits until it is ready.

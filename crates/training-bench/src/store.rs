@@ -51,19 +51,19 @@ pub struct Record {
     pub faults: Vec<String>,
 }
 
-/// The directory of one size and one build of the operator.
+/// The directory of one size, one kind of jobs and one build of its operator.
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// Opens the directory; results of another build are not taken for results of this one.
-    pub fn open(target: &Path, size: &str, binary: &Path) -> Result<Self> {
+    /// Opens the directory; results of another kind or build are not taken for results of this one.
+    pub fn open(target: &Path, size: &str, kind: &str, binary: &Path) -> Result<Self> {
         let bytes =
             fs::read(binary).with_context(|| format!("no operator at {}", binary.display()))?;
         let dir = target
             .join("bench")
-            .join(format!("{size}-{:016x}", digest(&bytes)));
+            .join(format!("{size}-{kind}-{:016x}", digest(&bytes)));
         fs::create_dir_all(&dir)?;
         Ok(Self { dir })
     }
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_again_and_another_build_finds_nothing() {
+    fn what_was_kept_is_found_again_and_another_kind_or_build_finds_nothing() {
         let target = std::env::temp_dir().join(format!("bench-store-{}", std::process::id()));
         fs::create_dir_all(&target).unwrap();
         let (one, other) = (target.join("one"), target.join("other"));
         fs::write(&one, "a").unwrap();
         fs::write(&other, "b").unwrap();
-        let store = Store::open(&target, "smoke", &one).unwrap();
+        let store = Store::open(&target, "smoke", "tf", &one).unwrap();
         assert_eq!(store.read("pace").unwrap(), Record::default());
         let pair = Pair {
             floor: figures("x", 2.0),
@@ -136,10 +136,12 @@ mod tests {
             faults: Vec::new(),
         };
         store.write("pace", &record).unwrap();
-        let again = Store::open(&target, "smoke", &one).unwrap();
+        let again = Store::open(&target, "smoke", "tf", &one).unwrap();
         assert_eq!(again.read("pace").unwrap(), record);
-        let foreign = Store::open(&target, "smoke", &other).unwrap();
-        assert_eq!(foreign.read("pace").unwrap(), Record::default());
+        for (kind, binary) in [("tf", &other), ("xgboost", &one)] {
+            let foreign = Store::open(&target, "smoke", kind, binary).unwrap();
+            assert_eq!(foreign.read("pace").unwrap(), Record::default());
+        }
         again.clear().unwrap();
         assert_eq!(again.read("pace").unwrap(), Record::default());
         fs::remove_dir_all(&target).unwrap();

@@ -1,20 +1,20 @@
-//! `make bench`: the shipped binary beside a floor client, on a real API server. No root is needed.
+//! `make bench`: the shipped binaries, each beside a floor client, on a real API server. No root is needed.
 
 use std::env;
 
 use crate::{image, paths, process};
 
-/// The operator that is measured.
-const OPERATOR: &str = "pytorch-operator";
+/// The operators that are measured.
+const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
 /// The program that measures.
 const BENCH: &str = "training-bench";
 
 /// Builds everything in the release profile and runs it. Variables of the bench itself pass through.
 pub fn run() -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
-    // Built alone, as the stage `binary` does it: together with the bench it would get the bench's features, and would not be
-    // what is shipped.
-    image::binaries(&[OPERATOR])?;
+    // Built alone, as the stage `binary` does it: together with the bench they would get the bench's features, and would not be
+    // what is shipped. All of them, whichever are chosen: results belong to a build, and the table shows those of every kind.
+    image::binaries(OPERATORS)?;
     let triple = paths::triple();
     process::run(
         process::command(
@@ -29,13 +29,13 @@ pub fn run() -> Result<(), String> {
                 BENCH,
             ],
         )
-        // The operator's flags, so that both share what they both need.
+        // The operators' flags, so that both share what they both need.
         .env("RUSTFLAGS", "-C target-feature=+crt-static"),
     )?;
     let program = paths::release_binary(BENCH);
     let binaries = program.parent().ok_or("no directory of binaries")?;
     let mut bench = process::command(&program, [] as [&str; 0]);
-    // As the shipped Deployment sets it; the floor client gets it too.
+    // As the shipped Deployments set it; the floor client gets it too.
     bench
         .env("MALLOC_ARENA_MAX", "1")
         .env("TRAINYARD_NODE", node);
