@@ -26,7 +26,7 @@ test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images kueue sdk binary tests-built pods
 test-deep: ## Repeat much more often what test does once
 	@$(XTASK) test-deep
-bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d)
+bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d, BENCH_KIND=tf)
 	@$(XTASK) bench
 cluster: ## Start a local cluster (NAME=dev)
 	@$(XTASK) cluster $(or $(NAME),dev)
