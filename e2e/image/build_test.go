@@ -54,6 +54,25 @@ func TestKeysFollowTheRecipes(t *testing.T) {
 	}
 }
 
+func TestRemovalsAndEditsFollowThePackages(t *testing.T) {
+	base := Recipe{Name: "a/base:1", Apt: []string{"p"}}
+	edits := []Edit{{Path: "/f", Old: "1", New: "2"}}
+	more := Recipe{Name: "a/more:1", From: "a/base:1", Apt: []string{"q"}, Pip: []string{"r"}, Remove: []string{"/usr/x"}, Edits: edits}
+	ps, err := plans([]Recipe{base, more}, "bookworm", "")
+	must(t, err)
+	pip := ps[1].Top
+	equal(t, []string{pip.Kind, pip.Parent.Kind}, []string{"pip", "apt"})
+	equal(t, pip.Remove, more.Remove)
+	equal(t, pip.Parent.Remove, more.Remove)
+	equal(t, pip.Edits, edits)
+	equal(t, len(pip.Parent.Edits), 0)
+
+	more.Apt, more.Pip = nil, nil
+	if _, err := plans([]Recipe{base, more}, "bookworm", ""); err == nil {
+		t.Error("a recipe that removes and installs nothing was taken")
+	}
+}
+
 func TestRecipesAreComplete(t *testing.T) {
 	ps, err := plans(Recipes, "bookworm", "../../examples")
 	must(t, err)

@@ -23,7 +23,7 @@ func TestRealBuild(t *testing.T) {
 	suite, err := hostSuite()
 	must(t, err)
 	ps, err := plans([]Recipe{Recipes[0], {
-		Name: "trainyard/test:1", From: Recipes[0].Name, Apt: []string{"hello"}, Pip: []string{"six"},
+		Name: "trainyard/test:1", From: Recipes[0].Name, Apt: []string{"hello"}, Pip: []string{"six"}, Remove: []string{"/usr/local/*/WHEEL"},
 		Files: []File{{"hi.py", "/hi.py", 0o644}},
 	}}, suite, dir)
 	must(t, err)
@@ -64,7 +64,7 @@ func TestRealBuild(t *testing.T) {
 				t.Errorf("the %s layer has no %s", l.Kind, w)
 			}
 		}
-		for _, no := range []string{"/pip/", "sources.list.d/", "resolv.conf", "policy-rc.d", " tmp/", " run/", "apt/archives"} {
+		for _, no := range []string{"/WHEEL", "/pip/", "sources.list.d/", "resolv.conf", "policy-rc.d", " tmp/", " run/", "apt/archives"} {
 			if strings.Contains(names, no) {
 				t.Errorf("the %s layer has %s:\n%s", l.Kind, no, names)
 			}

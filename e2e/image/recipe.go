@@ -20,9 +20,10 @@ type Recipe struct {
 	From   string   // reference of another recipe
 	Suite  string   // Debian release when From is empty; "" is the host's own
 	Apt    []string // Debian packages, installed without recommended ones
-	Remove []string // paths to remove after that; * stands for anything, / too
-	Edits  []Edit   // repairs of what the packages have installed
-	Pip    []string // Python requirements, installed to /usr/local
+	Pip    []string // Python packages, installed to /usr/local without what they depend on
+	Strip  []string // libraries of the Python packages that lose their symbol tables
+	Remove []string // paths to remove from these; * stands for anything, / too
+	Edits  []Edit   // repairs of what the last of these have installed
 	Files  []File   // last, because they change most often
 	Env    []string // added to what the parent has
 }
@@ -76,13 +77,64 @@ var Recipes = []Recipe{
 			Old:  "for s in Std:",
 			New:  "for s in (Std.NONE, Std.OUT, Std.ERR, Std.ALL):",
 		}},
-		Files: []File{{Src: "pytorch/ddp.py", Dst: "/opt/trainyard/ddp.py", Mode: 0o644}},
+		Files: scripts("pytorch", "ddp.py"),
+	},
+	{
+		Name: "trainyard/tensorflow-cpu:1",
+		From: "trainyard/python:1",
+		// Written out with all that is needed, because tf_keras asks for the
+		// package with support for GPUs, five times as large. Of scikit-learn,
+		// only the digits data set is used, which works without its dependencies.
+		Pip: []string{
+			"tensorflow-cpu==2.18.1", "tf_keras==2.18.0", "keras==3.8.0", "scikit-learn==1.6.1",
+			"absl-py==2.1.0", "astunparse==1.6.3", "certifi==2025.1.31", "charset-normalizer==3.4.1", "flatbuffers==25.2.10",
+			"gast==0.6.0", "h5py==3.12.1", "idna==3.10", "ml-dtypes==0.4.1", "namex==0.0.8", "numpy==2.0.2",
+			"opt-einsum==3.4.0", "optree==0.14.0", "packaging==24.2", "protobuf==5.29.5", "requests==2.32.3", "rich==13.9.4",
+			"setuptools==75.8.0", "six==1.17.0", "termcolor==2.5.0", "typing-extensions==4.12.2", "urllib3==2.3.0",
+			"wrapt==1.17.2",
+		},
+		// A quarter of it.
+		Strip: []string{"/usr/local/lib/python3*/dist-packages/tensorflow/libtensorflow_cc.so.2"},
+		Remove: []string{
+			"/usr/local/lib/python3*/numpy/*/tests",
+			"/usr/local/lib/python3*/tensorflow/include",
+			"/usr/local/lib/python3*/sklearn/*.so",
+			"/usr/local/lib/python3*/sklearn/*/tests",
+			"/usr/local/lib/python3*/scikit_learn.libs",
+		},
+		Files: scripts("tensorflow", "pod.py", "digits.py", "multiworker.py", "parameter_server.py", "evaluator.py", "dynamic.py"),
+	},
+	{
+		Name: "trainyard/xgboost-cpu:1",
+		From: "trainyard/python:1",
+		// LightGBM doesn't bring the OpenMP runtime that it needs.
+		Apt: []string{"libgomp1"},
+		Pip: []string{
+			"xgboost-cpu==3.0.5", "lightgbm==4.6.0", "scikit-learn==1.6.1",
+			"joblib==1.4.2", "numpy==2.0.2", "scipy==1.15.3", "threadpoolctl==3.5.0",
+		},
+		Remove: []string{
+			"/usr/local/lib/python3*/numpy/*/tests",
+			"/usr/local/lib/python3*/scipy/*/tests",
+			"/usr/local/lib/python3*/sklearn/*/tests",
+		},
+		Files: scripts("xgboost", "pod.py", "cancer.py", "train.py", "predict.py", "train_lightgbm.py"),
 	},
 }
 
-// pipTools is what installs Python packages. It lies under the layer while
-// that is built and is part of no image.
-var pipTools = []string{"python3-pip", "python3-setuptools", "python3-wheel"}
+// scripts are examples of one framework, all of them in one directory of the
+// image, where they find each other.
+func scripts(framework string, names ...string) []File {
+	var out []File
+	for _, n := range names {
+		out = append(out, File{Src: framework + "/" + n, Dst: "/opt/trainyard/" + n, Mode: 0o644})
+	}
+	return out
+}
+
+// pipTools is what installs and strips Python packages. It lies under the layer
+// while that is built and is part of no image.
+var pipTools = []string{"binutils", "python3-pip", "python3-setuptools", "python3-wheel"}
 
 // commonExcludes are path options that dpkg is given in the base layer, for every
 // package there and above. Licences stay.
@@ -112,6 +164,7 @@ type Layer struct {
 	Arch     string
 	Packages []string    `json:",omitempty"`
 	Excludes []string    `json:",omitempty"`
+	Strip    []string    `json:",omitempty"`
 	Remove   []string    `json:",omitempty"`
 	Edits    []Edit      `json:",omitempty"`
 	Files    []layerFile `json:",omitempty"`
@@ -179,13 +232,22 @@ func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
 			p.Top = l
 			return l
 		}
+		var packages []*Layer
 		if p.Top == nil {
-			p.Heavy = push(&Layer{Kind: "base", Packages: sorted(r.Apt), Excludes: commonExcludes, Remove: r.Remove, Edits: r.Edits})
+			packages = append(packages, &Layer{Kind: "base", Packages: sorted(r.Apt), Excludes: commonExcludes, Remove: r.Remove})
 		} else if len(r.Apt) > 0 {
-			p.Heavy = push(&Layer{Kind: "apt", Packages: sorted(r.Apt), Remove: r.Remove, Edits: r.Edits})
+			packages = append(packages, &Layer{Kind: "apt", Packages: sorted(r.Apt), Remove: r.Remove})
 		}
 		if len(r.Pip) > 0 {
-			p.Heavy = push(&Layer{Kind: "pip", Packages: sorted(r.Pip)})
+			packages = append(packages, &Layer{Kind: "pip", Packages: sorted(r.Pip), Strip: r.Strip, Remove: r.Remove})
+		}
+		if n := len(packages); n > 0 {
+			packages[n-1].Edits = r.Edits // one layer's, because an edit must apply
+		} else if len(r.Remove)+len(r.Edits) > 0 {
+			return nil, fmt.Errorf("recipe %s: nothing is installed that could be removed or edited", r.Name)
+		}
+		for _, l := range packages {
+			p.Heavy = push(l)
 		}
 		if len(r.Files) > 0 {
 			l := &Layer{Kind: "files"}

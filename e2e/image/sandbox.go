@@ -423,15 +423,35 @@ func (j *job) pip() error {
 			break
 		}
 	}
+	// Without dependencies: a recipe says with its versions all that it wants, and
+	// only that can come.
+	args := append([]string{m, "python3", "-m", "pip", "install", "--no-cache-dir", "--no-compile", "--no-deps",
+		"--no-warn-script-location", "--break-system-packages", "--root-user-action=ignore"}, j.Layer.Packages...)
+	if err := command(env, "chroot", args...); err != nil {
+		return err
+	}
+	for _, pattern := range j.Layer.Strip {
+		found, err := filepath.Glob(filepath.Join(m, pattern))
+		if err != nil {
+			return err
+		}
+		if len(found) != 1 {
+			return fmt.Errorf("%d libraries are named %s", len(found), pattern)
+		}
+		if err := command(env, "chroot", m, "strip", "--strip-unneeded", strings.TrimPrefix(found[0], m)); err != nil {
+			return err
+		}
+	}
+	// Before they are compiled: what is removed takes its time there.
+	if err := j.finish(m); err != nil {
+		return err
+	}
 	// Debian's Python compiles with the times of the sources, which change
 	// from build to build; hashes don't.
-	script := `set -eu
-python3 -m pip install --no-cache-dir --no-compile --no-warn-script-location --break-system-packages --root-user-action=ignore "$@"
-for d in /usr/local/lib/python3*; do
+	script := `for d in /usr/local/lib/python3*; do
 	if [ -d "$d" ]; then python3 -m compileall -q -j 2 --invalidation-mode unchecked-hash "$d" || true; fi
 done`
-	args := append([]string{m, "/bin/sh", "-c", script, "sh"}, j.Layer.Packages...)
-	if err := command(env, "chroot", args...); err != nil {
+	if err := command(env, "chroot", m, "/bin/sh", "-c", script); err != nil {
 		return err
 	}
 	for _, f := range []string{"/etc/resolv.conf", "/etc/hosts"} {
