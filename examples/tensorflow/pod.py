@@ -24,7 +24,7 @@ def say(text):
 
 
 def leave(problem=None):
-    """Ends the process without taking TensorFlow's connections down, which can hang once a peer has left."""
+    """Ends the process at once: to take TensorFlow's connections down in order can hang when a peer has left."""
     if problem:
         say(problem)
     sys.stderr.flush()

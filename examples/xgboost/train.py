@@ -108,7 +108,7 @@ def main():
     try:
         model = together()
     except xgboost.core.XGBoostError as e:
-        pod.say(f"lost the others: {e}")
+        pod.say(f"lost the others: {str(e).partition('Stack trace')[0].strip()}")
         # At once: leaving in order would wait for them. From 128 on, a status means under
         # restartPolicy ExitCode that it can go well another time; XGBoost's own is 255 too.
         os._exit(255)
