@@ -30,7 +30,8 @@ RATE = 0.1
 
 def server(cluster, role, index):
     """This task's server, which knows what TF_CONFIG says and no more."""
-    # JSON has text for keys, TensorFlow wants numbers. A server of parameters is told of itself alone, whatever its index.
+    # JSON has text for keys, TensorFlow wants numbers. A server of parameters is told of
+    # itself alone, whatever its index.
     spec = {
         "worker": {int(i): address for i, address in cluster["worker"].items()},
         "ps": {index: cluster["ps"][0]} if role == "ps" else cluster["ps"],
