@@ -32,7 +32,7 @@ pub use kind::{GroupKind, Offer, Offers};
 pub(crate) use members::{Need, need};
 pub use none::KUEUE_QUEUE;
 pub use run::Run;
-pub use view::{Group, GroupView, Mark};
+pub use view::{Group, GroupView, Mark, scheduler_of_pod};
 
 /// The scheduler of scheduler-plugins where no other is named. Source: that project's own installation.
 pub const PLUGINS_SCHEDULER: &str = "scheduler-plugins-scheduler";
@@ -116,6 +116,8 @@ pub struct Setting {
     pub provider: Provider,
     /// What is known of the kinds of groups.
     pub offers: Offers,
+    /// Whether the cluster serves Kueue; `None` where nobody has asked.
+    pub kueue: Option<bool>,
 }
 
 /// What a scheduler says about a gang.
@@ -144,8 +146,10 @@ pub struct Gang<'a> {
     pub provider: &'a Provider,
     /// The groups as they are.
     pub seen: &'a [GroupView],
-    /// The job is in a queue of Kueue's.
-    pub queued: bool,
+    /// The queue of Kueue's that the job is in.
+    pub queue: Option<&'a str>,
+    /// Whether the cluster serves Kueue, where that is known.
+    pub kueue: Option<bool>,
 }
 
 /// Who a group is made for.
@@ -178,7 +182,8 @@ fn class_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
         .filter(|c| !c.is_empty())
 }
 
-fn scheduler_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
+/// The scheduler that a role's template names.
+pub(crate) fn scheduler_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
     let spec = role.template?.spec.as_ref()?;
     spec.scheduler_name.as_deref().filter(|c| !c.is_empty())
 }

@@ -75,8 +75,8 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "NameConflict",
         severity: Severity::Warning,
-        meaning: "An object with the name that a pod or service of the job needs belongs to somebody else.",
-        hint: "Remove or rename that object, or submit the job under another name. The job goes on by itself once the name is free.",
+        meaning: "An object with the name that a pod or service of the job needs belongs to somebody else; or it is the job's own and has lost the labels by which the operator sees it.",
+        hint: "Remove or rename that object, put its labels back if it is the job's own, or submit the job under another name. The job goes on by itself then.",
     },
     Entry {
         reason: "AutoscalerInvalid",
@@ -123,7 +123,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "SchedulerMissing",
         severity: Severity::Warning,
-        meaning: "The operator is set to a gang scheduler whose API the cluster does not serve; the message names it. No pods are made without their group.",
+        meaning: "The operator is set to a gang scheduler whose API the cluster does not serve, or it can't be asked whether it does; the message names it. No pods are made without their group.",
         hint: "Install the scheduler, or switch its API on, and the job goes on by itself; or start the operator with another --gang, and suspend and resume the job.",
     },
     Entry {

@@ -1,7 +1,7 @@
 //! What a pass sees of one job.
 
 use crate::autoscaler::AutoscalerView;
-use crate::gang::{GroupView, Setting};
+use crate::gang::{GroupKind, GroupView, Setting};
 use crate::rules::Rules;
 use crate::view::{PodView, ServiceView};
 
@@ -16,6 +16,8 @@ pub struct Observed {
     pub autoscaler: Option<AutoscalerView>,
     /// The objects that stand for its gang, likewise; one of a kind.
     pub groups: Vec<GroupView>,
+    /// Kinds of groups that were looked for by the job's name, beside those that the watch shows.
+    pub sought: Vec<GroupKind>,
     /// Who schedules gangs, and what is known of it.
     pub gang: Setting,
     /// What kept the last pass from being carried out.

@@ -58,6 +58,7 @@ pub fn plan<F: Framework>(
         lost::remove(&job.name_any(), seen, &mut draft);
         return draft.into_plan(&old);
     }
+    let foreign = gang::foreign(seen, &draft);
     match framework
         .roles(job)
         .and_then(|r| within(r, seen.rules.most_replicas))
@@ -68,6 +69,11 @@ pub fn plan<F: Framework>(
             unfinished(framework, &cx, seen, &mut draft);
         }
         Err(error) => invalid(&mut draft, job, seen, &error),
+    }
+    let memory = &draft.memory;
+    let rests = memory.is_finished() || memory.holds(ConditionType::Suspended);
+    if let Some(provider) = foreign.filter(|_| rests) {
+        gang::leave(provider, &mut draft);
     }
     draft.into_plan(&old)
 }
@@ -129,9 +135,9 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
         suspended::resume(cx, seen, draft);
     }
     if draft.starts {
-        gang::begin(seen, draft);
+        gang::begin(cx, seen, draft);
     } else {
-        gang::take_over(seen, draft);
+        gang::take_over(cx, seen, draft);
     }
     let census = Census::take(cx.roles, seen, &draft.memory);
     if draft.memory.started.is_none() && !gang::holds_back(seen, draft) {

@@ -70,6 +70,7 @@ mod tests {
             ready: false,
             leaving: false,
             mark: crate::gang::Mark::None,
+            scheduler: None,
             disrupted: false,
             exit_code,
             restarts: 0,

@@ -50,6 +50,13 @@ pub enum Step {
         /// The precondition.
         uid: Uid,
     },
+    /// Look for an object that another operator made to stand for the job's gang: the watch doesn't show it.
+    FindGroup {
+        /// Its kind.
+        kind: GroupKind,
+        /// The version of the API.
+        version: &'static str,
+    },
     /// Create an object that stands for the job's gang.
     CreateGroup {
         /// Its kind,

@@ -91,6 +91,9 @@ pub struct PodView {
     pub leaving: bool,
     /// Which gang scheduler's mark it carries.
     pub mark: Mark,
+    /// The scheduler that it names, if it carries the mark of scheduler-plugins, which runs under any name. Shared between pods,
+    /// and no wider than a pointer.
+    pub scheduler: Option<Arc<String>>,
     /// Condition `DisruptionTarget` holds: preemption, eviction through the API, a taint.
     pub disrupted: bool,
     /// Exit code of the terminated main container.

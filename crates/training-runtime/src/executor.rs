@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use training_api::labels;
 use training_core::{
     AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid,
 };
@@ -202,6 +203,7 @@ impl Executor {
             Step::ChangeAutoscaler { uid, version, to } => {
                 self.change_autoscaler(job, *uid, *version, to).await
             }
+            Step::FindGroup { kind, version } => self.find_group(job, (*kind, version)).await,
             Step::CreateGroup {
                 kind,
                 version,
@@ -231,9 +233,9 @@ impl Executor {
                 Err(Failure::Exists(message)) => {
                     let seen: SlimPod = self.read::<Pod, _>(job, &pod.name_any()).await?;
                     let view = pod_view(&seen, self.parent, &mut Roles::default());
-                    Self::settle(
+                    self.settle(
                         owner,
-                        view,
+                        view.filter(|_| self.parent.watches(&seen.metadata)),
                         &seen.metadata,
                         &message,
                         ("FailedCreatePod", Blocked::All),
@@ -253,9 +255,9 @@ impl Executor {
                     let seen: SlimService =
                         self.read::<Service, _>(job, &service.name_any()).await?;
                     let view = service_view(&seen, self.parent, &mut Roles::default());
-                    Self::settle(
+                    self.settle(
                         owner,
-                        view,
+                        view.filter(|_| self.parent.watches(&seen.metadata)),
                         &seen.metadata,
                         &message,
                         ("FailedCreateService", Blocked::All),
@@ -270,15 +272,14 @@ impl Executor {
     }
 
     fn owned<J: Resource<DynamicType = ()>, V>(job: &J, owner: Uid, view: V) -> Owned<V> {
-        let key = JobKey::new(
-            job.namespace().as_deref().unwrap_or_default(),
-            &job.name_any(),
-        );
+        let key = key(job);
         Owned { key, owner, view }
     }
 
-    /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched.
+    /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched. What is ours
+    /// but would not be watched is given as none: counted on, it would never change again.
     fn settle<V: crate::feed::index::Child>(
+        &self,
         owner: Uid,
         view: Option<Owned<V>>,
         seen: &kube::core::ObjectMeta,
@@ -287,10 +288,18 @@ impl Executor {
         index: &Index<V>,
     ) -> Result<(), Stopped> {
         if let Some(view) = view.filter(|v| v.owner == owner) {
-            index.apply(view);
-            return Ok(());
+            return if index.found(view) {
+                Ok(())
+            } else {
+                Err(gone_by_now(message))
+            };
         }
         let whose = match controller(seen) {
+            Some(own) if Uid::parse(&own.uid) == Some(owner) => format!(
+                "it is the job's own, but has lost labels by which the operator sees it ({}={} and those beside it): put them back, or delete it",
+                labels::OPERATOR_NAME,
+                self.parent.controller
+            ),
             Some(other) => format!("it belongs to {} {}", other.kind, other.name),
             None => "it belongs to no job".to_owned(),
         };
@@ -350,11 +359,10 @@ impl Executor {
             .await
         {
             Ok(object) => Ok(object),
-            // Gone between the two calls: the next look will find the name free.
-            Err(failure) => Err(Stopped::Fault(match failure.into_fault() {
-                Fault::Missing { message, .. } => Fault::Conflict(message),
-                other => other,
-            })),
+            Err(failure) => Err(match failure.into_fault() {
+                Fault::Missing { message, .. } => gone_by_now(&message),
+                other => Stopped::Fault(other),
+            }),
         }
     }
 
@@ -467,6 +475,16 @@ impl Executor {
             })),
         }
     }
+}
+
+/// A name that was taken is free between two calls: the next look finds it so.
+fn gone_by_now(message: &str) -> Stopped {
+    Stopped::Fault(Fault::Conflict(message.to_owned()))
+}
+
+fn key(job: &impl Resource) -> JobKey {
+    let namespace = job.meta().namespace.as_deref();
+    JobKey::new(namespace.unwrap_or_default(), &job.name_any())
 }
 
 fn uid(job: &impl Resource) -> Uid {

@@ -124,6 +124,7 @@ pub fn parent<F: Framework>() -> Parent {
         api_version: constant(F::Job::api_version(&())),
         kind: constant(F::Job::kind(&())),
         container: F::CONTAINER,
+        controller: F::CONTROLLER,
     }
 }
 

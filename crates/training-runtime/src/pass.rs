@@ -156,7 +156,7 @@ impl<F: Framework> Worker<F> {
     }
 
     async fn look(&self, key: &JobKey, begun: Instant) -> Ended {
-        let held = self.backoff.not_before(key).filter(|at| *at > begun);
+        let mut held = self.backoff.not_before(key).filter(|at| *at > begun);
         if let Some(at) = held
             && !self.passing.stalls.lock().contains_key(key)
         {
@@ -181,6 +181,12 @@ impl<F: Framework> Worker<F> {
             if let Some(blocked) = blocked
                 && (held.is_some() || refused.is_some())
             {
+                if held.is_some() && refused.is_none() && is_over(seen.stall.as_ref(), &plan) {
+                    self.passing.stalls.lock().remove(key);
+                    self.backoff.forget(key);
+                    held = None;
+                    continue;
+                }
                 // What was refused is not tried again before its time; everything else goes on.
                 plan.steps.retain(|s| !s.waits_for(blocked));
             }
@@ -263,9 +269,11 @@ impl<F: Framework> Worker<F> {
             services: self.services.of(uid),
             autoscaler: self.autoscalers.of(uid).pop(),
             groups: self.groups.of(uid),
+            sought: self.groups.sought_of(key, uid),
             gang: Setting {
                 provider: self.settings.gang.clone(),
                 offers: self.groups.offers(),
+                kueue: self.groups.kueue(),
             },
             stall,
             rules: self.settings.rules,
@@ -446,6 +454,13 @@ impl<F: Framework> Worker<F> {
                 .lock()
                 .between(period * 3 / 4, period * 5 / 4)
     }
+}
+
+/// True if the name that was taken is not wanted any more: what has it is the job's own, and is seen again.
+fn is_over(stall: Option<&Stall>, plan: &Plan<JobStatus>) -> bool {
+    stall.is_some_and(|stall| {
+        stall.reason == "NameConflict" && !plan.steps.iter().any(|s| s.waits_for(stall.blocks))
+    })
 }
 
 /// The present second: a time in a status holds no more.

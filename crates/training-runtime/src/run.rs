@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use training_core::{Framework, GroupKind, Note};
+use training_core::{Framework, GroupKind, Note, Provider};
 
 use crate::admin::Health;
 use crate::cli::RuntimeArgs;
@@ -227,6 +227,12 @@ async fn lead<F: Framework>(
     let (mut feeds, mut synced) = feeds(shared, &worker, &hub);
     for kind in worker.settings.gang.kinds() {
         worker.groups.watch(*kind);
+    }
+    if worker.settings.gang == Provider::Kueue {
+        let (sender, receiver) = watch::channel(false);
+        synced.push(receiver);
+        let (client, groups) = (shared.clients.watching.clone(), Arc::clone(&worker.groups));
+        feeds.spawn(feed::group::watch_for_kueue(client, groups, sender));
     }
     let mut wanted = worker.groups.wanted();
     let mut watched = Vec::new();

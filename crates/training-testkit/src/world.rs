@@ -59,6 +59,8 @@ pub struct World<F: Framework> {
     services: BTreeMap<String, (ServiceView, Service)>,
     autoscaler: Option<AutoscalerView>,
     groups: BTreeMap<GroupKind, GroupView>,
+    /// Kinds of groups that the operator has looked for by their name.
+    sought: Vec<GroupKind>,
     /// Who schedules gangs, and what the cluster serves.
     pub gang: training_core::gang::Setting,
     /// What else the operator may be set to, when it starts again.
@@ -106,6 +108,7 @@ impl<F: Framework> World<F> {
             services: BTreeMap::new(),
             autoscaler: None,
             groups: BTreeMap::new(),
+            sought: Vec::new(),
             gang: training_core::gang::Setting::default(),
             providers: Vec::new(),
             taken: false,
@@ -184,6 +187,7 @@ impl<F: Framework> World<F> {
             services: self.view.services.values().cloned().collect(),
             autoscaler: self.view.autoscaler.clone(),
             groups: self.view.groups.values().cloned().collect(),
+            sought: self.sought.clone(),
             gang: self.gang.clone(),
             stall: self.stall.clone(),
             rules: self.rules,
@@ -257,6 +261,7 @@ impl<F: Framework> World<F> {
     /// The operator dies, and starts again with full lists and an empty mind.
     pub fn crash(&mut self) {
         self.stall = None;
+        self.sought.clear();
         self.view = View {
             job: self.job.clone(),
             pods: self
@@ -270,7 +275,7 @@ impl<F: Framework> World<F> {
                 .map(|(n, (v, _))| (n.clone(), v.clone()))
                 .collect(),
             autoscaler: self.autoscaler.clone(),
-            groups: self.groups.clone(),
+            groups: self.shown_groups(),
             ..View::default()
         };
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use training_core::gang::Setting;
 use training_core::{GroupKind, Mark, Observed, Offer, Offers, Provider, Step, plan};
 use training_testkit::builders::Job;
-use training_testkit::world::Move;
+use training_testkit::world::{Fate, Move};
 
 fn under(provider: &str, job: Job) -> KindWorld {
     let mut world = world(job);
@@ -22,6 +22,7 @@ fn setting(provider: &str) -> Setting {
     Setting {
         provider: Provider::parse(provider).unwrap(),
         offers: Offers::all(),
+        kueue: None,
     }
 }
 
@@ -263,6 +264,27 @@ fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
 }
 
 #[test]
+fn a_cluster_that_can_not_be_asked_for_the_scheduler_is_said_on_the_job() {
+    let mut world = under("native", pt(1));
+    let words = "the server is currently unable to handle the request";
+    let failing = Offer::Unanswered(words.to_owned());
+    world.gang.offers.set(GroupKind::Workload, failing);
+    world.settle();
+    assert_eq!((world.pods().count(), world.groups().count()), (0, 0));
+    let stalled = world.status_json()["conditions"][0].clone();
+    assert_eq!(stalled["reason"], "SchedulerMissing");
+    let message = stalled["message"].as_str().unwrap();
+    assert!(
+        message.contains("can't learn whether the cluster serves Workload"),
+        "{message}"
+    );
+    assert!(message.ends_with(words), "{message}");
+    world.gang.offers = Offers::all();
+    world.settle();
+    assert_eq!(world.pods().count(), 2);
+}
+
+#[test]
 fn nothing_is_made_before_it_is_known_what_the_cluster_serves() {
     let mut world = under("native", pt(1));
     world.gang.offers = Offers::default();
@@ -458,6 +480,197 @@ fn a_run_that_another_operator_began_is_scheduled_as_its_pods_say() {
             .iter()
             .any(|s| matches!(s, Step::DeletePod { .. }))
     );
+}
+
+/// A world whose job another operator runs under the same scheduler, with one object of this kind; the operator has just started.
+fn taken_over(provider: &str, kind: GroupKind) -> KindWorld {
+    let mut world = under(provider, pt(1));
+    world.settle();
+    world.happen(Move::Group(5));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.edit(|job| {
+        let status = job["status"].as_object_mut().unwrap();
+        status.remove("gangScheduler").unwrap();
+        status.remove("madeFrom").unwrap();
+    });
+    world.unlabel_group(kind);
+    world.writes.clear();
+    world.crash();
+    world
+}
+
+#[test]
+fn another_operators_group_goes_also_when_its_job_rests_at_the_first_look() {
+    for (provider, kind) in [
+        ("volcano", GroupKind::Volcano),
+        ("scheduler-plugins", GroupKind::SchedulerPlugins),
+    ] {
+        for (what, rest) in [
+            ("succeeds", Move::Finish(0)),
+            ("is suspended", Move::Suspend(true)),
+        ] {
+            for set in [provider, "none"] {
+                let mut world = taken_over(provider, kind);
+                world.gang = setting(set);
+                world.happen(rest);
+                world.settle();
+                let case = format!("{provider} under {set}, {what}");
+                assert_eq!(world.groups().count(), 0, "{case}: {:?}", world.writes);
+                let deletes = world.writes.iter().filter(|w| w.contains(kind.as_str()));
+                assert_eq!(deletes.count(), 1, "{case}: {:?}", world.writes);
+                assert_eq!(world.status_json().get("gangScheduler"), None, "{case}");
+                world.come_to_rest(false);
+                assert_eq!(world.breaches, Vec::<String>::new(), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_to_be_removed_of_another_operators_survives_a_crash_at_the_end() {
+    let mut world = taken_over("volcano", GroupKind::Volcano);
+    world.happen(Move::Finish(0));
+    world.view_all();
+    world.happen(Move::Pass(Fate::Whole, true));
+    world.happen(Move::Crash);
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+    assert_eq!(world.groups().count(), 1);
+    world.settle();
+    assert_eq!(world.groups().count(), 0, "{:?}", world.writes);
+}
+
+#[test]
+fn a_group_that_was_never_there_is_looked_for_once() {
+    let mut world = taken_over("volcano", GroupKind::Volcano);
+    // It is gone for good.
+    world.happen(Move::Group(0));
+    world.happen(Move::Finish(0));
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+    assert_eq!(world.writes, ["status", "status"]);
+    assert_eq!(world.status_json().get("gangScheduler"), None);
+}
+
+#[test]
+fn a_group_that_loses_its_label_gets_it_back() {
+    for provider in ["volcano", "scheduler-plugins", "native"] {
+        let mut world = under(provider, pt(1));
+        world.settle();
+        world.happen(Move::Group(5));
+        world.settle();
+        world.run_all();
+        world.settle();
+        world.writes.clear();
+        let kinds: Vec<GroupKind> = world.groups().map(|g| g.kind).collect();
+        for kind in &kinds {
+            world.unlabel_group(*kind);
+        }
+        world.settle();
+        let changes: Vec<String> = kinds
+            .iter()
+            .map(|kind| format!("change {}", kind.as_str()))
+            .collect();
+        assert_eq!(world.writes, changes);
+    }
+}
+
+#[test]
+fn a_run_that_was_taken_over_keeps_the_scheduler_that_its_pods_name() {
+    let mut world = taken_over("scheduler-plugins/theirs", GroupKind::SchedulerPlugins);
+    world.gang = setting("scheduler-plugins/ours");
+    world.settle();
+    let recorded = world.status_json()["gangScheduler"].clone();
+    assert_eq!(recorded, "scheduler-plugins/theirs");
+    world.happen(Move::Vanish(1));
+    world.settle();
+    let again = world.pod("pt-worker-0").unwrap();
+    assert_eq!(again.scheduler.as_ref().unwrap().as_str(), "theirs");
+
+    // A name that stands in the user's template says nothing about the operator's.
+    let master = "/spec/pytorchReplicaSpecs/Master/template/spec/schedulerName";
+    let mut world = taken_over("scheduler-plugins/theirs", GroupKind::SchedulerPlugins);
+    world.set(master, json!("theirs"));
+    world.happen(Move::Vanish(1));
+    world.gang = setting("scheduler-plugins/ours");
+    world.settle();
+    let recorded = world.status_json()["gangScheduler"].clone();
+    assert_eq!(recorded, "scheduler-plugins/ours");
+}
+
+#[test]
+fn what_a_template_says_of_priority_gives_way_to_the_class_with_a_warning() {
+    let worker = "/spec/pytorchReplicaSpecs/Worker/template/spec";
+    let job = pt(1)
+        .run_policy("schedulingPolicy", json!({"priorityClass": "high"}))
+        .set(&format!("{worker}/priorityClassName"), "high")
+        .set(&format!("{worker}/preemptionPolicy"), "Never")
+        .set(&format!("{worker}/priority"), 7);
+    let mut world = under("native", job);
+    world.settle();
+    for field in ["preemptionPolicy", "priority"] {
+        let text = format!(
+            "Warning SettingIgnored: spec.pytorchReplicaSpecs[Worker].template.spec.{field}: all pods of the job get that of high"
+        );
+        let told = world.events().into_iter().filter(|e| e.starts_with(&text));
+        assert_eq!(told.count(), 1, "{field}: {:?}", world.events());
+    }
+    let plain = pod("native", pt(1));
+    assert_eq!(plain["spec"].get("preemptionPolicy"), None);
+    let mut world = under("native", pt(1));
+    world.settle();
+    assert!(world.events().iter().all(|e| !e.contains("one priority")));
+}
+
+#[test]
+fn a_resumed_run_has_its_own_class_also_while_the_group_of_the_former_one_ends() {
+    let class = "/spec/runPolicy/schedulingPolicy";
+    let mut world = under("native", pt(1));
+    world.set(class, json!({"priorityClass": "low"}));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.happen(Move::Suspend(true));
+    world.settle();
+    assert!(world.groups().any(|g| g.leaving), "its protection holds it");
+    world.set(class, json!({"priorityClass": "high"}));
+    world.happen(Move::Suspend(false));
+    world.settle();
+    world.come_to_rest(false);
+    let classes: Vec<Option<String>> = world.groups().map(|g| g.class.clone()).collect();
+    assert!(classes.contains(&Some("high".to_owned())), "{classes:?}");
+    assert!(!classes.contains(&Some("low".to_owned())), "{classes:?}");
+}
+
+#[test]
+fn variables_that_give_way_are_told_once_also_where_a_group_comes_before_pods() {
+    let env = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/env";
+    for provider in ["none", "volcano", "scheduler-plugins", "native"] {
+        let job = pt(1).set(env, json!([{"name": "RANK", "value": "7"}]));
+        let mut world = under(provider, job);
+        world.settle();
+        world.happen(Move::Group(5));
+        world.settle();
+        assert_eq!(world.pods().count(), 2, "{provider}");
+        let told = world.events().into_iter();
+        let told: Vec<String> = told.filter(|e| e.contains("EnvReplaced")).collect();
+        let text = "Warning EnvReplaced: the pod template's RANK gave way to the rendezvous values";
+        assert_eq!(told, [text], "{provider}");
+    }
+}
+
+#[test]
+fn a_queue_of_kueue_without_kueue_is_told() {
+    for (served, warned) in [(Some(false), true), (Some(true), false), (None, false)] {
+        let queue = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+        let mut world = under("kueue", pt(1).set(queue, "team"));
+        world.gang.kueue = served;
+        world.settle();
+        let told = world.events().join("\n");
+        let text = "the job asks for the queue team, but the cluster does not serve Kueue";
+        assert_eq!(told.contains(text), warned, "{told}");
+    }
 }
 
 #[test]

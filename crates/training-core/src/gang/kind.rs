@@ -89,6 +89,8 @@ pub enum Offer {
     Missing,
     /// The operator may not see it, in the API server's words.
     Denied(String),
+    /// Nobody could be asked; how that failed.
+    Unanswered(String),
 }
 
 /// What is known of all kinds.

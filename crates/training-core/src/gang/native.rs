@@ -120,6 +120,22 @@ impl GangProvider for Native {
                 );
                 notes.push(Note::warning("SettingIgnored", text));
             }
+            let spec = role.template.and_then(|t| t.spec.as_ref());
+            let of_class = [
+                (
+                    "preemptionPolicy",
+                    spec.is_some_and(|s| s.preemption_policy.is_some()),
+                ),
+                ("priority", spec.is_some_and(|s| s.priority.is_some())),
+            ];
+            for (field, _) in of_class.into_iter().filter(|(_, set)| *set) {
+                let text = format!(
+                    "{}.template.spec.{field}: all pods of the job get that of {}, because a group has one priority",
+                    role.path,
+                    class.unwrap_or("the cluster's default class")
+                );
+                notes.push(Note::warning("SettingIgnored", text));
+            }
         }
         if let Some(policy) = gang.policy {
             let fields = [

@@ -63,12 +63,15 @@ impl GangProvider for Kueue {
     fn stamp(&self, _gang: &Gang<'_>, _role: &RoleSpec<'_>, _pod: &mut Pod) {}
 
     fn advise(&self, gang: &Gang<'_>) -> Vec<Note> {
-        if gang.queued {
-            return Vec::new();
-        }
-        let text = format!(
-            "the operator leaves gangs to Kueue, but the job has no label {KUEUE_QUEUE}: its pods are scheduled one by one"
-        );
+        let text = match gang.queue {
+            Option::None => format!(
+                "the operator leaves gangs to Kueue, but the job has no label {KUEUE_QUEUE}: its pods are scheduled one by one"
+            ),
+            Some(queue) if gang.kueue == Some(false) => format!(
+                "label {KUEUE_QUEUE}: the job asks for the queue {queue}, but the cluster does not serve Kueue: nobody holds the job back, and its pods are scheduled one by one"
+            ),
+            Some(_) => return Vec::new(),
+        };
         vec![Note::warning("SettingIgnored", text)]
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -69,6 +70,14 @@ impl Mark {
     }
 }
 
+/// The scheduler that a pod names, if its name is to be kept: that of scheduler-plugins may be any.
+pub fn scheduler_of_pod(pod: &Pod) -> Option<Arc<String>> {
+    let named = pod.spec.as_ref().and_then(|s| s.scheduler_name.clone());
+    named
+        .filter(|name| !name.is_empty() && Mark::of(pod) == Mark::SchedulerPlugins)
+        .map(Arc::new)
+}
+
 /// What is kept of a group. A job has one per kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupView {
@@ -78,7 +87,7 @@ pub struct GroupView {
     pub uid: Uid,
     /// The resource version at which it was seen.
     pub version: u64,
-    /// What it was made to follow; `None` where another operator made it.
+    /// What it was made to follow; `None` where another operator made it, or it has lost the label by which it is watched.
     pub digest: Option<Digest>,
     /// The fewest pods that it holds together, as stored, which anybody may have changed.
     pub min: Option<u32>,

@@ -108,7 +108,7 @@ pub(super) fn retry<F: Framework>(
         Scope::Gang => {
             draft.memory.next_gang_attempt(seen.newest_gang());
             mould::renew(framework, cx, draft);
-            gang::begin(seen, draft);
+            gang::begin(cx, seen, draft);
             let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
             draft.memory.gang_restart = Some(ReplicaMemory {
                 attempt: before.saturating_add(1),

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
-use training_api::labels as keys;
+use training_api::{ConditionType, labels as keys};
 
 use super::Draft;
 use crate::census::{Census, SlotState};
@@ -11,12 +11,13 @@ use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::gang::{
     Gang, GangState, GroupKind, GroupView, KUEUE_QUEUE, Need, Offer, Owner, Provider, Run, Wanted,
-    need,
+    need, scheduler_of,
 };
 use crate::notes::Note;
 use crate::observed::Observed;
 use crate::pod::owner;
 use crate::step::{Step, Urgency};
+use crate::view::PodView;
 
 /// A scheduler that has not answered for so long is told about.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
@@ -29,27 +30,53 @@ pub(super) enum Gate {
 }
 
 /// A run begins: who schedules it is what the operator is set to, unless its pods are there already and say otherwise.
-pub(super) fn begin(seen: &Observed, draft: &mut Draft) {
+pub(super) fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let known = draft.memory.gang.clone().unwrap_or_default();
-    let provider = of_pods(seen, draft).unwrap_or_else(|| seen.gang.provider.clone());
+    let provider = of_pods(seen, draft).map(|p| named(p, cx, seen, draft));
+    let provider = provider.unwrap_or_else(|| seen.gang.provider.clone());
     remember(draft, known.next(provider));
 }
 
 /// A run that another operator began is scheduled as its pods say.
-pub(super) fn take_over(seen: &Observed, draft: &mut Draft) {
+pub(super) fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     if draft.memory.gang.is_none() && draft.memory.made_from.is_none() {
-        begin(seen, draft);
+        begin(cx, seen, draft);
+    }
+}
+
+/// The provider with the scheduler that pods of the run name, where that is not their template's own.
+fn named<J: TrainingJob>(
+    provider: Provider,
+    cx: &JobCx<'_, J>,
+    seen: &Observed,
+    draft: &Draft,
+) -> Provider {
+    if !matches!(provider, Provider::SchedulerPlugins(_)) {
+        return provider;
+    }
+    let given = |pod: &&PodView| {
+        let role = cx.roles.by_label(&pod.role);
+        role.is_some_and(|(_, role)| scheduler_of(role).is_none())
+    };
+    let mut names = present(seen, draft).filter(given);
+    match names.find_map(|pod| pod.scheduler.as_deref()) {
+        Some(name) => Provider::SchedulerPlugins(name.as_str().into()),
+        None => provider,
     }
 }
 
 /// Who schedules the pods of the present run; `None` where there are none.
 fn of_pods(seen: &Observed, draft: &Draft) -> Option<Provider> {
-    let attempt = draft.memory.gang_attempt;
-    let present = seen.pods.iter().filter(|p| p.attempt.gang >= attempt);
-    let marks: Vec<_> = present.map(|p| p.mark).collect();
+    let marks: Vec<_> = present(seen, draft).map(|p| p.mark).collect();
     let set = &seen.gang.provider;
     let marked = marks.iter().find_map(|mark| Provider::of_mark(*mark, set));
     (!marks.is_empty()).then(|| marked.unwrap_or_default())
+}
+
+/// The pods of the present run.
+fn present<'a>(seen: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'a PodView> {
+    let attempt = draft.memory.gang_attempt;
+    seen.pods.iter().filter(move |p| p.attempt.gang >= attempt)
 }
 
 /// It is stored before the first group: another operator, set otherwise, would not look for it.
@@ -123,7 +150,8 @@ fn assemble<'a, J: TrainingJob>(
         need,
         provider,
         seen: &seen.groups,
-        queued: cx.job.labels().contains_key(KUEUE_QUEUE),
+        queue: cx.job.labels().get(KUEUE_QUEUE).map(String::as_str),
+        kueue: seen.gang.kueue,
     }
 }
 
@@ -144,6 +172,10 @@ pub(super) fn settle<F: Framework>(
         match seen.gang.offers.of(*kind) {
             Offer::Served(version) => all.push((*kind, *version)),
             Offer::Unknown => return Gate::Closed,
+            Offer::Unanswered(words) => {
+                let text = unanswered(gang.provider, *kind, words);
+                return hold(draft, census, "SchedulerMissing", text);
+            }
             Offer::Denied(words) => return hold(draft, census, "Forbidden", words.clone()),
             Offer::Missing => {
                 let text = missing(gang.provider, *kind);
@@ -159,6 +191,10 @@ pub(super) fn settle<F: Framework>(
             return Gate::Closed;
         };
         if group.leaving {
+            if group.digest.is_none() {
+                // Its end would not be seen without our label.
+                draft.steps.push(mark::<F>(cx, group, &wanted, version));
+            }
             let text = format!(
                 "the {} of the former run is being deleted; the job goes on when it is gone",
                 kind.kind()
@@ -196,13 +232,24 @@ fn wait(draft: &mut Draft, census: &Census<'_>, group: &GroupView, why: String) 
 }
 
 fn missing(provider: &Provider, kind: GroupKind) -> String {
+    format!(
+        "the operator schedules gangs with {provider}, but the cluster does not serve {}",
+        spelled(kind)
+    )
+}
+
+fn unanswered(provider: &Provider, kind: GroupKind, words: &str) -> String {
+    format!(
+        "the operator schedules gangs with {provider}, but can't learn whether the cluster serves {}; it asks again: {words}",
+        spelled(kind)
+    )
+}
+
+/// A kind with the versions that we can write.
+fn spelled(kind: GroupKind) -> String {
     let versions = kind.versions().iter();
     let versions: Vec<String> = versions.map(|v| format!("{}/{v}", kind.group())).collect();
-    format!(
-        "the operator schedules gangs with {provider}, but the cluster does not serve {} ({})",
-        kind.kind(),
-        versions.join(" or ")
-    )
+    format!("{} ({})", kind.kind(), versions.join(" or "))
 }
 
 /// True if a group is as the job wants it, as far as it follows the job.
@@ -253,21 +300,39 @@ fn change<F: Framework>(
     wanted: &Wanted,
     version: &'static str,
 ) -> Step {
-    let mut metadata = marks::<F>(cx, wanted);
-    metadata["uid"] = json!(group.uid.to_string());
-    metadata["resourceVersion"] = json!(group.version.to_string());
-    let mut patch = json!({"metadata": metadata});
-    if !wanted.follows.is_null() {
-        patch["spec"] = wanted.follows.clone();
-    }
-    if let Some(resources) = patch
-        .pointer_mut("/spec/minResources")
-        .and_then(Value::as_object_mut)
-    {
+    let mut spec = wanted.follows.clone();
+    if let Some(resources) = spec.get_mut("minResources").and_then(Value::as_object_mut) {
         // A merge keeps what it does not name.
         for name in &group.resources {
             resources.entry(name.clone()).or_insert(Value::Null);
         }
+    }
+    patch::<F>(cx, group, wanted, spec, version)
+}
+
+/// Gives a group our label, and nothing else.
+fn mark<F: Framework>(
+    cx: &JobCx<'_, F::Job>,
+    group: &GroupView,
+    wanted: &Wanted,
+    version: &'static str,
+) -> Step {
+    patch::<F>(cx, group, wanted, Value::Null, version)
+}
+
+fn patch<F: Framework>(
+    cx: &JobCx<'_, F::Job>,
+    group: &GroupView,
+    wanted: &Wanted,
+    spec: Value,
+    version: &'static str,
+) -> Step {
+    let mut metadata = marks::<F>(cx, wanted);
+    metadata["uid"] = json!(group.uid.to_string());
+    metadata["resourceVersion"] = json!(group.version.to_string());
+    let mut patch = json!({"metadata": metadata});
+    if !spec.is_null() {
+        patch["spec"] = spec;
     }
     Step::ChangeGroup {
         kind: group.kind,
@@ -297,7 +362,7 @@ pub(super) fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
         Offer::Served(_) => !seen.groups.iter().any(|g| g.kind == *kind),
         // Its objects went with it.
         Offer::Missing => true,
-        Offer::Unknown | Offer::Denied(_) => false,
+        Offer::Unknown | Offer::Unanswered(_) | Offer::Denied(_) => false,
     };
     if let Some(run) = &mut draft.memory.gang {
         run.former.retain(|f| !f.kinds().iter().all(gone));
@@ -305,9 +370,59 @@ pub(super) fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
     draft.memory.gang.take_if(|run| run.is_plain());
 }
 
-/// A job at rest has no groups.
+/// A job at rest has no groups. What another operator may have left is looked for, and forgotten when it is gone.
 pub(super) fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
     delete(job, seen, draft, |_| true);
+    let Some(mut run) = draft.memory.gang.take() else {
+        return;
+    };
+    run.former.retain(|former| {
+        !former
+            .kinds()
+            .iter()
+            .all(|kind| is_gone(*kind, seen, draft))
+    });
+    draft.memory.gang = Some(run).filter(|run| !run.is_plain());
+}
+
+/// Whether a group that the watch need not show is gone; where nobody knows, it is looked for.
+fn is_gone(kind: GroupKind, seen: &Observed, draft: &mut Draft) -> bool {
+    let there = seen.groups.iter().any(|g| g.kind == kind);
+    match seen.gang.offers.of(kind) {
+        Offer::Missing => true,
+        Offer::Served(_) if there => {
+            draft.again |= seen.groups.iter().any(|g| g.kind == kind && !g.leaving);
+            false
+        }
+        Offer::Served(_) if seen.sought.contains(&kind) => true,
+        Offer::Served(version) => {
+            draft.steps.push(Step::FindGroup { kind, version });
+            draft.again = true;
+            false
+        }
+        Offer::Unknown | Offer::Unanswered(_) | Offer::Denied(_) => false,
+    }
+}
+
+/// Who may have made groups for a run that another operator began, so that none of them has our label.
+pub(super) fn foreign(seen: &Observed, draft: &Draft) -> Option<Provider> {
+    let memory = &draft.memory;
+    let begun = memory.holds(ConditionType::Created) && !memory.holds(ConditionType::Suspended);
+    if !begun || memory.is_finished() || memory.gang.is_some() || memory.made_from.is_some() {
+        return None;
+    }
+    let provider = of_pods(seen, draft).unwrap_or_else(|| seen.gang.provider.clone());
+    let shown = |kind: &GroupKind| seen.groups.iter().any(|g| g.kind == *kind);
+    (!provider.kinds().iter().all(shown)).then_some(provider)
+}
+
+/// The run of another operator is over before its groups were taken in. What is to be removed is stored before it is looked for.
+pub(super) fn leave(provider: Provider, draft: &mut Draft) {
+    draft.memory.gang = Some(Run {
+        provider: Provider::None,
+        former: vec![provider],
+    });
+    draft.urgency(Urgency::First);
 }
 
 fn delete(job: &str, seen: &Observed, draft: &mut Draft, goes: impl Fn(GroupKind) -> bool) {

@@ -94,6 +94,9 @@ fn fill<F: Framework>(
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
     remove_surplus(cx, seen, census, draft);
+    if draft.starts {
+        tell_replaced(framework, cx, draft)?;
+    }
     gang::clear(cx.name, seen, draft);
     let run = draft.memory.gang.clone().unwrap_or_default();
     let gang = gang::of(framework, cx, seen, census, &run)?;
@@ -223,7 +226,6 @@ fn make_missing<F: Framework>(
 ) -> Result<(), SpecError> {
     let met = meets_former_run(census, draft);
     let mut ports_of: BTreeMap<usize, Vec<ContainerPort>> = BTreeMap::new();
-    let mut replaced = Vec::new();
     let mut creates = 0;
     for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
         if creates >= MOST_CREATES {
@@ -253,16 +255,30 @@ fn make_missing<F: Framework>(
                 let behaviour = gang.provider.behaviour();
                 behaviour.stamp(gang, me.role, &mut rendered.pod);
             }
-            for name in rendered.replaced {
-                if !replaced.contains(&name) {
-                    replaced.push(name);
-                }
-            }
             draft.steps.push(Step::CreatePod(Box::new(rendered.pod)));
             creates += 1;
         }
     }
-    if draft.starts && !replaced.is_empty() {
+    Ok(())
+}
+
+/// Tells which variables of the templates give way to ours, when a run begins: its pods may come only after its gang's group.
+fn tell_replaced<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    let mut replaced = Vec::new();
+    // The replicas of one role have the same variables.
+    for me in cx.roles.ranks().filter(|me| me.index == 0) {
+        let attempt = draft.memory.attempt(&me.role.label, me.index);
+        for name in pod::render(framework, cx, me, attempt)?.replaced {
+            if !replaced.contains(&name) {
+                replaced.push(name);
+            }
+        }
+    }
+    if !replaced.is_empty() {
         let names = replaced.join(", ");
         draft.notes.push(Note::warning(
             "EnvReplaced",

@@ -33,7 +33,7 @@ impl Executor {
                     self.read::<HorizontalPodAutoscaler, _>(job, &name).await?;
                 let view = autoscaler_view(&seen, self.parent);
                 let known = view.as_ref().map(|v| (v.view.uid, v.view.version));
-                Self::settle(
+                self.settle(
                     uid(job),
                     view,
                     &seen.metadata,

@@ -1,16 +1,17 @@
 //! Calls about the objects that stand for gangs.
 
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{GetParams, Patch, PatchParams, PostParams};
 use kube::core::Request as Build;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
-use training_core::{Blocked, Group, GroupKind, Uid};
+use training_core::{Blocked, Group, GroupKind, GroupView, Uid};
 
 use super::outcome::{Failure, Stopped, refuse};
-use super::{Executor, uid};
+use super::{Executor, key, uid};
 use crate::fault::Fault;
-use crate::feed::group::group_view;
+use crate::feed::group::{group_view, is_shown, seen_view};
+use crate::feed::slim::Owned;
 
 /// The reason of the event when a group is refused.
 const REFUSED: &str = "FailedCreatePodGroup";
@@ -45,8 +46,8 @@ impl Executor {
             }
             Err(Failure::Exists(message)) => {
                 let seen: Group = self.read_at(&url(job, at), &job.name_any()).await?;
-                // One that another operator made for the job is taken in, and gets our label next.
-                Self::settle(
+                // One that another operator made for the job, or that lost our label, is taken in, and gets the label next.
+                self.settle(
                     uid(job),
                     group_view(&seen, at.0, self.parent),
                     &seen.metadata,
@@ -77,7 +78,64 @@ impl Executor {
                 self.knows_group(job, at.0, &changed);
                 Ok(())
             }
-            Err(failure) => Err(refuse(failure.into_fault(), REFUSED, Blocked::GangChange)),
+            Err(failure) => {
+                let fault = failure.into_fault();
+                if matches!(fault, Fault::Conflict(_) | Fault::Missing { .. }) {
+                    self.look_again(job, at).await?;
+                }
+                Err(refuse(fault, REFUSED, Blocked::GangChange))
+            }
+        }
+    }
+
+    /// What the watch doesn't show has to be read before it is tried again.
+    async fn look_again<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        at: Address,
+    ) -> Result<(), Stopped> {
+        let index = self.children.groups.of_kind(at.0);
+        let known = index.of(uid(job)).pop();
+        let Some(known) = known.filter(|g| !is_shown(g)) else {
+            return Ok(());
+        };
+        match self.read_group(job, at).await? {
+            Some(now) if now.view.uid == known.uid => {
+                index.found(now);
+            }
+            Some(_) | None => index.gone(uid(job), known.uid, Instant::now()),
+        }
+        Ok(())
+    }
+
+    /// Looks for a group of the job that the watch doesn't show.
+    pub(super) async fn find_group<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        at: Address,
+    ) -> Result<(), Stopped> {
+        let groups = &self.children.groups;
+        if let Some(view) = self.read_group(job, at).await? {
+            groups.of_kind(at.0).found(view);
+        }
+        groups.sought(&key(job), uid(job), at.0);
+        Ok(())
+    }
+
+    /// The group of the job by its name; `None` if there is none, or it is somebody else's.
+    async fn read_group<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        at: Address,
+    ) -> Result<Option<Owned<GroupView>>, Stopped> {
+        let request = Build::new(url(job, at)).get(&job.name_any(), &GetParams::default());
+        match self.ask::<Group>(request).await {
+            Ok(seen) => {
+                let view = group_view(&seen, at.0, self.parent);
+                Ok(view.filter(|v| v.owner == uid(job)))
+            }
+            Err(Failure::Fault(Fault::Missing { .. })) => Ok(None),
+            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
         }
     }
 
@@ -96,7 +154,7 @@ impl Executor {
 
     /// Keeps what was just written, without waiting for the watch.
     fn knows_group<J: Resource<DynamicType = ()>>(&self, job: &J, kind: GroupKind, made: &Group) {
-        if let Some(view) = made.view(kind) {
+        if let Some(view) = seen_view(made, kind, self.parent) {
             let owned = Self::owned(job, uid(job), view);
             let index = self.children.groups.of_kind(kind);
             index.written(owned, Instant::now());

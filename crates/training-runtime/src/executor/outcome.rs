@@ -5,6 +5,7 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use training_api::labels;
+use training_core::gang::scheduler_of_pod;
 use training_core::{
     Attempt, Blocked, GroupKind, Mark, PodPhase, PodView, ServiceView, Stall, Step, Uid,
 };
@@ -119,7 +120,8 @@ impl Outcome {
                 done.deleted_groups.push(name.clone());
             }
             // `kubectl get` shows it; no event is published for it.
-            Step::CreateGroup { .. }
+            Step::FindGroup { .. }
+            | Step::CreateGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }
             | Step::CreateAutoscaler(_)
@@ -203,6 +205,7 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
         ready: false,
         leaving: false,
         mark: Mark::of(pod),
+        scheduler: scheduler_of_pod(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,

@@ -85,6 +85,7 @@ mod tests {
         api_version: "kubeflow.org/v1",
         kind: "PyTorchJob",
         container: "pytorch",
+        controller: "pytorchjob-controller",
     };
 
     fn seen(change: impl FnOnce(&mut Value)) -> Option<AutoscalerView> {

@@ -3,7 +3,7 @@
 //! A kind is watched once a job needs it: that of the operator's setting from the start, another one for runs that began under
 //! another setting. A kind that isn't served is asked for again after a while, and keeps nothing else waiting.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::key::{JobKey, Scope};
 
 /// The first wait before a kind that is not served is asked for again; each further one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// After so many questions without an answer jobs say so: one may be lost while an API server starts.
+const FAILURES: u32 = 3;
 /// No wait is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
@@ -58,8 +60,21 @@ pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned
     Some(Owned {
         key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
         owner: Uid::parse(&owner.uid)?,
-        view: seen.view(kind)?,
+        view: seen_view(seen, kind, parent)?,
     })
+}
+
+/// What is kept of a group. Without the label by which groups are watched it counts as one that was made to follow nothing, so that
+/// it gets the label.
+pub fn seen_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<GroupView> {
+    let mut view = seen.view(kind)?;
+    view.digest = view.digest.filter(|_| parent.watches(&seen.metadata));
+    Some(view)
+}
+
+/// False if the watch may not show what becomes of a group.
+pub fn is_shown(group: &GroupView) -> bool {
+    group.digest.is_some()
 }
 
 /// What is known of all groups.
@@ -78,6 +93,10 @@ struct Inner {
     offers: Offers,
     /// Jobs that wait for a kind.
     waiting: HashSet<JobKey>,
+    /// Whether the cluster serves Kueue.
+    kueue: Option<bool>,
+    /// Kinds of groups that were looked for by their name, by job and its uid.
+    sought: HashMap<JobKey, (Uid, Vec<GroupKind>)>,
 }
 
 impl Groups {
@@ -97,6 +116,11 @@ impl Groups {
     /// What is known of the kinds.
     pub fn offers(&self) -> Offers {
         self.inner.lock().offers.clone()
+    }
+
+    /// Whether the cluster serves Kueue, where that is known.
+    pub fn kueue(&self) -> Option<bool> {
+        self.inner.lock().kueue
     }
 
     /// A job needs a kind: it is watched from now on, and the job is looked at again when more is known of it.
@@ -125,13 +149,42 @@ impl Groups {
         self.wanted.subscribe()
     }
 
-    /// Forgets that a job waits.
+    /// Forgets that a job waits, and what was looked for.
     pub fn forget(&self, job: &JobKey) {
-        self.inner.lock().waiting.remove(job);
+        let inner = &mut *self.inner.lock();
+        inner.waiting.remove(job);
+        inner.sought.remove(job);
+    }
+
+    /// A group of this kind was looked for by its name.
+    pub fn sought(&self, job: &JobKey, uid: Uid, kind: GroupKind) {
+        let inner = &mut *self.inner.lock();
+        let entry = inner.sought.entry(job.clone()).or_default();
+        if entry.0 != uid {
+            *entry = (uid, Vec::new());
+        }
+        entry.1.push(kind);
+    }
+
+    /// The kinds of groups that were looked for by their name.
+    pub fn sought_of(&self, job: &JobKey, uid: Uid) -> Vec<GroupKind> {
+        let inner = self.inner.lock();
+        let known = inner.sought.get(job).filter(|(of, _)| *of == uid);
+        known.map(|(_, kinds)| kinds.clone()).unwrap_or_default()
+    }
+
+    /// Nobody says whether a kind is served. Returns the jobs that waited for it, if nothing was known before.
+    fn unanswered(&self, kind: GroupKind, scope: &Scope, words: String) -> Vec<JobKey> {
+        let place = (kind, scope.namespace().map(str::to_owned));
+        let known = self.inner.lock().known.get(&place).cloned();
+        match known {
+            None | Some(Offer::Unknown) => self.offer(kind, scope, Offer::Unanswered(words)),
+            Some(_) => Vec::new(),
+        }
     }
 
     /// More is known of a kind. Returns the jobs that waited for it.
-    fn offer(&self, kind: GroupKind, scope: &Scope, offer: Offer) -> Vec<JobKey> {
+    pub fn offer(&self, kind: GroupKind, scope: &Scope, offer: Offer) -> Vec<JobKey> {
         let inner = &mut *self.inner.lock();
         let place = (kind, scope.namespace().map(str::to_owned));
         inner.known.insert(place, offer);
@@ -140,8 +193,9 @@ impl Groups {
         let rank = |offer: &Offer| match offer {
             Offer::Missing => 0,
             Offer::Denied(_) => 1,
-            Offer::Unknown => 2,
-            Offer::Served(_) => 3,
+            Offer::Unanswered(_) => 2,
+            Offer::Unknown => 3,
+            Offer::Served(_) => 4,
         };
         let worst = of_kind
             .map(|(_, offer)| offer)
@@ -152,6 +206,39 @@ impl Groups {
         } else {
             Vec::new()
         }
+    }
+}
+
+/// The API group of Kueue.
+const KUEUE: &str = "kueue.x-k8s.io";
+
+/// Asks whether the cluster serves Kueue, until it does. Never returns.
+pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::Sender<bool>) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        match client.list_api_groups().await {
+            Ok(all) => {
+                let served = all.groups.iter().any(|group| group.name == KUEUE);
+                let known = groups.inner.lock().kueue.replace(served);
+                if !served && known != Some(false) {
+                    tracing::warn!(
+                        group = KUEUE,
+                        "the operator leaves gangs to Kueue, but the cluster does not serve it: nobody holds jobs back"
+                    );
+                }
+                asked.send_replace(true);
+                if served {
+                    return std::future::pending().await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't ask whether the cluster serves Kueue; asked again");
+                // Jobs don't wait for it.
+                asked.send_replace(true);
+            }
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
@@ -168,12 +255,13 @@ pub async fn watch_groups<F: Framework>(
     let feed = kind.as_str();
     let mut wait = FIRST_WAIT;
     let mut told = false;
+    let mut failures = 0;
     // Nobody waits yet.
     groups.offer(kind, &scope, Offer::Unknown);
     loop {
         match served(&source.client, kind).await {
             Ok(Some(version)) => {
-                (wait, told) = (FIRST_WAIT, false);
+                (wait, told, failures) = (FIRST_WAIT, false, 0);
                 let watching = Watching {
                     kind,
                     version,
@@ -184,6 +272,7 @@ pub async fn watch_groups<F: Framework>(
                 watching.follow::<F>(&source, &*listener, &synced).await;
             }
             Ok(None) => {
+                failures = 0;
                 if !std::mem::replace(&mut told, true) {
                     tracing::warn!(
                         kind = kind.kind(),
@@ -202,6 +291,11 @@ pub async fn watch_groups<F: Framework>(
             }
             Err(error) => {
                 tracing::warn!(feed, %error, "can't ask what the cluster serves; asked again");
+                failures += 1;
+                if failures >= FAILURES {
+                    listener.offered(groups.unanswered(kind, &scope, error.to_string()));
+                    synced.send_replace(true);
+                }
             }
         }
         sleep(wait).await;

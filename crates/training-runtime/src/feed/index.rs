@@ -82,9 +82,18 @@ struct Inner<V> {
     /// Created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
     /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
-    gone: HashMap<Uid, Instant>,
+    gone: HashMap<Uid, Gone>,
     /// Number of the gone at which they are swept next.
     sweep_at: usize,
+}
+
+/// What is known of an object that is gone.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    since: Instant,
+    /// As of this version. A watch is selected by a label, so it also loses what only loses its label; such an object comes back
+    /// at a later version, and what is really gone has none.
+    version: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +141,7 @@ impl<V: Child> Index<V> {
             return Vec::new();
         };
         inner.unseen.retain(|_, since| now < *since + UNSEEN);
-        inner.gone.retain(|_, since| now < *since + UNSEEN);
+        inner.gone.retain(|_, gone| now < gone.since + UNSEEN);
         for (owner, kids) in &inner.owners {
             if !scope.covers(&kids.key) {
                 next.insert(*owner, kids.clone());
@@ -157,7 +166,9 @@ impl<V: Child> Index<V> {
             }
         }
         next.retain(|_, kids| {
-            kids.children.retain(|c| !inner.gone.contains_key(&c.uid()));
+            let back = |c: &V, gone: &Gone| c.version() > gone.version;
+            let there = |c: &V| inner.gone.get(&c.uid()).is_none_or(|gone| back(c, gone));
+            kids.children.retain(there);
             !kids.children.is_empty()
         });
         let mut changed = HashSet::new();
@@ -176,7 +187,7 @@ impl<V: Child> Index<V> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
         inner.unseen.remove(&uid);
-        if inner.gone.contains_key(&uid) {
+        if inner.is_gone(uid, owned.view.version()) {
             return None;
         }
         for (_, incoming) in inner
@@ -198,7 +209,7 @@ impl<V: Child> Index<V> {
             .owners
             .get(&owned.owner)
             .is_some_and(|k| k.children.iter().any(|c| c.uid() == uid));
-        if !known && !inner.gone.contains_key(&uid) {
+        if !known && !inner.is_gone(uid, owned.view.version()) {
             inner.unseen.insert(uid, now);
             place(&mut inner.owners, owned);
         }
@@ -208,9 +219,24 @@ impl<V: Child> Index<V> {
     pub fn written(&self, owned: Owned<V>, now: Instant) {
         self.created(owned.clone(), now);
         let inner = &mut *self.inner.lock();
-        if !inner.gone.contains_key(&owned.view.uid()) {
+        if !inner.is_gone(owned.view.uid(), owned.view.version()) {
             place(&mut inner.owners, owned);
         }
+    }
+
+    /// An object as a read of its name shows it. It counts as gone if the watch lost it with its label, and yet it is there; false
+    /// if it is really gone by now.
+    pub fn found(&self, owned: Owned<V>) -> bool {
+        let inner = &mut *self.inner.lock();
+        let (uid, version) = (owned.view.uid(), owned.view.version());
+        // The watch loses an object at the version that it then has, and one that is deleted at a version that it never had.
+        if inner.gone.get(&uid).is_some_and(|g| version < g.version) {
+            return false;
+        }
+        inner.gone.remove(&uid);
+        inner.unseen.remove(&uid);
+        place(&mut inner.owners, owned);
+        true
     }
 
     /// The watch says that an object is gone.
@@ -218,7 +244,7 @@ impl<V: Child> Index<V> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
         // The answer to the create may still be under way: it must not bring the object back.
-        inner.bury(uid, now);
+        inner.bury(uid, owned.view.version(), now);
         inner.unseen.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
@@ -262,7 +288,7 @@ impl<V: Child> Index<V> {
         if remove(&mut inner.owners, owner, uid) {
             inner.unseen.remove(&uid);
         }
-        inner.bury(uid, now);
+        inner.bury(uid, u64::MAX, now);
     }
 
     /// The children of a job, in no particular order.
@@ -299,10 +325,24 @@ impl<V: Child> Index<V> {
 }
 
 impl<V> Inner<V> {
-    fn bury(&mut self, uid: Uid, now: Instant) {
+    fn is_gone(&mut self, uid: Uid, version: u64) -> bool {
+        let Some(gone) = self.gone.get(&uid) else {
+            return false;
+        };
+        let back = version > gone.version;
+        if back {
+            self.gone.remove(&uid);
+        }
+        !back
+    }
+
+    fn bury(&mut self, uid: Uid, version: u64, since: Instant) {
+        let known = self.gone.get(&uid).map_or(0, |gone| gone.version);
+        let version = version.max(known);
+        let now = Gone { since, version };
         self.gone.insert(uid, now);
         if self.gone.len() > self.sweep_at {
-            self.gone.retain(|_, since| now < *since + UNSEEN);
+            self.gone.retain(|_, gone| since < gone.since + UNSEEN);
             self.gone.shrink_to(MOST_GONE);
             // Twice as many as are left, so that a sweep costs little per entry even when thousands go within seconds.
             self.sweep_at = MOST_GONE.max(self.gone.len() * 2);
@@ -451,6 +491,35 @@ mod tests {
         index.deleted(&service(1, 0, 6), Instant::now());
         index.created(service(1, 0, 5), Instant::now());
         assert!(index.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_watch_lost_with_its_label_comes_back_with_it() {
+        let index = Index::default();
+        index.apply(service(1, 0, 5));
+        index.deleted(&service(1, 0, 6), Instant::now());
+        assert!(index.apply(service(1, 0, 4)).is_none(), "late news");
+        assert!(index.apply(service(1, 0, 7)).is_some(), "labelled again");
+        assert_eq!(uids(&index), [1]);
+
+        index.deleted(&service(1, 0, 8), Instant::now());
+        index.begin_list(&ALL);
+        index.listed(&ALL, service(1, 0, 9));
+        index.end_list(&ALL, Instant::now());
+        assert_eq!(uids(&index), [1], "labelled again while nobody watched");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_tells_what_lost_its_label_from_what_is_gone() {
+        let index = Index::default();
+        index.apply(service(1, 0, 5));
+        index.deleted(&service(1, 0, 6), Instant::now());
+        assert!(!index.found(service(1, 0, 5)), "read before it was deleted");
+        assert!(index.is_empty());
+        assert!(index.found(service(1, 0, 6)), "its label was taken then");
+        assert_eq!(uids(&index), [1]);
+        index.gone(Uid(7), Uid(1), Instant::now());
+        assert!(!index.found(service(1, 0, 6)), "we deleted it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,6 +35,7 @@ pub struct SlimPod {
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimPodSpec {
     node_name: Option<String>,
+    scheduler_name: Option<String>,
     scheduling_group: Option<PodSchedulingGroup>,
 }
 
@@ -130,20 +131,44 @@ pub struct Parent {
     pub kind: &'static str,
     /// The main container, whose exit code counts.
     pub container: &'static str,
+    /// The value of the label by which they are watched.
+    pub controller: &'static str,
 }
 
-/// Role names, each kept once however many pods carry it.
+impl Parent {
+    /// True if an object carries the label by which the children are watched: without it nothing tells what becomes of it.
+    pub fn watches(&self, meta: &ObjectMeta) -> bool {
+        let label = meta.labels.as_ref();
+        let label = label.and_then(|l| l.get(labels::OPERATOR_NAME));
+        label.is_some_and(|name| name == self.controller)
+    }
+}
+
+/// Names of roles and schedulers, each kept once however many pods carry it.
 #[derive(Debug, Default)]
-pub struct Roles(BTreeMap<Box<str>, Arc<str>>);
+pub struct Roles {
+    roles: BTreeMap<Box<str>, Arc<str>>,
+    schedulers: BTreeMap<Box<str>, Arc<String>>,
+}
 
 impl Roles {
     /// The shared copy of a role's name.
     pub fn shared(&mut self, role: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(role) {
+        if let Some(known) = self.roles.get(role) {
             return Arc::clone(known);
         }
         let new: Arc<str> = role.into();
-        self.0.insert(role.into(), Arc::clone(&new));
+        self.roles.insert(role.into(), Arc::clone(&new));
+        new
+    }
+
+    /// The shared copy of a scheduler's name.
+    fn scheduler(&mut self, name: &str) -> Arc<String> {
+        if let Some(known) = self.schedulers.get(name) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(name.to_owned());
+        self.schedulers.insert(name.into(), Arc::clone(&new));
         new
     }
 }
@@ -166,6 +191,9 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         .chain(status.init_container_statuses.iter().flatten())
         .filter_map(|c| c.restart_count)
         .sum();
+    let mark = mark(pod, &child.key.name);
+    let scheduler = pod.spec.scheduler_name.as_deref();
+    let scheduler = scheduler.filter(|name| !name.is_empty() && mark == Mark::SchedulerPlugins);
     let view = PodView {
         uid: child.uid,
         version: child.version,
@@ -175,7 +203,8 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         phase,
         ready: trouble::condition(pod, "Ready").is_some_and(SlimCondition::holds),
         leaving: pod.metadata.deletion_timestamp.is_some(),
-        mark: mark(pod, &child.key.name),
+        mark,
+        scheduler: scheduler.map(|name| roles.scheduler(name)),
         disrupted,
         exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
@@ -354,6 +383,7 @@ mod tests {
         api_version: "kubeflow.org/v1",
         kind: "PyTorchJob",
         container: "pytorch",
+        controller: "pytorchjob-controller",
     };
 
     fn pod(change: impl FnOnce(&mut Value)) -> Option<Owned<PodView>> {
@@ -396,6 +426,20 @@ mod tests {
             )
         );
         assert!(view.ready && !view.leaving && view.trouble.is_none());
+    }
+
+    #[test]
+    fn the_schedulers_name_is_kept_of_pods_whose_scheduler_may_have_any() {
+        let named = |label: &str| {
+            let view = pod(|p| {
+                p["metadata"]["labels"][label] = json!("pt");
+                p["spec"]["schedulerName"] = json!("mine");
+            });
+            let name = view.unwrap().view.scheduler;
+            name.map(|name| name.to_string())
+        };
+        assert_eq!(named(labels::PLUGINS_GROUP).as_deref(), Some("mine"));
+        assert_eq!(named("other"), None);
     }
 
     #[test]

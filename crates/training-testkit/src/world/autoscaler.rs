@@ -61,6 +61,7 @@ impl<F: Framework> World<F> {
             Step::CreateAutoscaler(_)
             | Step::CreatePod(_)
             | Step::CreateService(_)
+            | Step::FindGroup { .. }
             | Step::CreateGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }

@@ -158,6 +158,12 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.view.learn_autoscaler());
                 }
             }
+            Step::FindGroup { kind, .. } => {
+                return answer.map(|()| {
+                    self.learn_group(kind);
+                    self.sought.push(kind);
+                });
+            }
             step @ (Step::ChangeGroup { kind, .. } | Step::DeleteGroup { kind, .. }) => {
                 if self.call_group(step)? {
                     return answer.map(|()| self.learn_group(kind));
@@ -225,6 +231,7 @@ impl<F: Framework> World<F> {
             | Step::DeleteService { .. }
             | Step::DeleteJob
             | Step::ChangeAutoscaler { .. }
+            | Step::FindGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }
             | Step::DeleteAutoscaler { .. } => {}

@@ -1,5 +1,7 @@
 //! The gang of the job in the world: how its groups are made, changed, admitted and lost.
 
+use std::collections::BTreeMap;
+
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use training_core::gang::{GangState, Run};
@@ -10,6 +12,10 @@ use training_core::{
 
 use super::World;
 use super::execute::Interruption;
+
+fn is_shown(group: &GroupView) -> bool {
+    group.digest.is_some()
+}
 
 impl<F: Framework> World<F> {
     fn gang_run(&self) -> Run {
@@ -83,9 +89,28 @@ impl<F: Framework> World<F> {
         self.tell_group(kind, view);
     }
 
+    /// What has no label of the operator's is not shown by its watch.
     fn tell_group(&mut self, kind: GroupKind, now: GroupView) {
-        self.view.group_news.push_back((kind, Ok(now.clone())));
+        if is_shown(&now) {
+            self.view.group_news.push_back((kind, Ok(now.clone())));
+        }
         self.groups.insert(kind, now);
+    }
+
+    /// A group loses what the operator wrote on it, or never had it: the watch says that it is gone.
+    pub fn unlabel_group(&mut self, kind: GroupKind) {
+        let version = self.next_version();
+        if let Some(group) = self.groups.get_mut(&kind) {
+            (group.digest, group.version) = (None, version);
+            let news = (kind, Err(group.uid));
+            self.view.group_news.push_back(news);
+        }
+    }
+
+    /// The groups that a list of the operator's shows.
+    pub(super) fn shown_groups(&self) -> BTreeMap<GroupKind, GroupView> {
+        let shown = self.groups.iter().filter(|(_, g)| is_shown(g));
+        shown.map(|(kind, g)| (*kind, g.clone())).collect()
     }
 
     /// The operator knows the newest of a group from an answer.
@@ -117,7 +142,7 @@ impl<F: Framework> World<F> {
     }
 
     fn drop_group(&mut self, kind: GroupKind) {
-        if let Some(gone) = self.groups.remove(&kind) {
+        if let Some(gone) = self.groups.remove(&kind).filter(is_shown) {
             self.view.group_news.push_back((kind, Err(gone.uid)));
         }
     }

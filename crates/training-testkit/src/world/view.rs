@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use training_core::gang::scheduler_of_pod;
 use training_core::{
     Attempt, AutoscalerView, GroupKind, GroupView, Mark, PodPhase, PodView, ServiceView,
     TrainingJob, Uid,
@@ -258,6 +259,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
         ready: false,
         leaving: false,
         mark: Mark::of(pod),
+        scheduler: scheduler_of_pod(pod),
         disrupted: false,
         exit_code: None,
         restarts: 0,

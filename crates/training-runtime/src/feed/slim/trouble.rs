@@ -269,6 +269,7 @@ mod tests {
         api_version: "kubeflow.org/v1",
         kind: "PyTorchJob",
         container: "pytorch",
+        controller: "pytorchjob-controller",
     };
 
     /// A pod of a job with this status, as the watch would keep it.
