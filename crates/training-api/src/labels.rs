@@ -11,7 +11,7 @@ pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 /// The replica's index within its type, decimal, from 0.
 pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
-/// `master` on the one pod whose log and metrics speak for the job.
+/// `master` on the pods whose logs and metrics speak for the job; mostly that is one.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 /// The value of [`JOB_ROLE`].
 pub const JOB_ROLE_MASTER: &str = "master";

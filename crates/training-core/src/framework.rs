@@ -144,6 +144,11 @@ pub trait Framework: Send + Sync + 'static {
         false
     }
 
+    /// Why nothing that the job's pods do can end it, as it is written now. Said for as long as it is so.
+    fn endless(&self, _cx: &JobCx<'_, Self::Job>) -> Option<String> {
+        None
+    }
+
     /// The last touch on a pod, which has the kind's port already: init containers, volumes.
     ///
     /// # Errors

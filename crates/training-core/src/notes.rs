@@ -175,6 +175,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "Suspend and resume the job to make all of its pods anew, or submit a new one.",
     },
     Entry {
+        reason: "NeverEnds",
+        severity: Severity::Warning,
+        meaning: "The role that decides when the job ends has no replicas; the message names it. What is there runs on.",
+        hint: "Raise the replicas of that role, or leave it out where another one may decide. Or delete the job when it is no longer needed.",
+    },
+    Entry {
         reason: "RiskySetting",
         severity: Severity::Warning,
         meaning: "The job sets something that runs but can get in its way; the message names it.",

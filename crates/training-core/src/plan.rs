@@ -117,14 +117,16 @@ fn unfinished<F: Framework>(
         );
         return invalid(draft, cx.job, seen, &error);
     }
-    if suspended {
+    let endless = if suspended {
         suspended::decide(cx, seen, draft);
+        None
     } else {
         active(framework, cx, seen, draft);
-    }
+        framework.endless(cx)
+    };
     // A job that ends in this very pass is not kept from anything any more.
     if !draft.memory.is_finished() {
-        stalled::report(cx, seen, draft);
+        stalled::report(cx, seen, endless.as_deref(), draft);
         lost::remove(cx.name, seen, draft);
     }
 }

@@ -59,7 +59,7 @@ pub fn render<F: Framework>(
     let mut all_labels = meta.labels.unwrap_or_default();
     all_labels.extend(labels::<F>(cx, me));
     all_labels.remove(keys::JOB_ROLE);
-    if me.role.speaks && me.index == 0 {
+    if me.role.speaks && (me.index == 0 || !me.role.stands_in) {
         all_labels.insert(keys::JOB_ROLE.to_owned(), keys::JOB_ROLE_MASTER.to_owned());
     }
     let mut annotations = meta.annotations.unwrap_or_default();

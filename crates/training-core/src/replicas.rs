@@ -27,8 +27,10 @@ pub struct Replicas {
     pub types: &'static [&'static str],
     /// What becomes of other types.
     pub others: Others,
-    /// The first of these that a job has speaks for it, by its replica 0.
+    /// The first of these that a job has speaks for it.
     pub speakers: &'static [&'static str],
+    /// Where a job has none of them, replica 0 of this one speaks.
+    pub stand_in: Option<&'static str>,
     /// The container that counts.
     pub container: &'static str,
     /// Name and default number of its port.
@@ -62,9 +64,10 @@ impl Replicas {
             .into_iter()
             .map(|(_, key, spelled, spec)| self.role(key, spelled, spec))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut speakers = self.speakers.iter();
+        let mut speakers = self.speakers.iter().chain(&self.stand_in);
         if let Some(at) = speakers.find_map(|s| roles.iter().position(|r| r.key == *s)) {
             roles[at].speaks = true;
+            roles[at].stands_in = self.stand_in == Some(roles[at].key.as_str());
         }
         for role in &roles {
             check::template(role, self.container)?;
@@ -138,6 +141,7 @@ impl Replicas {
             restart,
             template: spec.template.as_deref(),
             speaks: false,
+            stands_in: false,
             path,
         })
     }
@@ -167,7 +171,8 @@ mod tests {
         field: "toySpecs",
         types: &["Chief", "Worker"],
         others: Others::Served,
-        speakers: &["Chief", "Worker"],
+        speakers: &["Chief"],
+        stand_in: Some("Worker"),
         container: "toy",
         port: ("toy-port", 1),
         restart: RestartPolicy::Never,

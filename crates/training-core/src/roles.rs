@@ -16,8 +16,10 @@ pub struct RoleSpec<'a> {
     pub restart: RestartPolicy,
     /// The pod's template; absent for a finished job, whose templates are dropped from memory.
     pub template: Option<&'a PodTemplateSpec>,
-    /// Index 0 of this role speaks for the job: it carries the label `job-role=master`.
+    /// This role speaks for the job: its pods carry the label `job-role=master`.
     pub speaks: bool,
+    /// It does so in place of one that the job doesn't have, and by its index 0 alone.
+    pub stands_in: bool,
     /// Path of the role in the spec, for messages.
     pub path: String,
 }

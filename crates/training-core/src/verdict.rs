@@ -57,6 +57,16 @@ pub enum FailureCause {
     InvalidSpec(String),
 }
 
+impl FailureCause {
+    /// The role whose replicas ended the job, if it was one.
+    pub fn role(&self) -> Option<&str> {
+        match self {
+            Self::Replicas { role, .. } | Self::PermanentExit { role } => Some(role),
+            Self::BackoffLimit | Self::Deadline | Self::InvalidSpec(_) => None,
+        }
+    }
+}
+
 /// A state of a job that has a published message.
 #[derive(Clone, Debug)]
 pub enum Saying<'a> {
@@ -147,12 +157,16 @@ pub fn failures(roles: &RoleSet<'_>, census: &Census<'_>) -> Option<Verdict> {
 }
 
 /// As [`failures`], but that replicas of some roles may be lost for good without ending the job.
+///
+/// Where several roles end it, the published order says which one is named: exit codes that a restart would only repeat come
+/// first, then roles by their names.
 pub fn failures_but(
     roles: &RoleSet<'_>,
     census: &Census<'_>,
     expendable: impl Fn(&RoleSpec<'_>) -> bool,
 ) -> Option<Verdict> {
     let mut retries = Vec::new();
+    let mut ends = Vec::new();
     for (at, role) in roles.iter().enumerate() {
         for slot in census.of_role(at) {
             let Some(pod) = slot.pod else { continue };
@@ -166,16 +180,15 @@ pub fn failures_but(
                     Answer::Replace => retries.push(failure),
                     Answer::Fail if expendable(role) => {}
                     Answer::Fail => {
+                        let role = role.key.clone();
                         let count = census.counts[at].failed;
-                        return Some(Verdict::Failed(FailureCause::Replicas {
-                            role: role.key.clone(),
-                            count,
-                        }));
+                        ends.push((1, FailureCause::Replicas { role, count }));
+                        break;
                     }
                     Answer::FailPermanently => {
-                        return Some(Verdict::Failed(FailureCause::PermanentExit {
-                            role: role.key.clone(),
-                        }));
+                        let role = role.key.clone();
+                        ends.push((0, FailureCause::PermanentExit { role }));
+                        break;
                     }
                 }
             } else if slot.state == SlotState::Live && pod.leaving && pod.disrupted {
@@ -183,6 +196,10 @@ pub fn failures_but(
                 retries.push(failure);
             }
         }
+    }
+    ends.sort_by(|(at, a), (other, b)| (at, a.role()).cmp(&(other, b.role())));
+    if let Some((_, cause)) = ends.into_iter().next() {
+        return Some(Verdict::Failed(cause));
     }
     (!retries.is_empty()).then_some(Verdict::Retry(retries))
 }

@@ -21,7 +21,8 @@ pub const REPLICAS: Replicas = Replicas {
     field: REPLICA_MAP,
     types: TYPES,
     others: Others::Served,
-    speakers: &[CHIEF, MASTER, WORKER],
+    speakers: &[CHIEF, MASTER],
+    stand_in: Some(WORKER),
     container: CONTAINER,
     port: ("tfjob-port", 2222),
     restart: RestartPolicy::Never,
@@ -77,6 +78,20 @@ impl Framework for TensorFlow {
     /// Servers of parameters, their workers and evaluators wait for more work, and nobody tells them that there is none.
     fn outlives(&self, cx: &JobCx<'_, TFJob>) -> bool {
         [PS, EVALUATOR].iter().any(|r| cx.roles.get(r).is_some())
+    }
+
+    fn endless(&self, cx: &JobCx<'_, TFJob>) -> Option<String> {
+        let role = decider(cx.roles).filter(|r| r.replicas == 0)?;
+        let (path, key) = (&role.path, &role.key);
+        let workers = cx.roles.get(WORKER).is_some_and(|w| w.replicas > 0);
+        let way = if workers {
+            format!("set it to 1, or leave the {key} out, and the Workers decide")
+        } else {
+            "set it to at least 1".to_owned()
+        };
+        Some(format!(
+            "{path}.replicas is 0, and nobody else decides when the job ends: {way}"
+        ))
     }
 
     fn advise(&self, cx: &JobCx<'_, TFJob>) -> Vec<Note> {

@@ -202,6 +202,32 @@ fn b_061_a_cluster_that_no_variable_can_hold_ends_the_job_before_any_pod() {
 }
 
 #[test]
+fn every_chief_or_master_is_labelled_as_such_and_of_workers_only_the_first_where_there_is_none() {
+    for (roles, labelled) in [
+        (
+            &[("Chief", 2), ("Worker", 2)][..],
+            &["tf-chief-0", "tf-chief-1"][..],
+        ),
+        (
+            &[("Master", 3), ("PS", 1)],
+            &["tf-master-0", "tf-master-1", "tf-master-2"],
+        ),
+        (&[("PS", 1), ("Worker", 3)], &["tf-worker-0"]),
+        (&[("PS", 2), ("Evaluator", 1)], &[]),
+    ] {
+        let pods = pods(&TensorFlow::default(), of(roles));
+        let label =
+            |pod: &Value| pod["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master";
+        let marked: Vec<&str> = pods
+            .iter()
+            .filter(|(_, pod)| label(pod))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(marked, labelled, "{roles:?}");
+    }
+}
+
+#[test]
 fn chief_or_master_speaks_for_the_job_else_worker_zero_else_nobody() {
     for (roles, speaker) in [
         (&[("Chief", 1), ("Worker", 1)][..], Some("Chief")),

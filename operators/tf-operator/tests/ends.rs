@@ -7,6 +7,7 @@ mod scene;
 
 use scene::{KindWorld, Scene, of, world};
 use serde_json::json;
+use training_core::{Cause, PodPhase, Trouble};
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
@@ -126,6 +127,153 @@ fn a_failure_of_any_known_role_fails_the_job_in_the_published_words() {
 }
 
 #[test]
+fn where_several_roles_failed_the_first_by_name_is_named() {
+    let all = [
+        ("Chief", "tf-chief-0"),
+        ("Evaluator", "tf-evaluator-0"),
+        ("PS", "tf-ps-0"),
+        ("Worker", "tf-worker-0"),
+    ];
+    for first in 0..all.len() {
+        let roles = all.map(|(role, _)| (role, 1));
+        let job = all.iter().fold(of(&roles), |job, (role, _)| {
+            job.restart_policy(role, "Never")
+        });
+        let mut world = running(job);
+        for (_, pod) in &all[first..] {
+            world.fail(pod, 1);
+        }
+        world.settle();
+        let last = world.status().conditions.pop().unwrap();
+        let said = format!(
+            "TFJob ns1/tf has failed because 1 {} replica(s) failed.",
+            all[first].0
+        );
+        assert_eq!(last.message, Some(said));
+    }
+
+    // Pods are looked at before roles, and an exit code that is final ends the job there.
+    let job = of(&[("Chief", 1), ("Worker", 1)])
+        .restart_policy("Chief", "Never")
+        .restart_policy("Worker", "ExitCode");
+    let mut world = running(job);
+    world.fail("tf-chief-0", 1);
+    world.fail("tf-worker-0", 1);
+    world.settle();
+    let last = world.status().conditions.pop().unwrap();
+    let said = "job \"tf\" is failing because \"Worker\" replica(s) failed.";
+    assert_eq!(last.message.as_deref(), Some(said));
+}
+
+#[test]
+fn a_job_runs_before_it_fails_also_where_both_are_seen_in_one_look() {
+    let ran = ["Created=True", "Running=False", "Failed=True"];
+    let failed = ["Created=True", "Failed=True"];
+    for (roles, fails, conditions) in [
+        // The one that decides comes first.
+        (&["Chief", "Worker"][..], "tf-worker-0", &ran[..]),
+        (&["Chief", "PS", "Worker"], "tf-ps-0", &ran),
+        (&["Master", "Worker"], "tf-worker-0", &ran),
+        (&["PS", "Worker"], "tf-worker-1", &ran),
+        // Who failed comes before the one that decides.
+        (
+            &["Evaluator", "Master", "Worker"],
+            "tf-evaluator-0",
+            &failed,
+        ),
+        (&["PS", "Worker"], "tf-ps-0", &failed),
+    ] {
+        let roles: Vec<(&str, u32)> = roles
+            .iter()
+            .map(|role| (*role, if *role == "Worker" { 2 } else { 1 }))
+            .collect();
+        let job = roles.iter().fold(of(&roles), |job, (role, _)| {
+            job.restart_policy(role, "Never")
+        });
+        let mut world = world(job);
+        world.settle();
+        world.run_all();
+        world.fail(fails, 1);
+        world.settle();
+        assert_eq!(world.conditions(), conditions, "{roles:?}: {fails}");
+    }
+}
+
+#[test]
+fn a_job_whose_deciding_role_has_no_replicas_is_said_to_never_end() {
+    for (roles, says) in [
+        (
+            &[("Chief", 0), ("Worker", 1)][..],
+            "spec.tfReplicaSpecs[Chief].replicas is 0, and nobody else decides when the job ends: set it to 1, or leave the Chief out, and the Workers decide",
+        ),
+        (
+            &[("Master", 0), ("PS", 1)],
+            "spec.tfReplicaSpecs[Master].replicas is 0, and nobody else decides when the job ends: set it to at least 1",
+        ),
+        (
+            &[("PS", 1), ("Worker", 0)],
+            "spec.tfReplicaSpecs[Worker].replicas is 0, and nobody else decides when the job ends: set it to at least 1",
+        ),
+    ] {
+        let mut world = running(of(roles));
+        let stalled = &world.status().conditions[0];
+        assert_eq!(
+            (
+                stalled.type_.as_str(),
+                stalled.status.as_str(),
+                stalled.reason.as_deref()
+            ),
+            ("Stalled", "True", Some("NeverEnds")),
+            "{roles:?}"
+        );
+        assert_eq!(stalled.message.as_deref(), Some(says));
+        world.tick(3600);
+        world.settle();
+        let told = world.events().into_iter();
+        let told: Vec<String> = told.filter(|e| e.contains("NeverEnds")).collect();
+        assert_eq!(told, [format!("Warning NeverEnds: {says}")]);
+        assert!(
+            !world.memory().is_finished(),
+            "nothing ran, so nothing succeeded"
+        );
+    }
+}
+
+#[test]
+fn a_job_that_may_end_again_is_not_stalled_any_more() {
+    let mut world = running(of(&[("PS", 1), ("Worker", 0)]));
+    world.set(&format!("{}/replicas", scene::WORKER), json!(1));
+    world.settle();
+    world.run_all();
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Stalled=False", "Created=True", "Running=True"]
+    );
+    world.finish("tf-worker-0");
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+}
+
+#[test]
+fn what_pods_wait_for_is_said_before_that_nothing_ends_the_job() {
+    let mut world = running(of(&[("PS", 1), ("Worker", 0)]));
+    let since = world.now;
+    world.change("tf-ps-0", |p| {
+        p.phase = PodPhase::Pending;
+        p.ready = false;
+        p.trouble = Some(Box::new(Trouble {
+            cause: Some(Cause::InvalidImageName),
+            since: Some(since),
+            ..Trouble::default()
+        }));
+    });
+    world.settle();
+    let reason = world.status().conditions[0].reason.clone();
+    assert_eq!(reason.as_deref(), Some("InvalidImageName"));
+}
+
+#[test]
 fn a_chief_with_a_retryable_code_is_made_again() {
     let mut world = running(of(&[("Chief", 1), ("Worker", 1)]).restart_policy("Chief", "ExitCode"));
     world.fail("tf-chief-0", 130);
@@ -190,6 +338,39 @@ fn dynamic_workers_may_be_lost_as_long_as_somebody_can_end_the_job_well() {
     world.fail("tf-ps-0", 1);
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+}
+
+#[test]
+fn a_lost_dynamic_worker_is_told_once_and_remembered() {
+    let job = of(&[("PS", 1), ("Worker", 4)]).set("/spec/enableDynamicWorker", true);
+    let mut world = running(job.restart_policy("Worker", "Never"));
+    let told = |world: &KindWorld| {
+        let failed = world.events().into_iter();
+        failed.filter(|e| e.contains("PodFailed")).count()
+    };
+    world.fail("tf-worker-1", 3);
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Running=True");
+    let events = world.events();
+    let code = "Normal ExitedWithCode: Pod: ns1.tf-worker-1 exited with code 3";
+    assert!(events.iter().any(|e| e == code), "{events:?}");
+    assert_eq!(told(&world), 1, "{events:?}");
+    let last = world.status().last_failure.unwrap();
+    assert_eq!(
+        (last.pod.as_str(), last.exit_code),
+        ("tf-worker-1", Some(3))
+    );
+
+    // Neither another look nor another operator tells it again.
+    world.tick(3600);
+    world.settle();
+    world.crash();
+    world.settle();
+    assert_eq!(told(&world), 1);
+
+    world.fail("tf-worker-2", 4);
+    world.settle();
+    assert_eq!(told(&world), 2);
 }
 
 #[test]

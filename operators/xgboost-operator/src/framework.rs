@@ -25,6 +25,7 @@ impl Framework for XGBoost {
         types: &[MASTER, WORKER],
         others: Others::Refused,
         speakers: &[MASTER],
+        stand_in: None,
         container: CONTAINER,
         port: ("xgboostjob-port", 9999),
         restart: RestartPolicy::Never,

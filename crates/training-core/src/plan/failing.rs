@@ -3,12 +3,13 @@
 use training_api::{CleanPodPolicy, ConditionType, labels};
 
 use super::{Draft, finished, gang};
-use crate::census::{Census, SlotState};
+use crate::census::{Census, Slot, SlotState};
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::memory::{Memory, ReplicaMemory};
 use crate::mould;
 use crate::notes::Note;
 use crate::observed::Observed;
+use crate::restart::{Answer, answer};
 use crate::step::{Transition, Urgency};
 use crate::verdict::{FailureCause, RankFailure, Saying};
 use crate::view::{Attempt, PodPhase, PodView};
@@ -196,6 +197,60 @@ fn remember<J: TrainingJob>(
     pods.truncate(TOLD);
     for pod in pods.into_iter().rev() {
         draft.remember_failure(cx.name, cx.namespace, pod);
+    }
+}
+
+/// Failures that a job goes on without: no replica replaces them, and nothing ends.
+#[derive(Debug)]
+pub(super) struct Borne {
+    /// How many failed pods of each role the status has told of.
+    known: Vec<u32>,
+}
+
+impl Borne {
+    /// What is known before this look's counts.
+    pub(super) fn before<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &Memory) -> Self {
+        let counts = memory.counts.as_ref();
+        let known = |key: &String| counts.and_then(|c| c.get(key)).map_or(0, |c| c.failed);
+        let known = cx.roles.iter().map(|r| known(&r.key));
+        Self {
+            known: known.map(|n| u32::try_from(n).unwrap_or(0)).collect(),
+        }
+    }
+
+    /// Tells of those that are new; the counts that go with them are stored with it.
+    pub(super) fn tell<J: TrainingJob>(
+        self,
+        cx: &JobCx<'_, J>,
+        census: &Census<'_>,
+        draft: &mut Draft,
+    ) {
+        for ((at, role), known) in cx.roles.iter().enumerate().zip(self.known) {
+            let borne = |slot: &&Slot<'_>| {
+                let pod = slot.pod.filter(|_| slot.state == SlotState::Failed);
+                pod.is_some_and(|pod| answer(role.restart, pod) == Answer::Fail)
+            };
+            let mut slots: Vec<&Slot<'_>> = census.of_role(at).filter(borne).collect();
+            let known = usize::try_from(known).unwrap_or(usize::MAX);
+            let new = slots.len().saturating_sub(known);
+            if new == 0 {
+                continue;
+            }
+            // Which ones were known is not: those that ended last are new.
+            slots.sort_by_key(|slot| {
+                let trouble = slot.pod.and_then(|p| p.trouble.as_deref());
+                trouble.and_then(|t| t.since).unwrap_or(Timestamp::MAX)
+            });
+            let failures: Vec<RankFailure> = slots[slots.len() - new..]
+                .iter()
+                .map(|slot| RankFailure {
+                    role: slot.role,
+                    index: slot.index,
+                    disrupted: false,
+                })
+                .collect();
+            remember(cx, census, &failures, draft);
+        }
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) fn decide<F: Framework>(
     census: &Census<'_>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
+    let lost = failing::Borne::before(cx, &draft.memory);
     count::<F>(cx, census, &mut draft.memory);
     let in_place = container_restarts(cx.roles, census);
     let known = draft.memory.container_restarts;
@@ -49,14 +50,16 @@ pub(super) fn decide<F: Framework>(
     match verdict {
         Verdict::Succeeded => succeed(framework, cx, seen, draft),
         Verdict::Failed(cause) => {
-            if let FailureCause::Replicas { role, .. } | FailureCause::PermanentExit { role } =
-                &cause
-            {
+            if let Some(role) = cause.role() {
                 failing::remember_role(cx, census, role, draft);
+            }
+            if was_seen_to_run(cx, census, &cause, draft) {
+                runs(framework, cx, draft);
             }
             failing::fail(framework, cx, seen, &cause, draft);
         }
         Verdict::Retry(failures) => {
+            lost.tell(cx, census, draft);
             let failures = failing::batch(cx, census, failures, &mut draft.memory);
             if failures.is_empty() {
                 fill(framework, cx, seen, census, draft)?;
@@ -65,6 +68,7 @@ pub(super) fn decide<F: Framework>(
             }
         }
         Verdict::Progressing { running } => {
+            lost.tell(cx, census, draft);
             if running && (!draft.memory.holds(ConditionType::Restarting) || all_run(census)) {
                 if !draft.memory.holds(ConditionType::Running) && all_run(census) {
                     // No further pod can join this write.
@@ -113,6 +117,22 @@ fn runs<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) 
     let reason = format!("{}Running", F::Job::kind(&()));
     let message = framework.say(cx, &Saying::Running);
     draft.set(ConditionType::Running, true, &reason, &message);
+}
+
+/// The published operator looks at roles in the order of their names: it finds the job running with the role that decides before
+/// it fails with that one or a later one.
+fn was_seen_to_run<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    cause: &FailureCause,
+    draft: &Draft,
+) -> bool {
+    let FailureCause::Replicas { role: failed, .. } = cause else {
+        return false;
+    };
+    let decides = cx.roles.iter().enumerate().find(|(_, r)| r.speaks);
+    decides.is_some_and(|(at, role)| role.key <= *failed && census.counts[at].running > 0)
+        && !draft.memory.holds(ConditionType::Restarting)
 }
 
 /// A kind may promise that an ended job has run, also where that went by unseen.

@@ -1,4 +1,5 @@
-//! The condition that says what keeps a job from going on: what the API server refused, else what its pods wait for.
+//! The condition that says what keeps a job from going on: what the API server refused, else what its pods wait for, else that
+//! nothing they do will end it.
 //!
 //! A status write costs everybody. So what pods say is reduced to a sentence that stays the same while the trouble does: the
 //! cluster's own words are those of the first time, and a changed number of pods is told after a while.
@@ -26,8 +27,16 @@ const QUOTED: usize = 320;
 /// Most pods that a message names; the others are counted.
 const NAMED: usize = 3;
 
+/// The reason of a job that nothing ends.
+const ENDLESS: &str = "NeverEnds";
+
 /// Sets, rewords or clears the condition.
-pub(super) fn report<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+pub(super) fn report<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    seen: &Observed,
+    endless: Option<&str>,
+    draft: &mut Draft,
+) {
     let known = draft
         .memory
         .conditions
@@ -53,6 +62,11 @@ pub(super) fn report<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
         match &known {
             Some(condition) if is_known(sentence.reason) => reword(draft, condition, &sentence),
             Some(_) | None => begin(draft, sentence.reason, &sentence.whole),
+        }
+    } else if let Some(message) = endless {
+        if !is_known(ENDLESS) {
+            begin(draft, ENDLESS, &clean(message, 1024));
+            draft.urgency(Urgency::Beside);
         }
     } else if let Some(condition) = known {
         let reason = condition.reason.as_deref().unwrap_or("Resolved");
