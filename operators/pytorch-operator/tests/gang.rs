@@ -636,7 +636,9 @@ fn a_resumed_run_has_its_own_class_also_while_the_group_of_the_former_one_ends()
     assert!(world.groups().any(|g| g.leaving), "its protection holds it");
     world.set(class, json!({"priorityClass": "high"}));
     world.happen(Move::Suspend(false));
-    world.settle();
+    let workload = groups(&mut world).remove(0);
+    let template = &workload["spec"]["podGroupTemplates"][0];
+    assert_eq!(template["priorityClassName"], "high");
     world.come_to_rest(false);
     let classes: Vec<Option<String>> = world.groups().map(|g| g.class.clone()).collect();
     assert!(classes.contains(&Some("high".to_owned())), "{classes:?}");
