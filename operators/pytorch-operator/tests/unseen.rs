@@ -21,7 +21,7 @@ use server::{CHILD, JOB, STATUS, Server, pod, worker};
 use tokio::time::Instant;
 use tower_test::mock;
 use training_core::{GroupKind, Offer, PodView, Provider, ServiceView, Uid};
-use training_runtime::feed::group::{Groups, group_view, watch_groups};
+use training_runtime::feed::group::{Groups, group_view, watch_for_kueue, watch_groups};
 use training_runtime::feed::slim::{self, Owned};
 use training_runtime::feed::{self, Listener, Source};
 use training_runtime::key::{JobKey, Scope};
@@ -446,4 +446,34 @@ async fn a_cluster_that_does_not_say_what_it_serves_keeps_no_job_waiting_in_sile
         "more and more rarely"
     );
     watching.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_the_cluster_serves_kueue_is_asked_until_it_does() {
+    let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
+    let groups = Arc::new(Groups::default());
+    let (sender, asked) = tokio::sync::watch::channel(false);
+    let client = Client::new(service, "default");
+    tokio::spawn(watch_for_kueue(client, Arc::clone(&groups), sender));
+    let of = |names: &[&str]| {
+        let of_name = |name: &&str| json!({"name": name, "versions": []});
+        let all: Vec<Value> = names.iter().map(of_name).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": all})
+    };
+    let broken = json!({"kind": "Status", "status": "Failure", "code": 503, "message": "broken"});
+    for (code, body, known) in [
+        (503, broken, None),
+        (200, of(&["apps"]), Some(false)),
+        (200, of(&["apps", "kueue.x-k8s.io"]), Some(true)),
+    ] {
+        let (request, answer) = handle.next_request().await.unwrap();
+        assert_eq!(request.uri().path(), "/apis");
+        let body = Body::from(body.to_string().into_bytes());
+        answer.send_response(Response::builder().status(code).body(body).unwrap());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(groups.kueue(), known);
+        assert!(*asked.borrow(), "jobs don't wait for it");
+    }
+    let more = tokio::time::timeout(Duration::from_hours(1), handle.next_request());
+    assert!(more.await.is_err(), "it is there");
 }

@@ -190,15 +190,8 @@ impl<V: Child> Index<V> {
         if inner.is_gone(uid, owned.view.version()) {
             return None;
         }
-        for (_, incoming) in inner
-            .incoming
-            .iter_mut()
-            .filter(|(scope, _)| scope.covers(&owned.key))
-        {
-            place(incoming, owned.clone());
-        }
         let key = owned.key.clone();
-        place(&mut inner.owners, owned).then_some(key)
+        inner.show(owned).then_some(key)
     }
 
     /// An object that we made ourselves. Nobody is woken: the pass that made it knows.
@@ -235,7 +228,7 @@ impl<V: Child> Index<V> {
         }
         inner.gone.remove(&uid);
         inner.unseen.remove(&uid);
-        place(&mut inner.owners, owned);
+        inner.show(owned);
         true
     }
 
@@ -321,6 +314,20 @@ impl<V: Child> Index<V> {
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<V: Child> Inner<V> {
+    /// Puts a child in its place, also in the lists that are coming in; true if a decision may depend on the difference.
+    fn show(&mut self, owned: Owned<V>) -> bool {
+        for (_, incoming) in self
+            .incoming
+            .iter_mut()
+            .filter(|(scope, _)| scope.covers(&owned.key))
+        {
+            place(incoming, owned.clone());
+        }
+        place(&mut self.owners, owned)
     }
 }
 
@@ -520,6 +527,15 @@ mod tests {
         assert_eq!(uids(&index), [1]);
         index.gone(Uid(7), Uid(1), Instant::now());
         assert!(!index.found(service(1, 0, 6)), "we deleted it");
+
+        index.begin_list(&ALL);
+        assert!(index.found(service(2, 1, 9)));
+        index.end_list(&ALL, Instant::now());
+        assert_eq!(
+            uids(&index),
+            [2],
+            "found while a list that lacks it came in"
+        );
     }
 
     #[tokio::test(start_paused = true)]
