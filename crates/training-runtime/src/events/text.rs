@@ -3,15 +3,33 @@
 /// The most bytes of a message. Source: the validation of core/v1 events in Kubernetes.
 const LONGEST: usize = 1_024;
 
-/// Whether a reason tells that a job has ended, or why, or what is left of it. The published ones are made of the kind's name.
-pub(super) fn tells_the_end(reason: &str) -> bool {
+/// What an event matters to whoever asks what became of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Matter {
+    /// What was made, deleted, lost on the way.
+    Course,
+    /// The job is suspended or resumed.
+    Turn,
+    /// The job has ended, or why, or what is left of it.
+    End,
+}
+
+/// What a reason tells. The published ones are made of the kind's name.
+pub(super) fn matter(reason: &str) -> Matter {
     const OURS: [&str; 4] = [
         "InvalidSpec",
         "BackoffLimitExceeded",
         "DeadlineExceeded",
         "PodsStillRunning",
     ];
-    OURS.contains(&reason) || reason.ends_with("JobSucceeded") || reason.ends_with("JobFailed")
+    let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
+    if OURS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
+        Matter::End
+    } else if is(&["JobSuspended", "JobResumed"]) {
+        Matter::Turn
+    } else {
+        Matter::Course
+    }
 }
 
 /// A message without control characters, cut to what an event takes. Line ends become spaces, so that

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use training_core::notes::{Note, Severity};
 
+use super::text::Matter;
 use super::{EventConfig, EventWriter, Message, Regarding, text};
 use crate::cli::EventMode;
 use crate::fault::{Fault, within};
@@ -26,6 +27,9 @@ const PER_MINUTE: usize = 9;
 /// Of those, what is not about the end gets so many. An end has at most three: that it is one, which limit, what still runs.
 /// Without a place of their own they would be lost in the sum exactly where much went wrong before.
 const BEFORE_THE_END: usize = 6;
+
+/// Of those in turn, what is not about a turn gets so many: to suspend a gang alone takes six.
+const BEFORE_A_TURN: usize = 5;
 
 /// The window of the limit.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -146,10 +150,15 @@ impl<W: EventWriter> Worker<W> {
         if self.config.mode == EventMode::Folded {
             let recent = self.recent.entry(regarding.uid.clone()).or_default();
             recent.forget_before(now);
-            let ends = text::tells_the_end(&note.reason);
-            let places = if ends { PER_MINUTE } else { BEFORE_THE_END };
+            let matter = text::matter(&note.reason);
+            let places = match matter {
+                Matter::Course => BEFORE_A_TURN,
+                Matter::Turn => BEFORE_THE_END,
+                Matter::End => PER_MINUTE,
+            };
             let full = recent.writes.len() >= places;
-            if let Some(folded) = recent.folded.as_mut().filter(|_| full || !ends) {
+            let waits = full || matter == Matter::Course;
+            if let Some(folded) = recent.folded.as_mut().filter(|_| waits) {
                 folded.count += 1;
                 folded.severity = folded.severity.max(note.severity);
                 folded.last = note;
