@@ -467,7 +467,10 @@ impl Executor {
         match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if crate::fault::is_already_exists(&error) => {
-                Err(Failure::Exists(error.to_string()))
+                Err(Failure::Exists(match error {
+                    kube::Error::Api(status) => status.message,
+                    other => other.to_string(),
+                }))
             }
             Ok(Err(error)) => Err(Failure::Fault(error.into())),
             Err(_) => Err(Failure::Fault(Fault::Deadline {

@@ -132,7 +132,7 @@ async fn a_pod_that_lost_its_labels_is_said_and_not_asked_for_again_and_again() 
         let (status, reason, message) = stalled(&asked).unwrap();
         assert_eq!((status.as_str(), reason.as_str()), ("True", "NameConflict"));
         assert!(
-            message.contains("it is the job's own, but has lost labels"),
+            message.starts_with("exists; it is the job's own, but has lost labels"),
             "{message}"
         );
         assert!(
