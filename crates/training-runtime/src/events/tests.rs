@@ -208,7 +208,7 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
 #[tokio::test(start_paused = true)]
 async fn the_sum_tells_the_last_note_and_the_gravest() {
     let (sink, written, _) = sink(EventMode::Folded);
-    for n in 0..5 {
+    for n in 0..6 {
         sink.post(&job("u"), Note::normal("A", n.to_string()));
     }
     sink.post(&job("u"), Note::warning("B", "bad"));
@@ -240,7 +240,7 @@ async fn however_much_happened_before_the_end_of_a_job_is_told() {
     sink.post(&job("u"), Note::normal("SuccessfulDeletePod", "Deleted"));
     sleep(SECOND * 10).await;
     let at_once = written.messages();
-    assert_eq!(at_once.len(), 8, "{at_once:?}");
+    assert_eq!(at_once.len(), 9, "{at_once:?}");
     for (_, message) in end {
         assert!(at_once.iter().any(|m| m == message), "{at_once:?}");
     }
@@ -248,7 +248,7 @@ async fn however_much_happened_before_the_end_of_a_job_is_told() {
     let later = written.messages();
     assert_eq!(
         later.last().map(String::as_str),
-        Some("46 more events, the last of them: Deleted")
+        Some("45 more events, the last of them: Deleted")
     );
 }
 
@@ -274,7 +274,7 @@ async fn that_a_gang_is_suspended_and_resumed_is_told_beside_all_that_is_made_an
     for reason in ["TFJobSuspended", "TFJobResumed", "TFJobSucceeded"] {
         assert!(told.iter().any(|m| m == reason), "{told:?}");
     }
-    assert_eq!(told.len(), 7, "{told:?}");
+    assert_eq!(told.len(), 8, "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

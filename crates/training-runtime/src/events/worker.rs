@@ -24,12 +24,12 @@ use crate::metrics::{EventOutcome, Metrics};
 /// rest.
 const PER_MINUTE: usize = 9;
 
-/// Of those, what is not about the end gets so many. An end has at most three: that it is one, which limit, what still runs.
-/// Without a place of their own they would be lost in the sum exactly where much went wrong before.
-const BEFORE_THE_END: usize = 6;
+/// Of those, what is about neither the end nor a turn gets so many. An end has at most three: that it is one, which limit, what
+/// still runs. Without a place of their own they would be lost in the sum exactly where much went wrong before.
+const COURSE: usize = 6;
 
-/// Of those in turn, what is not about a turn gets so many: to suspend a gang alone takes six.
-const BEFORE_A_TURN: usize = 5;
+/// The same with one turn more, at the cost of the end: to suspend a gang alone takes six.
+const WITH_A_TURN: usize = 7;
 
 /// The window of the limit.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -152,8 +152,8 @@ impl<W: EventWriter> Worker<W> {
             recent.forget_before(now);
             let matter = text::matter(&note.reason);
             let places = match matter {
-                Matter::Course => BEFORE_A_TURN,
-                Matter::Turn => BEFORE_THE_END,
+                Matter::Course => COURSE,
+                Matter::Turn => WITH_A_TURN,
                 Matter::End => PER_MINUTE,
             };
             let full = recent.writes.len() >= places;
