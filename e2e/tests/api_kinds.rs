@@ -1,12 +1,17 @@
 //! Whole lives of the kinds beside `PyTorchJob`, each with its own operator as it is shipped.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use e2e::{World, look};
-use serde_json::Value;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 use training_testkit::builders::{KINDS, Kind, PYTORCH, TENSORFLOW, XGBOOST};
-use training_testkit::control_plane::{ControlPlane, Options};
-use training_testkit::job::{Condition, conditions, counters, is_true};
+use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
+use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
 use training_testkit::kubelet::lockstep;
+use training_testkit::operator::{self, OperatorProcess};
+use training_testkit::wait::{HANG, Seen, eventually};
 
 /// A condition with the published reason of a kind.
 fn condition(kind: &Kind, type_: &str, status: &str, message: &str) -> Condition {
@@ -109,20 +114,24 @@ async fn jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_own() 
     Ok(())
 }
 
+/// A control plane with one kind and nothing else.
+async fn control_of(kind: &Kind) -> Result<&'static ControlPlane> {
+    let options = Options {
+        controller_manager: true,
+        audit: true,
+        ..Options::default()
+    };
+    // Leaked, as the shared one is: a world borrows it for as long as the process lives.
+    let control: &'static ControlPlane = Box::leak(Box::new(ControlPlane::start(options).await?));
+    control.install(kind.operator).await?;
+    Ok(control)
+}
+
 /// Where the other kinds are not installed, an operator misses nothing.
 #[tokio::test]
 async fn each_operator_runs_alone() -> Result<()> {
     for kind in KINDS {
-        // Leaked, as the shared one is: a world borrows it for as long as the process lives.
-        let control: &'static ControlPlane = Box::leak(Box::new(
-            ControlPlane::start(Options {
-                controller_manager: true,
-                audit: true,
-                ..Options::default()
-            })
-            .await?,
-        ));
-        control.install(kind.operator).await?;
+        let control = control_of(&kind).await?;
         let Some(world) = World::made(kind, control, "alone", lockstep()).await? else {
             return Ok(());
         };
@@ -134,4 +143,103 @@ async fn each_operator_runs_alone() -> Result<()> {
         world.assert_clean(&operator).await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn b_042_a_job_of_another_kind_with_the_same_name_waits_and_the_first_is_left_alone()
+-> Result<()> {
+    let Some(world) = World::of(PYTORCH, "twokinds", lockstep()).await? else {
+        return Ok(());
+    };
+    let first = world.operator().await?;
+    let actor = world.actor("pt");
+    actor.create(PYTORCH.job("pt").master().workers(1)).await?;
+    actor.run(1, 1).await?;
+
+    let kubeconfig = world.control.kubeconfig(&XGBOOST.user()).await?;
+    let (namespace, log) = (world.namespace(), world.file("second.log"));
+    let options = operator::Options::new(XGBOOST.operator, &kubeconfig, namespace, &log);
+    let second = OperatorProcess::start(options).await?;
+    let others = Jobs::of(world.client.clone(), namespace, &XGBOOST.resource());
+    let job = XGBOOST.job("pt").master().workers(1).build();
+    others.create(&job).await?;
+    let waits = |job: &Value| {
+        let mut conditions = conditions(job).into_iter();
+        conditions.any(|c| {
+            c.reason == "NameConflict" && c.message.contains("it belongs to PyTorchJob pt")
+        })
+    };
+    others.until("pt", "waiting for its names", waits).await?;
+    let pods = look::pods(&world.client, namespace, "pt").await?;
+    assert_eq!(look::names(&pods), ["pt-master-0", "pt-worker-0"]);
+    for pod in &pods {
+        let owner = &pod["metadata"]["ownerReferences"][0]["kind"];
+        assert_eq!(owner, PYTORCH.name, "{pod}");
+    }
+    world.kubelet.all_succeeded(namespace, "pt").await?;
+    world.jobs.until_true("pt", "Succeeded").await?;
+    others.delete("pt").await?;
+    second.assert_no_panic()?;
+    world.assert_clean(&first).await
+}
+
+/// A definition as a later version may have it: one more field in spec and status.
+async fn extend_definition(client: &Client, kind: &Kind) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = format!("{}.kubeflow.org", kind.plural);
+    let mut definition = serde_json::to_value(definitions.get(&name).await?)?;
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    for part in ["spec", "status"] {
+        schema["properties"][part]["properties"]["tomorrow"] = json!({
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        });
+    }
+    let definition = serde_json::from_value(definition)?;
+    definitions
+        .replace(&name, &PostParams::default(), &definition)
+        .await
+        .context("the definition")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_writes() -> Result<()> {
+    let control = control_of(&PYTORCH).await?;
+    let Some(world) = World::made(PYTORCH, control, "newer", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let actor = world.actor("pt");
+    actor.create(PYTORCH.job("pt").master().workers(1)).await?;
+    actor.run(1, 1).await?;
+
+    extend_definition(&control.client(ADMIN).await?, &PYTORCH).await?;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(world.client.clone(), world.namespace(), &PYTORCH.resource());
+    let there =
+        |job: &Value| job["spec"]["tomorrow"]["a"] == 1 && job["status"]["tomorrow"]["b"] == 2;
+    eventually("the new fields to be stored", HANG, async || {
+        let spec = json!({ "spec": { "tomorrow": { "a": 1 } } });
+        world.jobs.merge("pt", &spec).await?;
+        let status = Patch::Merge(json!({ "status": { "tomorrow": { "b": 2 } } }));
+        api.patch_status("pt", &PatchParams::default(), &status)
+            .await?;
+        let job = world.jobs.get("pt").await?;
+        Ok(if there(&job) {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(job.to_string())
+        })
+    })
+    .await?;
+    let suspend = |on: bool| json!({ "spec": { "runPolicy": { "suspend": on } } });
+    world.jobs.merge("pt", &suspend(true)).await?;
+    look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+    world.jobs.until_true("pt", "Suspended").await?;
+    world.jobs.merge("pt", &suspend(false)).await?;
+    actor.run(1, 1).await?;
+    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
+    let job = world.jobs.until_true("pt", "Succeeded").await?;
+    assert!(there(&job), "{job}");
+    world.assert_clean(&operator).await
 }
