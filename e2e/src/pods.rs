@@ -25,7 +25,7 @@ use training_testkit::wait::{self, Seen};
 
 pub use self::cluster::Cluster;
 pub use self::operator::{assert_operator_content, operator_pods, ready_operator};
-pub use self::reads::{Event, Row, said, table};
+pub use self::reads::{Event, Row, after, said, table};
 pub use self::shapes::{
     MASTER, WORKER, active, attempt, container, created, delete, example, failed,
     no_longer_running, pair, pair_of, running, shell, shell_of, succeeded,

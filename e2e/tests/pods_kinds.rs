@@ -296,36 +296,35 @@ fn time(value: &Value) -> Result<Timestamp> {
     Ok(value.as_str().context("no time")?.parse()?)
 }
 
-/// The tests of a kind.
-macro_rules! of {
-    ($kind:ident: $($what:ident)*) => {
-        $(
-            #[tokio::test]
-            async fn $what() -> anyhow::Result<()> {
-                super::$what(training_testkit::builders::$kind).await
-            }
-        )*
+/// All of these, with jobs of both kinds.
+macro_rules! with_both {
+    ($($what:ident)*) => {
+        mod tf_job {
+            $(
+                #[tokio::test]
+                async fn $what() -> anyhow::Result<()> {
+                    super::$what(training_testkit::builders::TENSORFLOW).await
+                }
+            )*
+        }
+
+        mod xgboost_job {
+            $(
+                #[tokio::test]
+                async fn $what() -> anyhow::Result<()> {
+                    super::$what(training_testkit::builders::XGBOOST).await
+                }
+            )*
+        }
     };
 }
 
-mod tf_job {
-    of!(TENSORFLOW:
-        a_killed_worker_is_started_again_in_its_pod
-        a_worker_killed_under_exit_code_is_replaced
-        deleted_and_evicted_workers_are_replaced_free_of_charge
-        a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template
-        a_job_fails_at_its_deadline
-        a_worker_that_fails_again_and_again_uses_up_the_backoff_limit
-        an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl);
-}
-
-mod xgboost_job {
-    of!(XGBOOST:
-        a_killed_worker_is_started_again_in_its_pod
-        a_worker_killed_under_exit_code_is_replaced
-        deleted_and_evicted_workers_are_replaced_free_of_charge
-        a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template
-        a_job_fails_at_its_deadline
-        a_worker_that_fails_again_and_again_uses_up_the_backoff_limit
-        an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl);
-}
+with_both!(
+    a_killed_worker_is_started_again_in_its_pod
+    a_worker_killed_under_exit_code_is_replaced
+    deleted_and_evicted_workers_are_replaced_free_of_charge
+    a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template
+    a_job_fails_at_its_deadline
+    a_worker_that_fails_again_and_again_uses_up_the_backoff_limit
+    an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl
+);

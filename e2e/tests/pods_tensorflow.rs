@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
-use e2e::pods::{Site, UNTIL_GO, Volume, Weight, eventually, example, said};
+use e2e::pods::{Site, UNTIL_GO, Volume, Weight, after, eventually, example, said};
 use serde_json::{Value, json};
 use training_testkit::builders::TENSORFLOW;
 use training_testkit::job::{counters, is_true};
@@ -15,15 +15,6 @@ const STAYS: Duration = Duration::from_secs(2);
 
 async fn site(prefix: &str) -> Result<Site> {
     Site::of(TENSORFLOW, prefix, Weight::Heavy).await
-}
-
-/// What follows this word in the last line of a log that has it.
-fn after<'a>(log: &'a str, word: &str) -> Result<&'a str> {
-    let found = log.lines().rev().find_map(|line| {
-        let (_, rest) = line.split_once(word)?;
-        rest.split_whitespace().next()
-    });
-    found.with_context(|| format!("no {word:?} in {log}"))
 }
 
 /// The accuracy that a pod reports last.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
-use e2e::pods::{Site, Volume, Weight, attempt, container, eventually, example, said};
+use e2e::pods::{Site, Volume, Weight, after, attempt, container, eventually, example, said};
 use serde_json::{Value, json};
 use training_testkit::builders::XGBOOST;
 use training_testkit::wait::Seen;
@@ -16,15 +16,7 @@ async fn told(site: &Site, job: &str, word: &str) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for rank in ["master-0", "worker-0", "worker-1"] {
         let log = site.log(&format!("{job}-{rank}")).await?;
-        let found = log.lines().rev().find_map(|line| {
-            let (_, rest) = line.split_once(word)?;
-            rest.split_whitespace().next()
-        });
-        all.push(
-            found
-                .with_context(|| format!("no {word:?} in {log}"))?
-                .to_owned(),
-        );
+        all.push(after(&log, word)?.to_owned());
     }
     Ok(all)
 }

@@ -4,8 +4,6 @@ use std::env;
 
 use crate::{image, paths, process};
 
-/// The operators that are measured.
-const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
 /// The program that measures.
 const BENCH: &str = "training-bench";
 
@@ -14,7 +12,7 @@ pub fn run() -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
     // Built alone, as the stage `binary` does it: together with the bench they would get the bench's features, and would not be
     // what is shipped. All of them, whichever are chosen: results belong to a build, and the table shows those of every kind.
-    image::binaries(OPERATORS)?;
+    image::binaries(image::OPERATORS)?;
     let triple = paths::triple();
     process::run(
         process::command(

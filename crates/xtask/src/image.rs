@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::{paths, process};
 
+/// Every operator there is.
+pub const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
+
 /// Builds the shipped binary of every operator named.
 ///
 /// One invocation and one profile for images, tests and benchmarks, so that figures speak of what is shipped.

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::cluster::{self, OWN};
+use crate::image::OPERATORS;
 use crate::stages::{Stage, run as run_stages};
 use crate::table::{Count, End, render};
 use crate::{demo, deps, image, kueue, leftovers, paths, process, sdk};
@@ -16,8 +17,6 @@ const FAULTS: &str = "api_faults";
 const CRASHES: &str = "api_crash";
 /// Parts of names: of the tests against an API server and with pods, only those run.
 const ONLY: &str = "TRAINYARD_TESTS";
-/// Every operator there is.
-const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
 
 // What each stage is, what it needs, and whom it follows. The long builds come first and side by side.
 const STAGES: &[Stage] = &[

@@ -107,6 +107,15 @@ pub fn said<'a>(events: &'a [Event], kind: &str, reason: &str) -> Result<&'a str
     Ok(&first.2)
 }
 
+/// What follows a word in the last line of a log that has it.
+pub fn after<'a>(log: &'a str, word: &str) -> Result<&'a str> {
+    let found = log.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once(word)?;
+        rest.split_whitespace().next()
+    });
+    found.with_context(|| format!("no {word:?} in {log}"))
+}
+
 /// The cells of a table that kubectl prints for one object, by column. A cell may be empty.
 pub fn table(text: &str) -> Result<Vec<(&str, &str)>> {
     let lines: Vec<&str> = text.lines().collect();

@@ -89,7 +89,8 @@ pub(super) fn retry<F: Framework>(
     failures: &[RankFailure],
     draft: &mut Draft,
 ) {
-    remember(cx, census, failures, draft);
+    let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
+    remember(cx, failures.iter().filter_map(pod).collect(), draft);
     let scope = scope(cx);
     let charged = failures.iter().filter(|f| !f.disrupted).count();
     let cost = match scope {
@@ -181,19 +182,20 @@ fn remove_unreachable<J: TrainingJob>(
 /// At most so many failed pods are told one by one; the others are in the counts.
 const TOLD: usize = 3;
 
-fn remember<J: TrainingJob>(
-    cx: &JobCx<'_, J>,
-    census: &Census<'_>,
-    failures: &[RankFailure],
-    draft: &mut Draft,
-) {
-    let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
-    let mut pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
+/// The pod of a slot that has failed.
+fn failed_pod<'a>(slot: &Slot<'a>) -> Option<&'a PodView> {
+    slot.pod.filter(|_| slot.state == SlotState::Failed)
+}
+
+/// When a failed pod ended, as far as that is known.
+fn ended(pod: &PodView) -> Timestamp {
+    let since = pod.trouble.as_deref().and_then(|t| t.since);
+    since.unwrap_or(Timestamp::MAX)
+}
+
+fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draft: &mut Draft) {
     // Who failed first is the likely culprit: the others may have lost their peer. It is told last, and so is what stays.
-    pods.sort_by_key(|p| {
-        let ended = p.trouble.as_deref().and_then(|t| t.since);
-        ended.unwrap_or(Timestamp::MAX)
-    });
+    pods.sort_by_key(|pod| ended(pod));
     pods.truncate(TOLD);
     for pod in pods.into_iter().rev() {
         draft.remember_failure(cx.name, cx.namespace, pod);
@@ -226,30 +228,15 @@ impl Borne {
         draft: &mut Draft,
     ) {
         for ((at, role), known) in cx.roles.iter().enumerate().zip(self.known) {
-            let borne = |slot: &&Slot<'_>| {
-                let pod = slot.pod.filter(|_| slot.state == SlotState::Failed);
-                pod.is_some_and(|pod| answer(role.restart, pod) == Answer::Fail)
-            };
-            let mut slots: Vec<&Slot<'_>> = census.of_role(at).filter(borne).collect();
+            let failed = census.of_role(at).filter_map(failed_pod);
+            let borne = failed.filter(|pod| answer(role.restart, pod) == Answer::Fail);
+            let mut pods: Vec<&PodView> = borne.collect();
             let known = usize::try_from(known).unwrap_or(usize::MAX);
-            let new = slots.len().saturating_sub(known);
-            if new == 0 {
-                continue;
+            if pods.len() > known {
+                // Which ones were known is not: those that ended last are new.
+                pods.sort_by_key(|pod| ended(pod));
+                remember(cx, pods.split_off(known), draft);
             }
-            // Which ones were known is not: those that ended last are new.
-            slots.sort_by_key(|slot| {
-                let trouble = slot.pod.and_then(|p| p.trouble.as_deref());
-                trouble.and_then(|t| t.since).unwrap_or(Timestamp::MAX)
-            });
-            let failures: Vec<RankFailure> = slots[slots.len() - new..]
-                .iter()
-                .map(|slot| RankFailure {
-                    role: slot.role,
-                    index: slot.index,
-                    disrupted: false,
-                })
-                .collect();
-            remember(cx, census, &failures, draft);
         }
     }
 }
@@ -334,20 +321,9 @@ pub(super) fn remember_role<J: TrainingJob>(
     role: &str,
     draft: &mut Draft,
 ) {
-    let failures: Vec<RankFailure> = census
-        .slots
-        .iter()
-        .filter(|s| {
-            s.state == SlotState::Failed
-                && cx.roles.iter().nth(s.role).is_some_and(|r| r.key == role)
-        })
-        .map(|s| RankFailure {
-            role: s.role,
-            index: s.index,
-            disrupted: false,
-        })
-        .collect();
-    remember(cx, census, &failures, draft);
+    let of_role = |s: &&Slot<'_>| cx.roles.iter().nth(s.role).is_some_and(|r| r.key == role);
+    let slots = census.slots.iter().filter(of_role);
+    remember(cx, slots.filter_map(failed_pod).collect(), draft);
 }
 
 /// Stores the end: condition, completion time, events.
