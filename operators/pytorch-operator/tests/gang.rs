@@ -242,6 +242,13 @@ fn no_pod_and_no_start_before_volcano_lets_the_group_in() {
     assert!(world.status_json().get("startTime").is_some());
 }
 
+/// What the job says that it waits for, with this reason.
+fn stalled(world: &KindWorld, reason: &str) -> String {
+    let condition = &world.status_json()["conditions"][0];
+    assert_eq!(condition["reason"], reason);
+    condition["message"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
     let mut world = under("scheduler-plugins", pt(1));
@@ -251,9 +258,7 @@ fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
         .set(GroupKind::SchedulerPlugins, Offer::Missing);
     world.settle();
     assert_eq!(world.pods().count(), 0);
-    let stalled = world.status_json()["conditions"][0].clone();
-    assert_eq!(stalled["reason"], "SchedulerMissing");
-    let message = stalled["message"].as_str().unwrap();
+    let message = stalled(&world, "SchedulerMissing");
     assert!(
         message.contains("scheduling.x-k8s.io/v1alpha1"),
         "{message}"
@@ -271,9 +276,7 @@ fn a_cluster_that_can_not_be_asked_for_the_scheduler_is_said_on_the_job() {
     world.gang.offers.set(GroupKind::Workload, failing);
     world.settle();
     assert_eq!((world.pods().count(), world.groups().count()), (0, 0));
-    let stalled = world.status_json()["conditions"][0].clone();
-    assert_eq!(stalled["reason"], "SchedulerMissing");
-    let message = stalled["message"].as_str().unwrap();
+    let message = stalled(&world, "SchedulerMissing");
     assert!(
         message.contains("can't learn whether the cluster serves Workload"),
         "{message}"

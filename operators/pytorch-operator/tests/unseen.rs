@@ -244,6 +244,21 @@ fn lose(server: &Server, version: &str) {
     index.deleted(&lost, Instant::now());
 }
 
+/// Answers about a group that has lost its label by version 8, and has it back at version 9.
+fn read_and_patched(what: &str, group: impl Fn(&str) -> Value) -> Option<(u16, Value)> {
+    if what == format!("GET {GROUPS}/pt") {
+        return Some((200, without_label(group("8"))));
+    }
+    (what == format!("PATCH {GROUPS}/pt")).then(|| (200, group("9")))
+}
+
+/// What was sent to change the group.
+fn patch_of_group(asked: &[(String, Value)]) -> &Value {
+    let is_patch = |what: &str| what.starts_with("PATCH") && what != STATUS;
+    let patch = asked.iter().find(|(what, _)| is_patch(what));
+    &patch.expect("a patch").1
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_group_that_lost_its_label_gets_it_back_by_one_patch() {
     let (worker, mut server) = under_plugins(stored());
@@ -254,10 +269,7 @@ async fn a_group_that_lost_its_label_gets_it_back_by_one_patch() {
             made = digest(body);
             return Some(exists());
         }
-        if what == format!("GET {GROUPS}/pt") {
-            return Some((200, without_label(group("8", &made))));
-        }
-        (what == format!("PATCH {GROUPS}/pt")).then(|| (200, group("9", &made)))
+        read_and_patched(what, |version| group(version, &made))
     })
     .await;
     let verbs: Vec<&str> = told(&asked, "podgroups")
@@ -265,10 +277,7 @@ async fn a_group_that_lost_its_label_gets_it_back_by_one_patch() {
         .filter_map(|what| what.split(' ').next())
         .collect();
     assert_eq!(verbs, ["POST", "GET", "PATCH"], "{asked:?}");
-    let patch = asked
-        .iter()
-        .find(|(what, _)| what.starts_with("PATCH") && what != STATUS);
-    let metadata = &patch.unwrap().1["metadata"];
+    let metadata = &patch_of_group(&asked)["metadata"];
     assert_eq!(metadata["labels"][OPERATOR], "pytorchjob-controller");
     assert_eq!(
         (&metadata["uid"], &metadata["resourceVersion"]),
@@ -293,16 +302,10 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
             made = digest(body);
             return Some(exists());
         }
-        if what == format!("GET {GROUPS}/pt") {
-            return Some((200, without_label(leaving("8", &made))));
-        }
-        (what == format!("PATCH {GROUPS}/pt")).then(|| (200, leaving("9", &made)))
+        read_and_patched(what, |version| leaving(version, &made))
     })
     .await;
-    let patch = asked
-        .iter()
-        .find(|(what, _)| what.starts_with("PATCH") && what != STATUS);
-    let patch = &patch.expect("a patch").1;
+    let patch = patch_of_group(&asked);
     assert_eq!(
         patch["metadata"]["labels"][OPERATOR],
         "pytorchjob-controller"
