@@ -16,6 +16,9 @@ use crate::lives::Likeness;
 /// What stands for a gang of Kubernetes' own.
 const GROUPS: [GroupKind; 2] = [GroupKind::Workload, GroupKind::PodGroup];
 
+/// What an object on its way out has.
+const LEAVING: &str = ".metadata.deletionTimestamp";
+
 /// How a run ended, without the name of its job.
 #[derive(Clone, Debug)]
 pub struct Ending {
@@ -64,14 +67,18 @@ impl Ending {
         Ok(Self { snapshot, churn })
     }
 
-    /// The groups that are left of a gang.
+    /// The groups that are left of a gang. One whose deletion was asked for is not: Kubernetes keeps it until its last pod has
+    /// ended, and the clean-up policy may leave pods at work.
     pub fn groups(&self) -> Vec<&String> {
-        let of_a_gang = |object: &&String| {
+        let of_a_gang = |object: &str| {
             GROUPS
                 .iter()
                 .any(|kind| object.starts_with(&format!("{}/", kind.kind())))
         };
-        self.snapshot.0.keys().filter(of_a_gang).collect()
+        let all = self.snapshot.0.iter();
+        all.filter(|(object, of)| of_a_gang(object) && !of.contains_key(LEAVING))
+            .map(|(object, _)| object)
+            .collect()
     }
 
     /// What differs from the ending of an undisturbed run; empty if nothing does.
