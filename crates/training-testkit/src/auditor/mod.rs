@@ -150,7 +150,9 @@ impl Drop for Auditor {
 }
 
 async fn watch(api: Api<DynamicObject>, kind: String, state: Arc<Mutex<State>>) {
-    let mut events = watcher(api, watcher::Config::default()).boxed();
+    // A list of its own can be older than all that a newly made resource's watch can still tell.
+    let config = watcher::Config::default().streaming_lists();
+    let mut events = watcher(api, config).boxed();
     let mut synced = false;
     loop {
         let event = events.try_next().await;
