@@ -19,7 +19,7 @@
 //!     toy_replica_specs: ReplicaSpecs,
 //! }
 //!
-//! let crd = schema::finish(&ToyJob::crd(), "toyReplicaSpecs", "toy")?;
+//! let crd = schema::finish(&ToyJob::crd(), "toyReplicaSpecs", Some("toy"))?;
 //! assert!(serde_json::to_string(&crd)?.len() < 100_000);
 //! # Ok::<(), serde_json::Error>(())
 //! ```
@@ -96,7 +96,7 @@ const ATOMIC: &[&str] = &[
 const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "template"];
 
 /// Finishes a derived CRD of a kind whose replica specs stand in `spec.<replica_map>`, and whose pods have a container of this
-/// name.
+/// name, where the kind names one.
 ///
 /// - `kubectl get` shows the columns of all kinds.
 /// - Nothing is nullable: the API server then drops an explicit `null`, as it does with the published CRDs.
@@ -109,7 +109,7 @@ const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "templat
 pub fn finish(
     crd: &CustomResourceDefinition,
     replica_map: &str,
-    container: &str,
+    container: Option<&str>,
 ) -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut crd = serde_json::to_value(crd)?;
     if let Some(versions) = crd
@@ -136,8 +136,10 @@ pub fn finish(
                 set(map, "maxProperties", MAX_REPLICA_TYPES.into());
                 if let Some(replica) = map.get_mut("additionalProperties") {
                     require(replica, "template");
-                    let has_container = serde_json::to_value(has_container(container))?;
-                    set(replica, "x-kubernetes-validations", json!([has_container]));
+                    if let Some(container) = container {
+                        let rule = serde_json::to_value(has_container(container))?;
+                        set(replica, "x-kubernetes-validations", json!([rule]));
+                    }
                     if let Some(template) = replica.pointer_mut("/properties/template") {
                         pod_template(template);
                     }

@@ -159,12 +159,12 @@ fn is_quantity(text: &str) -> bool {
     })
 }
 
-/// Checks what every kind needs of a template: containers with names and images, one with the kind's name, and nothing that
-/// no pod may have.
+/// Checks what every kind needs of a template: containers with names and images, one with this name where the kind has one, and
+/// nothing that no pod may have.
 ///
 /// # Errors
 /// The first field that is missing or impossible.
-pub fn template(role: &RoleSpec<'_>, container: &str) -> Verdict {
+pub fn template(role: &RoleSpec<'_>, container: Option<&str>) -> Verdict {
     let role_path = Path::Root(&role.path);
     let path = role_path.field("template");
     let Some(template) = role.template else {
@@ -183,7 +183,9 @@ pub fn template(role: &RoleSpec<'_>, container: &str) -> Verdict {
         let image = one.image.as_deref().unwrap_or_default();
         filled(list.item(at).field("image"), image)?;
     }
-    if spec.containers.iter().all(|c| c.name != container) {
+    if let Some(container) = container
+        && spec.containers.iter().all(|c| c.name != container)
+    {
         let problem = format!("must have at least one container with name {container}");
         return refuse(list, problem);
     }

@@ -70,7 +70,7 @@ impl Replicas {
             roles[at].stands_in = self.stand_in == Some(roles[at].key.as_str());
         }
         for role in &roles {
-            check::template(role, self.container)?;
+            check::template(role, Some(self.container))?;
             check::name(job, role)?;
         }
         Ok(RoleSet::new(roles))
@@ -120,20 +120,8 @@ impl Replicas {
         spec: &'a ReplicaSpec,
     ) -> Result<RoleSpec<'a>, SpecError> {
         let path = format!("spec.{}[{spelled}]", self.field);
-        let replicas = u32::try_from(spec.replicas.unwrap_or(1)).map_err(|_| {
-            let least = "should be greater than or equal to 0";
-            SpecError::new(format!("{path}.replicas"), least)
-        })?;
-        let restart = match RestartPolicy::parse(spec.restart_policy.as_deref()) {
-            None => self.restart,
-            Some(Ok(policy)) => policy,
-            Some(Err(unknown)) => {
-                let problem = format!(
-                    "\"{unknown}\": supported values: \"\", \"Always\", \"OnFailure\", \"Never\", \"ExitCode\""
-                );
-                return Err(SpecError::new(format!("{path}.restartPolicy"), problem));
-            }
-        };
+        let replicas = count(&path, spec, 1)?;
+        let restart = restart(&path, spec, self.restart)?;
         Ok(RoleSpec {
             key: key.to_owned(),
             label: key.to_ascii_lowercase(),
@@ -154,6 +142,35 @@ impl Replicas {
             .get(key)
             .map_or(number, |r| port_number(r, self.container, name, number))
     }
+}
+
+/// The number of replicas of a role with its default.
+///
+/// # Errors
+/// On the field, if it is negative.
+pub fn count(path: &str, spec: &ReplicaSpec, default: i32) -> Result<u32, SpecError> {
+    u32::try_from(spec.replicas.unwrap_or(default)).map_err(|_| {
+        let least = "should be greater than or equal to 0";
+        SpecError::new(format!("{path}.replicas"), least)
+    })
+}
+
+/// The restart policy of a role with its default.
+///
+/// # Errors
+/// On the field, if it is a word that nobody published.
+pub fn restart(
+    path: &str,
+    spec: &ReplicaSpec,
+    default: RestartPolicy,
+) -> Result<RestartPolicy, SpecError> {
+    let read = RestartPolicy::parse(spec.restart_policy.as_deref()).unwrap_or(Ok(default));
+    read.map_err(|unknown| {
+        let problem = format!(
+            "\"{unknown}\": supported values: \"\", \"Always\", \"OnFailure\", \"Never\", \"ExitCode\""
+        );
+        SpecError::new(format!("{path}.restartPolicy"), problem)
+    })
 }
 
 /// Letters, digits and dashes, none of these at an end: in lower case, a part of the names of pods.

@@ -139,7 +139,7 @@ pub struct RdzvConf {
 /// # Errors
 /// Never: see [`schema::finish`].
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
-    schema::finish(&PyTorchJob::crd(), REPLICA_MAP, CONTAINER)
+    schema::finish(&PyTorchJob::crd(), REPLICA_MAP, Some(CONTAINER))
 }
 
 fn elastic_has_workers() -> Rule {

@@ -77,7 +77,7 @@ pub struct TFJobSpec {
 /// # Errors
 /// Never: see [`schema::finish`].
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
-    schema::finish(&TFJob::crd(), REPLICA_MAP, CONTAINER)
+    schema::finish(&TFJob::crd(), REPLICA_MAP, Some(CONTAINER))
 }
 
 fn one_chief() -> Rule {

@@ -54,5 +54,5 @@ pub struct XGBoostJobSpec {
 /// # Errors
 /// Never: see [`schema::finish`].
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
-    schema::finish(&XGBoostJob::crd(), REPLICA_MAP, CONTAINER)
+    schema::finish(&XGBoostJob::crd(), REPLICA_MAP, Some(CONTAINER))
 }
