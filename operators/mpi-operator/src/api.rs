@@ -1,0 +1,258 @@
+//! The custom resource: `MPIJob` in `kubeflow.org/v2beta1`, which is also served as `kubeflow.org/v1`.
+//!
+//! Source: the published CRDs of the MPI operator 0.8 (`v2beta1`) and of the Kubeflow training operator 1.9 (`v1`). Both versions
+//! have all fields of both, so that nothing is lost whichever one a client reads or writes. They differ in one default: that of
+//! `spec.submittedAs`, which remembers for good through which version a job came, because the two mean different things by the
+//! same fields.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{Reason, Rule};
+use kube::{CustomResource, CustomResourceExt, KubeSchema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use training_api::{JobStatus, ReplicaSpecs, RunPolicy, schema};
+use training_core::training_job;
+
+/// The field of the spec that holds the replica specs.
+pub const REPLICA_MAP: &str = "mpiReplicaSpecs";
+/// The replica type that runs `mpirun`.
+pub const LAUNCHER: &str = "Launcher";
+/// The replica type of the hosts that `mpirun` starts ranks on.
+pub const WORKER: &str = "Worker";
+/// Where the keys are mounted if nothing else is said.
+pub const KEY_PATH: &str = "/root/.ssh";
+/// The launcher is made at once.
+pub const AT_STARTUP: &str = "AtStartup";
+/// The launcher is made when every worker is ready.
+pub const WAIT_FOR_WORKERS_READY: &str = "WaitForWorkersReady";
+/// The stored version.
+pub const V2BETA1: &str = "v2beta1";
+/// The version of the training operator.
+pub const V1: &str = "v1";
+/// The value of `spec.runPolicy.managedBy` that means the MPI operator.
+pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
+
+/// What an MPIJob is to run.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "kubeflow.org",
+    version = "v2beta1",
+    kind = "MPIJob",
+    plural = "mpijobs",
+    singular = "mpijob",
+    namespaced,
+    doc = "A program that mpirun starts on several hosts.",
+    status = "JobStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    scale(
+        spec_replicas_path = ".spec.mpiReplicaSpecs.Worker.replicas",
+        status_replicas_path = ".status.replicaStatuses.Worker.active",
+        label_selector_path = ".status.replicaStatuses.Worker.selector"
+    ),
+    validation = schema::name_is_dns_label(),
+    validation = launcher_name_fits(),
+    validation = schema::replica_names_fit(REPLICA_MAP, WORKER)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = schema::has_type(REPLICA_MAP, LAUNCHER),
+    validation = schema::has_one(REPLICA_MAP, LAUNCHER),
+    validation = workers_are_counted(),
+    validation = restart_policies_are_known(),
+    validation = schema::managed_by_stays(),
+    validation = origin_stays()
+)]
+pub struct MPIJobSpec {
+    /// The pods by replica type: `Launcher` (exactly one), which runs `mpirun`, and `Worker`, on which it starts ranks. `Worker` may
+    /// be left out.
+    pub mpi_replica_specs: ReplicaSpecs,
+    /// Ranks per host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0), extend("default" = 1))]
+    pub slots_per_worker: Option<i32>,
+    /// True: ranks run in the launcher's pod as well, the first ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
+    pub run_launcher_as_worker: Option<bool>,
+    /// The MPI of the image: `OpenMPI`, `Intel` or `MPICH`. It decides the form of the host file and the launcher's variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "OpenMPI", "enum" = ["OpenMPI", "Intel", "MPICH"]))]
+    pub mpi_implementation: Option<String>,
+    /// When the launcher is made: `AtStartup`, together with the workers, or `WaitForWorkersReady`. Any other value reads as the
+    /// latter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "AtStartup"))]
+    pub launcher_creation_policy: Option<String>,
+    /// Where the job's SSH keys are mounted: `.ssh` in the home directory of the user whom the pods run as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^/.*[^/].*$"), extend("default" = "/root/.ssh"))]
+    pub ssh_auth_mount_path: Option<String>,
+    /// Jobs of `v1` only: what is deleted once the job has finished, where `runPolicy` doesn't say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_pod_policy: Option<String>,
+    /// Jobs of `v1` only: the container of a worker in which ranks run. Unset: the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_container: Option<String>,
+    /// When the job ends, what is cleaned up then, and who looks after it.
+    // Always there in what is stored: Python clients of v1 can't read a job without it.
+    #[serde(default)]
+    pub run_policy: RunPolicy,
+    /// The version of the API through which the job was made, and whose meaning its fields have: `v2beta1` or `v1`. It is filled in
+    /// by itself, and can't be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "v2beta1", "enum" = ["v1", "v2beta1"]))]
+    pub submitted_as: Option<String>,
+}
+
+training_job!(MPIJob, mpi_replica_specs);
+
+/// The version of the API whose meaning the fields of a job have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The MPI operator's.
+    #[default]
+    V2beta1,
+    /// The training operator's.
+    V1,
+}
+
+impl MPIJobSpec {
+    /// The version through which the job came. Without a word it is the stored one.
+    pub fn origin(&self) -> Origin {
+        match self.submitted_as.as_deref() {
+            Some(V1) => Origin::V1,
+            Some(_) | None => Origin::V2beta1,
+        }
+    }
+}
+
+/// The CRD as it is installed, with both versions.
+///
+/// # Errors
+/// Never: see [`schema::finish`].
+pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
+    let crd = schema::finish(&MPIJob::crd(), REPLICA_MAP, None)?;
+    let mut crd = serde_json::to_value(crd)?;
+    let Some(versions) = crd
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut)
+    else {
+        return serde_json::from_value(crd);
+    };
+    for version in versions.iter_mut() {
+        own_run_policy(version);
+    }
+    let v1: Vec<Value> = versions.iter().map(as_v1).collect();
+    versions.extend(v1);
+    serde_json::from_value(crd)
+}
+
+const SPEC: &str = "/schema/openAPIV3Schema/properties/spec/properties";
+
+/// What this kind means by the shared run policy, where that is something else.
+fn own_run_policy(version: &mut Value) {
+    let Some(policy) = version.pointer_mut(&format!("{SPEC}/runPolicy/properties")) else {
+        return;
+    };
+    let says = [
+        (
+            "activeDeadlineSeconds",
+            "Seconds that the launcher's Job may be active; the job fails then.",
+        ),
+        (
+            "backoffLimit",
+            "How often the launcher is tried again before the job fails. Unset: 6, or 0 for a job of `v1` that is not to be restarted.",
+        ),
+        (
+            "cleanPodPolicy",
+            "What is deleted once the job has finished: `None` (default) nothing, `Running` workers that still run, `All` every worker.",
+        ),
+        (
+            "ttlSecondsAfterFinished",
+            "Seconds after the end at which everything that belongs to the finished job is deleted, but for the job itself. A job of `v1` \
+             goes as well. Unset: nothing is.",
+        ),
+        (
+            "managedBy",
+            "The controller that reconciles the job. Unset, `kubeflow.org/mpi-operator` or `kubeflow.org/training-operator`: this \
+             operator. Anything else: the job is left alone. It can't be changed.",
+        ),
+    ];
+    for (field, text) in says {
+        if let Some(field) = policy.get_mut(field).and_then(Value::as_object_mut) {
+            field.insert("description".to_owned(), json!(text));
+        }
+    }
+    if let Some(field) = policy.get_mut("managedBy").and_then(Value::as_object_mut) {
+        let values = json!([
+            MANAGED_BY_MPI_OPERATOR,
+            training_api::labels::MANAGED_BY_TRAINING_OPERATOR,
+            training_api::labels::MANAGED_BY_MULTIKUEUE
+        ]);
+        field.insert("enum".to_owned(), values);
+    }
+    // The published kind lets the queue be changed.
+    if let Some(queue) = policy
+        .pointer_mut("/schedulingPolicy/properties/queue")
+        .and_then(Value::as_object_mut)
+    {
+        queue.remove("x-kubernetes-validations");
+        queue.insert("description".to_owned(), json!("The scheduler's queue."));
+    }
+}
+
+/// The same version under its other name: the properties are the same, or what one knows would be lost through the other.
+fn as_v1(version: &Value) -> Value {
+    let mut v1 = version.clone();
+    v1["name"] = json!(V1);
+    v1["storage"] = json!(false);
+    if let Some(origin) = v1.pointer_mut(&format!("{SPEC}/submittedAs")) {
+        origin["default"] = json!(V1);
+    }
+    v1
+}
+
+/// `<job>-launcher` is a host name, as is `<job>-worker-0`.
+fn launcher_name_fits() -> Rule {
+    Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 54")
+        .message(
+            "metadata.name may have at most 54 characters, because <metadata.name>-launcher names a host and may have 63",
+        )
+        .reason(Reason::FieldValueInvalid)
+        .field_path(".metadata.name")
+        .optional_old_self(true)
+}
+
+/// `v1` takes no word on the number of workers for none; `v2beta1` wants one, and at least one worker.
+fn workers_are_counted() -> Rule {
+    let workers = format!("self.{REPLICA_MAP}['{WORKER}']");
+    Rule::new(format!(
+        "!('{WORKER}' in self.{REPLICA_MAP}) || self.?submittedAs.orValue('{V2BETA1}') == '{V1}' || \
+         {workers}.?replicas.orValue(0) >= 1"
+    ))
+    .message("must be greater than or equal to 1; leave Worker out for a job without workers")
+    .reason(Reason::FieldValueInvalid)
+    .field_path(format!(".{REPLICA_MAP}['{WORKER}'].replicas"))
+}
+
+/// `v2beta1` has two of the four restart policies.
+fn restart_policies_are_known() -> Rule {
+    Rule::new(format!(
+        "self.?submittedAs.orValue('{V2BETA1}') == '{V1}' || \
+         self.{REPLICA_MAP}.all(t, !(t in ['{LAUNCHER}', '{WORKER}']) || \
+         self.{REPLICA_MAP}[t].?restartPolicy.orValue('') in ['', 'Never', 'OnFailure'])"
+    ))
+    .message("restartPolicy: supported values: \"Never\", \"OnFailure\"")
+    .reason(Reason::FieldValueInvalid)
+    .field_path(format!(".{REPLICA_MAP}"))
+}
+
+fn origin_stays() -> Rule {
+    Rule::new(format!(
+        "self.?submittedAs.orValue('{V2BETA1}') == oldSelf.?submittedAs.orValue('{V2BETA1}')"
+    ))
+    .message("spec.submittedAs is immutable: a job keeps the meaning of the version that it was made through")
+    .reason(Reason::FieldValueForbidden)
+    .field_path(".submittedAs")
+}

@@ -1,0 +1,337 @@
+//! The launcher's init container: it lets the launcher begin once every host answers, so that `mpirun` doesn't fail over a worker
+//! that is only late. It never keeps a launcher for good: what still doesn't answer after a time may be as its user wants it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, sleep, timeout};
+
+/// The pause between two looks at one host.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long one connection may take to say what it is.
+const GREETING: Duration = Duration::from_secs(3);
+/// Hosts that are looked at side by side.
+const AT_ONCE: usize = 64;
+/// What an SSH server says first. Source: RFC 4253, 4.2.
+const BANNER: &[u8] = b"SSH-";
+
+/// What to wait for.
+#[derive(clap::Args, Clone, Debug)]
+pub struct GateArgs {
+    /// The file that lists the hosts
+    #[arg(long, default_value = "/etc/mpi/hostfile")]
+    pub hostfile: PathBuf,
+
+    /// The host that is not waited for: the launcher's own
+    #[arg(long)]
+    pub own: Option<String>,
+
+    /// A name that must resolve, whatever answers there
+    #[arg(long = "resolves")]
+    pub resolves: Vec<String>,
+
+    /// A port at which a host's SSH server may answer
+    #[arg(long = "port", default_values_t = [22, 2222])]
+    pub ports: Vec<u16>,
+
+    /// One host that answers is enough
+    #[arg(long)]
+    pub any: bool,
+
+    /// Seconds for names to resolve
+    #[arg(long, default_value_t = 600)]
+    pub unresolved: u64,
+
+    /// Seconds for the SSH server of a host that resolves
+    #[arg(long, default_value_t = 60)]
+    pub silent: u64,
+
+    /// Where the kubelet reads what was given up
+    #[arg(long, default_value = "/dev/termination-log")]
+    pub report: PathBuf,
+}
+
+/// Why a host was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Its name doesn't resolve.
+    Unresolved,
+    /// No SSH server answers there.
+    Silent,
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unresolved => "its name does not resolve",
+            Self::Silent => "no SSH server answers there",
+        })
+    }
+}
+
+/// Waits for a job's hosts, and says which ones the launcher begins without.
+///
+/// # Errors
+/// If the file that lists the hosts can't be read.
+#[expect(
+    clippy::print_stdout,
+    reason = "a container's output is its log, and people wait for these lines"
+)]
+pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
+    let text = std::fs::read_to_string(&args.hostfile)
+        .with_context(|| format!("read {}", args.hostfile.display()))?;
+    let hosts = hosts(&text, args.own.as_deref());
+    println!("waiting for {} hosts", hosts.len());
+    let limits = Limits {
+        unresolved: Instant::now() + Duration::from_secs(args.unresolved),
+        silent: Duration::from_secs(args.silent),
+    };
+    let names = args.resolves.iter().map(|name| (name.clone(), None));
+    let given_up_names: Vec<_> = futures::stream::iter(names)
+        .map(|(name, ports)| look(name, ports, limits))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let ports = Some(args.ports.as_slice());
+    let mut looks = futures::stream::iter(hosts)
+        .map(|host| look(host, ports, limits))
+        .buffer_unordered(AT_ONCE);
+    let mut given_up = Vec::new();
+    for (host, end) in given_up_names {
+        given_up.extend(end.err().map(|why| (host, why)));
+    }
+    while let Some((host, end)) = looks.next().await {
+        match end {
+            Ok(()) => {
+                println!("{host} answers");
+                if args.any {
+                    given_up.clear();
+                    break;
+                }
+            }
+            Err(why) => given_up.push((host, why)),
+        }
+    }
+    given_up.sort_by(|a, b| a.0.cmp(&b.0));
+    for (host, why) in &given_up {
+        println!("not waiting for {host} any longer: {why}");
+    }
+    Ok(given_up)
+}
+
+/// Writes what was given up to where the kubelet reads it. It is told as an event of the job, and costs nothing if it fails.
+pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
+    /// Hosts that are named; a termination message has 4 KiB.
+    const NAMED: usize = 10;
+    if given_up.is_empty() {
+        return;
+    }
+    let named: Vec<String> = given_up
+        .iter()
+        .take(NAMED)
+        .map(|(host, why)| format!("{host}: {why}"))
+        .collect();
+    let more = given_up.len() - named.len();
+    let more = if more > 0 {
+        format!(", and {more} more")
+    } else {
+        String::new()
+    };
+    let text = format!("the launcher begins without {}{more}", named.join(", "));
+    // Nobody is there to be told, and the launcher is to begin in any case.
+    let _ = std::fs::write(file, text);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    unresolved: Instant,
+    silent: Duration,
+}
+
+/// The hosts of a host file: what stands before the slots, each once, without `own`.
+fn hosts(text: &str, own: Option<&str>) -> BTreeSet<String> {
+    let host = |line: &str| {
+        let end = line.find([' ', '\t', ':']).unwrap_or(line.len());
+        line[..end].to_owned()
+    };
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(host)
+        .filter(|host| Some(host.as_str()) != own)
+        .collect()
+}
+
+/// Looks at one host until it answers at one of the ports, or resolves where none is given.
+async fn look(
+    host: String,
+    ports: Option<&[u16]>,
+    limits: Limits,
+) -> (String, Result<(), GivenUp>) {
+    let mut silent_at = None;
+    loop {
+        let found: Vec<_> = match lookup_host((host.as_str(), 0)).await {
+            Ok(found) => found.collect(),
+            Err(_) => Vec::new(),
+        };
+        if ports.is_none() && !found.is_empty() {
+            return (host, Ok(()));
+        }
+        for address in &found {
+            for port in ports.into_iter().flatten() {
+                let mut at = *address;
+                at.set_port(*port);
+                if greets(at).await {
+                    return (host, Ok(()));
+                }
+            }
+        }
+        let now = Instant::now();
+        if found.is_empty() && silent_at.is_none() {
+            if now >= limits.unresolved {
+                return (host, Err(GivenUp::Unresolved));
+            }
+        } else if now >= *silent_at.get_or_insert(now + limits.silent) {
+            return (host, Err(GivenUp::Silent));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// True if an SSH server greets there.
+async fn greets(at: std::net::SocketAddr) -> bool {
+    let greeting = async {
+        let mut stream = TcpStream::connect(at).await?;
+        let mut first = [0; BANNER.len()];
+        stream.read_exact(&mut first).await?;
+        std::io::Result::Ok(first == BANNER)
+    };
+    matches!(timeout(GREETING, greeting).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn args(hostfile: &Path, ports: &[u16]) -> GateArgs {
+        GateArgs {
+            hostfile: hostfile.to_owned(),
+            own: None,
+            resolves: Vec::new(),
+            ports: ports.to_vec(),
+            any: false,
+            unresolved: 0,
+            silent: 0,
+            report: PathBuf::new(),
+        }
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    /// A server that says this to everybody; answers with its port.
+    async fn server(says: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.write_all(says).await;
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn hosts_are_read_from_every_form_of_a_line() {
+        let text =
+            "a.pi.ns.svc slots=2\nb.pi.ns.svc:4\n\n# none\na.pi.ns.svc slots=2\nme slots=1\n";
+        let hosts = hosts(text, Some("me"));
+        assert_eq!(
+            hosts.into_iter().collect::<Vec<_>>(),
+            ["a.pi.ns.svc", "b.pi.ns.svc"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_host_that_greets_as_ssh_at_one_of_the_ports_is_there() {
+        let (ssh, http) = (
+            server(b"SSH-2.0-test\r\n").await,
+            server(b"HTTP/1.1 400\r\n").await,
+        );
+        let file = file("127.0.0.1 slots=1\n");
+        assert_eq!(wait(&args(file.path(), &[http, ssh])).await.unwrap(), []);
+        let given_up = wait(&args(file.path(), &[http])).await.unwrap();
+        assert_eq!(given_up, [("127.0.0.1".to_owned(), GivenUp::Silent)]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_comes_late_is_waited_for() {
+        let port = {
+            let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            free.local_addr().unwrap().port()
+        };
+        let file = file("127.0.0.1:1\n");
+        let late = async {
+            sleep(Duration::from_millis(700)).await;
+            let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.write_all(b"SSH-2.0-late\r\n").await;
+            }
+        };
+        let args = GateArgs {
+            silent: 60,
+            ..args(file.path(), &[port])
+        };
+        tokio::select! {
+            given_up = wait(&args) => assert_eq!(given_up.unwrap(), []),
+            () = late => unreachable!("it serves for ever"),
+        }
+    }
+
+    #[tokio::test]
+    async fn names_that_never_resolve_are_given_up_and_told() {
+        let file = file("no-such-host.invalid slots=1\n");
+        let args = GateArgs {
+            resolves: vec!["neither-this.invalid".to_owned(), "localhost".to_owned()],
+            ..args(file.path(), &[22])
+        };
+        let given_up = wait(&args).await.unwrap();
+        assert_eq!(
+            given_up,
+            [
+                ("neither-this.invalid".to_owned(), GivenUp::Unresolved),
+                ("no-such-host.invalid".to_owned(), GivenUp::Unresolved),
+            ]
+        );
+        let told = tempfile::NamedTempFile::new().unwrap();
+        report(told.path(), &given_up);
+        let text = std::fs::read_to_string(told.path()).unwrap();
+        assert!(
+            text.contains("no-such-host.invalid: its name does not resolve"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn one_host_is_enough_for_a_launcher_that_looks_for_its_hosts_itself() {
+        let ssh = server(b"SSH-2.0-test\r\n").await;
+        let file = file("no-such-host.invalid slots=1\n127.0.0.1 slots=1\n");
+        let args = GateArgs {
+            any: true,
+            ..args(file.path(), &[ssh])
+        };
+        assert_eq!(wait(&args).await.unwrap(), []);
+    }
+}

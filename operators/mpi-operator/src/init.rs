@@ -1,0 +1,241 @@
+//! The init container that keeps a launcher from starting before its hosts answer: what it waits for, and what it looks like.
+//!
+//! It takes nothing from the user's image, no rights of the pod's account, and no more of the node than the launcher itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, EmptyDirVolumeSource, PodSpec, ResourceRequirements, SeccompProfile,
+    SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use training_core::RoleSpec;
+
+use crate::hosts;
+use crate::objects;
+use crate::pods::Common;
+use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, Setup, main_of};
+
+/// Its name, and that of its one volume.
+pub const CONTAINER: &str = "trainyard-wait-for-hosts";
+/// On a job: `false` leaves it out.
+pub const GATE: &str = "trainyard.dev/launcher-gate";
+/// On a job: the port at which the SSH servers of its workers answer.
+pub const SSH_PORT: &str = "trainyard.dev/ssh-port";
+/// Where SSH servers answer if nothing else is said: the usual port, and the one of images without root.
+const PORTS: [u16; 2] = [22, 2222];
+/// Where a pod finds the token of its account.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The resources that it shares with the launcher's main container.
+const SHARED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// The ports at which a job's SSH servers may answer: what the annotation says, a container port named `ssh`, a probe, the worker's
+/// own command, or the usual ones.
+pub fn ports(annotation: Option<&str>, workers: &RoleSpec<'_>) -> BTreeSet<u16> {
+    let said = annotation.and_then(|text| text.trim().parse().ok());
+    let main = main_of(workers);
+    said.or_else(|| main.and_then(named))
+        .or_else(|| main.and_then(probed))
+        .or_else(|| main.and_then(commanded))
+        .map_or_else(|| PORTS.into(), |port| [port].into())
+}
+
+fn named(main: &Container) -> Option<u16> {
+    let ports = main.ports.iter().flatten();
+    let mut ssh = ports.filter(|p| p.name.as_deref() == Some("ssh"));
+    u16::try_from(ssh.next()?.container_port).ok()
+}
+
+fn probed(main: &Container) -> Option<u16> {
+    let probes = [
+        &main.readiness_probe,
+        &main.startup_probe,
+        &main.liveness_probe,
+    ];
+    let sockets = probes
+        .into_iter()
+        .flatten()
+        .filter_map(|p| p.tcp_socket.as_ref());
+    let port = |socket: &IntOrString| match socket {
+        IntOrString::Int(number) => u16::try_from(*number).ok(),
+        IntOrString::String(name) => {
+            let mut ports = main.ports.iter().flatten();
+            let port = ports.find(|p| p.name.as_deref() == Some(name))?;
+            u16::try_from(port.container_port).ok()
+        }
+    };
+    sockets.map(|s| &s.port).find_map(port)
+}
+
+/// The number behind `-p` in the command of an SSH server, which may be a shell's text.
+fn commanded(main: &Container) -> Option<u16> {
+    let parts = main.command.iter().chain(&main.args).flatten();
+    let words: Vec<&str> = parts.flat_map(|part| part.split_whitespace()).collect();
+    // A directory of this name is often made first.
+    let at = words.iter().position(|word| word.ends_with("/sshd"))?;
+    let mut rest = words[at + 1..].iter();
+    while let Some(word) = rest.next() {
+        if let Some(number) = word.strip_prefix("-p") {
+            let number = if number.is_empty() {
+                rest.next()?
+            } else {
+                number
+            };
+            return number.trim_end_matches([';', '&', '"', '\'']).parse().ok();
+        }
+    }
+    None
+}
+
+/// True for a launcher that looks for its hosts itself while it runs, so that it can begin with any one of them.
+fn discovers(launcher: &RoleSpec<'_>) -> bool {
+    main_of(launcher).is_some_and(|c| {
+        let mut parts = c.command.iter().chain(&c.args).flatten();
+        parts.any(|part| part.contains("discover_hosts.sh"))
+    })
+}
+
+/// Adds the container to a launcher's pod, behind the user's own init containers. A job without workers has nobody to wait for.
+pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) {
+    let setup = cx.setup;
+    let Some(workers) = setup.workers.as_ref().filter(|w| w.replicas > 0) else {
+        return;
+    };
+    let main = pod.containers.first();
+    let resources = main.and_then(|c| c.resources.as_ref()).map(share);
+    pod.init_containers
+        .get_or_insert_with(Vec::new)
+        .push(Container {
+            name: CONTAINER.to_owned(),
+            image: Some(image.to_owned()),
+            image_pull_policy: Some("IfNotPresent".to_owned()),
+            command: Some(vec![
+                "/mpi-operator".to_owned(),
+                "wait-for-hosts".to_owned(),
+            ]),
+            args: Some(arguments(cx, &ports(port, workers))),
+            resources,
+            security_context: Some(restricted()),
+            termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+            volume_mounts: Some(vec![
+                mount(CONFIG_VOLUME, CONFIG_PATH),
+                // Over the token that the pod's account would have there.
+                mount(CONTAINER, TOKEN_PATH),
+            ]),
+            ..Container::default()
+        });
+    pod.volumes.get_or_insert_with(Vec::new).push(Volume {
+        name: CONTAINER.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    });
+}
+
+fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
+    let setup: &Setup<'_> = cx.setup;
+    let own = hosts::launcher(setup.name);
+    let hosts = objects::hosts(setup, cx.domain);
+    let mut args = vec![format!("--own={}", hosts.qualified(&own))];
+    args.extend(ports.iter().map(|port| format!("--port={port}")));
+    if setup.implementation != Implementation::OpenMpi {
+        // Hydra's proxies call back to it, and a resolver that was asked too early remembers the answer.
+        args.push(format!("--resolves={}", hosts.service(&own)));
+    }
+    if discovers(&setup.launcher) {
+        args.push("--any".to_owned());
+    }
+    args
+}
+
+/// As much as the main container has: an init container that needs no more than what runs after it costs a node nothing.
+fn share(main: &ResourceRequirements) -> ResourceRequirements {
+    let some = |all: &Option<BTreeMap<String, Quantity>>| {
+        let mut some = all.clone()?;
+        some.retain(|name, _| SHARED.contains(&name.as_str()));
+        Some(some)
+    };
+    ResourceRequirements {
+        limits: some(&main.limits),
+        requests: some(&main.requests),
+        claims: None,
+    }
+}
+
+/// What the restricted level of Pod Security asks for.
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            add: None,
+        }),
+        run_as_non_root: Some(true),
+        run_as_user: Some(65532),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        }),
+        ..SecurityContext::default()
+    }
+}
+
+fn mount(name: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        ..VolumeMount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn ports_of(annotation: Option<&str>, main: Value) -> Vec<u16> {
+        let mut main = main;
+        main["name"] = json!("mpi");
+        let template = serde_json::from_value(json!({ "spec": { "containers": [main] } })).unwrap();
+        let role = RoleSpec {
+            key: "Worker".to_owned(),
+            label: "worker".to_owned(),
+            replicas: 1,
+            restart: training_api::RestartPolicy::Never,
+            template: Some(&template),
+            speaks: false,
+            stands_in: false,
+            path: String::new(),
+        };
+        ports(annotation, &role).into_iter().collect()
+    }
+
+    #[test]
+    fn the_port_is_read_from_where_users_say_it() {
+        let ssh =
+            json!({ "ports": [{ "containerPort": 80 }, { "name": "ssh", "containerPort": 2200 }] });
+        assert_eq!(ports_of(None, ssh.clone()), [2200]);
+        assert_eq!(ports_of(Some("2022"), ssh), [2022]);
+        let probe = |port: Value| json!({ "readinessProbe": { "tcpSocket": { "port": port } } });
+        assert_eq!(ports_of(None, probe(json!(2222))), [2222]);
+        let mut by_name = probe(json!("shell"));
+        by_name["ports"] = json!([{ "name": "shell", "containerPort": 2201 }]);
+        assert_eq!(ports_of(None, by_name), [2201]);
+        for command in [
+            json!({ "command": ["/usr/sbin/sshd", "-De", "-p", "2202"] }),
+            json!({ "command": ["/usr/sbin/sshd"], "args": ["-De", "-p2202"] }),
+            json!({ "command": ["sh", "-c"], "args": ["mkdir -p /run/sshd; /usr/sbin/sshd -De -p 2202"] }),
+        ] {
+            assert_eq!(ports_of(None, command.clone()), [2202], "{command}");
+        }
+        for plain in [
+            json!({}),
+            json!({ "command": ["/usr/sbin/sshd", "-De"] }),
+            json!({ "command": ["serve", "-p", "80"] }),
+        ] {
+            assert_eq!(ports_of(None, plain), [22, 2222]);
+        }
+        assert_eq!(ports_of(Some("ssh"), json!({})), [22, 2222], "no number");
+    }
+}

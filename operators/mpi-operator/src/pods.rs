@@ -1,0 +1,361 @@
+//! The pods of a job: workers, and what the launcher's Job makes its pod from.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, Container, KeyToPath, Pod, PodDNSConfig, PodSpec, PodTemplateSpec,
+    SecretVolumeSource, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use training_api::labels as keys;
+use training_core::{Attempt, EnvOn, EnvSet, RoleSpec, SpecError};
+
+use crate::api::{KEY_PATH, Origin};
+use crate::hosts;
+use crate::init;
+use crate::names::{CONTROLLER, CONTROLLER_V1, config_map};
+use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, KEY_VOLUME, Setup, main_container};
+
+/// What a job's objects have in common.
+#[derive(Clone, Debug)]
+pub struct Common<'a> {
+    /// The job.
+    pub setup: &'a Setup<'a>,
+    /// Its owner reference.
+    pub owner: OwnerReference,
+    /// The name of the Secret that holds its keys.
+    pub secret: &'a str,
+    /// The cluster's domain, empty if none is set.
+    pub domain: &'a str,
+    /// What makes the launcher wait for its hosts, unless nothing does.
+    pub gate: Option<Gate<'a>>,
+}
+
+/// The launcher's init container.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate<'a> {
+    /// The image of the operator's own program.
+    pub image: &'a str,
+    /// The job's annotation that names the port of its SSH servers.
+    pub port: Option<&'a str>,
+}
+
+/// The names that the operator gives to a job's pods: the label of whoever's meaning its fields have.
+fn base_labels(setup: &Setup<'_>, role: &str) -> BTreeMap<String, String> {
+    let mut labels = vec![(keys::JOB_NAME, setup.name.to_owned())];
+    match setup.origin {
+        Origin::V2beta1 => labels.extend([
+            (keys::OPERATOR_NAME, CONTROLLER.to_owned()),
+            (keys::JOB_ROLE, role.to_owned()),
+        ]),
+        Origin::V1 => {
+            labels.extend([
+                (keys::OPERATOR_NAME, CONTROLLER_V1.to_owned()),
+                (keys::REPLICA_TYPE, role.to_owned()),
+            ]);
+            if role == LAUNCHER_LABEL {
+                labels.push((keys::JOB_ROLE, keys::JOB_ROLE_MASTER.to_owned()));
+            }
+        }
+    }
+    labels
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+/// The role of the launcher's pod in its labels.
+pub const LAUNCHER_LABEL: &str = "launcher";
+/// The role of a worker's pod in its labels.
+pub const WORKER_LABEL: &str = "worker";
+
+/// The labels that select all pods of a job.
+pub fn selector(setup: &Setup<'_>) -> BTreeMap<String, String> {
+    let mut labels = base_labels(setup, WORKER_LABEL);
+    labels.retain(|key, _| key == keys::OPERATOR_NAME || key == keys::JOB_NAME);
+    labels
+}
+
+/// The index that a worker's label shows: where ranks run in the launcher too, it has index 0.
+pub fn shown_index(setup: &Setup<'_>, index: u32) -> u32 {
+    index.saturating_add(u32::from(setup.shows_launcher()))
+}
+
+/// What both kinds of pods are made from.
+struct Draft {
+    template: PodTemplateSpec,
+    replaced: Vec<String>,
+}
+
+impl Draft {
+    fn begin(
+        cx: &Common<'_>,
+        role: &RoleSpec<'_>,
+        label: &str,
+        host: String,
+    ) -> Result<Self, SpecError> {
+        let mut template = role
+            .template
+            .cloned()
+            .ok_or_else(|| SpecError::new(format!("{}.template", role.path), "is required"))?;
+        let meta = template.metadata.take().unwrap_or_default();
+        let mut labels = meta.labels.unwrap_or_default();
+        labels.extend(base_labels(cx.setup, label));
+        template.metadata = Some(ObjectMeta {
+            labels: Some(labels),
+            annotations: meta.annotations,
+            ..ObjectMeta::default()
+        });
+        let spec = template.spec.get_or_insert_with(PodSpec::default);
+        spec.hostname = Some(host);
+        spec.subdomain = Some(cx.setup.name.to_owned());
+        spec.hostname_override = None;
+        if spec.host_network == Some(true) {
+            spec.dns_policy = Some("ClusterFirstWithHostNet".to_owned());
+        }
+        spec.restart_policy = Some(role.restart.for_pod().to_owned());
+        if let Some(main) = spec.containers.first_mut()
+            && main.termination_message_policy.is_none()
+        {
+            // The last lines of a failure then reach the job's status without anybody reading logs.
+            main.termination_message_policy = Some("FallbackToLogsOnError".to_owned());
+        }
+        Ok(Self {
+            template,
+            replaced: Vec::new(),
+        })
+    }
+
+    fn spec(&mut self) -> &mut PodSpec {
+        self.template.spec.get_or_insert_with(PodSpec::default)
+    }
+
+    /// Names within the job's Service then resolve without it: Hydra calls its launcher back by the short name.
+    fn search(&mut self, cx: &Common<'_>) {
+        let domain = if cx.domain.is_empty() {
+            "cluster.local"
+        } else {
+            cx.domain
+        };
+        let search = format!("{}.{}.svc.{domain}", cx.setup.name, cx.setup.namespace);
+        let dns = self
+            .spec()
+            .dns_config
+            .get_or_insert_with(PodDNSConfig::default);
+        dns.searches.get_or_insert_with(Vec::new).push(search);
+    }
+
+    fn env(&mut self, env: &EnvSet) {
+        self.replaced = env.install(self.spec(), EnvOn::First, "");
+    }
+
+    /// Mounts the job's keys in the main container.
+    fn keys(&mut self, cx: &Common<'_>) {
+        let mode = key_mode(self.spec(), cx.setup.key_path);
+        let item = |key: &str, path: &str| KeyToPath {
+            key: key.to_owned(),
+            path: path.to_owned(),
+            ..KeyToPath::default()
+        };
+        self.volume(Volume {
+            name: KEY_VOLUME.to_owned(),
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(cx.secret.to_owned()),
+                default_mode: mode,
+                items: Some(vec![
+                    item("ssh-privatekey", "id_rsa"),
+                    item("ssh-publickey", "id_rsa.pub"),
+                    item("ssh-publickey", "authorized_keys"),
+                ]),
+                ..SecretVolumeSource::default()
+            }),
+            ..Volume::default()
+        });
+        self.mount(KEY_VOLUME, cx.setup.key_path);
+    }
+
+    /// Mounts the files that list the hosts in the main container.
+    fn config(&mut self, cx: &Common<'_>) {
+        let item = |key: &str, mode: i32| KeyToPath {
+            key: key.to_owned(),
+            path: key.to_owned(),
+            mode: Some(mode),
+            ..KeyToPath::default()
+        };
+        self.volume(Volume {
+            name: CONFIG_VOLUME.to_owned(),
+            config_map: Some(ConfigMapVolumeSource {
+                name: config_map(cx.setup.name),
+                items: Some(vec![
+                    item("hostfile", 0o444),
+                    item("discover_hosts.sh", 0o555),
+                ]),
+                ..ConfigMapVolumeSource::default()
+            }),
+            ..Volume::default()
+        });
+        self.mount(CONFIG_VOLUME, CONFIG_PATH);
+    }
+
+    fn volume(&mut self, volume: Volume) {
+        self.spec()
+            .volumes
+            .get_or_insert_with(Vec::new)
+            .push(volume);
+    }
+
+    fn mount(&mut self, name: &str, path: &str) {
+        if let Some(main) = main_container(&mut self.template) {
+            main.volume_mounts
+                .get_or_insert_with(Vec::new)
+                .push(VolumeMount {
+                    name: name.to_owned(),
+                    mount_path: path.to_owned(),
+                    ..VolumeMount::default()
+                });
+        }
+    }
+}
+
+/// As narrow as OpenSSH and a Secret's volume allow: the files belong to root, and a caller who owns a key is refused if others
+/// can read it, while any other user can read it only then. `None` is the API's default, 0644.
+fn key_mode(spec: &PodSpec, path: &str) -> Option<i32> {
+    let own = spec.containers.first();
+    let own = own.and_then(|c: &Container| c.security_context.as_ref());
+    let pod = spec.security_context.as_ref();
+    let user = own
+        .and_then(|s| s.run_as_user)
+        .or(pod.and_then(|s| s.run_as_user));
+    let not_root = own
+        .and_then(|s| s.run_as_non_root)
+        .or(pod.and_then(|s| s.run_as_non_root));
+    let group = pod.and_then(|s| s.fs_group).is_some();
+    match (user, not_root) {
+        (Some(0), _) => Some(0o600),
+        // The kubelet gives the files to the group.
+        (Some(_), _) | (None, Some(true)) if group => Some(0o440),
+        (Some(_), _) | (None, Some(true)) => None,
+        // Who the image runs as is not known here: as published.
+        (None, _) => (path == KEY_PATH).then_some(0o600),
+    }
+}
+
+/// A pod, and the names of variables in which ours replaced the user's value.
+#[derive(Clone, Debug)]
+pub struct Rendered<T> {
+    /// What was made.
+    pub made: T,
+    /// Replaced variables.
+    pub replaced: Vec<String>,
+}
+
+/// The pod of one worker.
+///
+/// # Errors
+/// The field of the spec that makes it impossible.
+pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<Pod>, SpecError> {
+    let setup = cx.setup;
+    let Some(role) = &setup.workers else {
+        return Err(SpecError::new(
+            "spec.mpiReplicaSpecs[Worker]",
+            "is required",
+        ));
+    };
+    let name = hosts::worker(setup.name, index);
+    let mut draft = Draft::begin(cx, role, WORKER_LABEL, name.clone())?;
+    draft.search(cx);
+    if let Some(main) = main_container(&mut draft.template)
+        && main.command.as_ref().is_none_or(Vec::is_empty)
+        && main.args.as_ref().is_none_or(Vec::is_empty)
+    {
+        main.command = Some(vec!["/usr/sbin/sshd".to_owned(), "-De".to_owned()]);
+    }
+    let mut env = EnvSet::default();
+    env.require("K_MPI_JOB_ROLE", WORKER_LABEL);
+    draft.env(&env);
+    draft.keys(cx);
+    let meta = draft.template.metadata.unwrap_or_default();
+    let mut labels = meta.labels.unwrap_or_default();
+    let shown = shown_index(setup, index).to_string();
+    labels.insert(keys::REPLICA_INDEX.to_owned(), shown);
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(keys::ATTEMPT.to_owned(), attempt.to_string());
+    let made = Pod {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(setup.namespace.to_owned()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            owner_references: Some(vec![cx.owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        spec: draft.template.spec,
+        status: None,
+    };
+    Ok(Rendered {
+        made,
+        replaced: draft.replaced,
+    })
+}
+
+/// What the launcher's Job makes its pods from.
+///
+/// # Errors
+/// The field of the spec that makes it impossible.
+pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError> {
+    let setup = cx.setup;
+    let host = hosts::launcher(setup.name);
+    let mut draft = Draft::begin(cx, &setup.launcher, LAUNCHER_LABEL, host)?;
+    if setup.origin == Origin::V1 {
+        draft.search(cx);
+    }
+    draft.env(&launcher_env(setup));
+    draft.keys(cx);
+    draft.config(cx);
+    if let Some(gate) = &cx.gate {
+        init::add(cx, gate.image, gate.port, draft.spec());
+    }
+    if setup.shows_launcher() {
+        let meta = draft.template.metadata.get_or_insert_default();
+        let labels = meta.labels.get_or_insert_default();
+        labels.insert(keys::REPLICA_INDEX.to_owned(), "0".to_owned());
+    }
+    Ok(Rendered {
+        made: draft.template,
+        replaced: draft.replaced,
+    })
+}
+
+const HOSTFILE: &str = "/etc/mpi/hostfile";
+const RETRY: &str = "-o ConnectionAttempts=10";
+
+/// The launcher's variables, in their published order; those of ours come right behind the ones that they stand beside.
+fn launcher_env(setup: &Setup<'_>) -> EnvSet {
+    let slots = setup.slots.to_string();
+    let mut env = EnvSet::default();
+    env.require("K_MPI_JOB_ROLE", LAUNCHER_LABEL);
+    match setup.implementation {
+        Implementation::OpenMpi => env
+            .require("OMPI_MCA_orte_keep_fqdn_hostnames", "true")
+            .require("OMPI_MCA_orte_default_hostfile", HOSTFILE)
+            .require("OMPI_MCA_plm_rsh_args", RETRY)
+            .require("OMPI_MCA_orte_set_default_slots", slots)
+            // Open MPI 5 reads none of the above: it would start all ranks beside the launcher, and call that success.
+            .require("PRTE_MCA_prte_default_hostfile", HOSTFILE)
+            .require("PRTE_MCA_plm_ssh_args", RETRY),
+        Implementation::Intel => env
+            .require("I_MPI_HYDRA_HOST_FILE", HOSTFILE)
+            .require("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", RETRY)
+            .require("I_MPI_PERHOST", slots),
+        Implementation::Mpich => env
+            .require("HYDRA_HOST_FILE", HOSTFILE)
+            .require("HYDRA_LAUNCH_EXTRA_ARGS", RETRY)
+            // The name that Hydra reads.
+            .require("HYDRA_LAUNCHER_EXTRA_ARGS", RETRY),
+    };
+    if !setup.launcher_works {
+        env.require("NVIDIA_VISIBLE_DEVICES", "")
+            .require("NVIDIA_DRIVER_CAPABILITIES", "");
+    }
+    env
+}
