@@ -130,6 +130,11 @@ pub fn finish(
                     json!({ "type": "object", "properties": name }),
                 );
             }
+            // Of kinds whose jobs have more than replicas.
+            if let Some(Value::Object(status)) = schema.pointer_mut("/properties/status/properties")
+            {
+                status.remove(MADE_ONCE);
+            }
             let map = format!("/properties/spec/properties/{replica_map}");
             if let Some(map) = schema.pointer_mut(&map) {
                 set(map, "minProperties", 1.into());
@@ -148,6 +153,25 @@ pub fn finish(
         }
     }
     serde_json::from_value(crd)
+}
+
+const MADE_ONCE: &str = "madeOnce";
+
+/// Puts back what [`finish`] leaves out of the status of kinds whose jobs are nothing but replicas.
+pub fn with_objects_made_once(crd: &mut Value) {
+    let versions = crd
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten() {
+        let at = "/schema/openAPIV3Schema/properties/status/properties";
+        if let Some(status) = version.pointer_mut(at) {
+            let text = "Objects that were made once for the job and are never made again, by what they are for: a name or a uid each.";
+            let field = json!({
+                "type": "object", "additionalProperties": { "type": "string" }, "description": text,
+            });
+            set(status, MADE_ONCE, field);
+        }
+    }
 }
 
 /// The columns of `kubectl get`, in their order.

@@ -62,6 +62,9 @@ pub struct JobStatus {
     /// Who schedules the pods of the present run as one; behind a comma, whose groups of earlier runs are still to be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_scheduler: Option<String>,
+    /// Objects that were made once for the job and are never made again, by what they are for: a name or a uid each.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub made_once: BTreeMap<String, String>,
 
     /// The last failure of a pod, or of a container that was restarted in its pod, with what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]

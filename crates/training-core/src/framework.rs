@@ -8,7 +8,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use training_api::{JobStatus, ReplicaSpecs, RunPolicy};
+use training_api::{JobStatus, ReplicaSpecs, RunPolicy, labels};
 
 use crate::autoscaler::Autoscaling;
 use crate::census::Census;
@@ -18,6 +18,9 @@ use crate::error::SpecError;
 use crate::grants::Grant;
 use crate::memory::Memory;
 use crate::notes::Note;
+use crate::object::{FreshSecret, ObjectKind};
+use crate::observed::Observed;
+use crate::plan::{self, Draft};
 use crate::replicas::Replicas;
 use crate::roles::{Rank, RoleSet};
 use crate::verdict::{Saying, Verdict};
@@ -114,6 +117,23 @@ pub trait Framework: Send + Sync + 'static {
     /// `replicaStatuses` carry the label selector of their pods, for the scale subresource.
     const SELECTORS: bool;
 
+    /// What events name as their source. Source: as published, where that is not the controller's name.
+    const EVENT_SOURCE: &'static str = Self::CONTROLLER;
+    /// Further values of the label by which pods are watched, beside the controller's name.
+    const ALSO_WATCHED: &'static [&'static str] = &[];
+    /// The values of `spec.runPolicy.managedBy` that mean this operator.
+    const MANAGED_BY: &'static [&'static str] = &[labels::MANAGED_BY_TRAINING_OPERATOR];
+    /// Every replica has a Service of its own.
+    const REPLICA_SERVICES: bool = true;
+    /// The kinds of further objects that a job has, each of which is watched.
+    const OBJECTS: &'static [ObjectKind] = &[];
+    /// What a fresh Secret of a job holds, where a job has one. It may take milliseconds: it is called where nobody waits for it.
+    const FRESH_SECRET: Option<FreshSecret> = None;
+    /// The published reason of the event about a spec that can't run, and how its message begins.
+    const INVALID: (&'static str, &'static str) = ("InvalidSpec", "");
+    /// How the names of metrics begin that the published operator has beside those of all kinds, and what its jobs' launchers are
+    /// called behind the job's name.
+    const OWN_METRICS: Option<(&'static str, &'static str)> = None;
     /// Jobs of this kind can have an autoscaler.
     const AUTOSCALES: bool = false;
     /// An ended job has the condition Running, False, also if nobody saw it run.
@@ -175,6 +195,47 @@ pub trait Framework: Send + Sync + 'static {
     /// The autoscaler that a job asks for. Only where [`Framework::AUTOSCALES`].
     fn autoscaling<'a>(&self, _cx: &JobCx<'a, Self::Job>) -> Option<Autoscaling<'a>> {
         None
+    }
+
+    /// One look at a job that is neither finished nor suspended: what its pods say, and what is missing.
+    ///
+    /// # Errors
+    /// As [`Framework::roles`].
+    fn advance(
+        &self,
+        cx: &JobCx<'_, Self::Job>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError>
+    where
+        Self: Sized,
+    {
+        plan::advance(self, cx, seen, draft)
+    }
+
+    /// One look at a job that is suspended.
+    ///
+    /// # Errors
+    /// As [`Framework::roles`].
+    fn rest(
+        &self,
+        cx: &JobCx<'_, Self::Job>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError>
+    where
+        Self: Sized,
+    {
+        plan::suspended::decide(self, cx, seen, draft);
+        Ok(())
+    }
+
+    /// One look at a job that has ended.
+    fn clean_up(&self, job: &Self::Job, seen: &Observed, draft: &mut Draft)
+    where
+        Self: Sized,
+    {
+        plan::finished::decide(draft, job, seen);
     }
 
     /// What every pod is told of the job's spec beside its template, as names of fields with digests: running pods can't follow

@@ -46,6 +46,8 @@ pub struct Memory {
     pub made_from: Option<Mould>,
     /// Who schedules the pods of the present run as one; `None` where nobody does.
     pub gang: Option<Run>,
+    /// Objects that are made once for a job and never again: what each is for, and its name or uid.
+    pub made_once: BTreeMap<String, String>,
     /// The last failure.
     pub last_failure: Option<LastFailure>,
 }
@@ -180,6 +182,7 @@ impl JobState for JobStatus {
                 .as_deref()
                 .map(Run::parse)
                 .filter(|r| !r.is_plain()),
+            made_once: self.made_once.clone(),
             last_failure: self.last_failure.clone(),
         }
     }
@@ -213,6 +216,7 @@ impl JobState for JobStatus {
             made_from: memory.made_from.as_ref().map(ToString::to_string),
             finished_indices: report_finished(&memory.finished),
             gang_scheduler: memory.gang.as_ref().map(ToString::to_string),
+            made_once: memory.made_once.clone(),
             last_failure: memory.last_failure.clone(),
         }
     }

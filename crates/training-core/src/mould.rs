@@ -88,7 +88,7 @@ impl fmt::Display for Mould {
 }
 
 /// Remembers what a run begins with, and tells of edits that its pods can't follow. It changes no pod.
-pub(crate) fn notice<F: Framework>(
+pub fn notice<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,

@@ -23,6 +23,11 @@ pub fn is_replica(name: &str, job: &str, role_label: &str, index: u32) -> bool {
     number.parse() == Ok(index) && (number == "0" || !number.starts_with(['0', '+']))
 }
 
+/// The index at the end of a replica's name.
+pub fn index(name: &str) -> Option<u32> {
+    name.rsplit_once('-')?.1.parse().ok()
+}
+
 /// The length of the longest name that a role of so many replicas has, in bytes.
 pub fn longest(job: &str, role_label: &str, replicas: u32) -> usize {
     let digits = replicas.saturating_sub(1).checked_ilog10().unwrap_or(0) as usize + 1;

@@ -193,6 +193,18 @@ const CATALOGUE: &[Entry] = &[
         hint: "The message names the field and the way to get what it asks for.",
     },
     Entry {
+        reason: "HostsNotAnswering",
+        severity: Severity::Warning,
+        meaning: "The launcher of an MPIJob has begun without some of its hosts, after it had waited for them; the message names them, and whether their names don't resolve or no SSH server answers there.",
+        hint: "Look at the logs of those workers: is sshd started, and at which port? The annotation trainyard.dev/ssh-port says another one, trainyard.dev/launcher-gate: \"false\" leaves the waiting out.",
+    },
+    Entry {
+        reason: "LauncherGone",
+        severity: Severity::Warning,
+        meaning: "Kubernetes removed the launcher's Job of an MPIJob at the end of its time to live while no operator was there to see how it ended. The program is not run again.",
+        hint: "Look for the program's results. Raise runPolicy.ttlSecondsAfterFinished, so that it outlasts a restart of the operator.",
+    },
+    Entry {
         reason: "InternalError",
         severity: Severity::Warning,
         meaning: "A defect of the operator, not of the job. Other jobs are not affected.",

@@ -2,6 +2,7 @@
 
 use crate::autoscaler::AutoscalerView;
 use crate::gang::{GroupKind, GroupView, Setting};
+use crate::object::{BatchPod, ObjectKind, ObjectView, SecretView};
 use crate::rules::Rules;
 use crate::view::{PodView, ServiceView};
 
@@ -20,6 +21,12 @@ pub struct Observed {
     pub sought: Vec<GroupKind>,
     /// Who schedules gangs, and what is known of it.
     pub gang: Setting,
+    /// The job's further objects: controlled by its uid.
+    pub objects: Vec<ObjectView>,
+    /// The pods that Jobs among them have made.
+    pub batch_pods: Vec<BatchPod>,
+    /// The job's Secret, until the status names it.
+    pub secret: SecretView,
     /// What kept the last pass from being carried out.
     pub stall: Option<Stall>,
     /// How the operator is set.
@@ -27,6 +34,13 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// One of the job's further objects.
+    pub fn object(&self, kind: ObjectKind, name: &str) -> Option<&ObjectView> {
+        self.objects
+            .iter()
+            .find(|o| o.kind == kind && *o.name == *name)
+    }
+
     /// The highest attempt of all pods together that a pod carries.
     pub fn newest_gang(&self) -> u32 {
         self.pods.iter().map(|p| p.attempt.gang).max().unwrap_or(0)

@@ -4,20 +4,20 @@
 //! The order of questions is the order of the code.
 
 mod advice;
-mod failing;
-mod finished;
-mod gang;
+pub mod failing;
+pub mod finished;
+pub mod gang;
 mod lost;
-mod progress;
+pub mod progress;
 mod stalled;
-mod suspended;
+pub mod suspended;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
-use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus, labels};
+use training_api::{ConditionType, JobStatus, LastFailure, ReplicaStatus};
 
 use crate::autoscaler;
 use crate::census::{Census, Count};
@@ -35,7 +35,7 @@ use crate::pod;
 use crate::roles::RoleSet;
 use crate::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 use crate::trouble::obituary;
-use crate::verdict::FailureCause;
+use crate::verdict::{FailureCause, Saying};
 use crate::view::PodView;
 
 /// Decides what is to be done for one job, from what was seen of it.
@@ -47,14 +47,14 @@ pub fn plan<F: Framework>(
     seen: &Observed,
     now: Timestamp,
 ) -> Plan<JobStatus> {
-    if job.meta().deletion_timestamp.is_some() || is_managed_elsewhere(job) {
+    if job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job) {
         return Plan::default();
     }
     let old = job.status().cloned().unwrap_or_default();
     let memory = old.recall();
     let mut draft = Draft::new(memory, now);
     if draft.memory.is_finished() {
-        finished::decide(&mut draft, job, seen);
+        framework.clean_up(job, seen, &mut draft);
         lost::remove(&job.name_any(), seen, &mut draft);
         return draft.into_plan(&old);
     }
@@ -68,7 +68,7 @@ pub fn plan<F: Framework>(
             let cx = JobCx::new(job, &roles);
             unfinished(framework, &cx, seen, &mut draft);
         }
-        Err(error) => invalid(&mut draft, job, seen, &error),
+        Err(error) => invalid(framework, &mut draft, job, seen, &error),
     }
     let memory = &draft.memory;
     let rests = memory.is_finished() || memory.holds(ConditionType::Suspended);
@@ -79,11 +79,9 @@ pub fn plan<F: Framework>(
 }
 
 /// True if `spec.runPolicy.managedBy` names another controller. Such a job is not touched at all, not even its status.
-pub fn is_managed_elsewhere<J: TrainingJob>(job: &J) -> bool {
-    job.run_policy()
-        .managed_by
-        .as_deref()
-        .is_some_and(|m| m != labels::MANAGED_BY_TRAINING_OPERATOR)
+pub fn is_managed_elsewhere<F: Framework>(job: &F::Job) -> bool {
+    let manager = job.run_policy().managed_by.as_deref();
+    manager.is_some_and(|m| !F::MANAGED_BY.contains(&m))
 }
 
 /// Refuses more replicas than the operator is set to bear: one job must not take the memory of all others.
@@ -115,15 +113,17 @@ fn unfinished<F: Framework>(
             "the API server refused an object of the job",
             stall.message.clone(),
         );
-        return invalid(draft, cx.job, seen, &error);
+        return invalid(framework, draft, cx.job, seen, &error);
     }
-    let endless = if suspended {
-        suspended::decide(cx, seen, draft);
-        None
+    let outcome = if suspended {
+        framework.rest(cx, seen, draft)
     } else {
-        active(framework, cx, seen, draft);
-        framework.endless(cx)
+        framework.advance(cx, seen, draft)
     };
+    if let Err(error) = outcome {
+        invalid(framework, draft, cx.job, seen, &error);
+    }
+    let endless = (!suspended).then(|| framework.endless(cx)).flatten();
     // A job that ends in this very pass is not kept from anything any more.
     if !draft.memory.is_finished() {
         stalled::report(cx, seen, endless.as_deref(), draft);
@@ -131,10 +131,18 @@ fn unfinished<F: Framework>(
     }
 }
 
-/// A job that is neither finished nor suspended.
-fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, draft: &mut Draft) {
+/// The common course of a job that is neither finished nor suspended.
+///
+/// # Errors
+/// The field of the spec that makes the job impossible to run.
+pub fn advance<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
     if draft.memory.holds(ConditionType::Suspended) {
-        suspended::resume(cx, seen, draft);
+        suspended::resume(framework, cx, seen, draft);
     }
     if draft.starts {
         gang::begin(cx, seen, draft);
@@ -147,14 +155,13 @@ fn active<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, seen: &Observed, 
         draft.urgency(Urgency::Beside);
     }
     remember_finished(&census, cx.roles, &mut draft.memory);
-    if let Err(error) = progress::decide(framework, cx, seen, &census, draft) {
-        invalid(draft, cx.job, seen, &error);
-    }
+    progress::decide(framework, cx, seen, &census, draft)?;
     // A job that ends in this very pass loses it in the next.
     if !draft.memory.is_finished() {
         mould::notice(framework, cx, seen, draft);
         autoscaler::settle(framework, cx, seen, draft);
     }
+    Ok(())
 }
 
 /// The first look at a job: its first condition, and everything that users should be told once.
@@ -166,11 +173,12 @@ fn created<F: Framework>(
     suspended: bool,
 ) {
     let kind = F::Job::kind(&());
+    let message = framework.say(cx, &Saying::Created);
     draft.set(
         ConditionType::Created,
         true,
         &format!("{kind}Created"),
-        &format!("{kind} {} is created.", cx.name),
+        &message,
     );
     draft.transitions.push(Transition::Created);
     draft.urgency(Urgency::Beside);
@@ -199,15 +207,22 @@ fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memo
 }
 
 /// Ends a job whose spec can't run.
-fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed, error: &SpecError) {
-    let kind = J::kind(&());
+fn invalid<F: Framework>(
+    framework: &F,
+    draft: &mut Draft,
+    job: &F::Job,
+    seen: &Observed,
+    error: &SpecError,
+) {
+    let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Created) {
-        let name = job.name_any();
+        let roles = RoleSet::default();
+        let message = framework.say(&JobCx::new(job, &roles), &Saying::Created);
         draft.set(
             ConditionType::Created,
             true,
             &format!("{kind}Created"),
-            &format!("{kind} {name} is created."),
+            &message,
         );
         draft.transitions.push(Transition::Created);
     }
@@ -220,6 +235,10 @@ fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed, error: &
         &FailureCause::InvalidSpec(message.clone()),
         &message,
     );
+    let (reason, begins) = F::INVALID;
+    for note in draft.notes.iter_mut().filter(|n| n.reason == "InvalidSpec") {
+        *note = Note::warning(reason, clean(&format!("{begins}{message}"), 1024));
+    }
     failing::warn_of_running_pods(job, seen, draft);
     if draft.memory.counts.is_none() {
         draft.memory.counts = Some(BTreeMap::new());
@@ -227,18 +246,29 @@ fn invalid<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed, error: &
 }
 
 /// A plan in the making.
-pub(crate) struct Draft {
-    pub(crate) memory: Memory,
-    pub(crate) now: Timestamp,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) notes: Vec<Note>,
-    pub(crate) transitions: Vec<Transition>,
-    pub(crate) again: bool,
-    pub(crate) wake: Option<Timestamp>,
+#[derive(Debug)]
+pub struct Draft {
+    /// What will be remembered.
+    pub memory: Memory,
+    /// The present second.
+    pub now: Timestamp,
+    /// What to do, deletes first.
+    pub steps: Vec<Step>,
+    /// What to tell, once the status is stored.
+    pub notes: Vec<Note>,
+    /// What to count, once the status is stored.
+    pub transitions: Vec<Transition>,
+    /// Look again as soon as this is carried out.
+    pub again: bool,
+    /// When to look again at the latest.
+    pub wake: Option<Timestamp>,
     /// What keeps the job from going on, as a reason and a message.
-    pub(crate) stall: Option<(&'static str, String)>,
+    pub stall: Option<(&'static str, String)>,
     /// This is the pass that starts the job, or resumes it.
-    pub(crate) starts: bool,
+    pub starts: bool,
+    /// What is remembered follows from what these steps make, and is not stored before the next look, unless something keeps
+    /// the job from going on.
+    pub withheld: bool,
     urgency: Urgency,
 }
 
@@ -254,11 +284,13 @@ impl Draft {
             wake: None,
             stall: None,
             starts: false,
+            withheld: false,
             urgency: Urgency::CanWait,
         }
     }
 
-    pub(crate) fn set(&mut self, type_: ConditionType, holds: bool, reason: &str, message: &str) {
+    /// Sets a condition: see [`conditions::set`].
+    pub fn set(&mut self, type_: ConditionType, holds: bool, reason: &str, message: &str) {
         conditions::set(
             &mut self.memory.conditions,
             type_,
@@ -269,18 +301,21 @@ impl Draft {
         );
     }
 
-    pub(crate) fn urgency(&mut self, urgency: Urgency) {
+    /// The status goes at least so soon.
+    pub fn urgency(&mut self, urgency: Urgency) {
         self.urgency = self.urgency.max(urgency);
     }
 
-    pub(crate) fn wake_after(&mut self, start: Timestamp, seconds: i64) {
+    /// Look again so long after this time at the latest.
+    pub fn wake_after(&mut self, start: Timestamp, seconds: i64) {
         // A time beyond the calendar never comes.
         if let Ok(at) = start.checked_add(SignedDuration::from_secs(seconds)) {
             self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
         }
     }
 
-    pub(crate) fn delete_pod(&mut self, job: &str, pod: &PodView) {
+    /// Deletes a replica's pod, unless it is on its way out.
+    pub fn delete_pod(&mut self, job: &str, pod: &PodView) {
         if !pod.leaving {
             self.steps.push(Step::DeletePod {
                 name: names::replica(job, &pod.role, pod.index),
@@ -291,21 +326,26 @@ impl Draft {
     }
 
     /// Records what the last failed pod said.
-    pub(crate) fn remember_failure(&mut self, job: &str, namespace: &str, pod: &PodView) {
+    pub fn remember_failure(&mut self, job: &str, namespace: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
+        self.remember_failure_of(&name, namespace, pod);
+    }
+
+    /// The same of a pod that is no replica by its name.
+    pub fn remember_failure_of(&mut self, name: &str, namespace: &str, pod: &PodView) {
         if let Some(code) = pod.exit_code.filter(|c| *c != 0) {
             self.notes.push(Note::normal(
                 "ExitedWithCode",
                 format!("Pod: {namespace}.{name} exited with code {code}"),
             ));
         }
-        let message = self.bury(name.clone(), pod);
+        let message = self.bury(name.to_owned(), pod);
         self.notes
             .push(Note::warning("PodFailed", format!("Pod {name}: {message}")));
     }
 
     /// Records how the container ended that the kubelet has restarted last, in its pod.
-    pub(crate) fn remember_restart(&mut self, job: &str, pod: &PodView) {
+    pub fn remember_restart(&mut self, job: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
         let message = self.bury(name.clone(), pod);
         self.notes.push(Note::warning(
@@ -329,6 +369,14 @@ impl Draft {
     }
 
     fn into_plan(self, old: &JobStatus) -> Plan<JobStatus> {
+        if self.withheld && !self.memory.holds(ConditionType::Stalled) {
+            return Plan {
+                steps: self.steps,
+                again: self.again,
+                wake: self.wake,
+                ..Plan::default()
+            };
+        }
         let next = old.report(&self.memory);
         // Most plans change nothing. Serialising a status of ours can't fail; if it ever did, nothing is written rather than
         // something wrong.

@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::gang::GroupKind;
 use crate::notes::Note;
+use crate::object::{Object, ObjectKind};
 use crate::observed::Blocked;
 use crate::uid::Uid;
 
@@ -90,6 +91,28 @@ pub enum Step {
         /// The precondition.
         uid: Uid,
     },
+    /// Create a further object of the job.
+    CreateObject(Box<Object>),
+    /// Make such an object what it should be; what it holds beyond that stays.
+    ChangeObject {
+        /// Its kind.
+        kind: ObjectKind,
+        /// Its name.
+        name: String,
+        /// Which part of it: none for the object itself.
+        subresource: Option<&'static str>,
+        /// A merge patch that names its uid and version.
+        patch: Box<serde_json::Value>,
+    },
+    /// Delete such an object.
+    DeleteObject {
+        /// Its kind.
+        kind: ObjectKind,
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
     /// Delete the job itself at the end of its time to live.
     DeleteJob,
 }
@@ -103,6 +126,7 @@ impl Step {
                 | Self::CreateService(_)
                 | Self::CreateAutoscaler(_)
                 | Self::CreateGroup { .. }
+                | Self::CreateObject(_)
         )
     }
 
@@ -114,7 +138,8 @@ impl Step {
         );
         match blocked {
             Blocked::All | Blocked::Gang => {
-                self.is_create() || autoscaler || matches!(self, Self::ChangeGroup { .. })
+                let change = matches!(self, Self::ChangeGroup { .. } | Self::ChangeObject { .. });
+                self.is_create() || autoscaler || change
             }
             Blocked::GangChange => matches!(self, Self::ChangeGroup { .. }),
             Blocked::Autoscaler => autoscaler,

@@ -70,6 +70,14 @@ impl FailureCause {
 /// A state of a job that has a published message.
 #[derive(Clone, Debug)]
 pub enum Saying<'a> {
+    /// Condition Created.
+    Created,
+    /// Condition Suspended, True.
+    Suspended,
+    /// Condition Suspended, False.
+    Resumed,
+    /// Condition Running, False, of a suspended job.
+    Paused,
     /// Condition Running.
     Running,
     /// Condition Succeeded.
@@ -91,6 +99,9 @@ pub enum Saying<'a> {
 /// The messages that name the job alone.
 pub fn say_short(kind: &str, name: &str, what: &Saying<'_>) -> String {
     match what {
+        Saying::Created => format!("{kind} {name} is created."),
+        Saying::Suspended | Saying::Paused => format!("{kind} {name} is suspended."),
+        Saying::Resumed => format!("{kind} {name} is resumed."),
         Saying::Running => format!("{kind} {name} is running."),
         Saying::Succeeded => format!("{kind} {name} is successfully completed."),
         Saying::Restarting { role } => {
@@ -107,7 +118,12 @@ pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &Saying<'_>)
     match what {
         Saying::Running => format!("{kind} {namespace}/{name} is running."),
         Saying::Succeeded => format!("{kind} {namespace}/{name} successfully completed."),
-        Saying::Restarting { .. } | Saying::Failed { .. } => say_short(kind, name, what),
+        Saying::Created
+        | Saying::Suspended
+        | Saying::Resumed
+        | Saying::Paused
+        | Saying::Restarting { .. }
+        | Saying::Failed { .. } => say_short(kind, name, what),
     }
 }
 

@@ -6,6 +6,7 @@
 mod autoscaler;
 mod gone;
 mod group;
+mod object;
 mod outcome;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use training_api::labels;
+use training_core::object::FreshSecret;
 use training_core::{
     AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid,
 };
@@ -35,6 +37,7 @@ use training_core::{
 use crate::fault::{Denial, Fault};
 use crate::feed::group::Groups;
 use crate::feed::index::Index;
+use crate::feed::object::Objects;
 use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
 };
@@ -63,6 +66,7 @@ pub struct Executor {
     parent: Parent,
     in_flight: Semaphore,
     children: Children,
+    fresh_secret: Option<FreshSecret>,
 }
 
 /// What is known of the jobs' children.
@@ -76,6 +80,8 @@ pub struct Children {
     pub autoscalers: Arc<Index<AutoscalerView>>,
     /// The objects that stand for their gangs.
     pub groups: Arc<Groups>,
+    /// Their further objects.
+    pub objects: Arc<Objects>,
 }
 
 impl Executor {
@@ -96,6 +102,7 @@ impl Executor {
             parent,
             in_flight: Semaphore::new(IN_FLIGHT),
             children,
+            fresh_secret: F::FRESH_SECRET,
         }
     }
 
@@ -168,6 +175,7 @@ impl Executor {
                     outcome.refusal = Some(*refusal);
                 }
                 Err(Stopped::Refused(_)) => {}
+                Err(Stopped::Taken(name)) => outcome.taken = Some(name),
                 Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
             }
         }
@@ -186,6 +194,7 @@ impl Executor {
             services,
             autoscalers,
             groups: _,
+            objects: _,
         } = &self.children;
         match step {
             Step::DeletePod { name, uid, how } => {
@@ -222,6 +231,11 @@ impl Executor {
                 name,
                 uid,
             } => self.delete_group(job, (*kind, version), name, *uid).await,
+            Step::CreateObject(object) => self.create_object(job, object).await,
+            Step::ChangeObject { .. } => self.change_object(job, step).await,
+            Step::DeleteObject { kind, name, uid } => {
+                self.delete_object(job, *kind, name, *uid).await
+            }
             Step::DeleteJob => self.delete_job(job).await,
             Step::CreatePod(pod) => match self.create(&**pod).await {
                 Ok(answer) => {
@@ -321,6 +335,7 @@ impl Executor {
         };
         Err(Stopped::Refused(Box::new(Refusal {
             event,
+            text: format!("Error creating: {}", stall.message),
             stall,
             fault,
         })))
@@ -397,9 +412,21 @@ impl Executor {
             },
             ..only(&uid_of_child.to_string())
         };
+        self.delete_with(job, url, (name, uid_of_child), &params, index)
+            .await
+    }
+
+    async fn delete_with<V: crate::feed::index::Child>(
+        &self,
+        job: &impl Resource<DynamicType = ()>,
+        url: &str,
+        (name, uid_of_child): (&str, Uid),
+        params: &DeleteParams,
+        index: &Index<V>,
+    ) -> Result<(), Stopped> {
         let owner = uid(job);
         match self
-            .call::<Answer>(Build::new(url).delete(name, &params))
+            .call::<Answer>(Build::new(url).delete(name, params))
             .await
         {
             Ok(answer) if answer.is_leaving() => {

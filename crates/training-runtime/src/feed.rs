@@ -8,6 +8,7 @@ pub mod group;
 pub mod guarded;
 pub mod index;
 pub mod jobs;
+pub mod object;
 pub mod slim;
 
 use std::fmt::Debug;
@@ -19,8 +20,7 @@ use kube_runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use training_api::labels;
-use training_core::{AutoscalerView, Framework, PodView, ServiceView, Uid};
+use training_core::{AutoscalerView, BatchPod, Framework, ObjectKind, PodView, ServiceView, Uid};
 
 use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
@@ -29,7 +29,8 @@ pub use follow::Source;
 use guarded::Guarded;
 use index::{Child, Index};
 use jobs::Jobs;
-use slim::{Owned, Parent, Roles, SlimPod, SlimService, pod_view, service_view};
+use object::{Objects, SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
+use slim::{Owned, Parent, Roles, SlimPod, SlimService, batch_pod_view, pod_view, service_view};
 
 /// What a feed tells about.
 pub trait Listener: Send + Sync + 'static {
@@ -121,10 +122,120 @@ pub fn parent<F: Framework>() -> Parent {
         }
     }
     Parent {
-        api_version: constant(F::Job::api_version(&())),
+        group: constant(F::Job::group(&())),
         kind: constant(F::Job::kind(&())),
         container: F::CONTAINER,
         controller: F::CONTROLLER,
+        also: F::ALSO_WATCHED,
+    }
+}
+
+/// What an object means to the jobs.
+enum Seen {
+    /// It is none of theirs.
+    Foreign,
+    /// It is theirs; the job to wake, if a decision may depend on it.
+    Ours(Option<JobKey>),
+}
+
+/// Where the objects of a watch go.
+trait Sink<K>: Send {
+    fn begin_list(&mut self);
+    fn listed(&mut self, object: &K);
+    /// The jobs to wake.
+    fn end_list(&mut self) -> Vec<JobKey>;
+    fn apply(&mut self, object: &K) -> Seen;
+    /// The job that an object was of that is none of ours, or no longer.
+    fn disown(&mut self, object: &K) -> Option<JobKey>;
+    /// The job that it was of.
+    fn deleted(&mut self, object: &K) -> Option<JobKey>;
+}
+
+/// One index, and how its children are read.
+struct Into<'a, V, R> {
+    index: &'a Index<V>,
+    scope: &'a Scope,
+    read: R,
+    /// What is kept as it was last, on its way out, when it is gone: nobody may have looked at it yet.
+    lasts: fn(&V) -> bool,
+}
+
+impl<K, V, R> Sink<K> for Into<'_, V, R>
+where
+    K: Resource<DynamicType = ()>,
+    V: Child + Send,
+    R: FnMut(&K) -> Option<Owned<V>> + Send,
+{
+    fn begin_list(&mut self) {
+        self.index.begin_list(self.scope);
+    }
+
+    fn listed(&mut self, object: &K) {
+        if let Some(owned) = (self.read)(object) {
+            self.index.listed(self.scope, owned);
+        }
+    }
+
+    fn end_list(&mut self) -> Vec<JobKey> {
+        self.index.end_list(self.scope, Instant::now())
+    }
+
+    fn apply(&mut self, object: &K) -> Seen {
+        (self.read)(object).map_or(Seen::Foreign, |owned| Seen::Ours(self.index.apply(owned)))
+    }
+
+    fn disown(&mut self, object: &K) -> Option<JobKey> {
+        let uid = object.meta().uid.as_deref().and_then(Uid::parse)?;
+        self.index.disowned(uid)
+    }
+
+    fn deleted(&mut self, object: &K) -> Option<JobKey> {
+        let mut owned = (self.read)(object)?;
+        let key = owned.key.clone();
+        if (self.lasts)(&owned.view) {
+            let version = owned.view.version();
+            owned.view.leave(version);
+            self.index.apply(owned);
+        } else {
+            self.index.deleted(&owned, Instant::now());
+        }
+        Some(key)
+    }
+}
+
+/// Two indices that share a watch: an object is in one of them.
+impl<K, A: Sink<K>, B: Sink<K>> Sink<K> for (A, B) {
+    fn begin_list(&mut self) {
+        self.0.begin_list();
+        self.1.begin_list();
+    }
+
+    fn listed(&mut self, object: &K) {
+        self.0.listed(object);
+        self.1.listed(object);
+    }
+
+    fn end_list(&mut self) -> Vec<JobKey> {
+        let mut all = self.0.end_list();
+        all.extend(self.1.end_list());
+        all
+    }
+
+    fn apply(&mut self, object: &K) -> Seen {
+        match self.0.apply(object) {
+            Seen::Foreign => self.1.apply(object),
+            ours @ Seen::Ours(_) => ours,
+        }
+    }
+
+    fn disown(&mut self, object: &K) -> Option<JobKey> {
+        let first = self.0.disown(object);
+        self.1.disown(object).or(first)
+    }
+
+    fn deleted(&mut self, object: &K) -> Option<JobKey> {
+        let first = self.0.deleted(object);
+        self.1.deleted(object).or(first)
     }
 }
 
@@ -133,17 +244,85 @@ pub async fn watch_pods<F: Framework>(
     source: Source,
     scope: Scope,
     parent: Parent,
-    index: Arc<Index<PodView>>,
+    (index, batch): (Arc<Index<PodView>>, Arc<Index<BatchPod>>),
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let mut roles = Roles::default();
-    let view = |pod: &SlimPod| pod_view(pod, parent, &mut roles);
-    fold::<F, _, _>("pods", &source, &scope, view, &index, &*listener, &synced).await;
+    let selector = parent.selector();
+    let (mut roles, mut batch_roles) = (Roles::default(), Roles::default());
+    let own = Into {
+        index: &index,
+        scope: &scope,
+        read: |pod: &SlimPod| pod_view(pod, parent, &mut roles),
+        lasts: |_| false,
+    };
+    if !F::OBJECTS.contains(&ObjectKind::Job) {
+        return fold("pods", &source, &scope, selector, own, &*listener, &synced).await;
+    }
+    let made = Into {
+        index: &batch,
+        scope: &scope,
+        read: |pod: &SlimPod| batch_pod_view(pod, parent, &mut batch_roles),
+        lasts: |_| false,
+    };
+    let both = (own, made);
+    fold("pods", &source, &scope, selector, both, &*listener, &synced).await;
+}
+
+/// Watches the further objects of one kind that the framework's jobs have. Never returns.
+pub async fn watch_objects(
+    kind: ObjectKind,
+    source: Source,
+    scope: Scope,
+    parent: Parent,
+    objects: Arc<Objects>,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) {
+    let place = (&source, &scope, &*listener, &synced);
+    match kind {
+        ObjectKind::Service => watch_whole::<SlimWholeService>(place, parent, &objects).await,
+        ObjectKind::ConfigMap => watch_whole::<SlimConfigMap>(place, parent, &objects).await,
+        ObjectKind::Job => watch_whole::<SlimBatch>(place, parent, &objects).await,
+    }
+}
+
+async fn watch_whole<K>(
+    (source, scope, listener, synced): (&Source, &Scope, &impl Listener, &watch::Sender<bool>),
+    parent: Parent,
+    objects: &Objects,
+) where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Whole
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let sink = Into {
+        index: objects.of_kind(K::KIND),
+        scope,
+        read: |seen: &K| object_view(seen, parent),
+        // A finished Job may be removed in the moment in which it finishes.
+        lasts: |seen| seen.batch.as_ref().is_some_and(|b| b.end.is_some()),
+    };
+    let selector = object::SELECTOR.to_owned();
+    fold(
+        object::feed(K::KIND),
+        source,
+        scope,
+        selector,
+        sink,
+        listener,
+        synced,
+    )
+    .await;
 }
 
 /// Watches the services of the framework's jobs. Never returns.
-pub async fn watch_services<F: Framework>(
+pub async fn watch_services(
     source: Source,
     scope: Scope,
     parent: Parent,
@@ -152,15 +331,21 @@ pub async fn watch_services<F: Framework>(
     synced: watch::Sender<bool>,
 ) {
     let mut roles = Roles::default();
-    let view = |service: &SlimService| service_view(service, parent, &mut roles);
-    fold::<F, _, _>(
-        "services", &source, &scope, view, &index, &*listener, &synced,
+    let sink = Into {
+        index: &index,
+        scope: &scope,
+        read: |service: &SlimService| service_view(service, parent, &mut roles),
+        lasts: |_| false,
+    };
+    let selector = parent.selector();
+    fold(
+        "services", &source, &scope, selector, sink, &*listener, &synced,
     )
     .await;
 }
 
 /// Watches the autoscalers of the framework's jobs. Never returns.
-pub async fn watch_autoscalers<F: Framework>(
+pub async fn watch_autoscalers(
     source: Source,
     scope: Scope,
     parent: Parent,
@@ -168,26 +353,33 @@ pub async fn watch_autoscalers<F: Framework>(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    let view = |seen: &SlimAutoscaler| autoscaler_view(seen, parent);
-    fold::<F, _, _>(
+    let sink = Into {
+        index: &index,
+        scope: &scope,
+        read: |seen: &SlimAutoscaler| autoscaler_view(seen, parent),
+        lasts: |_| false,
+    };
+    let selector = parent.selector();
+    fold(
         "autoscalers",
         &source,
         &scope,
-        view,
-        &index,
+        selector,
+        sink,
         &*listener,
         &synced,
     )
     .await;
 }
 
-/// Watches the children of one type that the framework's jobs have, and folds them into their index.
-async fn fold<F: Framework, K, V: Child>(
+/// Watches the children of one type that the framework's jobs have, and folds them into their index. What the selector leaves out
+/// never arrives.
+async fn fold<K>(
     feed: &'static str,
     source: &Source,
     scope: &Scope,
-    mut view: impl FnMut(&K) -> Option<Owned<V>>,
-    index: &Index<V>,
+    selector: String,
+    mut sink: impl Sink<K>,
     listener: &impl Listener,
     synced: &watch::Sender<bool>,
 ) where
@@ -198,42 +390,30 @@ async fn fold<F: Framework, K, V: Child>(
         + Send
         + 'static,
 {
-    // The children that this operator's jobs may have: nobody else's ever arrive.
-    let selector = format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER);
     let mut events: Follow<K> = Follow::new(feed, source, scope, Some(selector));
     loop {
         match events.next(listener).await {
-            Ok(Event::Init) => index.begin_list(scope),
-            Ok(Event::InitApply(object)) => {
-                if let Some(owned) = view(&object) {
-                    index.listed(scope, owned);
-                }
-            }
+            Ok(Event::Init) => sink.begin_list(),
+            Ok(Event::InitApply(object)) => sink.listed(&object),
             Ok(Event::InitDone) => {
-                for key in index.end_list(scope, Instant::now()) {
+                for key in sink.end_list() {
                     listener.wake(key);
                 }
                 synced.send_replace(true);
                 listener.watching(feed, scope, None);
             }
             Ok(Event::Apply(object)) => {
-                let changed = match view(&object) {
-                    Some(owned) => index.apply(owned),
-                    None => object
-                        .meta()
-                        .uid
-                        .as_deref()
-                        .and_then(Uid::parse)
-                        .and_then(|uid| index.disowned(uid)),
+                let changed = match sink.apply(&object) {
+                    Seen::Foreign => sink.disown(&object),
+                    Seen::Ours(changed) => changed,
                 };
                 if let Some(key) = changed {
                     listener.wake(key);
                 }
             }
             Ok(Event::Delete(object)) => {
-                if let Some(owned) = view(&object) {
-                    index.deleted(&owned, Instant::now());
-                    listener.freed(owned.key);
+                if let Some(key) = sink.deleted(&object) {
+                    listener.freed(key);
                 }
             }
             Err(error) => listener.watching(feed, scope, Some(&error)),

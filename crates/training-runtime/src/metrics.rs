@@ -97,12 +97,19 @@ struct Index {
     index: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobInfo {
+    launcher: String,
+    namespace: String,
+}
+
 /// All metrics of one operator process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     framework: &'static str,
     jobs: Jobs,
+    own: Option<Own>,
     reconciles: Family<Outcome, Counter>,
     pass_seconds: Histogram,
     requests: Family<Request, Counter>,
@@ -113,6 +120,15 @@ pub struct Metrics {
     panics: Counter,
     events: Family<Outcome, Counter>,
     watches: WatchTimes,
+}
+
+/// Metrics that one published operator has beside, or instead of, those that all kinds share.
+#[derive(Debug, Default)]
+struct Own {
+    created: Counter,
+    successful: Counter,
+    failed: Counter,
+    info: Family<JobInfo, Gauge>,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +147,7 @@ impl Metrics {
             registry: Registry::default(),
             framework,
             jobs: Jobs::default(),
+            own: None,
             reconciles: Family::default(),
             pass_seconds: Histogram::new(PASS_SECONDS),
             requests: Family::default(),
@@ -151,6 +168,7 @@ impl Metrics {
             registry: r,
             framework: _,
             jobs,
+            own: _,
             reconciles,
             pass_seconds,
             requests,
@@ -224,8 +242,58 @@ impl Metrics {
         self
     }
 
+    /// Adds the metrics of a published operator whose names begin with this.
+    #[must_use]
+    pub fn with_own(mut self, prefix: &str) -> Self {
+        let own = Own::default();
+        let r = &mut self.registry;
+        for (name, help, counter) in [
+            ("created", "Jobs seen for the first time", &own.created),
+            ("successful", "Jobs that succeeded", &own.successful),
+            ("failed", "Jobs that failed", &own.failed),
+        ] {
+            r.register(format!("{prefix}_jobs_{name}"), help, counter.clone());
+        }
+        r.register(
+            format!("{prefix}_job_info"),
+            "1 for every job that has a launcher, which is named as its Job",
+            own.info.clone(),
+        );
+        r.register(
+            format!("{prefix}_is_leader"),
+            "1 while this process may write",
+            self.leader.clone(),
+        );
+        self.own = Some(own);
+        self
+    }
+
+    /// A job has a launcher, of this name.
+    pub fn launches(&self, namespace: &str, launcher: &str) {
+        if let Some(own) = &self.own {
+            own.info
+                .get_or_create(&job_info(namespace, launcher))
+                .set(1);
+        }
+    }
+
+    /// The job with this launcher is gone.
+    pub fn forget_launcher(&self, namespace: &str, launcher: &str) {
+        if let Some(own) = &self.own {
+            own.info.remove(&job_info(namespace, launcher));
+        }
+    }
+
     /// Counts what happened to a job of a namespace.
     pub fn job(&self, transition: Transition, namespace: &str) {
+        if let Some(own) = &self.own {
+            match transition {
+                Transition::Created => own.created.inc(),
+                Transition::Successful => own.successful.inc(),
+                Transition::Failed => own.failed.inc(),
+                Transition::Deleted | Transition::Restarted => 0,
+            };
+        }
         let labels = self.job_labels(namespace);
         self.family(transition).get_or_create(&labels).inc();
     }
@@ -349,6 +417,13 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+fn job_info(namespace: &str, launcher: &str) -> JobInfo {
+    JobInfo {
+        launcher: launcher.to_owned(),
+        namespace: namespace.to_owned(),
     }
 }
 

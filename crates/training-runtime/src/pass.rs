@@ -13,9 +13,9 @@ use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::gang::{Run, Setting};
 use training_core::{
-    AutoscalerView, Blocked, Framework, JobState as _, Note, Observed, Plan, PodView, Provider,
-    Rules, ServiceView, Stall, Step, TrainingJob as _, Transition, Uid, Urgency,
-    is_managed_elsewhere, plan,
+    AutoscalerView, BatchPod, Blocked, Framework, JobState as _, Note, Observed, Plan, PodView,
+    Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob as _, Transition, Uid,
+    Urgency, is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;
@@ -25,6 +25,7 @@ use crate::fault::{Absent, Fault};
 use crate::feed::group::Groups;
 use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
+use crate::feed::object::Objects;
 use crate::key::JobKey;
 use crate::metrics::{self, Metrics};
 use crate::retry::{Backoff, Jitter};
@@ -62,6 +63,10 @@ pub struct Worker<F: Framework> {
     pub services: Arc<Index<ServiceView>>,
     /// Their autoscalers.
     pub autoscalers: Arc<Index<AutoscalerView>>,
+    /// The pods that Jobs of theirs have made.
+    pub batch_pods: Arc<Index<BatchPod>>,
+    /// Their further objects.
+    pub objects: Arc<Objects>,
     /// The objects that stand for their gangs.
     pub groups: Arc<Groups>,
     /// The writer.
@@ -83,6 +88,7 @@ pub struct Worker<F: Framework> {
 pub struct Passing {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
     waiting: Mutex<HashMap<JobKey, Instant>>,
+    secrets: Mutex<HashMap<JobKey, (Uid, SecretView)>>,
     jitter: Mutex<Jitter>,
 }
 
@@ -93,6 +99,7 @@ impl Passing {
         Self {
             stalls,
             waiting,
+            secrets: Mutex::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
     }
@@ -203,6 +210,7 @@ impl<F: Framework> Worker<F> {
                 Ok(outcome) => outcome,
                 Err(fault) => return Ended::Failed(fault),
             };
+            self.remember_secrets(key, uid, &outcome);
             if outcome.job_deleted {
                 self.metrics
                     .job(metrics::Transition::Deleted, &key.namespace);
@@ -241,7 +249,7 @@ impl<F: Framework> Worker<F> {
     /// Asks for the kinds of groups that a job has or may have. They are watched from then on, and it is looked at again once
     /// more is known of them.
     fn ask_for_groups(&self, key: &JobKey, job: &F::Job) {
-        if is_managed_elsewhere(job) {
+        if is_managed_elsewhere::<F>(job) {
             return;
         }
         // Jobs that ended under a former scheduler must not ask for rights that nobody needs any more.
@@ -256,7 +264,36 @@ impl<F: Framework> Worker<F> {
         }
     }
 
+    /// Secrets are never read: what is known of one is what became of its creation.
+    fn remember_secrets(&self, key: &JobKey, uid: Uid, outcome: &Outcome) {
+        if outcome.secret.is_none() && outcome.taken.is_none() {
+            return;
+        }
+        let mut secrets = self.passing.secrets.lock();
+        let (of, known) = secrets.entry(key.clone()).or_default();
+        if *of != uid {
+            (*of, *known) = (uid, SecretView::default());
+        }
+        if let Some(name) = &outcome.secret {
+            known.made = Some(name.as_str().into());
+        }
+        if outcome.taken.is_some() {
+            known.taken = known.taken.saturating_add(1);
+        }
+    }
+
     fn observe(&self, key: &JobKey, uid: Uid) -> Observed {
+        let objects = self.objects.of(uid);
+        if let Some((_, suffix)) = F::OWN_METRICS
+            && let Some(launcher) = objects.iter().find(|o| o.batch.is_some())
+        {
+            debug_assert!(launcher.name.ends_with(suffix));
+            self.metrics.launches(&key.namespace, &launcher.name);
+        }
+        let made = objects.iter().filter(|o| o.batch.is_some());
+        let batch_pods = made.flat_map(|o| self.batch_pods.of(o.uid)).collect();
+        let secret = self.passing.secrets.lock().get(key).cloned();
+        let secret = secret.filter(|(of, _)| *of == uid);
         let stall = self
             .passing
             .stalls
@@ -275,6 +312,9 @@ impl<F: Framework> Worker<F> {
                 offers: self.groups.offers(),
                 kueue: self.groups.kueue(),
             },
+            objects,
+            batch_pods,
+            secret: secret.map(|(_, view)| view).unwrap_or_default(),
             stall,
             rules: self.settings.rules,
         }
@@ -382,10 +422,7 @@ impl<F: Framework> Worker<F> {
         if !stalled {
             told.note(
                 job,
-                vec![Note::warning(
-                    refusal.event,
-                    format!("Error creating: {}", refusal.stall.message),
-                )],
+                vec![Note::warning(refusal.event, refusal.text.clone())],
             );
         }
         self.passing.stalls.lock().insert(
@@ -414,6 +451,11 @@ impl<F: Framework> Worker<F> {
         self.groups.forget(key);
         self.passing.stalls.lock().remove(key);
         self.passing.waiting.lock().remove(key);
+        self.passing.secrets.lock().remove(key);
+        if let Some((_, suffix)) = F::OWN_METRICS {
+            let launcher = format!("{}{suffix}", key.name);
+            self.metrics.forget_launcher(&key.namespace, &launcher);
+        }
         if !self.jobs.any_in(&key.namespace) {
             self.metrics.forget_namespace(&key.namespace);
         }

@@ -30,9 +30,23 @@ use crate::retry::Backoff;
 use crate::{admin, client, shutdown, telemetry};
 
 /// The caches that a leader must have complete; a standby has none.
-const CACHES: [&str; 3] = ["jobs", "pods", "services"];
+const CACHES: [&str; 2] = ["jobs", "pods"];
+/// One more, of kinds whose replicas have Services.
+const SERVICES: &str = "services";
 /// One more, of kinds whose jobs can have an autoscaler.
 const AUTOSCALERS: &str = "autoscalers";
+/// The caches that a leader of this kind must have complete.
+fn caches<F: Framework>() -> impl Iterator<Item = &'static str> {
+    let services = F::REPLICA_SERVICES.then_some(SERVICES);
+    let autoscalers = F::AUTOSCALES.then_some(AUTOSCALERS);
+    let objects = F::OBJECTS.iter().map(|kind| feed::object::feed(*kind));
+    CACHES
+        .into_iter()
+        .chain(services)
+        .chain(autoscalers)
+        .chain(objects)
+}
+
 /// How long events and traces, each, may take to leave at the end. With [`RELEASE`] and the drain of passes (eight seconds by
 /// default) the process ends within ten seconds of a signal.
 const FLUSH: Duration = Duration::from_millis(400);
@@ -66,7 +80,11 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
     for flag in args.without_effect() {
         tracing::info!(flag, "accepted, but without effect here");
     }
-    let metrics = Arc::new(Metrics::new(F::NAME));
+    let metrics = Metrics::new(F::NAME);
+    let metrics = Arc::new(match F::OWN_METRICS {
+        Some((prefix, _)) => metrics.with_own(prefix),
+        None => metrics,
+    });
     let health = Health::new(&["start"]);
     let closing = CancellationToken::new();
     let addresses = admin::serve(
@@ -83,7 +101,7 @@ pub async fn run<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyho
     let (leadership, mut election) = leadership(&args, name, &identity, &clients)?;
     let events = EventSink::spawn(
         EventConfig {
-            component: F::CONTROLLER.to_owned(),
+            component: F::EVENT_SOURCE.to_owned(),
             instance: identity.holder.clone(),
             mode: args.events,
             call_deadline: args.call_deadline,
@@ -182,7 +200,7 @@ async fn lead_again_and_again<F: Framework + Clone>(
     loop {
         shared.metrics.leader(false);
         let groups = GroupKind::ALL.map(GroupKind::as_str);
-        for cache in CACHES.into_iter().chain([AUTOSCALERS]).chain(groups) {
+        for cache in caches::<F>().chain(groups) {
             shared.health.forget(cache);
         }
         let ended = async {
@@ -221,7 +239,7 @@ async fn lead<F: Framework>(
         health: shared.health.clone(),
         missing: Mutex::default(),
     });
-    for cache in CACHES {
+    for cache in caches::<F>() {
         shared.health.set_ready(cache, false);
     }
     let (mut feeds, mut synced) = feeds(shared, &worker, &hub);
@@ -279,6 +297,7 @@ async fn lead<F: Framework>(
 fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worker<F> {
     let args = shared.args;
     let (pods, services, autoscalers) = (Arc::default(), Arc::default(), Arc::default());
+    let (batch_pods, objects) = (Arc::default(), Arc::default());
     let groups: Arc<Groups> = Arc::default();
     let term = term.clone();
     let gate: Gate = Arc::new(move || term.holds());
@@ -292,6 +311,7 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
             services: Arc::clone(&services),
             autoscalers: Arc::clone(&autoscalers),
             groups: Arc::clone(&groups),
+            objects: Arc::clone(&objects),
         },
     );
     Worker {
@@ -300,6 +320,8 @@ fn worker<F: Framework>(framework: F, shared: &Shared<'_>, term: &Term) -> Worke
         pods,
         services,
         autoscalers,
+        batch_pods,
+        objects,
         groups,
         executor,
         backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
@@ -329,8 +351,7 @@ fn feeds<F: Framework>(
     let parent = feed::parent::<F>();
     for scope in scopes(shared.args) {
         let source = || shared.source();
-        let more = F::AUTOSCALES.then_some(AUTOSCALERS);
-        for cache in CACHES.into_iter().chain(more) {
+        for cache in caches::<F>() {
             hub.ready(cache, &scope, false);
         }
         let mut ready = || {
@@ -351,12 +372,12 @@ fn feeds<F: Framework>(
             source(),
             scope.clone(),
             parent,
-            Arc::clone(pods),
+            (Arc::clone(pods), Arc::clone(&worker.batch_pods)),
             hub(),
             ready(),
         ));
         if F::AUTOSCALES {
-            tasks.spawn(feed::watch_autoscalers::<F>(
+            tasks.spawn(feed::watch_autoscalers(
                 source(),
                 scope.clone(),
                 parent,
@@ -365,14 +386,27 @@ fn feeds<F: Framework>(
                 ready(),
             ));
         }
-        tasks.spawn(feed::watch_services::<F>(
-            source(),
-            scope,
-            parent,
-            Arc::clone(services),
-            hub(),
-            ready(),
-        ));
+        for kind in F::OBJECTS {
+            tasks.spawn(feed::watch_objects(
+                *kind,
+                source(),
+                scope.clone(),
+                parent,
+                Arc::clone(&worker.objects),
+                hub(),
+                ready(),
+            ));
+        }
+        if F::REPLICA_SERVICES {
+            tasks.spawn(feed::watch_services(
+                source(),
+                scope,
+                parent,
+                Arc::clone(services),
+                hub(),
+                ready(),
+            ));
+        }
     }
     (tasks, synced)
 }
@@ -402,7 +436,7 @@ fn watch_groups<F: Framework>(
             hub.ready(kind.as_str(), &scope, false);
             let (sender, receiver) = watch::channel(false);
             synced.push(receiver);
-            tasks.spawn(feed::group::watch_groups::<F>(
+            tasks.spawn(feed::group::watch_groups(
                 shared.source(),
                 scope,
                 feed::parent::<F>(),

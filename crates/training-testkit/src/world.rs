@@ -14,6 +14,7 @@ mod execute;
 mod group;
 mod law;
 mod moves;
+mod object;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +24,15 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    AutoscalerView, Blocked, Framework, GroupKind, GroupView, JobState, Memory, Note, Observed,
-    Plan, PodPhase, PodView, Provider, Rules, ServiceView, Stall, Step, TrainingJob, Transition,
-    Uid,
+    AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Memory, Note,
+    Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules, SecretView,
+    ServiceView, Stall, Step, TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
 
 use execute::{Calls, Interruption};
+use object::Place;
 use view::View;
 
 /// The status of a framework's job.
@@ -59,6 +61,12 @@ pub struct World<F: Framework> {
     services: BTreeMap<String, (ServiceView, Service)>,
     autoscaler: Option<AutoscalerView>,
     groups: BTreeMap<GroupKind, GroupView>,
+    /// Of these there are never old news.
+    objects: BTreeMap<Place, (ObjectView, Object)>,
+    batch_pods: BTreeMap<String, BatchPod>,
+    secrets: BTreeSet<String>,
+    /// What the operator knows of the job's Secret.
+    secret: SecretView,
     /// Kinds of groups that the operator has looked for by their name.
     sought: Vec<GroupKind>,
     /// Who schedules gangs, and what the cluster serves.
@@ -108,6 +116,10 @@ impl<F: Framework> World<F> {
             services: BTreeMap::new(),
             autoscaler: None,
             groups: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            batch_pods: BTreeMap::new(),
+            secrets: BTreeSet::new(),
+            secret: SecretView::default(),
             sought: Vec::new(),
             gang: training_core::gang::Setting::default(),
             providers: Vec::new(),
@@ -189,6 +201,9 @@ impl<F: Framework> World<F> {
             groups: self.view.groups.values().cloned().collect(),
             sought: self.sought.clone(),
             gang: self.gang.clone(),
+            objects: self.objects.values().map(|(v, _)| v.clone()).collect(),
+            batch_pods: self.batch_pods.values().cloned().collect(),
+            secret: self.secret.clone(),
             stall: self.stall.clone(),
             rules: self.rules,
         }
@@ -262,6 +277,7 @@ impl<F: Framework> World<F> {
     pub fn crash(&mut self) {
         self.stall = None;
         self.sought.clear();
+        self.secret = SecretView::default();
         self.view = View {
             job: self.job.clone(),
             pods: self

@@ -418,7 +418,7 @@ async fn a_cluster_that_does_not_say_what_it_serves_keeps_no_job_waiting_in_sile
     let (groups, ear) = (Arc::new(Groups::default()), Arc::new(Ear::default()));
     groups.want(KIND, &key());
     let (sender, synced) = tokio::sync::watch::channel(false);
-    let watching = tokio::spawn(watch_groups::<PyTorch>(
+    let watching = tokio::spawn(watch_groups(
         source,
         Scope::new(None),
         feed::parent::<PyTorch>(),

@@ -118,9 +118,13 @@ impl Framework for TensorFlow {
             Saying::Failed { role, count } => format!(
                 "{KIND} {namespace}/{name} has failed because {count} {role} replica(s) failed."
             ),
-            Saying::Running | Saying::Succeeded | Saying::Restarting { .. } => {
-                say_qualified(KIND, namespace, name, what)
-            }
+            Saying::Created
+            | Saying::Suspended
+            | Saying::Resumed
+            | Saying::Paused
+            | Saying::Running
+            | Saying::Succeeded
+            | Saying::Restarting { .. } => say_qualified(KIND, namespace, name, what),
         }
     }
 }

@@ -37,7 +37,7 @@ const MOST_ATTEMPTS: usize = 192;
 /// The failures that this pass deals with; the others wait until the replacements of the earlier ones are there.
 ///
 /// A replacement carries its attempt itself, so what the status says of it can go.
-pub(super) fn batch<J: TrainingJob>(
+pub fn batch<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
     failures: Vec<RankFailure>,
@@ -81,7 +81,7 @@ pub(super) fn batch<J: TrainingJob>(
 /// Makes failed replicas again, or ends the job where the backoff limit is used up.
 ///
 /// Only numbers move here. The pods that they concern are outdated by them, and the next pass replaces those.
-pub(super) fn retry<F: Framework>(
+pub fn retry<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
@@ -133,7 +133,7 @@ pub(super) fn retry<F: Framework>(
 }
 
 /// Every failed replica gets the attempt after the one that its pod carries.
-fn next_attempts<J: TrainingJob>(
+pub fn next_attempts<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
     failures: &[RankFailure],
@@ -165,7 +165,7 @@ fn next_attempts<J: TrainingJob>(
 
 /// Somebody may have wiped the status or changed a pod's attempt: a failed pod that no number outdates would fail again and
 /// again. It goes right after the status that counts it.
-fn remove_unreachable<J: TrainingJob>(
+pub fn remove_unreachable<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
     failures: &[RankFailure],
@@ -193,7 +193,8 @@ fn ended(pod: &PodView) -> Timestamp {
     since.unwrap_or(Timestamp::MAX)
 }
 
-fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draft: &mut Draft) {
+/// Tells of failed pods, and remembers the one that is likely to blame.
+pub fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draft: &mut Draft) {
     // Who failed first is the likely culprit: the others may have lost their peer. It is told last, and so is what stays.
     pods.sort_by_key(|pod| ended(pod));
     pods.truncate(TOLD);
@@ -259,7 +260,7 @@ pub(super) fn remember_restart<J: TrainingJob>(
 }
 
 /// Ends the job for failed replicas or a limit, in the published words.
-pub(super) fn fail<F: Framework>(
+pub fn fail<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
@@ -315,7 +316,7 @@ pub(super) fn fail<F: Framework>(
 }
 
 /// Tells about the pods that ended the job.
-pub(super) fn remember_role<J: TrainingJob>(
+pub fn remember_role<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
     role: &str,

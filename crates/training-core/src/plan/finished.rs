@@ -13,28 +13,16 @@ use crate::rules::Rules;
 use crate::step::Step;
 use crate::view::PodPhase;
 
-pub(super) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
+/// The common look at a job that has ended.
+pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
     if draft.memory.holds(ConditionType::Succeeded) {
         fold(draft);
     }
     autoscaler::remove(&job.name_any(), seen, draft);
     gang::remove(&job.name_any(), seen, draft);
     clean_up(draft, job, seen);
-    let Some(ttl) = job.run_policy().ttl_seconds_after_finished else {
-        return;
-    };
-    let Some(ended) = draft.memory.completed.or_else(|| ended_by_condition(draft)) else {
-        return;
-    };
-    // Due strictly after the last second of its time to live.
-    let after = i64::from(ttl.max(0)) + 1;
-    let due = ended
-        .checked_add(k8s_openapi::jiff::SignedDuration::from_secs(after))
-        .is_ok_and(|at| at <= draft.now);
-    if due {
+    if is_over(draft, job.run_policy().ttl_seconds_after_finished) {
         draft.steps.push(Step::DeleteJob);
-    } else {
-        draft.wake_after(ended, after);
     }
 }
 
@@ -63,7 +51,12 @@ fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
 
 /// The clean-up policy of an ended job: the job's own, which the operator's setting makes stricter for failed ones.
 pub(super) fn policy<J: TrainingJob>(job: &J, memory: &Memory, rules: Rules) -> CleanPodPolicy {
-    match job.run_policy().clean_pod_policy() {
+    stricter(job.run_policy().clean_pod_policy(), memory, rules)
+}
+
+/// The same of a policy that stands elsewhere.
+pub fn stricter(own: CleanPodPolicy, memory: &Memory, rules: Rules) -> CleanPodPolicy {
+    match own {
         CleanPodPolicy::None if rules.clean_failed && memory.holds(ConditionType::Failed) => {
             CleanPodPolicy::Running
         }
@@ -71,14 +64,38 @@ pub(super) fn policy<J: TrainingJob>(job: &J, memory: &Memory, rules: Rules) -> 
     }
 }
 
-fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
-    let policy = policy(job, &draft.memory, seen.rules);
-    let name = job.name_any();
-    let goes = |phase: PodPhase| match policy {
+/// Whether a policy takes a pod in this phase.
+pub fn takes(policy: CleanPodPolicy, phase: PodPhase) -> bool {
+    match policy {
         CleanPodPolicy::None => false,
         CleanPodPolicy::Running => !matches!(phase, PodPhase::Succeeded | PodPhase::Failed),
         CleanPodPolicy::All => true,
+    }
+}
+
+/// The end of an ended job's time to live, once it is over; wakes at it before.
+pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
+    let Some(ttl) = ttl else {
+        return false;
     };
+    let Some(ended) = draft.memory.completed.or_else(|| ended_by_condition(draft)) else {
+        return false;
+    };
+    // Due strictly after the last second of its time to live.
+    let after = i64::from(ttl.max(0)) + 1;
+    let due = ended
+        .checked_add(k8s_openapi::jiff::SignedDuration::from_secs(after))
+        .is_ok_and(|at| at <= draft.now);
+    if !due {
+        draft.wake_after(ended, after);
+    }
+    due
+}
+
+fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
+    let policy = policy(job, &draft.memory, seen.rules);
+    let name = job.name_any();
+    let goes = |phase: PodPhase| takes(policy, phase);
     if policy == CleanPodPolicy::None {
         return;
     }

@@ -24,13 +24,15 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Whether pods may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+pub enum Gate {
+    /// They may.
     Open,
+    /// Not yet.
     Closed,
 }
 
 /// A run begins: who schedules it is what the operator is set to, unless its pods are there already and say otherwise.
-pub(super) fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let known = draft.memory.gang.clone().unwrap_or_default();
     let provider = of_pods(seen, draft).map(|p| named(p, cx, seen, draft));
     let provider = provider.unwrap_or_else(|| seen.gang.provider.clone());
@@ -38,7 +40,7 @@ pub(super) fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &
 }
 
 /// A run that another operator began is scheduled as its pods say.
-pub(super) fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
+pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     if draft.memory.gang.is_none() && draft.memory.made_from.is_none() {
         begin(cx, seen, draft);
     }
@@ -89,7 +91,7 @@ fn remember(draft: &mut Draft, run: Run) {
 }
 
 /// True while a scheduler that lets jobs start has not let this one. Such a job has not started.
-pub(super) fn holds_back(seen: &Observed, draft: &Draft) -> bool {
+pub fn holds_back(seen: &Observed, draft: &Draft) -> bool {
     let Some(run) = &draft.memory.gang else {
         return false;
     };
@@ -119,7 +121,10 @@ pub(super) fn advise<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed) -> Vec<
 }
 
 /// The gang of a run that is scheduled as one.
-pub(super) fn of<'a, F: Framework>(
+///
+/// # Errors
+/// The field of the spec that makes a pod impossible.
+pub fn of<'a, F: Framework>(
     framework: &F,
     cx: &'a JobCx<'a, F::Job>,
     seen: &'a Observed,
@@ -156,7 +161,7 @@ fn assemble<'a, J: TrainingJob>(
 }
 
 /// Makes and changes the groups of a gang. The gate is open once all of them are there and their scheduler has no objection.
-pub(super) fn settle<F: Framework>(
+pub fn settle<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
     census: &Census<'_>,
@@ -354,7 +359,7 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 /// Removes groups that the run has no use for, and forgets former schedulers that have left nothing.
-pub(super) fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
+pub fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
     let run = draft.memory.gang.clone().unwrap_or_default();
     let own = run.provider.kinds();
     delete(job, seen, draft, |kind| !own.contains(&kind));
@@ -371,7 +376,7 @@ pub(super) fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
 }
 
 /// A job at rest has no groups. What another operator may have left is looked for, and forgotten when it is gone.
-pub(super) fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
+pub fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
     delete(job, seen, draft, |_| true);
     let Some(mut run) = draft.memory.gang.take() else {
         return;

@@ -229,7 +229,7 @@ fn remove_surplus<J: TrainingJob>(
 
 /// True while a pod of the run before a restart of all, or before a suspension, may still be at work: a new replica could join its
 /// rendezvous, and would wait there for replicas that are gone.
-fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
+pub fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
     let at_work = |pod: &PodView| {
         pod.attempt.gang < draft.memory.gang_attempt
             && !matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed)
@@ -309,7 +309,7 @@ fn tell_replaced<F: Framework>(
 }
 
 /// Whether the pace of replacements allows this replica's next pod now; if not, remembers when it will.
-fn is_due(slot: &Slot<'_>, me: Rank<'_>, draft: &mut Draft) -> bool {
+pub fn is_due(slot: &Slot<'_>, me: Rank<'_>, draft: &mut Draft) -> bool {
     let own = draft
         .memory
         .replicas

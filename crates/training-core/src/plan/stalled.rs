@@ -112,7 +112,16 @@ struct Sentence {
 struct Case<'a> {
     cause: Cause,
     role: usize,
+    /// The name of a pod that is no replica.
+    name: Option<&'a str>,
     pod: &'a PodView,
+}
+
+impl Case<'_> {
+    fn name(&self, job: &str) -> String {
+        let replica = || names::replica(job, &self.pod.role, self.pod.index);
+        self.name.map_or_else(replica, str::to_owned)
+    }
 }
 
 fn of_pods<J: TrainingJob>(
@@ -123,22 +132,27 @@ fn of_pods<J: TrainingJob>(
 ) -> Option<Sentence> {
     let mut cases = Vec::new();
     let mut recovering = Vec::new();
-    for pod in &seen.pods {
+    let own = seen.pods.iter().map(|pod| (None, pod));
+    let made = seen.batch_pods.iter().map(|b| (Some(&*b.name), &b.pod));
+    for (name, pod) in own.chain(made) {
         if pod.trouble.is_none() && pod.starting.is_none() {
             continue;
         }
         let role = cx.roles.by_label(&pod.role);
         let role_at = role.map_or(usize::MAX, |(at, _)| at);
         // What goes anyway is in the way only if it does not go.
-        let wanted = role.is_some_and(|(_, r)| pod.index < r.replicas)
-            && pod.attempt >= draft.memory.attempt(&pod.role, pod.index)
-            && !draft.memory.has_finished(&pod.role, pod.index);
+        // Whoever made a pod that is no replica looks after it.
+        let wanted = name.is_some()
+            || role.is_some_and(|(_, r)| pod.index < r.replicas)
+                && pod.attempt >= draft.memory.attempt(&pod.role, pod.index)
+                && !draft.memory.has_finished(&pod.role, pod.index);
         if !pod.leaving && !wanted {
             continue;
         }
         let with = |cause| Case {
             cause,
             role: role_at,
+            name,
             pod,
         };
         match find(pod, draft.now) {
@@ -165,11 +179,7 @@ fn of_pods<J: TrainingJob>(
 
 fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     let speaker = cases.first().map(|c| words(c.pod)).unwrap_or_default();
-    let names: Vec<String> = cases
-        .iter()
-        .take(NAMED)
-        .map(|c| names::replica(job, &c.pod.role, c.pod.index))
-        .collect();
+    let names: Vec<String> = cases.iter().take(NAMED).map(|c| c.name(job)).collect();
     let mut head = match cases.len() {
         1 => format!("Pod {}", names.join(", ")),
         n if n <= NAMED => format!("{n} pods ({})", names.join(", ")),

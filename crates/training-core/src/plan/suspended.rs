@@ -1,22 +1,28 @@
 //! A suspended job has no pods, and says truthfully when they are gone: queues free their quota on it.
 
+use kube::Resource;
 use training_api::ConditionType;
 
 use super::{Draft, gang};
 use crate::autoscaler;
-use crate::framework::{JobCx, TrainingJob};
+use crate::framework::{Framework, JobCx};
 use crate::names;
 use crate::notes::Note;
 use crate::observed::Observed;
 use crate::step::{Step, Urgency};
+use crate::verdict::Saying;
 
-pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
-    let kind = J::kind(&());
+/// The common look at a suspended job.
+pub(crate) fn decide<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Suspended) {
-        let (reason, message) = (
-            format!("{kind}Suspended"),
-            format!("{kind} {} is suspended.", cx.name),
-        );
+        let reason = format!("{kind}Suspended");
+        let message = framework.say(cx, &Saying::Suspended);
         draft
             .memory
             .conditions
@@ -57,12 +63,14 @@ pub(super) fn decide<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: 
 }
 
 /// The job may run again: from its present template, with a new start time.
-pub(super) fn resume<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
-    let kind = J::kind(&());
-    let (reason, message) = (
-        format!("{kind}Resumed"),
-        format!("{kind} {} is resumed.", cx.name),
-    );
+pub fn resume<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    let reason = format!("{}Resumed", F::Job::kind(&()));
+    let message = framework.say(cx, &Saying::Resumed);
     draft.set(ConditionType::Suspended, false, &reason, &message);
     draft.notes.push(Note::normal(reason, message));
     draft.memory.started = Some(draft.now);

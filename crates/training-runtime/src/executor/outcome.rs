@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use training_api::labels;
 use training_core::gang::scheduler_of_pod;
 use training_core::{
-    Attempt, Blocked, GroupKind, Mark, PodPhase, PodView, ServiceView, Stall, Step, Uid,
+    Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, Uid,
 };
 
 use crate::fault::{Denial, Fault};
@@ -23,6 +23,10 @@ pub struct Outcome {
     pub fault: Option<Fault>,
     /// The job itself was deleted.
     pub job_deleted: bool,
+    /// The name of a Secret that was made.
+    pub secret: Option<String>,
+    /// The name of a Secret that could not be made, because somebody has one of that name.
+    pub taken: Option<String>,
 }
 
 /// Names of what was made and deleted.
@@ -45,6 +49,8 @@ pub struct Done {
 pub struct Refusal {
     /// The reason of the failed create: `FailedCreatePod` and `FailedCreateService` as published, or that of an autoscaler.
     pub event: &'static str,
+    /// Its message.
+    pub text: String,
     /// For the core.
     pub stall: Stall,
     /// For the backoff.
@@ -96,6 +102,8 @@ pub(super) enum Failure {
 pub(super) enum Stopped {
     Refused(Box<Refusal>),
     Fault(Fault),
+    /// A Secret has this name, whosesoever it is.
+    Taken(String),
 }
 
 impl Failure {
@@ -116,6 +124,10 @@ impl Outcome {
             Step::DeletePod { name, .. } => done.deleted_pods.push(name.clone()),
             Step::DeleteService { name, .. } => done.deleted_services.push(name.clone()),
             Step::DeleteJob => self.job_deleted = true,
+            Step::CreateObject(object) => match &**object {
+                Object::Secret(secret) => self.secret = Some(secret.name_any()),
+                Object::Service(_) | Object::ConfigMap(_) | Object::Job(_) => {}
+            },
             Step::DeleteGroup { kind, name, .. } if *kind != GroupKind::Workload => {
                 done.deleted_groups.push(name.clone());
             }
@@ -126,6 +138,8 @@ impl Outcome {
             | Step::DeleteGroup { .. }
             | Step::CreateAutoscaler(_)
             | Step::ChangeAutoscaler { .. }
+            | Step::ChangeObject { .. }
+            | Step::DeleteObject { .. }
             | Step::DeleteAutoscaler { .. } => {}
         }
     }
@@ -177,6 +191,7 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
     };
     Stopped::Refused(Box::new(Refusal {
         event,
+        text: format!("Error creating: {message}"),
         stall: Stall {
             reason,
             message,

@@ -34,9 +34,7 @@ pub struct SlimSpec {
 pub fn autoscaler_view(seen: &SlimAutoscaler, parent: Parent) -> Option<Owned<AutoscalerView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
-    let ours = owner.kind == parent.kind
-        && owner.api_version == parent.api_version
-        && meta.name.as_ref() == Some(&owner.name);
+    let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
     if !ours {
         return None;
     }
@@ -82,10 +80,11 @@ mod tests {
     use super::*;
 
     const PARENT: Parent = Parent {
-        api_version: "kubeflow.org/v1",
+        group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
         controller: "pytorchjob-controller",
+        also: &[],
     };
 
     fn seen(change: impl FnOnce(&mut Value)) -> Option<AutoscalerView> {

@@ -13,8 +13,7 @@ use kube_runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use training_api::labels;
-use training_core::{Framework, Group, GroupKind, GroupView, Offer, Offers, Uid};
+use training_core::{Group, GroupKind, GroupView, Offer, Offers, Uid};
 
 use super::index::{Child, Index};
 use super::slim::{Owned, Parent, controller};
@@ -51,9 +50,7 @@ impl Child for GroupView {
 pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned<GroupView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
-    let ours = owner.kind == parent.kind
-        && owner.api_version == parent.api_version
-        && meta.name.as_ref() == Some(&owner.name);
+    let ours = parent.owns(owner) && meta.name.as_ref() == Some(&owner.name);
     if !ours {
         return None;
     }
@@ -243,7 +240,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
 }
 
 /// Watches the groups of one kind that the framework's jobs have. Never returns.
-pub async fn watch_groups<F: Framework>(
+pub async fn watch_groups(
     source: Source,
     scope: Scope,
     parent: Parent,
@@ -269,7 +266,7 @@ pub async fn watch_groups<F: Framework>(
                     groups: &groups,
                     scope: &scope,
                 };
-                watching.follow::<F>(&source, &*listener, &synced).await;
+                watching.follow(&source, &*listener, &synced).await;
             }
             Ok(None) => {
                 failures = 0;
@@ -331,7 +328,7 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     /// Returns when the kind is not served any more.
-    async fn follow<F: Framework>(
+    async fn follow(
         &self,
         source: &Source,
         listener: &impl Listener,
@@ -339,7 +336,7 @@ impl Watching<'_> {
     ) {
         let (feed, scope) = (self.kind.as_str(), self.scope);
         let index = self.groups.of_kind(self.kind);
-        let selector = format!("{}={}", labels::OPERATOR_NAME, F::CONTROLLER);
+        let selector = self.parent.selector();
         let resource = self.kind.resource(self.version);
         let mut events: Follow<Group> = Follow::of(feed, source, scope, Some(selector), &resource);
         loop {

@@ -12,7 +12,7 @@ use kube::Resource;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use training_api::labels;
-use training_core::{Attempt, Mark, PodPhase, PodView, ServiceView, Uid, names};
+use training_core::{Attempt, BatchPod, Mark, PodPhase, PodView, ServiceView, Uid, names};
 
 use crate::key::JobKey;
 
@@ -125,14 +125,16 @@ pub struct Owned<V> {
 /// The kind that a feed's children belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent {
-    /// `apiVersion` of the owner reference.
-    pub api_version: &'static str,
+    /// The API group of the owner reference. Its version is not compared: a kind may be served in several.
+    pub group: &'static str,
     /// `kind` of the owner reference.
     pub kind: &'static str,
-    /// The main container, whose exit code counts.
+    /// The main container, whose exit code counts; empty where it may have any name.
     pub container: &'static str,
-    /// The value of the label by which they are watched.
+    /// The value of the label by which they are watched,
     pub controller: &'static str,
+    /// and further ones.
+    pub also: &'static [&'static str],
 }
 
 impl Parent {
@@ -140,7 +142,22 @@ impl Parent {
     pub fn watches(&self, meta: &ObjectMeta) -> bool {
         let label = meta.labels.as_ref();
         let label = label.and_then(|l| l.get(labels::OPERATOR_NAME));
-        label.is_some_and(|name| name == self.controller)
+        label.is_some_and(|name| name == self.controller || self.also.contains(&name.as_str()))
+    }
+
+    /// The selector of the watches.
+    pub fn selector(&self) -> String {
+        let key = labels::OPERATOR_NAME;
+        if self.also.is_empty() {
+            return format!("{key}={}", self.controller);
+        }
+        format!("{key} in ({},{})", self.controller, self.also.join(","))
+    }
+
+    /// True if an owner reference leads to a job of the kind.
+    pub fn owns(&self, owner: &OwnerReference) -> bool {
+        let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
+        owner.kind == self.kind && group == self.group
     }
 }
 
@@ -177,16 +194,66 @@ impl Roles {
 /// nothing: anybody can set them.
 pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<PodView>> {
     let child = identify(&pod.metadata, parent, roles)?;
+    let (key, owner) = (child.key.clone(), child.owner);
+    let view = view_of(pod, child, parent, roles);
+    Some(Owned { key, owner, view })
+}
+
+/// The pod as one that a `batch/v1` Job of a job has made; `None` if it is none. Whether that Job is the job's own is seen where
+/// both are put together.
+pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<BatchPod>> {
+    let meta = &pod.metadata;
+    let owner = controller(meta)?;
+    if owner.kind != "Job" || owner.api_version != "batch/v1" {
+        return None;
+    }
+    let labels = meta.labels.as_ref()?;
+    let role = labels
+        .get(labels::REPLICA_TYPE)
+        .or_else(|| labels.get(labels::JOB_ROLE))?;
+    let batch = Uid::parse(&owner.uid)?;
+    let key = JobKey::new(
+        meta.namespace.as_deref().unwrap_or_default(),
+        labels.get(labels::JOB_NAME)?,
+    );
+    let child = Child {
+        key: key.clone(),
+        owner: batch,
+        uid: Uid::parse(meta.uid.as_deref()?)?,
+        version: version(meta),
+        role: roles.shared(role),
+        index: 0,
+    };
+    let view = BatchPod {
+        name: meta.name.as_deref()?.into(),
+        batch,
+        said: trouble::said_at_the_end(pod),
+        pod: view_of(pod, child, parent, roles),
+    };
+    Some(Owned {
+        key,
+        owner: batch,
+        view,
+    })
+}
+
+fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> PodView {
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
     // The kubelet's own evictions carry the condition as well, but are the pod's doing: it used up the node.
     let disrupted = trouble::condition(pod, "DisruptionTarget")
         .is_some_and(|c| c.holds() && c.reason.as_deref() != Some("TerminationByKubelet"));
     let containers = || status.container_statuses.iter().flatten();
-    let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
-    let exit_code = main
-        .and_then(|c| c.state.as_ref()?.terminated.as_ref()?.exit_code)
-        .and_then(|code| i32::try_from(code).ok());
+    let ended = |c: &SlimContainer| c.state.as_ref()?.terminated.as_ref()?.exit_code;
+    let exit_code = if parent.container.is_empty() {
+        // The one that went wrong speaks for the pod.
+        let codes = || containers().filter_map(ended);
+        codes().find(|code| *code != 0).or_else(|| codes().next())
+    } else {
+        let main = containers().find(|c| c.name.as_deref() == Some(parent.container));
+        main.and_then(ended)
+    };
+    let exit_code = exit_code.and_then(|code| i32::try_from(code).ok());
     let restarts: i64 = containers()
         .chain(status.init_container_statuses.iter().flatten())
         .filter_map(|c| c.restart_count)
@@ -194,7 +261,7 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
     let mark = mark(pod, &child.key.name);
     let scheduler = pod.spec.scheduler_name.as_deref();
     let scheduler = scheduler.filter(|name| !name.is_empty() && mark == Mark::SchedulerPlugins);
-    let view = PodView {
+    PodView {
         uid: child.uid,
         version: child.version,
         role: child.role,
@@ -210,12 +277,7 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
         starting: trouble::starting(pod, phase),
         trouble: trouble::of(pod, phase, parent.container),
-    };
-    Some(Owned {
-        key: child.key,
-        owner: child.owner,
-        view,
-    })
+    }
 }
 
 /// Whose gang a pod belongs to, if to one of its job.
@@ -266,11 +328,15 @@ fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Chil
             .map(String::as_str)
     };
     let owner = controller(meta)?;
-    if owner.kind != parent.kind || owner.api_version != parent.api_version {
+    if !parent.owns(owner) {
         return None;
     }
-    let (name, role) = (meta.name.as_deref()?, label(labels::REPLICA_TYPE)?);
-    let index = label(labels::REPLICA_INDEX)?.parse().ok()?;
+    let name = meta.name.as_deref()?;
+    // A kind without a type on its pods says their role instead, and may show another index than that of the name.
+    let (role, index) = match label(labels::REPLICA_TYPE) {
+        Some(role) => (role, label(labels::REPLICA_INDEX)?.parse().ok()?),
+        None => (label(labels::JOB_ROLE)?, names::index(name)?),
+    };
     if label(labels::JOB_NAME) != Some(owner.name.as_str())
         || !names::is_replica(name, &owner.name, role, index)
     {
@@ -380,10 +446,11 @@ mod tests {
     use super::*;
 
     const PARENT: Parent = Parent {
-        api_version: "kubeflow.org/v1",
+        group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
         controller: "pytorchjob-controller",
+        also: &[],
     };
 
     fn pod(change: impl FnOnce(&mut Value)) -> Option<Owned<PodView>> {

@@ -61,6 +61,9 @@ impl<F: Framework> World<F> {
             Step::CreateAutoscaler(_)
             | Step::CreatePod(_)
             | Step::CreateService(_)
+            | Step::CreateObject(_)
+            | Step::ChangeObject { .. }
+            | Step::DeleteObject { .. }
             | Step::FindGroup { .. }
             | Step::CreateGroup { .. }
             | Step::ChangeGroup { .. }

@@ -151,6 +151,7 @@ impl<F: Framework> World<F> {
                 }
                 self.drop_autoscaler();
                 self.drop_groups();
+                self.drop_objects();
                 return answer.map(|()| self.view.deliver_job());
             }
             step @ (Step::ChangeAutoscaler { .. } | Step::DeleteAutoscaler { .. }) => {
@@ -169,9 +170,15 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.learn_group(kind));
                 }
             }
+            step @ (Step::ChangeObject { .. } | Step::DeleteObject { .. }) => {
+                if self.call_object(step)? {
+                    return answer;
+                }
+            }
             Step::CreatePod(_)
             | Step::CreateService(_)
             | Step::CreateAutoscaler(_)
+            | Step::CreateObject(_)
             | Step::CreateGroup { .. } => {}
         }
         answer
@@ -227,8 +234,19 @@ impl<F: Framework> World<F> {
                     return answer.map(|()| self.learn_group(kind));
                 }
             }
+            Step::CreateObject(object) => {
+                let secret = object.watched().is_none().then(|| object.name());
+                let made = self.make_object(*object);
+                return answer.map(|()| match secret {
+                    Some(name) if made => self.secret.made = Some(name.into()),
+                    Some(_) => self.secret.taken += 1,
+                    None => {}
+                });
+            }
             Step::DeletePod { .. }
             | Step::DeleteService { .. }
+            | Step::ChangeObject { .. }
+            | Step::DeleteObject { .. }
             | Step::DeleteJob
             | Step::ChangeAutoscaler { .. }
             | Step::FindGroup { .. }

@@ -11,7 +11,7 @@ use training_core::{
 };
 
 use super::{StatusOf, World};
-use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_NAME, OPERATOR_NAME};
 
 /// A status has at most so many bytes, whatever the number of replicas.
 const STATUS_BYTES: usize = 32 * 1024;
@@ -128,7 +128,9 @@ impl<F: Framework> World<F> {
             let message = condition.message.as_deref().unwrap_or_default();
             self.law(
                 reason.starts_with(|c: char| c.is_ascii_uppercase())
-                    && reason.chars().all(|c| c.is_ascii_alphanumeric())
+                    && reason
+                        .chars()
+                        .all(|c| c.is_ascii_alphanumeric() || c == '/')
                     && (1..=1024).contains(&message.len()),
                 || {
                     format!(
@@ -310,11 +312,11 @@ impl<F: Framework> World<F> {
         let empty = std::collections::BTreeMap::new();
         let labels = meta.labels.as_ref().unwrap_or(&empty);
         let label = |key: &str| labels.get(key).map_or("", String::as_str);
-        let named = label(OPERATOR_NAME) == F::CONTROLLER
+        let operator = label(OPERATOR_NAME);
+        let (role, index) = super::view::place(meta);
+        let named = (operator == F::CONTROLLER || F::ALSO_WATCHED.contains(&operator))
             && label(JOB_NAME) == job_name
-            && label(REPLICA_INDEX)
-                .parse()
-                .is_ok_and(|i| names::is_replica(name, &job_name, label(REPLICA_TYPE), i));
+            && names::is_replica(name, &job_name, &role, index);
         let alive = job.meta().deletion_timestamp.is_none();
         self.law(owned && named && alive, || {
             format!("{name} is not the job's: {meta:?}")

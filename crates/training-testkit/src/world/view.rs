@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use training_core::gang::scheduler_of_pod;
 use training_core::{
     Attempt, AutoscalerView, GroupKind, GroupView, Mark, PodPhase, PodView, ServiceView,
-    TrainingJob, Uid,
+    TrainingJob, Uid, names,
 };
 
 /// The annotation that names a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 
-use crate::{REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
 /// News of one object: how it is now, or the uid of what is gone.
 type News<T> = (String, Result<T, Uid>);
@@ -233,17 +234,23 @@ impl<J: TrainingJob> View<J> {
     }
 }
 
-fn place(labels: Option<&BTreeMap<String, String>>) -> (Arc<str>, u32) {
-    let label = |key: &str| labels.and_then(|l| l.get(key)).map_or("", String::as_str);
-    (
-        label(REPLICA_TYPE).into(),
-        label(REPLICA_INDEX).parse().unwrap_or(u32::MAX),
-    )
+/// The role and the index that an object's labels say; a kind without types of replicas says the index in the name.
+pub(super) fn place(meta: &ObjectMeta) -> (Arc<str>, u32) {
+    let labels = meta.labels.as_ref();
+    let label = |key: &str| labels.and_then(|l| l.get(key)).map(String::as_str);
+    let (role, index) = match label(REPLICA_TYPE) {
+        Some(role) => (role, label(REPLICA_INDEX).and_then(|i| i.parse().ok())),
+        None => (
+            label(JOB_ROLE).unwrap_or_default(),
+            meta.name.as_deref().and_then(names::index),
+        ),
+    };
+    (role.into(), index.unwrap_or(u32::MAX))
 }
 
 /// How a pod looks right after its creation.
 pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
-    let (role, index) = place(pod.metadata.labels.as_ref());
+    let (role, index) = place(&pod.metadata);
     let attempt = pod
         .metadata
         .annotations
@@ -270,7 +277,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
 
 /// How a service looks right after its creation.
 pub(super) fn of_new_service(service: &Service, version: u64) -> ServiceView {
-    let (role, index) = place(service.metadata.labels.as_ref());
+    let (role, index) = place(&service.metadata);
     ServiceView {
         uid: Uid(u128::from(version)),
         version,

@@ -95,6 +95,7 @@ pub fn executor() -> (Executor, Server) {
         services: Arc::default(),
         autoscalers: Arc::default(),
         groups: Arc::default(),
+        objects: Arc::default(),
     };
     let executor = Executor::new::<PyTorch>(
         Client::new(service, "default"),
@@ -153,6 +154,8 @@ pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server)
         pods: Arc::clone(&server.children.pods),
         services: Arc::clone(&server.children.services),
         autoscalers: Arc::clone(&server.children.autoscalers),
+        batch_pods: Arc::default(),
+        objects: Arc::clone(&server.children.objects),
         groups: Arc::clone(&server.children.groups),
         executor,
         backoff: Backoff::new(NOTHING, NOTHING, 1),

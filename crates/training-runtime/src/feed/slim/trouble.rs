@@ -31,6 +31,15 @@ pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Troub
     }))
 }
 
+/// The words that an init container left behind although it ended well.
+pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
+    let init = pod.status.init_container_statuses.iter().flatten();
+    let mut ended = init.filter_map(SlimContainer::terminated);
+    let said = ended.find_map(|t| t.message.as_deref().filter(|_| t.exit_code == Some(0)))?;
+    let said = clean(said.trim(), SAID);
+    (!said.is_empty()).then(|| said.into())
+}
+
 /// Since which second a pod has a node but neither volumes nor network, if its kubelet says so.
 pub(super) fn starting(pod: &SlimPod, phase: PodPhase) -> Option<u32> {
     let placed = condition(pod, "PodScheduled").is_some_and(SlimCondition::holds);
@@ -266,10 +275,11 @@ mod tests {
     use super::*;
 
     const PARENT: Parent = Parent {
-        api_version: "kubeflow.org/v1",
+        group: "kubeflow.org",
         kind: "PyTorchJob",
         container: "pytorch",
         controller: "pytorchjob-controller",
+        also: &[],
     };
 
     /// A pod of a job with this status, as the watch would keep it.
