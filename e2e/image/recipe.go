@@ -120,6 +120,17 @@ var Recipes = []Recipe{
 		},
 		Files: scripts("xgboost", "pod.py", "cancer.py", "train.py", "predict.py", "train_lightgbm.py"),
 	},
+	{
+		Name:  "trainyard/openmpi:1",
+		Suite: "trixie", // with Open MPI 5
+		Apt: []string{
+			"ca-certificates", "openmpi-bin", "openssh-client", "openssh-server", "python3", "python3-mpi4py", "python3-numpy",
+		},
+		Remove: mpiRemoves,
+		Edits:  mpiUser,
+		Files:  mpiFiles(),
+		Env:    mpiEnv,
+	},
 }
 
 // scripts are examples of one framework, all of them in one directory of the
@@ -130,6 +141,41 @@ func scripts(framework string, names ...string) []File {
 		out = append(out, File{Src: framework + "/" + n, Dst: "/opt/trainyard/" + n, Mode: 0o644})
 	}
 	return out
+}
+
+// mpiUser is whom the pods of MPI jobs run as: SSH knows nobody without an
+// account.
+var mpiUser = []Edit{{
+	Path: "/etc/passwd",
+	Old:  "nobody:x:",
+	New:  "mpiuser:x:1000:1000::/home/mpiuser:/bin/sh\nnobody:x:",
+}}
+
+var mpiEnv = []string{
+	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	"LANG=C.UTF-8",
+	"PYTHONUNBUFFERED=1",
+}
+
+// Compilers and headers, which nothing here is built with.
+var mpiRemoves = []string{
+	"/usr/bin/*-lto-dump-*",
+	"/usr/include",
+	"/usr/lib/*.a",
+	"/usr/lib/*/dri",
+	"/usr/lib/*/libLLVM*",
+	"/usr/lib/gcc/*/cc1*",
+	"/usr/lib/gcc/*/lto*",
+	"/usr/libexec/gcc",
+	"/usr/lib/python3*/dist-packages/*/tests",
+}
+
+// mpiFiles are the programs of the examples, and how SSH is set up for them.
+func mpiFiles() []File {
+	return append(scripts("mpi", "poisson.py"),
+		File{Src: "mpi/sshd_config", Dst: "/home/mpiuser/.sshd_config", Mode: 0o644},
+		File{Src: "mpi/ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+	)
 }
 
 // pipTools is what installs and strips Python packages. It lies under the layer

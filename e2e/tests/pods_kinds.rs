@@ -62,7 +62,7 @@ async fn ends_well(site: &Site, name: &str, restarts: u32) -> Result<Vec<Event>>
 
 /// How often a pod of these tests was made.
 fn made(site: &Site, pod: &str) -> u32 {
-    site.auditor.summary()[&format!("Pod/{pod}")].creates
+    site.summary()[&format!("Pod/{pod}")].creates
 }
 
 async fn a_killed_worker_is_started_again_in_its_pod(kind: Kind) -> Result<()> {

@@ -303,7 +303,7 @@ async fn two_jobs_with_a_quota_for_one_run_one_after_the_other(kind: Kind) -> Re
     for job in ["first", "second"] {
         queue.assert_finished_well(job).await?;
     }
-    for (object, churn) in site.auditor.summary() {
+    for (object, churn) in site.summary() {
         assert_eq!((churn.creates, churn.deletes), (1, 0), "{object}");
     }
     queue.finish(&format!("the second waited: {why}")).await
@@ -373,7 +373,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
     for job in ["high", "low"] {
         queue.assert_finished_well(job).await?;
     }
-    let summary = site.auditor.summary();
+    let summary = site.summary();
     for pod in look::names(&before) {
         let churn = summary[&format!("Pod/{pod}")];
         assert_eq!((churn.creates, churn.deletes), (2, 1), "{pod}");

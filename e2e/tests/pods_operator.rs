@@ -171,7 +171,7 @@ async fn a_running_job_outlives_its_operator() -> Result<()> {
         conditions(&job),
         [created("pt"), no_longer_running("pt"), succeeded("pt")]
     );
-    let summary = site.auditor.summary();
+    let summary = site.summary();
     for (object, churn) in &summary {
         assert_eq!((churn.creates, churn.deletes), (1, 0), "{object}");
     }

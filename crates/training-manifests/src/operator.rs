@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::CommandFactory as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use mpi_operator::Mpi;
 use pytorch_operator::{PyTorch, api, args};
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
@@ -79,7 +80,7 @@ impl Operator {
 /// # Errors
 /// If a CRD can't be written as JSON.
 pub fn all() -> anyhow::Result<Vec<Operator>> {
-    Ok(vec![pytorch()?, tensorflow()?, xgboost()?])
+    Ok(vec![pytorch()?, tensorflow()?, xgboost()?, mpi()?])
 }
 
 fn pytorch() -> anyhow::Result<Operator> {
@@ -104,6 +105,16 @@ fn tensorflow() -> anyhow::Result<Operator> {
 fn xgboost() -> anyhow::Result<Operator> {
     let command = entry::command::<XGBoost, NoArgs>(xgboost_operator::ABOUT);
     of(&XGBoost, &xgboost_operator::api::crd()?, command)
+}
+
+fn mpi() -> anyhow::Result<Operator> {
+    let mut operator = of(
+        &Mpi::default(),
+        &mpi_operator::api::crd()?,
+        mpi_operator::args::Cli::command(),
+    )?;
+    operator.args = vec![Argument::OwnImage("--launcher-gate-image")];
+    Ok(operator)
 }
 
 /// An operator with nothing but what all have.

@@ -10,6 +10,8 @@ pub struct Kind {
     pub name: &'static str,
     /// Such as `tfjobs`.
     pub plural: &'static str,
+    /// The version of the API.
+    pub version: &'static str,
     /// The field of the spec that holds the replica specs.
     pub replica_map: &'static str,
     /// The container that counts.
@@ -26,6 +28,7 @@ pub struct Kind {
 pub const PYTORCH: Kind = Kind {
     name: "PyTorchJob",
     plural: "pytorchjobs",
+    version: "v1",
     replica_map: "pytorchReplicaSpecs",
     container: "pytorch",
     port: ("pytorchjob-port", 23456),
@@ -37,6 +40,7 @@ pub const PYTORCH: Kind = Kind {
 pub const TENSORFLOW: Kind = Kind {
     name: "TFJob",
     plural: "tfjobs",
+    version: "v1",
     replica_map: "tfReplicaSpecs",
     container: "tensorflow",
     port: ("tfjob-port", 2222),
@@ -48,6 +52,7 @@ pub const TENSORFLOW: Kind = Kind {
 pub const XGBOOST: Kind = Kind {
     name: "XGBoostJob",
     plural: "xgboostjobs",
+    version: "v1",
     replica_map: "xgbReplicaSpecs",
     container: "xgboost",
     port: ("xgboostjob-port", 9999),
@@ -55,13 +60,25 @@ pub const XGBOOST: Kind = Kind {
     operator: "xgboost-operator",
 };
 
-/// Every kind.
+/// `MPIJob`, whose main containers have any name.
+pub const MPI: Kind = Kind {
+    name: "MPIJob",
+    plural: "mpijobs",
+    version: "v2beta1",
+    replica_map: "mpiReplicaSpecs",
+    container: "",
+    port: ("", 0),
+    controller: "mpi-operator",
+    operator: "mpi-operator",
+};
+
+/// Every kind whose jobs are pods and services alone.
 pub const KINDS: [Kind; 3] = [PYTORCH, TENSORFLOW, XGBOOST];
 
 impl Kind {
     /// The resource, for untyped clients.
     pub fn resource(&self) -> ApiResource {
-        let gvk = GroupVersionKind::gvk("kubeflow.org", "v1", self.name);
+        let gvk = GroupVersionKind::gvk("kubeflow.org", self.version, self.name);
         ApiResource::from_gvk_with_plural(&gvk, self.plural)
     }
 

@@ -25,22 +25,30 @@ struct Demo {
     job: &'static str,
     /// In plain words.
     replicas: &'static str,
-    /// What every one of so many pods is to report.
-    proof: (&'static str, usize),
-    /// The pod whose log is shown.
+    /// What is to be read in the logs, so many times.
+    proof: (Said, usize),
+    /// What has the log that is shown.
     first: &'static str,
     /// What is applied, in this order; the job is the last.
     files: &'static [&'static str],
 }
 
-const DEMOS: [Demo; 3] = [
+/// Words that prove that every rank took part.
+enum Said {
+    /// By each pod for itself.
+    ByPods(&'static str),
+    /// By one for all: the words stand before each host's name, which ends the line.
+    OfHosts(&'static str),
+}
+
+const DEMOS: [Demo; 4] = [
     Demo {
         name: "pytorch",
         operator: "pytorch-operator",
         kind: "pytorchjob",
         job: "ddp",
         replicas: "1 master and 2 workers",
-        proof: (" on ddp-", 3),
+        proof: (Said::ByPods(" on ddp-"), 3),
         first: "ddp-master-0",
         files: &["examples/pytorch/ddp.yaml"],
     },
@@ -50,7 +58,7 @@ const DEMOS: [Demo; 3] = [
         kind: "tfjob",
         job: "multiworker",
         replicas: "2 workers",
-        proof: ("2 replicas in sync", 2),
+        proof: (Said::ByPods("2 replicas in sync"), 2),
         first: "multiworker-worker-0",
         files: &["examples/tensorflow/multiworker.yaml"],
     },
@@ -60,12 +68,22 @@ const DEMOS: [Demo; 3] = [
         kind: "xgboostjob",
         job: "train",
         replicas: "1 master and 2 workers",
-        proof: (": model ", 3),
+        proof: (Said::ByPods(": model "), 3),
         first: "train-master-0",
         files: &[
             "examples/xgboost/volume.yaml",
             "examples/xgboost/train.yaml",
         ],
+    },
+    Demo {
+        name: "mpi",
+        operator: "mpi-operator",
+        kind: "mpijob",
+        job: "poisson",
+        replicas: "a launcher and 2 workers",
+        proof: (Said::OfHosts(" on poisson-worker-"), 2),
+        first: "job/poisson-launcher",
+        files: &["examples/mpi/poisson.yaml"],
     },
 ];
 
@@ -228,24 +246,30 @@ fn phase(pod: &Value) -> String {
     format!("{name}={}", pod["status"]["phase"].as_str().unwrap_or("?"))
 }
 
-/// Every rank says that it took part, each from a pod of its own.
+/// Every rank has taken part, on as many hosts as there are to be.
 fn ranks(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
-    let (words, count) = demo.proof;
+    let (said, count) = &demo.proof;
+    let (Said::ByPods(words) | Said::OfHosts(words)) = said;
     let selector = demo.selector();
     let logs = ["logs", "-l", &selector, "--tail=-1", "--prefix"];
     let text = process::quiet(&mut cluster.kubectl(logs))?;
-    let mut pods: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains(words))
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    pods.sort_unstable();
-    pods.dedup();
-    if pods.len() == count {
+    let lines = text.lines().filter(|line| line.contains(words));
+    let host = |line: &'_ str| -> Option<String> {
+        let mut parts = line.split_whitespace();
+        let part = match said {
+            Said::ByPods(_) => parts.next(),
+            Said::OfHosts(_) => parts.next_back(),
+        };
+        part.map(str::to_owned)
+    };
+    let mut hosts: Vec<String> = lines.filter_map(host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    if hosts.len() == *count {
         Ok(())
     } else {
         Err(format!(
-            "{count} pods were expected to say {words:?}, not {pods:?}"
+            "{words:?} was expected of {count} hosts, not of {hosts:?}"
         ))
     }
 }

@@ -5,7 +5,12 @@ use std::path::{Path, PathBuf};
 use crate::{paths, process};
 
 /// Every operator there is.
-pub const OPERATORS: &[&str] = &["pytorch-operator", "tf-operator", "xgboost-operator"];
+pub const OPERATORS: &[&str] = &[
+    "mpi-operator",
+    "pytorch-operator",
+    "tf-operator",
+    "xgboost-operator",
+];
 
 /// Builds the shipped binary of every operator named.
 ///

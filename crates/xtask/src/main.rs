@@ -20,7 +20,7 @@ mod tests;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
-  demo [pytorch|tf|xgboost]    train a job on a local cluster, from nothing
+  demo [pytorch|tf|xgboost|mpi] train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once
   bench                        measure speed and memory; BENCH=full for all of it

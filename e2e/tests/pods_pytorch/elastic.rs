@@ -179,7 +179,7 @@ async fn an_elastic_job_that_is_scaled_up_goes_on_from_its_checkpoint() -> Resul
         &Row::new("Succeeded", "3/3", 0, "PyTorchJobSucceeded"),
     )
     .await?;
-    let summary = site.auditor.summary();
+    let summary = site.summary();
     assert!(
         summary.values().all(|c| (c.creates, c.deletes) == (1, 0)),
         "{summary:?}"
@@ -259,7 +259,7 @@ async fn gang_restart(site: &Site) -> Result<Option<String>> {
     assert_eq!(status["countedFailures"], 1, "{status}");
     assert_eq!(status["lastFailure"]["pod"], "pt-worker-1", "{status}");
     assert_eq!(status["lastFailure"]["exitCode"], 137, "{status}");
-    let summary = site.auditor.summary();
+    let summary = site.summary();
     for pod in pods {
         let churn = summary[&format!("Pod/{pod}")];
         assert_eq!((churn.creates, churn.deletes), (2, 1), "{pod}");

@@ -67,7 +67,7 @@ async fn a_deleted_job_takes_its_pods_and_services_along() -> Result<()> {
         })
     })
     .await?;
-    let summary = site.auditor.summary();
+    let summary = site.summary();
     assert!(
         summary.values().all(|churn| churn.creates == 1),
         "{summary:?}"

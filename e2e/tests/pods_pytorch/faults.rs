@@ -59,7 +59,7 @@ async fn a_worker_killed_under_on_failure_is_started_again_in_its_pod() -> Resul
         &Row::new("Succeeded", "2/2", 1, "PyTorchJobSucceeded"),
     )
     .await?;
-    assert_eq!(site.auditor.summary()["Pod/pt-worker-0"].creates, 1);
+    assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 1);
     site.finish("exit code 137, one restart by the kubelet, the same pod")
         .await
 }
@@ -89,7 +89,7 @@ async fn a_container_that_fails_once_is_started_again_in_its_pod() -> Result<()>
     let worker = site.pod("pt-worker-0").await?;
     assert_eq!(worker["status"]["containerStatuses"][0]["restartCount"], 1);
     assert_eq!(attempt(&worker), "0.0");
-    assert_eq!(site.auditor.summary()["Pod/pt-worker-0"].creates, 1);
+    assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 1);
     site.finish("one restart by the kubelet, the same pod")
         .await
 }
@@ -130,9 +130,9 @@ async fn a_worker_killed_under_exit_code_is_replaced() -> Result<()> {
     assert_eq!(failure["pod"], "pt-worker-0", "{failure}");
     assert_eq!(failure["exitCode"], 137, "{failure}");
     assert_eq!(job["status"]["countedFailures"], 1, "{}", job["status"]);
-    let churn = site.auditor.summary()["Pod/pt-worker-0"];
+    let churn = site.summary()["Pod/pt-worker-0"];
     assert_eq!((churn.creates, churn.deletes), (2, 1));
-    assert_eq!(site.auditor.summary()["Pod/pt-master-0"].creates, 1);
+    assert_eq!(site.summary()["Pod/pt-master-0"].creates, 1);
 
     let events = site.events("pt", "PyTorchJobSucceeded").await?;
     let exit = format!("Pod: {}.pt-worker-0 exited with code 137", site.namespace);
@@ -166,7 +166,7 @@ async fn a_permanent_exit_code_fails_the_job_with_its_last_words() -> Result<()>
     assert_eq!(failure["pod"], "pt-worker-0", "{failure}");
     assert_eq!(failure["exitCode"], 1, "{failure}");
     assert!(!job["status"]["completionTime"].is_null(), "{failure}");
-    assert_eq!(site.auditor.summary()["Pod/pt-worker-0"].creates, 1);
+    assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 1);
 
     let events = site.events("pt", "PyTorchJobFailed").await?;
     assert_eq!(said(&events, "Warning", "PyTorchJobFailed")?, message);
@@ -212,7 +212,7 @@ async fn a_worker_deleted_by_a_user_is_made_again_once() -> Result<()> {
             )
             .await?;
         assert_eq!(job["status"]["lastFailure"], Value::Null);
-        let summary = site.auditor.summary();
+        let summary = site.summary();
         assert_eq!(summary[&format!("Pod/{name}-worker-0")].creates, 2);
         assert_eq!(summary[&format!("Pod/{name}-master-0")].creates, 1);
         let events = site.events(&name, "PyTorchJobSucceeded").await?;
@@ -251,7 +251,7 @@ async fn an_evicted_worker_is_replaced_free_of_charge() -> Result<()> {
     let status = &job["status"];
     assert_eq!(status["countedFailures"], Value::Null, "{status}");
     assert_eq!(status["lastFailure"]["pod"], "pt-worker-0", "{status}");
-    assert_eq!(site.auditor.summary()["Pod/pt-worker-0"].creates, 2);
+    assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 2);
     let events = site.events("pt", "PyTorchJobSucceeded").await?;
     let told = said(&events, "Warning", "PodFailed")?;
     assert!(told.contains("eviction"), "{told}");
@@ -307,7 +307,7 @@ async fn a_container_out_of_memory_is_told_so() -> Result<()> {
             "{events:?}"
         );
         let worker = format!("Pod/{name}-worker-0");
-        assert_eq!(site.auditor.summary()[&worker].creates, creates);
+        assert_eq!(site.summary()[&worker].creates, creates);
     }
     let events = site.events("again", "BackoffLimitExceeded").await?;
     said(&events, "Warning", "BackoffLimitExceeded")?;

@@ -102,7 +102,7 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Resu
         &Row::new("Failed", &ready, 3, "PyTorchJobFailed"),
     )
     .await?;
-    assert_eq!(site.auditor.summary()["Pod/pt-worker-0"].creates, 1);
+    assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 1);
     let events = site.events("pt", "BackoffLimitExceeded").await?;
     assert_eq!(said(&events, "Normal", "PyTorchJobFailed")?, message);
     let hint = said(&events, "Warning", "BackoffLimitExceeded")?.to_owned();

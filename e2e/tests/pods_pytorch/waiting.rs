@@ -63,7 +63,7 @@ async fn goes_on(site: &Site, job: &str, reason: &str) -> Result<()> {
         .await?;
     let status = &object["status"];
     assert_eq!(status["lastFailure"], Value::Null, "{status}");
-    for (name, churn) in site.auditor.summary() {
+    for (name, churn) in site.summary() {
         assert_eq!((churn.creates, churn.deletes), (1, 0), "{name}");
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! The key pair of a job: by it every pod of the job lets the others in, and nobody else.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use k8s_openapi::ByteString;
 use p521::SecretKey;
 use p521::elliptic_curve::Generate as _;
 use p521::pkcs8::LineEnding;
@@ -37,6 +39,17 @@ impl KeyPair {
         let private = secret.to_sec1_pem(LineEnding::LF).map_err(|e| odd(&e))?;
         let public = authorized(&secret).map_err(|e| odd(&e))?;
         Ok(Self { private, public })
+    }
+
+    /// The pair as the Secret of a job holds it.
+    pub fn secret_data(&self) -> BTreeMap<String, ByteString> {
+        let entry =
+            |key: &str, value: &str| (key.to_owned(), ByteString(value.as_bytes().to_vec()));
+        [
+            entry("ssh-privatekey", &self.private),
+            entry("ssh-publickey", &self.public),
+        ]
+        .into()
     }
 }
 

@@ -5,9 +5,14 @@
 //! - [`hosts`]: names of hosts, and the files that list them
 //! - [`keys`]: the SSH keys of a job
 //! - [`pods`], [`objects`]: what is made for a job
+//! - [`framework`], [`course`]: what becomes of a job
 //! - [`init`]: what makes the launcher wait for its hosts, and `gate`, how it waits
 
 pub mod api;
+#[cfg(feature = "bin")]
+pub mod args;
+pub mod course;
+pub mod framework;
 #[cfg(feature = "bin")]
 pub mod gate;
 pub mod hosts;
@@ -19,4 +24,5 @@ pub mod pods;
 pub mod setup;
 
 pub use api::MPIJob;
+pub use framework::Mpi;
 pub use setup::Setup;

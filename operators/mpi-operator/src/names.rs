@@ -5,6 +5,9 @@ pub const CONTROLLER: &str = "mpi-operator";
 /// The label value of pods of jobs of `v1`. Source: likewise.
 pub const CONTROLLER_V1: &str = "mpijob-controller";
 
+/// The name under which events are told. Source: likewise, of `v2beta1`.
+pub const EVENT_SOURCE: &str = "mpi-job-controller";
+
 /// The name of the ConfigMap that lists the hosts.
 pub fn config_map(job: &str) -> String {
     format!("{job}-config")

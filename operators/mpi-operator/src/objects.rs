@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
 };
@@ -13,7 +12,6 @@ use training_core::SpecError;
 
 use crate::api::Origin;
 use crate::hosts::{self, Hosts};
-use crate::keys::KeyPair;
 use crate::names::config_map;
 use crate::pods::{self, Common, Rendered, selector};
 use crate::setup::{Implementation, Setup};
@@ -110,19 +108,11 @@ pub fn config(cx: &Common<'_>, running: impl IntoIterator<Item = u32>) -> Config
     }
 }
 
-/// The Secret that holds the keys.
-pub fn secret(cx: &Common<'_>, keys: &KeyPair) -> Secret {
-    let entry = |key: &str, value: &str| (key.to_owned(), ByteString(value.as_bytes().to_vec()));
+/// The Secret that is to hold the keys, without them: they are made when it is sent.
+pub fn secret(cx: &Common<'_>) -> Secret {
     Secret {
         metadata: metadata(cx, cx.secret.to_owned()),
         type_: Some("kubernetes.io/ssh-auth".to_owned()),
-        data: Some(
-            [
-                entry("ssh-privatekey", &keys.private),
-                entry("ssh-publickey", &keys.public),
-            ]
-            .into(),
-        ),
         ..Secret::default()
     }
 }

@@ -223,9 +223,7 @@ fn key_mode(spec: &PodSpec, path: &str) -> Option<i32> {
     let own = spec.containers.first();
     let own = own.and_then(|c: &Container| c.security_context.as_ref());
     let pod = spec.security_context.as_ref();
-    let user = own
-        .and_then(|s| s.run_as_user)
-        .or(pod.and_then(|s| s.run_as_user));
+    let user = user_of(spec);
     let not_root = own
         .and_then(|s| s.run_as_non_root)
         .or(pod.and_then(|s| s.run_as_non_root));
@@ -238,6 +236,33 @@ fn key_mode(spec: &PodSpec, path: &str) -> Option<i32> {
         // Who the image runs as is not known here: as published.
         (None, _) => (path == KEY_PATH).then_some(0o600),
     }
+}
+
+/// Whom the main container runs as, where the template says it.
+fn user_of(spec: &PodSpec) -> Option<i64> {
+    let own = spec.containers.first();
+    let own = own.and_then(|c: &Container| c.security_context.as_ref());
+    let pod = spec.security_context.as_ref();
+    own.and_then(|s| s.run_as_user)
+        .or(pod.and_then(|s| s.run_as_user))
+}
+
+/// True if the keys of a root user are readable by a group: the kubelet gives them to it, and SSH then refuses them.
+pub(crate) fn group_opens_keys(role: &RoleSpec<'_>) -> bool {
+    let spec = role.template.and_then(|t| t.spec.as_ref());
+    spec.is_some_and(|spec| {
+        let pod = spec.security_context.as_ref();
+        user_of(spec) == Some(0) && pod.is_some_and(|s| s.fs_group.is_some())
+    })
+}
+
+/// The selector of a job's workers, as the scale subresource wants it.
+pub(crate) fn worker_selector(setup: &Setup<'_>) -> String {
+    let labels = base_labels(setup, WORKER_LABEL).into_iter();
+    let parts: Vec<String> = labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    parts.join(",")
 }
 
 /// A pod, and the names of variables in which ours replaced the user's value.
@@ -270,9 +295,7 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     {
         main.command = Some(vec!["/usr/sbin/sshd".to_owned(), "-De".to_owned()]);
     }
-    let mut env = EnvSet::default();
-    env.require("K_MPI_JOB_ROLE", WORKER_LABEL);
-    draft.env(&env);
+    draft.env(&worker_env());
     draft.keys(cx);
     let meta = draft.template.metadata.unwrap_or_default();
     let mut labels = meta.labels.unwrap_or_default();
@@ -329,8 +352,15 @@ pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError>
 const HOSTFILE: &str = "/etc/mpi/hostfile";
 const RETRY: &str = "-o ConnectionAttempts=10";
 
+/// A worker's variables.
+pub(crate) fn worker_env() -> EnvSet {
+    let mut env = EnvSet::default();
+    env.require("K_MPI_JOB_ROLE", WORKER_LABEL);
+    env
+}
+
 /// The launcher's variables, in their published order; those of ours come right behind the ones that they stand beside.
-fn launcher_env(setup: &Setup<'_>) -> EnvSet {
+pub(crate) fn launcher_env(setup: &Setup<'_>) -> EnvSet {
     let slots = setup.slots.to_string();
     let mut env = EnvSet::default();
     env.require("K_MPI_JOB_ROLE", LAUNCHER_LABEL);

@@ -3,6 +3,7 @@
 // What fails here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use mpi_operator::keys::KeyPair;
@@ -76,7 +77,10 @@ fn with_gate(job: &MPIJob, domain: &str, gate: Option<Gate<'_>>) -> Made {
             .map(|s| json(&s))
             .collect(),
         config: json(&objects::config(&cx, [])),
-        secret: json(&objects::secret(&cx, &keys)),
+        secret: json(&Secret {
+            data: Some(keys.secret_data()),
+            ..objects::secret(&cx)
+        }),
         workers: workers.collect(),
         launcher: json(
             &objects::launcher(&cx, &job.spec.run_policy, suspended)

@@ -55,7 +55,8 @@ pub fn page() -> anyhow::Result<String> {
 
 /// A process in which everything has happened once: series without samples don't show their labels.
 fn sampled() -> Metrics {
-    let metrics = Metrics::new("framework");
+    let metrics = Metrics::new("framework").with_own("mpi_operator");
+    metrics.launches("namespace", "launcher");
     for transition in [
         Transition::Created,
         Transition::Deleted,

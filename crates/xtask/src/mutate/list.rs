@@ -201,7 +201,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "jobs of another controller are planned",
         file: "crates/training-core/src/plan.rs",
-        from: "job.meta().deletion_timestamp.is_some() || is_managed_elsewhere(job)",
+        from: "job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job)",
         to: "job.meta().deletion_timestamp.is_some()",
         tests: table!("every_kind"),
     },

@@ -1,0 +1,256 @@
+//! The binary's arguments, and those of the published operator that mean the same. They are here, and not in the binary, so that
+//! documents are generated from them.
+
+use std::ffi::OsString;
+
+use clap::{ArgAction, Parser};
+use training_runtime::{RuntimeArgs, cli};
+
+use crate::gate::GateArgs;
+
+/// The image of the launcher's init container where the operator is not told which one is its own.
+pub const OWN_IMAGE: &str = concat!("trainyard/mpi-operator:", env!("CARGO_PKG_VERSION"));
+
+/// What these flags stand under in the help; without it they would stand under the heading before them.
+const JOBS: &str = "MPIJobs";
+/// The same of flags that change nothing.
+const INERT: &str = "Accepted for compatibility, without effect";
+
+/// Runs `MPIJobs` (kubeflow.org/v2beta1 and v1)
+#[derive(Parser, Debug)]
+#[command(
+    name = "mpi-operator",
+    version,
+    about,
+    args_conflicts_with_subcommands = true
+)]
+pub struct Cli {
+    /// Something else than to run the operator.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// What every operator understands.
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+
+    /// Launchers wait until their hosts answer, so that they don't fail over a worker that is only late
+    #[arg(
+        long,
+        env = "TRAINYARD_LAUNCHER_GATE",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "true",
+        default_missing_value = "true",
+        value_name = "true|false",
+        help_heading = JOBS
+    )]
+    pub launcher_gate: bool,
+
+    /// Image of the init container that waits: the operator's own
+    #[arg(
+        long,
+        env = "TRAINYARD_LAUNCHER_GATE_IMAGE",
+        default_value = OWN_IMAGE,
+        help_heading = JOBS
+    )]
+    pub launcher_gate_image: String,
+
+    /// Delete an MPIJob of v2beta1 at the end of its time to live, as one of v1 is. Otherwise all that belongs to it goes then, and
+    /// the MPIJob stays
+    #[arg(
+        long,
+        env = "TRAINYARD_TTL_DELETES_JOB",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        value_name = "true|false",
+        help_heading = JOBS
+    )]
+    pub ttl_deletes_job: bool,
+
+    /// Without effect: the kubeconfig names the API server
+    #[arg(long, value_name = "URL", help_heading = INERT)]
+    pub master: Option<String>,
+
+    /// Without effect: nothing waits behind a rate
+    #[arg(long, value_name = "RATE", help_heading = INERT)]
+    pub controller_queue_rate_limit: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "COUNT", help_heading = INERT)]
+    pub controller_queue_burst: Option<String>,
+
+    /// Without effect: see --log-filter
+    #[arg(short, long = "v", value_name = "LEVEL", help_heading = INERT)]
+    pub v: Option<String>,
+
+    /// Without effect: logs go to standard error
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub alsologtostderr: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub logtostderr: Option<String>,
+
+    /// Without effect: see --log-filter
+    #[arg(long, value_name = "LEVEL", help_heading = INERT)]
+    pub stderrthreshold: Option<String>,
+}
+
+/// What the binary does beside running the operator.
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// Waits until the hosts of a job answer; the init container of launchers
+    WaitForHosts(GateArgs),
+}
+
+/// Published flags, and ours that mean the same.
+const SAME: [(&str, &str); 4] = [
+    ("--kubeConfig", "--kubeconfig"),
+    ("--lock-namespace", "--leader-election-namespace"),
+    ("--threadiness", "--controller-threads"),
+    ("--gang-scheduling", "--gang-scheduler-name"),
+];
+/// The published port of metrics.
+const METRICS_PORT: &str = "--monitoring-port";
+/// The published variable that names the one namespace to serve.
+pub const NAMESPACE: &str = "KUBEFLOW_NAMESPACE";
+
+/// Reads a command line, also one of the published operator. `namespace` is what its variable says.
+pub fn parse(args: impl Iterator<Item = OsString>, namespace: Option<OsString>) -> Cli {
+    Cli::parse_from(translated(cli::normalise_args(args), namespace))
+}
+
+fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString> {
+    let helps = args.get(1).is_some_and(|first| first == "wait-for-hosts");
+    let is = |arg: &OsString, flag: &str| {
+        let arg = arg.to_string_lossy();
+        arg.strip_prefix(flag)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let named = args.iter().any(|arg| is(arg, "--namespace"));
+    let mut out = Vec::with_capacity(args.len());
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        if is(&arg, METRICS_PORT) {
+            let text = arg.to_string_lossy().into_owned();
+            let port = match text.split_once('=') {
+                Some((_, port)) => port.to_owned(),
+                None => args
+                    .next()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+            };
+            // 0 is the published word for none.
+            let bind = if port == "0" {
+                port
+            } else {
+                format!(":{port}")
+            };
+            out.push(format!("--metrics-bind-address={bind}").into());
+            continue;
+        }
+        match SAME.iter().find(|(theirs, _)| is(&arg, theirs)) {
+            Some((theirs, ours)) => {
+                let text = arg.to_string_lossy();
+                out.push(format!("{ours}{}", &text[theirs.len()..]).into());
+            }
+            None => out.push(arg),
+        }
+    }
+    if let Some(namespace) = namespace.filter(|n| !n.is_empty() && !named && !helps) {
+        let mut flag = OsString::from("--namespace=");
+        flag.push(namespace);
+        out.push(flag);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn read(args: &[&str]) -> Cli {
+        let args = std::iter::once("mpi-operator").chain(args.iter().copied());
+        parse(args.map(Into::into), None)
+    }
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_published_command_line_is_understood() {
+        let cli = read(&[
+            "-alsologtostderr",
+            "-v=2",
+            "--lock-namespace=mpi",
+            "--kubeConfig",
+            "/x",
+            "-threadiness=4",
+            "-kube-api-qps=50",
+            "-kube-api-burst=100",
+            "-controller-queue-rate-limit=10",
+            "-controller-queue-burst=100",
+            "-cluster-domain=cluster.local",
+            "-monitoring-port=8443",
+            "-master=",
+            "-namespace=ns",
+        ]);
+        let runtime = &cli.runtime;
+        assert_eq!(runtime.leader_election_namespace(), "mpi");
+        assert_eq!(runtime.kubeconfig.as_deref(), Some("/x".as_ref()));
+        assert_eq!(runtime.controller_threads, 4);
+        assert_eq!(runtime.cluster_domain(), Some("cluster.local"));
+        assert_eq!(runtime.namespaces(), ["ns"]);
+        assert!(cli.launcher_gate && !cli.ttl_deletes_job);
+    }
+
+    #[test]
+    fn gang_scheduling_names_volcano_or_a_scheduler() {
+        for (said, meant) in [
+            ("volcano", "volcano"),
+            ("mine", "scheduler-plugins/mine"),
+            ("", "none"),
+        ] {
+            let cli = read(&[&format!("--gang-scheduling={said}")]);
+            assert_eq!(cli.runtime.gang().to_string(), meant, "{said}");
+        }
+    }
+
+    #[test]
+    fn the_variable_names_a_namespace_where_no_flag_does() {
+        let namespaces = |args: &[&str]| {
+            let args = std::iter::once("mpi-operator").chain(args.iter().copied());
+            parse(args.map(Into::into), Some("team".into()))
+                .runtime
+                .namespaces()
+        };
+        assert_eq!(namespaces(&[]), ["team"]);
+        assert_eq!(namespaces(&["--namespace=other"]), ["other"]);
+    }
+
+    #[test]
+    fn a_port_of_zero_means_no_metrics() {
+        let bind = |port: &str| {
+            read(&["--monitoring-port", port])
+                .runtime
+                .metrics_bind_address
+        };
+        assert_eq!(bind("0"), "0".parse().unwrap());
+        assert_eq!(bind("8443"), ":8443".parse().unwrap());
+    }
+
+    #[test]
+    fn the_init_containers_arguments_are_its_own() {
+        let cli = read(&["wait-for-hosts", "--own=a", "--port=22", "--any"]);
+        assert!(matches!(cli.command, Some(Command::WaitForHosts(args)) if args.any));
+    }
+}

@@ -1,0 +1,809 @@
+//! What becomes of a job: its own objects first, then its workers, then its launcher, whose end is the job's.
+//!
+//! The launcher is a `batch/v1` Job, which tries it again by itself. A worker is a host and no more: one that is lost is made again
+//! under its name, and the launcher's next attempt finds it there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Toleration};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use training_api::{CleanPodPolicy, ConditionType, ReplicaStatus};
+use training_core::plan::gang::Gate as GangGate;
+use training_core::plan::{clean, failing, finished, gang, progress, suspended};
+use training_core::{
+    BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Note, Object,
+    ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, SlotState, SpecError, Step,
+    Transition, Urgency, Verdict, mould, pod, verdict::Saying,
+};
+
+use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
+use crate::framework::{KIND, Mpi, goes_with_time};
+use crate::names;
+use crate::pods::{self, Common, Gate, WORKER_LABEL};
+use crate::setup::Setup;
+use crate::{hosts, init, objects};
+
+/// In a status: the name of the Secret.
+const SECRET: &str = "secret";
+/// In a status: the uid of the launcher's Job.
+const LAUNCHER_UID: &str = "launcher";
+/// In a status: what the launcher's Job was made from.
+const LAUNCHER_TEMPLATE: &str = "launcherTemplate";
+/// In a status: the pod whose gate was told of.
+const GATE_TOLD: &str = "gateTold";
+
+type Cx<'a> = JobCx<'a, MPIJob>;
+
+/// One job in one look.
+struct Look<'a> {
+    mpi: &'a Mpi,
+    cx: &'a Cx<'a>,
+    setup: &'a Setup<'a>,
+    seen: &'a Observed,
+    /// The launcher's Job.
+    batch: Option<(&'a ObjectView, &'a BatchView)>,
+}
+
+impl<'a> Look<'a> {
+    fn new(mpi: &'a Mpi, cx: &'a Cx<'a>, setup: &'a Setup<'a>, seen: &'a Observed) -> Self {
+        let view = seen.object(ObjectKind::Job, &hosts::launcher(setup.name));
+        Self {
+            mpi,
+            cx,
+            setup,
+            seen,
+            batch: view.and_then(|view| Some((view, view.batch.as_deref()?))),
+        }
+    }
+
+    fn common(&self, secret: &'a str) -> Common<'a> {
+        let asked = self.cx.annotation(init::GATE) != Some("false");
+        let image = self.mpi.gate_image.as_deref().filter(|_| asked);
+        Common {
+            setup: self.setup,
+            owner: pod::owner(self.cx.job),
+            secret,
+            domain: &self.mpi.domain,
+            gate: image.map(|image| Gate {
+                image,
+                port: self.cx.annotation(init::SSH_PORT),
+            }),
+        }
+    }
+
+    /// The pods of the launcher's present Job.
+    fn launchers(&self) -> impl Iterator<Item = &'a BatchPod> {
+        let batch = self.batch.map(|(view, _)| view.uid);
+        let pods = self.seen.batch_pods.iter();
+        pods.filter(move |pod| Some(pod.batch) == batch)
+    }
+
+    /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.
+    fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
+        let mut census = Census::take(roles, self.seen, &draft.memory);
+        if self.batch.is_some()
+            && let Some(at) = roles.iter().position(|r| r.key == LAUNCHER)
+        {
+            let slots = census.slots.iter_mut();
+            for slot in slots.filter(|s| s.role == at) {
+                slot.state = SlotState::Live;
+            }
+        }
+        census
+    }
+
+    fn workers<'c>(
+        &self,
+        census: &'c Census<'a>,
+    ) -> impl Iterator<Item = &'c training_core::Slot<'a>> {
+        let at = self.cx.roles.iter().position(|r| r.key == WORKER);
+        census.slots.iter().filter(move |s| Some(s.role) == at)
+    }
+}
+
+/// A job that is neither finished nor suspended.
+///
+/// # Errors
+/// The field of the spec that makes it impossible to run.
+pub(crate) fn advance(
+    mpi: &Mpi,
+    cx: &Cx<'_>,
+    seen: &Observed,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    let setup = Setup::of(cx.job)?;
+    let look = Look::new(mpi, cx, &setup, seen);
+    look.tell_created(draft);
+    if draft.memory.holds(ConditionType::Suspended) {
+        suspended::resume(mpi, cx, seen, draft);
+    }
+    if draft.starts {
+        gang::begin(cx, seen, draft);
+    } else {
+        gang::take_over(cx, seen, draft);
+    }
+    if draft.memory.started.is_none() && !gang::holds_back(seen, draft) {
+        draft.memory.started = Some(draft.now);
+        draft.urgency(Urgency::Beside);
+    }
+    let census = look.census(cx.roles, draft);
+    if look.ends(&census, draft) {
+        return Ok(());
+    }
+    look.count(&census, draft);
+    look.tell_of_the_gate(draft);
+    look.replace_failed(&census, draft);
+    if draft.memory.is_finished() {
+        return Ok(());
+    }
+    mould::notice(mpi, cx, seen, draft);
+    let Some(secret) = look.secret(&census, draft) else {
+        return Ok(());
+    };
+    let common = look.common(&secret);
+    look.settle_objects(&common, &census, draft);
+    look.settle_pods(&common, &census, draft)?;
+    look.tell_whether_it_runs(&census, draft);
+    Ok(())
+}
+
+/// A job that is suspended: its launcher's Job is there and suspended, as published, and it has no worker.
+///
+/// # Errors
+/// As [`advance`].
+pub(crate) fn rest(
+    mpi: &Mpi,
+    cx: &Cx<'_>,
+    seen: &Observed,
+    draft: &mut Draft,
+) -> Result<(), SpecError> {
+    let setup = Setup::of(cx.job)?;
+    let look = Look::new(mpi, cx, &setup, seen);
+    look.tell_created(draft);
+    let census = look.census(cx.roles, draft);
+    if look.ends(&census, draft) {
+        return Ok(());
+    }
+    if !draft.memory.holds(ConditionType::Suspended) {
+        let reason = format!("{KIND}Suspended");
+        let message = mpi.say(cx, &Saying::Suspended);
+        draft.set(ConditionType::Suspended, true, &reason, &message);
+        let paused = mpi.say(cx, &Saying::Paused);
+        draft.set(ConditionType::Running, false, &reason, &paused);
+        draft.notes.push(Note::normal(reason, message));
+        if draft.memory.started.is_some() || !seen.pods.is_empty() {
+            // Whatever is left of the run so far is outdated when the job is resumed.
+            draft.memory.next_gang_attempt(seen.newest_gang());
+        }
+        draft.memory.made_from = None;
+        draft.urgency(Urgency::First);
+    }
+    for pod in &seen.pods {
+        draft.delete_pod(cx.name, pod);
+    }
+    gang::remove(cx.name, seen, draft);
+    if let Some((view, batch)) = look.batch {
+        look.remember_launcher(view, draft);
+        if !batch.suspended && !view.leaving {
+            draft
+                .steps
+                .push(change(view, json!({"spec": {"suspend": true}})));
+        }
+    }
+    let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let counts = draft.memory.counts.get_or_insert_default();
+    if look.batch.is_some() || !setup.waits_for_workers {
+        // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
+        counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.launchers().count());
+    }
+    let workers = counts.entry(WORKER.to_owned()).or_default();
+    *workers = ReplicaStatus {
+        active: there(seen.pods.len()),
+        selector: Some(pods::worker_selector(&setup)),
+        ..ReplicaStatus::default()
+    };
+    draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
+    let Some(secret) = look.secret(&census, draft) else {
+        return Ok(());
+    };
+    let common = look.common(&secret);
+    look.settle_objects(&common, &census, draft);
+    if look.batch.is_none() && !setup.waits_for_workers {
+        look.create_launcher(&common, true, None, draft)?;
+    }
+    Ok(())
+}
+
+/// A job that has ended: workers go as the clean-up policy says, and at the end of its time to live everything that belongs to it.
+pub(crate) fn clean_up(mpi: &Mpi, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
+    let name = job.name_any();
+    gang::remove(&name, seen, draft);
+    let policy = policy_of(job, seen, draft);
+    let over = finished::is_over(draft, job.spec.run_policy.ttl_seconds_after_finished);
+    if over && goes_with_time(mpi, job) {
+        draft.steps.push(Step::DeleteJob);
+        return;
+    }
+    for pod in &seen.pods {
+        if over || finished::takes(policy, pod.phase) {
+            draft.delete_pod(&name, pod);
+        }
+    }
+    for object in seen.objects.iter().filter(|o| !o.leaving) {
+        let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
+        let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
+        let launcher =
+            object.kind == ObjectKind::Job && (all || !ended && policy != CleanPodPolicy::None);
+        if over || launcher {
+            draft.steps.push(delete(object));
+        }
+    }
+}
+
+fn policy_of(job: &MPIJob, seen: &Observed, draft: &Draft) -> CleanPodPolicy {
+    let own = job.spec.run_policy.clean_pod_policy.as_deref();
+    // A job of v1 may say it beside the run policy.
+    let own = own.or(job.spec.clean_pod_policy.as_deref());
+    finished::stricter(CleanPodPolicy::parse(own), &draft.memory, seen.rules)
+}
+
+impl<'a> Look<'a> {
+    fn tell_created(&self, draft: &mut Draft) {
+        if draft.transitions.contains(&Transition::Created) {
+            let message = self.mpi.say(self.cx, &Saying::Created);
+            let note = Note::normal(format!("{KIND}Created"), message);
+            draft.notes.push(note);
+        }
+    }
+
+    /// The launcher's end is the job's. True if it has come.
+    fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
+        if let Some((_, batch)) = self.batch {
+            match &batch.end {
+                Some(BatchEnd::Complete { at }) => self.succeed(batch, *at, draft),
+                Some(BatchEnd::Failed { reason, message }) => {
+                    self.fail(batch, reason, message, draft);
+                }
+                None => return false,
+            }
+        } else {
+            let policy = &self.cx.job.spec.run_policy;
+            let known = draft.memory.made_once.contains_key(LAUNCHER_UID);
+            if !known || policy.ttl_seconds_after_finished.is_none() {
+                return false;
+            }
+            // Only a finished Job is removed by its time to live. Another one would run the program again.
+            let text = "the launcher's Job went at the end of its time to live before anybody saw how it ended; \
+                        it is not run again";
+            self.fail(&BatchView::default(), "LauncherGone", text, draft);
+        }
+        if draft.memory.is_finished() {
+            self.warn_of_workers(census, draft);
+        }
+        true
+    }
+
+    fn succeed(&self, batch: &BatchView, at: Option<Timestamp>, draft: &mut Draft) {
+        let reason = format!("{KIND}Succeeded");
+        let message = self.mpi.say(self.cx, &Saying::Succeeded);
+        self.never_ran(draft);
+        draft.set(ConditionType::Succeeded, true, &reason, &message);
+        let start = draft.memory.started;
+        draft.memory.completed = Some(at.unwrap_or(draft.now).max(start.unwrap_or(Timestamp::MIN)));
+        draft.memory.ready = Some(format!("{0}/{0}", self.cx.roles.total()));
+        draft.notes.push(Note::normal(reason, message));
+        draft.transitions.push(Transition::Succeeded);
+        self.last_counts(batch, 1, draft);
+    }
+
+    fn fail(&self, batch: &BatchView, reason: &str, message: &str, draft: &mut Draft) {
+        let (namespace, name) = (self.cx.namespace, self.cx.name);
+        let mut reason = reason.to_owned();
+        let mut message = message.to_owned();
+        let failed = |p: &&BatchPod| p.pod.phase == PodPhase::Failed;
+        let last = self
+            .launchers()
+            .filter(failed)
+            .max_by_key(|p| p.pod.version);
+        if let Some(last) = last {
+            draft.remember_failure_of(&last.name, namespace, &last.pod);
+            if reason == "BackoffLimitExceeded" {
+                let trouble = last.pod.trouble.as_deref();
+                let (why, said) = trouble.map_or(("", ""), |t| (&*t.reason, &*t.message));
+                reason = format!("{reason}/{why}");
+                message = format!("{message}: {said}");
+            }
+        }
+        if reason.is_empty() {
+            reason = format!("{KIND}Failed");
+        }
+        if message.is_empty() {
+            message = format!("{KIND} {namespace}/{name} has failed");
+        }
+        let message = clean(&message, 1024);
+        self.never_ran(draft);
+        draft.set(ConditionType::Failed, true, &reason, &message);
+        draft.memory.completed = Some(draft.now);
+        draft.notes.push(Note::warning(reason, message));
+        draft.transitions.push(Transition::Failed);
+        self.last_counts(batch, 0, draft);
+    }
+
+    /// Every ended job says whether it was seen to run.
+    fn never_ran(&self, draft: &mut Draft) {
+        let running = ConditionType::Running.as_str();
+        if draft.memory.conditions.iter().all(|c| c.type_ != running) {
+            let text = format!(
+                "{KIND} {}/{} is finished but Running condition was never set.",
+                self.cx.namespace, self.cx.name
+            );
+            draft.set(
+                ConditionType::Running,
+                false,
+                &format!("{KIND}Running"),
+                &text,
+            );
+        }
+    }
+
+    /// Workers are not counted any more, as published.
+    fn last_counts(&self, batch: &BatchView, succeeded: i32, draft: &mut Draft) {
+        let launcher = ReplicaStatus {
+            succeeded,
+            failed: number(batch.failed),
+            ..ReplicaStatus::default()
+        };
+        let workers = ReplicaStatus {
+            selector: Some(pods::worker_selector(self.setup)),
+            ..ReplicaStatus::default()
+        };
+        let counts = draft.memory.counts.get_or_insert_default();
+        counts.insert(LAUNCHER.to_owned(), launcher);
+        counts.insert(WORKER.to_owned(), workers);
+        draft.memory.made_from = None;
+        draft.urgency(Urgency::First);
+    }
+
+    fn warn_of_workers(&self, census: &Census<'a>, draft: &mut Draft) {
+        let running =
+            |s: &&training_core::Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
+        let active = self.workers(census).filter(running).count();
+        if active > 0 && policy_of(self.cx.job, self.seen, draft) == CleanPodPolicy::None {
+            let text =
+                format!("{active} workers still run, because runPolicy.cleanPodPolicy is None");
+            draft.notes.push(Note::warning("PodsStillRunning", text));
+        }
+    }
+
+    /// A worker that ended badly is made again under its name: a launcher that is tried again needs all of its hosts. In `v1` it
+    /// means what it means for the other kinds.
+    fn replace_failed(&self, census: &Census<'a>, draft: &mut Draft) {
+        let (cx, seen) = (self.cx, self.seen);
+        if self.setup.origin == Origin::V1 {
+            match self.mpi.judge(cx, census) {
+                Verdict::Failed(cause) => {
+                    if let Some(role) = cause.role() {
+                        failing::remember_role(cx, census, role, draft);
+                    }
+                    failing::fail(self.mpi, cx, seen, &cause, draft);
+                }
+                Verdict::Retry(failures) => {
+                    failing::retry(self.mpi, cx, seen, census, &failures, draft);
+                }
+                Verdict::Progressing { .. } | Verdict::Succeeded => {}
+            }
+            return;
+        }
+        let failed = self
+            .workers(census)
+            .filter(|s| s.state == SlotState::Failed);
+        let failures: Vec<RankFailure> = failed
+            .map(|slot| RankFailure {
+                role: slot.role,
+                index: slot.index,
+                disrupted: slot.pod.is_some_and(|p| p.disrupted),
+            })
+            .collect();
+        let failures = failing::batch(cx, census, failures, &mut draft.memory);
+        if failures.is_empty() {
+            return;
+        }
+        let pods = failures.iter();
+        let pods = pods.filter_map(|f| census.slot(f.role, f.index).and_then(|s| s.pod));
+        let evicted = pods
+            .clone()
+            .filter(|p| p.trouble.as_ref().is_some_and(|t| t.reason == "Evicted"));
+        let evicted = evicted.count();
+        if evicted > 0 {
+            let text = format!(
+                "{evicted}/{} workers are evicted",
+                self.setup.worker_count()
+            );
+            draft.notes.push(Note::warning("MPIJobEvicted", text));
+        }
+        failing::remember(cx, pods.collect(), draft);
+        failing::next_attempts(cx, census, &failures, draft);
+        failing::remove_unreachable(cx, census, &failures, draft);
+        draft.urgency(Urgency::First);
+    }
+
+    /// The name of the job's Secret, once there is one. Before that everything else that pods mount is made as well, and nothing is
+    /// stored: what is stored first names the Secret.
+    fn secret(&self, census: &Census<'a>, draft: &mut Draft) -> Option<String> {
+        if let Some(name) = draft.memory.made_once.get(SECRET) {
+            return Some(name.clone());
+        }
+        let known = &self.seen.secret;
+        let begun = self.batch.is_some() || !self.seen.pods.is_empty();
+        let name = match &known.made {
+            Some(name) => name.to_string(),
+            // Another operator began, under the published name.
+            None if begun => names::secret(self.setup.name, 0),
+            None => {
+                let name = names::secret(self.setup.name, known.taken);
+                let common = self.common("");
+                self.settle_objects(&common, census, draft);
+                let mut secret = objects::secret(&common);
+                secret.metadata.name = Some(name);
+                draft
+                    .steps
+                    .push(Step::CreateObject(Box::new(Object::Secret(secret))));
+                (draft.withheld, draft.again) = (true, true);
+                return None;
+            }
+        };
+        draft
+            .memory
+            .made_once
+            .insert(SECRET.to_owned(), name.clone());
+        draft.urgency(if begun {
+            Urgency::CanWait
+        } else {
+            Urgency::First
+        });
+        Some(name)
+    }
+
+    /// Makes the Services and the ConfigMap what they should be.
+    fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) {
+        let runs = |p: &training_core::PodView| p.phase == PodPhase::Running && !p.leaving;
+        let running = self.workers(census).filter(|s| s.pod.is_some_and(runs));
+        let running: Vec<u32> = running.map(|s| s.index).collect();
+        let services =
+            std::iter::once(objects::service(common)).chain(objects::launcher_service(common));
+        let config = objects::config(common, running);
+        let wanted = services
+            .map(|service| Object::Service(Box::new(service)))
+            .chain([Object::ConfigMap(config)]);
+        for object in wanted {
+            let Some(kind) = object.watched() else {
+                continue;
+            };
+            match self.seen.object(kind, &object.name()) {
+                None => draft.steps.push(Step::CreateObject(Box::new(object))),
+                Some(view) if view.leaving || view.digest == object.digest() => {}
+                Some(view) => draft.steps.push(change(view, body(&object, view))),
+            }
+        }
+    }
+
+    /// Makes the workers and the launcher those that the job should have.
+    fn settle_pods(
+        &self,
+        common: &Common<'_>,
+        census: &Census<'a>,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        let (cx, setup) = (self.cx, self.setup);
+        for pod in &census.surplus {
+            draft.delete_pod(cx.name, pod);
+        }
+        for slot in self
+            .workers(census)
+            .filter(|s| s.state == SlotState::Outdated)
+        {
+            if let Some(pod) = slot.pod {
+                draft.delete_pod(cx.name, pod);
+            }
+        }
+        gang::clear(cx.name, self.seen, draft);
+        let run = draft.memory.gang.clone().unwrap_or_default();
+        // A launcher that waits for its workers can't be one of those that start together.
+        let mut members = cx.roles.clone();
+        if setup.waits_for_workers {
+            members = RoleSet::new(setup.workers.iter().cloned().collect());
+        }
+        let of_gang = JobCx::new(cx.job, &members);
+        let counted = self.census(&members, draft);
+        let gang = gang::of(self.mpi, &of_gang, self.seen, &counted, &run)?;
+        if let Some(gang) = &gang
+            && gang::settle::<Mpi>(&of_gang, self.seen, &counted, gang, draft) == GangGate::Closed
+        {
+            return Ok(());
+        }
+        let met = progress::meets_former_run(census, draft);
+        for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
+            let is_worker = me.role.key == WORKER;
+            if !is_worker
+                || slot.state != SlotState::Empty
+                || met
+                || !progress::is_due(slot, me, draft)
+            {
+                continue;
+            }
+            let attempt = draft.memory.attempt(WORKER_LABEL, slot.index);
+            let mut made = pods::worker(common, slot.index, attempt)?.made;
+            if let Some(gang) = &gang {
+                gang.provider.behaviour().stamp(gang, me.role, &mut made);
+            }
+            draft.steps.push(Step::CreatePod(Box::new(made)));
+        }
+        self.settle_launcher(common, census, gang.as_ref(), draft)
+    }
+
+    fn settle_launcher(
+        &self,
+        common: &Common<'_>,
+        census: &Census<'a>,
+        gang: Option<&training_core::gang::Gang<'_>>,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        let ready = |s: &training_core::Slot<'_>| {
+            s.state == SlotState::Live && s.pod.is_some_and(|p| p.ready && !p.leaving)
+        };
+        let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
+        let Some((view, batch)) = self.batch else {
+            if may_run {
+                return self.create_launcher(common, false, gang, draft);
+            }
+            return Ok(());
+        };
+        self.remember_launcher(view, draft);
+        if view.leaving || !batch.suspended || !may_run {
+            return Ok(());
+        }
+        let template = self.launcher_template(common, gang)?;
+        let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
+        if made_from.is_some_and(|old| *old != self.launcher_digest()) {
+            // What can't be changed is made anew, now that none of its pods is left.
+            if self.launchers().count() == 0 {
+                draft.steps.push(delete(view));
+                draft.again = true;
+            }
+            return Ok(());
+        }
+        if batch.started {
+            // Only a Job that has not started lets its template be changed.
+            let mut step = change(view, json!({"status": {"startTime": null}}));
+            if let Step::ChangeObject { subresource, .. } = &mut step {
+                *subresource = Some("status");
+            }
+            draft.steps.push(step);
+            draft.again = true;
+            return Ok(());
+        }
+        draft.steps.push(change(view, resumed(&template, view)));
+        Ok(())
+    }
+
+    /// Its uid is remembered, so that a launcher that has run is not run again when its Job is gone: at once where Kubernetes may
+    /// remove it, else with the next counts.
+    fn remember_launcher(&self, view: &ObjectView, draft: &mut Draft) {
+        let ttl = self.cx.job.spec.run_policy.ttl_seconds_after_finished;
+        if ttl.is_none() && self.launching() == 0 {
+            return;
+        }
+        let uid = view.uid.to_string();
+        if draft.memory.made_once.get(LAUNCHER_UID) != Some(&uid) {
+            draft.memory.made_once.insert(LAUNCHER_UID.to_owned(), uid);
+        }
+    }
+
+    /// Stands for what of the launcher's template a Job that is there can't follow.
+    fn launcher_digest(&self) -> String {
+        let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
+        if let Some(meta) = &mut template.metadata {
+            (meta.labels, meta.annotations) = (None, None);
+        }
+        if let Some(spec) = &mut template.spec {
+            spec.node_selector = None;
+            spec.tolerations = None;
+            spec.scheduling_gates = None;
+        }
+        Digest::of(&template).to_string()
+    }
+
+    fn launcher_template(
+        &self,
+        common: &Common<'_>,
+        gang: Option<&training_core::gang::Gang<'_>>,
+    ) -> Result<PodTemplateSpec, SpecError> {
+        let mut template = pods::launcher(common)?.made;
+        if let Some(gang) = gang {
+            // A gang marks pods.
+            let mut pod = Pod {
+                metadata: template.metadata.unwrap_or_default(),
+                spec: template.spec,
+                status: None,
+            };
+            let behaviour = gang.provider.behaviour();
+            behaviour.stamp(gang, &self.setup.launcher, &mut pod);
+            template = PodTemplateSpec {
+                metadata: Some(pod.metadata),
+                spec: pod.spec,
+            };
+        }
+        Ok(template)
+    }
+
+    fn create_launcher(
+        &self,
+        common: &Common<'_>,
+        suspended: bool,
+        gang: Option<&training_core::gang::Gang<'_>>,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        let mut job: Job = objects::launcher(common, &self.cx.job.spec.run_policy, suspended)?.made;
+        if let Some(spec) = &mut job.spec {
+            spec.template = self.launcher_template(common, gang)?;
+        }
+        draft
+            .memory
+            .made_once
+            .insert(LAUNCHER_TEMPLATE.to_owned(), self.launcher_digest());
+        // It is shown from the moment in which it is made.
+        let counts = draft.memory.counts.get_or_insert_default();
+        counts.entry(LAUNCHER.to_owned()).or_default();
+        draft
+            .steps
+            .push(Step::CreateObject(Box::new(Object::Job(Box::new(job)))));
+        Ok(())
+    }
+
+    /// The launcher's pods that run.
+    fn launching(&self) -> u32 {
+        let running = self
+            .launchers()
+            .filter(|p| p.pod.phase == PodPhase::Running);
+        u32::try_from(running.count()).unwrap_or(u32::MAX)
+    }
+
+    fn count(&self, census: &Census<'a>, draft: &mut Draft) {
+        let (cx, setup) = (self.cx, self.setup);
+        let at = cx.roles.iter().position(|r| r.key == WORKER);
+        let workers = at.map(|at| census.counts[at]).unwrap_or_default();
+        let counts = draft.memory.counts.get_or_insert_default();
+        if let Some((_, batch)) = self.batch {
+            let launcher = ReplicaStatus {
+                active: number(self.launching()),
+                failed: number(batch.failed),
+                ..ReplicaStatus::default()
+            };
+            counts.insert(LAUNCHER.to_owned(), launcher);
+        } else {
+            counts.remove(LAUNCHER);
+        }
+        let shown = ReplicaStatus {
+            active: number(workers.active),
+            succeeded: number(workers.succeeded),
+            failed: number(workers.failed),
+            selector: Some(pods::worker_selector(setup)),
+            ..ReplicaStatus::default()
+        };
+        counts.insert(WORKER.to_owned(), shown);
+        let up = self.launchers().filter(|p| p.pod.ready).count();
+        let up = workers.ready.saturating_add(u32::from(up > 0));
+        draft.memory.ready = Some(format!("{up}/{}", cx.roles.total()));
+    }
+
+    /// A launcher that began without some of its hosts.
+    fn tell_of_the_gate(&self, draft: &mut Draft) {
+        let Some((pod, said)) = self.launchers().find_map(|p| Some((p, p.said.as_deref()?))) else {
+            return;
+        };
+        let told = draft
+            .memory
+            .made_once
+            .insert(GATE_TOLD.to_owned(), pod.name.to_string());
+        if told.as_deref() != Some(&*pod.name) {
+            let text = format!("Pod {}: {said}", pod.name);
+            draft.notes.push(Note::warning("HostsNotAnswering", text));
+            draft.urgency(Urgency::Beside);
+        }
+    }
+
+    fn tell_whether_it_runs(&self, census: &Census<'a>, draft: &mut Draft) {
+        let runs = |s: &training_core::Slot<'_>| {
+            s.pod
+                .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
+        };
+        if self.launching() > 0
+            && self.workers(census).all(runs)
+            && !draft.memory.holds(ConditionType::Running)
+        {
+            let reason = format!("{KIND}Running");
+            let message = self.mpi.say(self.cx, &Saying::Running);
+            draft.set(ConditionType::Running, true, &reason, &message);
+            let told = message.trim_end_matches('.').to_owned();
+            draft.notes.push(Note::normal(reason, told));
+            draft.urgency(Urgency::Beside);
+        }
+    }
+}
+
+fn number(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// A change of an object as it was seen, and no other.
+fn change(view: &ObjectView, mut patch: Value) -> Step {
+    patch["metadata"] = json!({
+        "uid": view.uid.to_string(),
+        "resourceVersion": view.version.to_string(),
+    });
+    Step::ChangeObject {
+        kind: view.kind,
+        name: view.name.to_string(),
+        subresource: None,
+        patch: Box::new(patch),
+    }
+}
+
+fn delete(view: &ObjectView) -> Step {
+    Step::DeleteObject {
+        kind: view.kind,
+        name: view.name.to_string(),
+        uid: view.uid,
+    }
+}
+
+/// A map that replaces another one: a merge keeps what it doesn't name.
+fn replacing(map: Option<&BTreeMap<String, String>>, view: &ObjectView) -> Value {
+    let mut all: serde_json::Map<String, Value> = view
+        .keys
+        .iter()
+        .map(|key| (key.to_string(), Value::Null))
+        .collect();
+    for (key, value) in map.into_iter().flatten() {
+        all.insert(key.clone(), json!(value));
+    }
+    Value::Object(all)
+}
+
+/// What makes a Service or a ConfigMap that is there what it should be.
+fn body(object: &Object, view: &ObjectView) -> Value {
+    match object {
+        Object::Service(service) => {
+            let spec = service.spec.as_ref();
+            let unready = spec.and_then(|s| s.publish_not_ready_addresses);
+            json!({"spec": {
+                "selector": replacing(spec.and_then(|s| s.selector.as_ref()), view),
+                "publishNotReadyAddresses": unready == Some(true),
+            }})
+        }
+        Object::ConfigMap(config) => json!({"data": replacing(config.data.as_ref(), view)}),
+        Object::Job(_) | Object::Secret(_) => json!({}),
+    }
+}
+
+/// What a suspended Job is to run with: where its pods may go is taken over from the template, as far as a Job that has not started
+/// lets it be changed.
+fn resumed(template: &PodTemplateSpec, view: &ObjectView) -> Value {
+    let meta = template.metadata.clone().unwrap_or_default();
+    let spec = template.spec.clone().unwrap_or_default();
+    let tolerations: Option<Vec<Toleration>> = spec.tolerations;
+    json!({"spec": {
+        "suspend": false,
+        "template": {
+            "metadata": {"labels": meta.labels, "annotations": meta.annotations},
+            "spec": {
+                "nodeSelector": replacing(spec.node_selector.as_ref(), view),
+                "tolerations": tolerations,
+                "schedulingGates": spec.scheduling_gates,
+            },
+        },
+    }})
+}

@@ -1,0 +1,196 @@
+//! MPI as the core sees it: roles, words, rights, and whose course is its own.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use training_api::RestartPolicy;
+use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
+use training_core::grants::Grant;
+use training_core::object::FreshSecret;
+use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
+use training_core::{
+    Census, Draft, EnvOn, EnvSet, Framework, JobCx, Note, ObjectKind, Observed, Others, Rank,
+    Replicas, RoleSet, SpecError, Verdict,
+};
+
+use crate::api::{
+    LAUNCHER, MANAGED_BY_MPI_OPERATOR, MPIJob, Origin, REPLICA_MAP, WAIT_FOR_WORKERS_READY, WORKER,
+};
+use crate::keys::KeyPair;
+use crate::names::{CONTROLLER, CONTROLLER_V1, EVENT_SOURCE};
+use crate::setup::Setup;
+use crate::{course, pods};
+
+/// The kind in words.
+pub(crate) const KIND: &str = "MPIJob";
+
+/// The MPI framework, as its operator is set.
+#[derive(Clone, Debug, Default)]
+pub struct Mpi {
+    /// The cluster's domain, appended to host names; empty for none.
+    pub domain: String,
+    /// The image of the launcher's init container; none where launchers don't wait for their hosts.
+    pub gate_image: Option<String>,
+    /// A job of `v2beta1` goes at the end of its time to live, as one of `v1` does.
+    pub ttl_deletes_job: bool,
+}
+
+impl Framework for Mpi {
+    type Job = MPIJob;
+    const OPERATOR: &'static str = "mpi-operator";
+    const NAME: &'static str = "mpi";
+    const CONTROLLER: &'static str = CONTROLLER;
+    const EVENT_SOURCE: &'static str = EVENT_SOURCE;
+    const ALSO_WATCHED: &'static [&'static str] = &[CONTROLLER_V1];
+    const MANAGED_BY: &'static [&'static str] =
+        &[MANAGED_BY_MPI_OPERATOR, MANAGED_BY_TRAINING_OPERATOR];
+    const REPLICA_SERVICES: bool = false;
+    const OBJECTS: &'static [ObjectKind] =
+        &[ObjectKind::Service, ObjectKind::ConfigMap, ObjectKind::Job];
+    const FRESH_SECRET: Option<FreshSecret> = Some(fresh_keys);
+    const INVALID: (&'static str, &'static str) = ("ValidationError", "Found validation errors: ");
+    const OWN_METRICS: Option<(&'static str, &'static str)> = Some(("mpi_operator", "-launcher"));
+    const REPLICAS: Replicas = Replicas {
+        field: REPLICA_MAP,
+        types: &[LAUNCHER, WORKER],
+        others: Others::Served,
+        speakers: &[LAUNCHER],
+        stand_in: None,
+        // The first one, whatever its name.
+        container: "",
+        port: ("", 0),
+        restart: RestartPolicy::Never,
+    };
+    const ENV_ON: EnvOn = EnvOn::First;
+    const SELECTORS: bool = true;
+
+    fn roles<'a>(&self, job: &'a MPIJob) -> Result<RoleSet<'a>, SpecError> {
+        let setup = Setup::of(job)?;
+        let roles = std::iter::once(setup.launcher).chain(setup.workers);
+        Ok(RoleSet::new(roles.collect()))
+    }
+
+    fn env(&self, cx: &JobCx<'_, MPIJob>, me: Rank<'_>) -> Result<EnvSet, SpecError> {
+        let setup = Setup::of(cx.job)?;
+        Ok(if me.role.key == LAUNCHER {
+            pods::launcher_env(&setup)
+        } else {
+            pods::worker_env()
+        })
+    }
+
+    /// What the workers say: only of a job of `v1` do they decide anything.
+    fn judge(&self, cx: &JobCx<'_, MPIJob>, census: &Census<'_>) -> Verdict {
+        failures(cx.roles, census).unwrap_or_else(|| progressing(cx.roles, census, LAUNCHER))
+    }
+
+    fn advance(
+        &self,
+        cx: &JobCx<'_, MPIJob>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        course::advance(self, cx, seen, draft)
+    }
+
+    fn rest(
+        &self,
+        cx: &JobCx<'_, MPIJob>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        course::rest(self, cx, seen, draft)
+    }
+
+    fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
+        course::clean_up(self, job, seen, draft);
+    }
+
+    fn advise(&self, cx: &JobCx<'_, MPIJob>) -> Vec<Note> {
+        let Ok(setup) = Setup::of(cx.job) else {
+            return Vec::new();
+        };
+        let mut notes = Vec::new();
+        if Setup::policy_is_odd(cx.job) {
+            let odd = cx.job.spec.launcher_creation_policy.as_deref();
+            let text = format!(
+                "spec.launcherCreationPolicy \"{}\" is read as {WAIT_FOR_WORKERS_READY}; use AtStartup or {WAIT_FOR_WORKERS_READY}",
+                odd.unwrap_or_default()
+            );
+            notes.push(Note::warning("SettingIgnored", text));
+        }
+        for key in &setup.unknown {
+            let text = format!(
+                "spec.{REPLICA_MAP}[{key}]: nothing is made for it; the replica types are {LAUNCHER} and {WORKER}"
+            );
+            notes.push(Note::warning("SettingIgnored", text));
+        }
+        let roles = std::iter::once(&setup.launcher).chain(&setup.workers);
+        for role in roles.filter(|role| pods::group_opens_keys(role)) {
+            let text = format!(
+                "{}.template.spec.securityContext.fsGroup: SSH run by root refuses keys that a group can read; leave fsGroup out, or set runAsUser",
+                role.path
+            );
+            notes.push(Note::warning("RiskySetting", text));
+        }
+        notes
+    }
+
+    fn say(&self, cx: &JobCx<'_, MPIJob>, what: &Saying<'_>) -> String {
+        let (namespace, name) = (cx.namespace, cx.name);
+        if cx.job.spec.origin() == Origin::V1 {
+            return say_qualified(KIND, namespace, name, what);
+        }
+        match what {
+            Saying::Created => format!("{KIND} {namespace}/{name} is created."),
+            Saying::Suspended => format!("{KIND} suspended"),
+            Saying::Resumed => format!("{KIND} resumed"),
+            Saying::Paused => format!("{KIND} {namespace}/{name} is suspended."),
+            Saying::Running | Saying::Succeeded => say_qualified(KIND, namespace, name, what),
+            Saying::Restarting { .. } | Saying::Failed { .. } => say_short(KIND, name, what),
+        }
+    }
+
+    fn grants(&self) -> &'static [Grant] {
+        GRANTS
+    }
+}
+
+/// Beside what is made of pods.
+const GRANTS: &[Grant] = &[
+    Grant {
+        group: "",
+        resources: &["configmaps", "services"],
+        verbs: &["create", "delete", "get", "list", "patch", "watch"],
+        why: "A job has a Service by which its hosts are found, and a ConfigMap that lists them; both follow its size. get answers one question: who owns a name that is taken.",
+    },
+    Grant {
+        group: "",
+        resources: &["secrets"],
+        verbs: &["create"],
+        why: "A job's SSH keys are made once. They are never read.",
+    },
+    Grant {
+        group: "batch",
+        resources: &["jobs"],
+        verbs: &["create", "delete", "get", "list", "patch", "watch"],
+        why: "The launcher is a Job. It is suspended and resumed with its MPIJob.",
+    },
+    Grant {
+        group: "batch",
+        resources: &["jobs/status"],
+        verbs: &["patch"],
+        why: "The pod template of a Job that had started can be changed only once its start time is cleared.",
+    },
+];
+
+/// What the Secret of a job holds.
+fn fresh_keys() -> Result<BTreeMap<String, ByteString>, String> {
+    let pair = KeyPair::generate().map_err(|e| e.to_string())?;
+    Ok(pair.secret_data())
+}
+
+/// True if a time to live ends the job itself, not only what belongs to it.
+pub(crate) fn goes_with_time(mpi: &Mpi, job: &MPIJob) -> bool {
+    job.spec.origin() == Origin::V1 || mpi.ttl_deletes_job
+}

@@ -1,0 +1,783 @@
+//! What becomes of a job, look by look, in a simulated cluster.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use serde_json::{Value, json};
+
+use mpi_operator::{MPIJob, Mpi};
+use training_core::{BatchEnd, ObjectKind, PodPhase, Trouble};
+use training_testkit::scene::Scene;
+use training_testkit::world::{Move, World};
+
+const LAUNCHER: &str = "pi-launcher";
+
+fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
+    let template = json!({ "spec": { "containers": [{ "name": "any", "image": "any" }] } });
+    let mut job = json!({
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": { "name": "pi", "namespace": "ns1", "uid": "00000000-0000-0000-0000-000000000007" },
+        "spec": {
+            "runPolicy": {},
+            "mpiReplicaSpecs": {
+                "Launcher": { "replicas": 1, "template": template },
+                "Worker": { "replicas": 2, "template": template },
+            },
+        },
+    });
+    change(&mut job);
+    serde_json::from_value(job).unwrap()
+}
+
+fn world_of(change: impl FnOnce(&mut Value)) -> World<Mpi> {
+    World::new(Mpi::default(), job(change))
+}
+
+fn world() -> World<Mpi> {
+    world_of(|_| ())
+}
+
+/// The launcher's Job makes a pod, which runs.
+fn launch(world: &mut World<Mpi>) {
+    world.batch_moves(LAUNCHER);
+    world.change_batch_pod(|p| {
+        p.phase = PodPhase::Running;
+        p.ready = true;
+    });
+}
+
+/// Pods that were asked to go are gone, and the operator has seen it.
+fn let_go(world: &mut World<Mpi>) {
+    for _ in 0..world.pod_names().len() {
+        world.happen(Move::Gone(0));
+    }
+    world.settle();
+}
+
+/// A job whose workers and launcher run.
+fn running(change: impl FnOnce(&mut Value)) -> World<Mpi> {
+    let mut world = world_of(change);
+    world.settle();
+    world.run_all();
+    world.settle();
+    launch(&mut world);
+    world.settle();
+    world
+}
+
+fn counts(world: &World<Mpi>, role: &str) -> Value {
+    let mut counts = world.status_json()["replicaStatuses"][role].clone();
+    if let Some(counts) = counts.as_object_mut() {
+        counts.remove("selector");
+    }
+    counts
+}
+
+fn condition(world: &World<Mpi>, type_: &str) -> Value {
+    let status = world.status_json();
+    let all = status["conditions"].as_array().unwrap();
+    all.iter()
+        .find(|c| c["type"] == type_)
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn script(world: &World<Mpi>) -> String {
+    let config = world.object(ObjectKind::ConfigMap, "pi-config").unwrap();
+    config["data"]["discover_hosts.sh"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn hostfile(world: &World<Mpi>) -> String {
+    let config = world.object(ObjectKind::ConfigMap, "pi-config").unwrap();
+    config["data"]["hostfile"].as_str().unwrap().to_owned()
+}
+
+fn suspend(world: &mut World<Mpi>, suspend: bool) {
+    world.set("/spec/runPolicy/suspend", json!(suspend));
+}
+
+fn is_suspended(world: &World<Mpi>) -> bool {
+    let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+    job["spec"]["suspend"] == true
+}
+
+#[test]
+fn what_pods_mount_is_made_first_and_the_name_of_the_secret_is_stored_before_them() {
+    let mut world = world();
+    world.settle();
+    assert_eq!(
+        world.writes,
+        [
+            "create Service pi",
+            "create ConfigMap pi-config",
+            "create Secret pi-ssh",
+            "status",
+            "create pod pi-worker-0",
+            "create pod pi-worker-1",
+            "create Job pi-launcher",
+        ]
+    );
+    assert_eq!(world.conditions(), ["Created=True"]);
+    assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh");
+    assert_eq!(
+        (counts(&world, "Launcher"), counts(&world, "Worker")),
+        (json!({}), json!({}))
+    );
+    assert!(world.status_json()["startTime"].is_string());
+    assert_eq!(
+        world.events(),
+        ["Normal MPIJobCreated: MPIJob ns1/pi is created."]
+    );
+}
+
+#[test]
+fn a_job_goes_through_its_life_in_the_published_words() {
+    let mut world = running(|job| job["spec"]["runPolicy"]["cleanPodPolicy"] = json!("Running"));
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    assert_eq!(
+        condition(&world, "Running")["message"],
+        "MPIJob ns1/pi is running."
+    );
+    assert_eq!(
+        (counts(&world, "Launcher"), counts(&world, "Worker")),
+        (json!({"active": 1}), json!({"active": 2}))
+    );
+    assert_eq!(world.status_json()["ready"], "3/3");
+    world.tick(5);
+    let end = world.now;
+    world.complete_batch(LAUNCHER);
+    world.tick(3);
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=False", "Succeeded=True"]
+    );
+    assert_eq!(condition(&world, "Running")["reason"], "MPIJobRunning");
+    assert_eq!(
+        condition(&world, "Succeeded")["message"],
+        "MPIJob ns1/pi successfully completed."
+    );
+    assert_eq!(
+        world.status_json()["completionTime"],
+        end.to_string(),
+        "the Job's own"
+    );
+    assert_eq!(
+        (counts(&world, "Launcher"), counts(&world, "Worker")),
+        (json!({"succeeded": 1}), json!({}))
+    );
+    assert_eq!(
+        world.events(),
+        [
+            "Normal MPIJobCreated: MPIJob ns1/pi is created.",
+            "Normal MPIJobRunning: MPIJob ns1/pi is running",
+            "Normal MPIJobSucceeded: MPIJob ns1/pi successfully completed.",
+        ]
+    );
+    let_go(&mut world);
+    assert_eq!(
+        world.pod_names(),
+        Vec::<&str>::new(),
+        "workers that ran are gone"
+    );
+    assert_eq!(
+        world.object_names(),
+        [
+            "Service pi",
+            "ConfigMap pi-config",
+            "Job pi-launcher",
+            "Secret pi-ssh"
+        ]
+    );
+}
+
+#[test]
+fn a_job_runs_once_its_launcher_and_all_of_its_workers_do() {
+    let mut world = world();
+    world.settle();
+    launch(&mut world);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True"]);
+    assert_eq!(counts(&world, "Launcher"), json!({"active": 1}));
+    world.run(&["pi-worker-0"]);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True"]);
+    world.run(&["pi-worker-1"]);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+}
+
+#[test]
+fn a_job_that_ended_unseen_says_that_it_was_never_seen_to_run() {
+    let mut world = world();
+    world.settle();
+    world.batch_moves(LAUNCHER);
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=False", "Succeeded=True"]
+    );
+    assert_eq!(
+        condition(&world, "Running")["message"],
+        "MPIJob ns1/pi is finished but Running condition was never set."
+    );
+}
+
+#[test]
+fn the_script_follows_the_workers_that_run_and_the_file_those_that_are_wanted() {
+    let mut world = world();
+    world.settle();
+    assert_eq!(script(&world), "#!/bin/sh\n");
+    world.run(&["pi-worker-1"]);
+    world.settle();
+    assert_eq!(script(&world), "#!/bin/sh\necho pi-worker-1.pi.ns1.svc\n");
+    world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(3));
+    world.settle();
+    world.run_all();
+    world.settle();
+    assert_eq!(script(&world).lines().count(), 4);
+    assert_eq!(
+        hostfile(&world),
+        "pi-worker-0.pi.ns1.svc slots=1\npi-worker-1.pi.ns1.svc slots=1\npi-worker-2.pi.ns1.svc slots=1\n"
+    );
+    world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(1));
+    world.settle();
+    assert_eq!(script(&world), "#!/bin/sh\necho pi-worker-0.pi.ns1.svc\n");
+}
+
+#[test]
+fn a_smaller_job_loses_the_last_workers_also_where_the_launcher_works() {
+    let mut world = running(|job| {
+        job["spec"]["runLauncherAsWorker"] = json!(true);
+        job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = json!(4);
+    });
+    let before = world.writes.len();
+    world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(2));
+    world.sticky = false;
+    world.settle();
+    let deleted: Vec<_> = world.writes[before..]
+        .iter()
+        .filter(|w| w.starts_with("delete"))
+        .collect();
+    assert_eq!(
+        deleted,
+        ["delete pod pi-worker-3", "delete pod pi-worker-2"]
+    );
+}
+
+#[test]
+fn a_launcher_may_wait_until_every_worker_is_ready() {
+    let mut world =
+        world_of(|job| job["spec"]["launcherCreationPolicy"] = json!("WaitForWorkersReady"));
+    world.settle();
+    let launcher = |world: &World<Mpi>| world.object(ObjectKind::Job, LAUNCHER).is_some();
+    assert!(!launcher(&world));
+    assert_eq!(counts(&world, "Launcher"), Value::Null);
+    for pod in ["pi-worker-0", "pi-worker-1"] {
+        world.change(pod, |p| p.phase = PodPhase::Running);
+    }
+    world.settle();
+    assert!(!launcher(&world), "running is not ready");
+    world.run(&["pi-worker-0"]);
+    world.settle();
+    assert!(!launcher(&world), "one is not all");
+    world.run_all();
+    world.settle();
+    assert!(launcher(&world));
+    assert_eq!(counts(&world, "Launcher"), json!({}));
+}
+
+#[test]
+fn a_launcher_that_waits_for_its_workers_waits_also_after_a_resume() {
+    let mut world = world_of(|job| {
+        job["spec"]["launcherCreationPolicy"] = json!("WaitForWorkersReady");
+        job["spec"]["runPolicy"]["suspend"] = json!(true);
+    });
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+    suspend(&mut world, false);
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+    world.run_all();
+    world.settle();
+    launch(&mut world);
+    world.settle();
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    world.batch_moves(LAUNCHER);
+    suspend(&mut world, false);
+    world.settle();
+    assert!(is_suspended(&world), "its workers are not ready");
+    world.run_all();
+    world.settle();
+    assert!(!is_suspended(&world));
+}
+
+#[test]
+fn a_word_that_nobody_published_waits_too_and_is_told() {
+    let mut world = world_of(|job| job["spec"]["launcherCreationPolicy"] = json!("Later"));
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+    let told = world.events();
+    assert!(
+        told[0].contains("spec.launcherCreationPolicy \"Later\" is read as WaitForWorkersReady"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_job_made_suspended_has_its_objects_and_a_suspended_launcher_and_no_pod() {
+    let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Suspended=True", "Running=False"]
+    );
+    assert_eq!(
+        condition(&world, "Suspended")["message"],
+        "MPIJob suspended"
+    );
+    assert_eq!(
+        condition(&world, "Running")["message"],
+        "MPIJob ns1/pi is suspended."
+    );
+    assert!(is_suspended(&world));
+    assert_eq!(world.pod_names(), Vec::<&str>::new());
+    assert_eq!(world.status_json()["startTime"], Value::Null);
+    assert_eq!(
+        (counts(&world, "Launcher"), counts(&world, "Worker")),
+        (json!({}), json!({}))
+    );
+    assert_eq!(
+        world.events(),
+        [
+            "Normal MPIJobSuspended: MPIJob suspended",
+            "Normal MPIJobCreated: MPIJob ns1/pi is created.",
+        ]
+        .iter()
+        .rev()
+        .copied()
+        .collect::<Vec<_>>()
+    );
+    world.tick(60);
+    suspend(&mut world, false);
+    world.settle();
+    assert!(!is_suspended(&world));
+    assert_eq!(world.pod_names(), ["pi-worker-0", "pi-worker-1"]);
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=False", "Suspended=False"]
+    );
+    assert_eq!(condition(&world, "Suspended")["message"], "MPIJob resumed");
+}
+
+#[test]
+fn a_running_job_that_is_suspended_keeps_its_objects_and_starts_again_with_new_workers() {
+    let mut world = running(|_| ());
+    let start = world.status_json()["startTime"].clone();
+    world.tick(30);
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    assert!(is_suspended(&world));
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Suspended=True", "Running=False"]
+    );
+    assert_eq!(world.pod_names(), Vec::<&str>::new());
+    assert_eq!(
+        counts(&world, "Launcher"),
+        json!({"active": 1}),
+        "its pod is not gone yet"
+    );
+    assert_eq!(world.status_json()["startTime"], start);
+    world.batch_moves(LAUNCHER);
+    world.settle();
+    assert_eq!(counts(&world, "Launcher"), json!({}));
+    let before = world.writes.len();
+    world.tick(30);
+    suspend(&mut world, false);
+    world.settle();
+    assert_eq!(
+        world.writes[before..],
+        [
+            "status",
+            "change Job pi-launcher",
+            "create pod pi-worker-0",
+            "create pod pi-worker-1",
+            "change Job pi-launcher",
+        ],
+        "the start time is cleared before the template is changed"
+    );
+    assert_ne!(world.status_json()["startTime"], start);
+    let names = world.object_names();
+    assert_eq!(names.len(), 4, "{names:?}");
+}
+
+#[test]
+fn where_pods_may_go_follows_the_template_when_a_job_is_resumed() {
+    let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
+    world.settle();
+    for zone in ["a", "b"] {
+        world.set(
+            "/spec/mpiReplicaSpecs/Launcher/template/spec/nodeSelector",
+            json!({ zone: "yes" }),
+        );
+        world.set(
+            "/spec/mpiReplicaSpecs/Launcher/template/spec/tolerations",
+            json!([{ "key": zone }]),
+        );
+        suspend(&mut world, false);
+        world.settle();
+        let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+        let spec = &job["spec"]["template"]["spec"];
+        assert_eq!(spec["nodeSelector"], json!({ zone: "yes" }));
+        assert_eq!(spec["tolerations"], json!([{ "key": zone }]));
+        let deleted = world.writes.iter().any(|w| w == "delete Job pi-launcher");
+        assert!(!deleted, "it is the same Job");
+        launch(&mut world);
+        suspend(&mut world, true);
+        world.settle();
+        let_go(&mut world);
+        world.batch_moves(LAUNCHER);
+    }
+}
+
+#[test]
+fn a_suspended_launcher_with_another_program_is_made_anew() {
+    let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
+    world.settle();
+    let image = "/spec/mpiReplicaSpecs/Launcher/template/spec/containers";
+    world.set(image, json!([{ "name": "any", "image": "other" }]));
+    suspend(&mut world, false);
+    world.settle();
+    let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+    assert_eq!(
+        job["spec"]["template"]["spec"]["containers"][0]["image"],
+        "other"
+    );
+    assert!(!is_suspended(&world));
+}
+
+#[test]
+fn a_worker_that_fails_is_made_again_under_its_name_and_the_job_goes_on() {
+    let mut world = running(|_| ());
+    world.fail("pi-worker-1", 137);
+    world.settle();
+    assert_eq!(world.pod_names(), ["pi-worker-0", "pi-worker-1"]);
+    assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Pending);
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=True"],
+        "it stays as published"
+    );
+    assert_eq!(world.status_json()["restarts"], 1);
+    assert_eq!(world.status_json()["lastFailure"]["pod"], "pi-worker-1");
+    world.run_all();
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+}
+
+#[test]
+fn an_evicted_worker_is_told_of_and_is_no_end() {
+    let mut world = running(|_| ());
+    world.change("pi-worker-0", |p| {
+        p.phase = PodPhase::Failed;
+        let reason = "Evicted".to_owned();
+        p.trouble = Some(Box::new(Trouble {
+            reason,
+            ..Trouble::default()
+        }));
+    });
+    world.settle();
+    let told = world.events();
+    assert!(
+        told.iter()
+            .any(|e| e == "Warning MPIJobEvicted: 1/2 workers are evicted"),
+        "{told:?}"
+    );
+    assert!(world.conditions().iter().all(|c| !c.starts_with("Failed")));
+    assert_eq!(world.pod("pi-worker-0").unwrap().phase, PodPhase::Pending);
+}
+
+#[test]
+fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
+    let mut world = running(|_| ());
+    world.change_batch_pod(|p| {
+        p.phase = PodPhase::Failed;
+        p.exit_code = Some(1);
+        let (reason, message) = ("Error".to_owned(), "no route to host".to_owned());
+        p.trouble = Some(Box::new(Trouble {
+            reason,
+            message,
+            exit_code: Some(1),
+            ..Trouble::default()
+        }));
+    });
+    world.change_batch(LAUNCHER, |b| b.failed = 1);
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=True"],
+        "the Job tries it again"
+    );
+    assert_eq!(counts(&world, "Launcher"), json!({"failed": 1}));
+    world.change_batch(LAUNCHER, |b| {
+        b.failed = 2;
+        b.end = Some(BatchEnd::Failed {
+            reason: "BackoffLimitExceeded".to_owned(),
+            message: "Job has reached the specified backoff limit".to_owned(),
+        });
+    });
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Created=True", "Running=False", "Failed=True"]
+    );
+    let failed = condition(&world, "Failed");
+    assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
+    assert_eq!(
+        failed["message"],
+        "Job has reached the specified backoff limit: no route to host"
+    );
+    assert_eq!(counts(&world, "Launcher"), json!({"failed": 2}));
+    assert!(
+        world.status_json()["lastFailure"]["pod"]
+            .as_str()
+            .unwrap()
+            .starts_with("pi-launcher-")
+    );
+    let told = world.events();
+    assert!(told.contains(&"Warning PodsStillRunning: 2 workers still run, because runPolicy.cleanPodPolicy is None".to_owned()), "{told:?}");
+    assert_eq!(world.pod_names().len(), 2, "None keeps them");
+}
+
+#[test]
+fn a_job_that_fails_without_a_word_has_the_published_ones() {
+    let mut world = running(|_| ());
+    world.change_batch(LAUNCHER, |b| {
+        b.end = Some(BatchEnd::Failed {
+            reason: String::new(),
+            message: String::new(),
+        });
+    });
+    world.settle();
+    let failed = condition(&world, "Failed");
+    assert_eq!(
+        (&failed["reason"], &failed["message"]),
+        (&json!("MPIJobFailed"), &json!("MPIJob ns1/pi has failed"))
+    );
+}
+
+#[test]
+fn a_launcher_that_somebody_deletes_is_made_again_unless_it_may_have_ended() {
+    let mut world = running(|_| ());
+    world.lose_object(ObjectKind::Job, LAUNCHER);
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+
+    let mut world = running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(0));
+    world.lose_object(ObjectKind::Job, LAUNCHER);
+    world.crash();
+    world.settle();
+    assert!(
+        world.object(ObjectKind::Job, LAUNCHER).is_none(),
+        "the program does not run twice"
+    );
+    assert_eq!(condition(&world, "Failed")["reason"], "LauncherGone");
+}
+
+#[test]
+fn at_the_end_of_its_time_to_live_the_job_alone_stays() {
+    let mut world = running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(60));
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    world.tick(60);
+    world.settle();
+    assert_eq!(world.object_names().len(), 4);
+    world.tick(1);
+    world.settle();
+    assert_eq!(
+        world.object_names(),
+        ["Secret pi-ssh"],
+        "it can't be told from somebody else's"
+    );
+    let_go(&mut world);
+    assert_eq!(world.pod_names(), Vec::<&str>::new());
+    assert!(world.job().is_some());
+
+    for (ttl_deletes_job, origin) in [(true, "v2beta1"), (false, "v1")] {
+        let of = job(|job| {
+            job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(60);
+            job["spec"]["submittedAs"] = json!(origin);
+        });
+        let mut world = World::new(
+            Mpi {
+                ttl_deletes_job,
+                ..Mpi::default()
+            },
+            of,
+        );
+        world.settle();
+        world.batch_moves(LAUNCHER);
+        world.complete_batch(LAUNCHER);
+        world.settle();
+        world.tick(61);
+        world.settle();
+        assert!(world.job().is_none(), "{origin}");
+    }
+}
+
+#[test]
+fn the_clean_up_policy_decides_about_workers_alone() {
+    for (policy, left) in [("None", 3), ("Running", 1), ("All", 0)] {
+        let mut world = running(|job| {
+            job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = json!(3);
+            job["spec"]["runPolicy"]["cleanPodPolicy"] = json!(policy);
+        });
+        world.finish("pi-worker-2");
+        world.settle();
+        world.complete_batch(LAUNCHER);
+        world.settle();
+        let_go(&mut world);
+        assert_eq!(world.pod_names().len(), left, "{policy}");
+        assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+    }
+}
+
+#[test]
+fn a_name_that_somebodys_secret_has_is_left_to_it() {
+    let mut world = world();
+    world.take_secret_name("pi-ssh");
+    world.settle();
+    assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh-1");
+    let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+    let volumes = job["spec"]["template"]["spec"]["volumes"]
+        .as_array()
+        .unwrap();
+    assert_eq!(volumes[0]["secret"]["secretName"], "pi-ssh-1");
+}
+
+#[test]
+fn a_job_that_another_operator_began_keeps_its_keys() {
+    let mut world = running(|_| ());
+    let mut status = world.status_json();
+    status.as_object_mut().unwrap().remove("madeOnce");
+    world.edit(|job| job["status"] = status);
+    world.crash();
+    world.settle();
+    assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh");
+    assert_eq!(world.object_names().len(), 4, "no second Secret");
+}
+
+#[test]
+fn what_cant_be_made_is_told_before_anything_else_is_known_of_the_job() {
+    let mut world = world();
+    world.refusing = true;
+    world.passes(3);
+    assert_eq!(world.conditions(), ["Stalled=True", "Created=True"]);
+    world.refusing = false;
+    world.settle();
+    assert_eq!(world.conditions(), ["Stalled=False", "Created=True"]);
+    assert_eq!(world.pod_names().len(), 2);
+}
+
+#[test]
+fn objects_that_were_changed_or_lost_become_what_they_should_be() {
+    let mut world = running(|_| ());
+    world.lose_object(ObjectKind::Service, "pi");
+    world.lose_object(ObjectKind::ConfigMap, "pi-config");
+    world.settle();
+    assert_eq!(script(&world).lines().count(), 3);
+    world.set("/spec/runLauncherAsWorker", json!(true));
+    world.settle();
+    let service = world.object(ObjectKind::Service, "pi").unwrap();
+    assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
+    assert!(hostfile(&world).starts_with("pi-launcher.pi.ns1.svc slots=1\n"));
+}
+
+#[test]
+fn a_job_without_workers_runs_its_launcher_alone() {
+    let mut world = running(|job| {
+        job["spec"]["mpiReplicaSpecs"]
+            .as_object_mut()
+            .unwrap()
+            .remove("Worker");
+    });
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    assert_eq!(hostfile(&world), "");
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+}
+
+#[test]
+fn of_a_job_of_v1_a_worker_that_fails_is_the_jobs_failure() {
+    let v1 = |policy: &'static str| {
+        running(move |job| {
+            job["spec"]["submittedAs"] = json!("v1");
+            job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = json!(policy);
+        })
+    };
+    let mut world = v1("Never");
+    world.fail("pi-worker-0", 1);
+    world.settle();
+    let failed = condition(&world, "Failed");
+    assert_eq!(
+        failed["message"],
+        "MPIJob pi is failed because 1 Worker replica(s) failed."
+    );
+    let mut world = v1("ExitCode");
+    world.fail("pi-worker-0", 137);
+    world.settle();
+    assert!(world.conditions().iter().all(|c| !c.starts_with("Failed")));
+    assert_eq!(world.pod_names().len(), 2);
+}
+
+#[test]
+fn jobs_of_other_controllers_are_left_alone_and_both_own_names_are_ours() {
+    for (manager, ours) in [
+        ("kubeflow.org/mpi-operator", true),
+        ("kubeflow.org/training-operator", true),
+        ("kueue.x-k8s.io/multikueue", false),
+        ("somebody.else/controller", false),
+    ] {
+        let mut world = world_of(|job| job["spec"]["runPolicy"]["managedBy"] = json!(manager));
+        world.settle();
+        assert_eq!(!world.writes.is_empty(), ours, "{manager}");
+    }
+}
+
+#[test]
+fn a_launcher_that_began_without_a_host_is_told_of_once() {
+    let mut world = running(|_| ());
+    world.batch_pod_says("pi-worker-1.pi.ns1.svc: no SSH server answers there");
+    world.settle();
+    world.crash();
+    world.settle();
+    let told = world.events();
+    let told: Vec<_> = told
+        .iter()
+        .filter(|e| e.contains("HostsNotAnswering"))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].ends_with("pi-worker-1.pi.ns1.svc: no SSH server answers there"));
+}
+
+#[test]
+fn a_job_that_cant_run_fails_with_the_published_event() {
+    let mut world = world_of(|job| job["spec"]["mpiImplementation"] = json!("LAM"));
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Failed=True"]);
+    assert_eq!(condition(&world, "Failed")["reason"], "InvalidSpec");
+    let told = world.events();
+    let words = "Warning ValidationError: Found validation errors: spec.mpiImplementation: \"LAM\": supported values";
+    assert!(told.iter().any(|e| e.starts_with(words)), "{told:?}");
+}
