@@ -13,6 +13,8 @@ import time
 from kubernetes import client as k8s
 from kubernetes import config
 from kubeflow.training import (
+    KubeflowOrgV1MPIJob,
+    KubeflowOrgV1MPIJobSpec,
     KubeflowOrgV1PyTorchJob,
     KubeflowOrgV1PyTorchJobSpec,
     KubeflowOrgV1ReplicaSpec,
@@ -33,6 +35,7 @@ KINDS = {
 }
 SHELL_IMAGE = "trainyard/python:1"
 TORCH_IMAGE = "trainyard/pytorch-cpu:1"
+MPI_IMAGE = "trainyard/openmpi:1"
 # Ends as soon as a service of that name is there.
 UNTIL_GO = "echo at work; until getent hosts go; do sleep 0.2; done; echo done"
 # Nothing here takes as long; a hang must end.
@@ -309,7 +312,49 @@ def queued(client):
     return "it was suspended, admitted and ended well"
 
 
-SCENARIOS = {f.__name__: f for f in (from_function, life, endings, bare, queued)}
+def mpi(client):
+    """A program that mpirun starts on two hosts, as root, in the version of the API that the SDK knows."""
+
+    def role(count, *command):
+        container = k8s.V1Container(
+            name="mpi",
+            image=MPI_IMAGE,
+            command=["sh", "-c", *command],
+            resources=k8s.V1ResourceRequirements(requests={"cpu": "20m", "memory": "64Mi"}),
+        )
+        pod = k8s.V1PodTemplateSpec(spec=k8s.V1PodSpec(containers=[container], termination_grace_period_seconds=1))
+        return KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy="Never", template=pod)
+
+    server = "mkdir -p /run/sshd && exec /usr/sbin/sshd -De -p 2222 -o StrictModes=no"
+    ranks = "mpirun --allow-run-as-root --bind-to none -n 2 python3 -c 'import socket; print(\"rank on\", socket.gethostname())'"
+    client.create_job(
+        KubeflowOrgV1MPIJob(
+            api_version="kubeflow.org/v1",
+            kind=KIND,
+            metadata=k8s.V1ObjectMeta(name="pi", namespace=NAMESPACE),
+            spec=KubeflowOrgV1MPIJobSpec(
+                slots_per_worker=1,
+                clean_pod_policy="Running",
+                run_policy=KubeflowOrgV1RunPolicy(),
+                mpi_replica_specs={"Launcher": role(1, ranks), "Worker": role(2, server)},
+            ),
+        )
+    )
+    wait(client, "pi", "Succeeded")
+    assert_succeeded(client, "pi")
+    logs, _ = client.get_job_logs("pi")
+    assert len(logs) == 1, logs
+    (launcher, said), = logs.items()
+    assert launcher.startswith("pi-launcher-"), logs
+    hosts = sorted(line.split()[-1] for line in said.splitlines() if line.startswith("rank on"))
+    assert hosts == ["pi-worker-0", "pi-worker-1"], said
+    eventually("no worker", lambda: len(client.get_job_pods("pi")) == 1)
+    assert [j.metadata.name for j in client.list_jobs()] == ["pi"]
+    client.delete_job("pi")
+    return f"ranks on {hosts}"
+
+
+SCENARIOS = {f.__name__: f for f in (from_function, life, endings, bare, queued, mpi)}
 
 if __name__ == "__main__":
     KIND, SCENARIO, NAMESPACE = sys.argv[1:]

@@ -10,7 +10,7 @@ use e2e::pods::{Site, UNTIL_GO, Weight, active, eventually, pair_of, shell_of};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::builders::{Kind, PYTORCH};
+use training_testkit::builders::{Kind, MPI, PYTORCH};
 use training_testkit::job::{condition, conditions, is_true};
 use training_testkit::wait::{Seen, holds_for};
 
@@ -120,9 +120,7 @@ impl Queue {
 
     /// Submits a job that waits for the sign to end.
     async fn submit(&self, job: &str, priority: Option<&str>) -> Result<()> {
-        let kind = &self.site.kind;
-        let pod = shell_of(kind, UNTIL_GO);
-        let mut object = pair_of(kind, job, pod.clone(), pod).build();
+        let mut object = pair_until_go(&self.site.kind, job);
         object["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": QUEUE });
         if let Some(class) = priority {
             object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = class.into();
@@ -210,6 +208,31 @@ impl Queue {
         }
         Ok(())
     }
+}
+
+/// A job of two pods that waits for the sign to end.
+fn pair_until_go(kind: &Kind, name: &str) -> Value {
+    let pod = shell_of(kind, UNTIL_GO);
+    if *kind != MPI {
+        return pair_of(kind, name, pod.clone(), pod).build();
+    }
+    let role = |mut pod: Value, replicas: u32| {
+        pod["containers"][0]["name"] = json!("main");
+        json!({ "replicas": replicas, "template": { "spec": pod } })
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        // Its worker has no SSH server.
+        "metadata": { "name": name, "annotations": { "trainyard.dev/launcher-gate": "false" } },
+        "spec": {
+            "runPolicy": { "cleanPodPolicy": "Running" },
+            "mpiReplicaSpecs": {
+                "Launcher": role(pod, 1),
+                "Worker": role(shell_of(kind, "sleep 3600"), 1),
+            },
+        },
+    })
 }
 
 async fn has_kueue(site: &Site) -> Result<bool> {
@@ -377,6 +400,49 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
     for pod in look::names(&before) {
         let churn = summary[&format!("Pod/{pod}")];
         assert_eq!((churn.creates, churn.deletes), (2, 1), "{pod}");
+    }
+    queue.finish("preempted once, resumed, succeeded").await
+}
+
+#[tokio::test]
+async fn an_mpi_job_gives_way_to_one_of_higher_priority_and_ends_well_later() -> Result<()> {
+    let Some(queue) = Queue::open(MPI, "mpi").await? else {
+        return Ok(());
+    };
+    let site = &queue.site;
+    queue.submit("low", None).await?;
+    let before = site.until_running("low", 2).await?;
+    assert_as_admitted(&before);
+    queue.submit("high", Some(queue.name())).await?;
+    let high = site.until_running("high", 2).await?;
+    assert_as_admitted(&high);
+    queue.assert_waiting("low").await?;
+    let low = site.jobs.get("low").await?;
+    assert_eq!(condition(&low, "Suspended")?.message, "MPIJob suspended");
+    // Kueue has taken back what it had put into the templates.
+    for role in ["Launcher", "Worker"] {
+        let spec = &low["spec"]["mpiReplicaSpecs"][role]["template"]["spec"];
+        assert!(spec["nodeSelector"].is_null(), "{spec}");
+    }
+
+    site.go().await?;
+    site.until_true("high", "Succeeded").await?;
+    site.until_true("low", "Succeeded").await?;
+    let after = queue.pods("low").await?;
+    let launcher = |pods: &[Value]| {
+        let mut pods = pods.iter();
+        pods.find(|pod| look::name(pod).contains("-launcher-"))
+            .cloned()
+    };
+    let launcher_again = launcher(&after).context("no launcher")?;
+    assert_as_admitted(std::slice::from_ref(&launcher_again));
+    assert_ne!(
+        Some(launcher_again),
+        launcher(&before),
+        "another run, another pod"
+    );
+    for job in ["high", "low"] {
+        queue.assert_finished_well(job).await?;
     }
     queue.finish("preempted once, resumed, succeeded").await
 }

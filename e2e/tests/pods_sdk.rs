@@ -6,7 +6,7 @@ mod sdk;
 use anyhow::Result;
 use e2e::pods::{Site, Weight, shell_of};
 use serde_json::{Map, Value, json};
-use training_testkit::builders::{Kind, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{Kind, MPI, PYTORCH, TENSORFLOW, XGBOOST};
 
 /// A namespace for one scenario.
 async fn site(kind: Kind, scenario: &str, weight: Weight) -> Result<Site> {
@@ -44,6 +44,11 @@ async fn reads_bare_jobs(kind: Kind) -> Result<()> {
 #[tokio::test]
 async fn the_sdk_makes_a_job_of_a_python_function_and_reads_its_logs() -> Result<()> {
     scenario(PYTORCH, "from_function", Weight::Heavy).await
+}
+
+#[tokio::test]
+async fn the_sdk_runs_an_mpi_job_and_reads_the_launchers_log() -> Result<()> {
+    scenario(MPI, "mpi", Weight::Heavy).await
 }
 
 #[tokio::test]

@@ -283,17 +283,6 @@ impl<F: Framework> Worker<F> {
     }
 
     fn observe(&self, key: &JobKey, uid: Uid) -> Observed {
-        let objects = self.objects.of(uid);
-        if let Some((_, suffix)) = F::OWN_METRICS
-            && let Some(launcher) = objects.iter().find(|o| o.batch.is_some())
-        {
-            debug_assert!(launcher.name.ends_with(suffix));
-            self.metrics.launches(&key.namespace, &launcher.name);
-        }
-        let made = objects.iter().filter(|o| o.batch.is_some());
-        let batch_pods = made.flat_map(|o| self.batch_pods.of(o.uid)).collect();
-        let secret = self.passing.secrets.lock().get(key).cloned();
-        let secret = secret.filter(|(of, _)| *of == uid);
         let stall = self
             .passing
             .stalls
@@ -301,7 +290,7 @@ impl<F: Framework> Worker<F> {
             .get(key)
             .filter(|(of, _)| *of == uid)
             .map(|(_, stall)| stall.clone());
-        Observed {
+        let mut seen = Observed {
             pods: self.pods.of(uid),
             services: self.services.of(uid),
             autoscaler: self.autoscalers.of(uid).pop(),
@@ -312,11 +301,28 @@ impl<F: Framework> Worker<F> {
                 offers: self.groups.offers(),
                 kueue: self.groups.kueue(),
             },
-            objects,
-            batch_pods,
-            secret: secret.map(|(_, view)| view).unwrap_or_default(),
             stall,
             rules: self.settings.rules,
+            ..Observed::default()
+        };
+        if !F::OBJECTS.is_empty() {
+            self.observe_objects(key, uid, &mut seen);
+        }
+        seen
+    }
+
+    fn observe_objects(&self, key: &JobKey, uid: Uid, seen: &mut Observed) {
+        seen.objects = self.objects.of(uid);
+        let made = || seen.objects.iter().filter(|o| o.batch.is_some());
+        if F::OWN_METRICS.is_some()
+            && let Some(launcher) = made().next()
+        {
+            self.metrics.launches(&key.namespace, &launcher.name);
+        }
+        seen.batch_pods = made().flat_map(|o| self.batch_pods.of(o.uid)).collect();
+        let secrets = self.passing.secrets.lock();
+        if let Some((_, secret)) = secrets.get(key).filter(|(of, _)| *of == uid) {
+            seen.secret = secret.clone();
         }
     }
 

@@ -21,7 +21,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::audit::AuditLog;
-use crate::builders::KINDS;
+use crate::builders::{KINDS, MPI};
 use crate::manifest;
 
 /// May do everything.
@@ -359,11 +359,11 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     for flag in &options.controller_manager_flags {
         command.arg(format!("--controller-manager-arg={flag}"));
     }
-    let operators = KINDS.map(|kind| User {
+    let operators = KINDS.iter().chain([&MPI]).map(|kind| User {
         name: kind.user(),
         groups: Vec::new(),
     });
-    for user in options.users.iter().chain(&operators) {
+    for user in options.users.iter().cloned().chain(operators) {
         let mut value = format!("{}={:032x}", user.name, fastrand::u128(..));
         for group in &user.groups {
             value.push(',');
