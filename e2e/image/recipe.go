@@ -128,8 +128,52 @@ var Recipes = []Recipe{
 		},
 		Remove: mpiRemoves,
 		Edits:  mpiUser,
-		Files:  mpiFiles(),
-		Env:    mpiEnv,
+		Files: append(scripts("mpi", "poisson.py"),
+			File{Src: "mpi/sshd_config", Dst: "/home/mpiuser/.sshd_config", Mode: 0o644},
+			File{Src: "mpi/ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+		),
+		Env: mpiEnv,
+	},
+	{
+		// Open MPI 4, for root.
+		Name:   "trainyard/openmpi4:1",
+		From:   "trainyard/python:1",
+		Apt:    []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"},
+		Remove: mpiRemoves,
+		Files:  mpiRootFiles(),
+	},
+	{
+		// MPICH 4.2; that of Debian 12 hangs now and again. For root.
+		Name:   "trainyard/mpich:1",
+		Suite:  "trixie",
+		Apt:    []string{"ca-certificates", "mpich", "openssh-client", "openssh-server", "python3", "python3-numpy"},
+		Pip:    []string{"mpi4py==4.1.2"},
+		Remove: mpiRemoves,
+		Files:  mpiRootFiles(),
+		Env:    append([]string{"MPI4PY_LIBMPI=libmpich.so.12"}, mpiEnv...),
+	},
+	{
+		// Intel MPI, for root.
+		Name: "trainyard/intelmpi:1",
+		From: "trainyard/python:1",
+		Apt:  []string{"openssh-client", "openssh-server", "python3-numpy"},
+		Pip:  []string{"impi-rt==2021.13.1", "mpi4py==4.1.2"},
+		Remove: []string{
+			"/usr/local/bin/IMB-*",
+			"/usr/local/bin/*cpuinfo",
+			"/usr/local/lib/libmpcp*",
+			"/usr/local/lib/libmpi_abi*",
+			"/usr/local/lib/libmpifort*",
+			"/usr/local/opt/mpi/tune_fast",
+		},
+		Files: mpiRootFiles(),
+		Env: []string{
+			"I_MPI_ROOT=/usr/local",
+			"LD_LIBRARY_PATH=/usr/local/lib:/usr/local/lib/libfabric",
+			"FI_PROVIDER_PATH=/usr/local/lib/libfabric/prov",
+			"FI_PROVIDER=tcp",
+			"MPI4PY_LIBMPI=/usr/local/lib/libmpi.so.12",
+		},
 	},
 }
 
@@ -170,11 +214,13 @@ var mpiRemoves = []string{
 	"/usr/lib/python3*/dist-packages/*/tests",
 }
 
-// mpiFiles are the programs of the examples, and how SSH is set up for them.
-func mpiFiles() []File {
+// mpiRootFiles are the program of the example, and how SSH is set up for root.
+func mpiRootFiles() []File {
 	return append(scripts("mpi", "poisson.py"),
-		File{Src: "mpi/sshd_config", Dst: "/home/mpiuser/.sshd_config", Mode: 0o644},
-		File{Src: "mpi/ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+		File{Src: "mpi/root_sshd_config", Dst: "/etc/ssh/sshd_config.d/mpi.conf", Mode: 0o644},
+		File{Src: "mpi/root_ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+		// The server wants the directory.
+		File{Src: "mpi/root_sshd_config", Dst: "/run/sshd/.keep", Mode: 0o644},
 	)
 }
 

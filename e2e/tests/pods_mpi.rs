@@ -201,3 +201,73 @@ async fn a_job_of_v1_runs_over_ssh_as_well() -> Result<()> {
     let saw = assert_solved_on(&log, &BOTH)?;
     site.finish(&saw).await
 }
+
+/// The example as root, with the MPI of another image, as short as a manifest can be: everything else is a default.
+fn as_root(implementation: &str, image: &str, mpirun: &[&str]) -> Value {
+    let pod = |command: Option<Vec<&str>>| {
+        let mut container = json!({
+            "name": "main", "image": image, "imagePullPolicy": "IfNotPresent",
+            "resources": { "requests": { "cpu": "20m", "memory": "64Mi" } },
+        });
+        if let Some(command) = command {
+            container["command"] = json!(command);
+        }
+        json!({ "spec": { "containers": [container], "terminationGracePeriodSeconds": 1 } })
+    };
+    let mut command = mpirun.to_vec();
+    command.extend(["-n", "2", "python3", "/opt/trainyard/poisson.py"]);
+    json!({
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": { "name": "poisson" },
+        "spec": {
+            "mpiImplementation": implementation,
+            "runPolicy": { "cleanPodPolicy": "Running", "activeDeadlineSeconds": 240 },
+            "mpiReplicaSpecs": {
+                "Launcher": { "replicas": 1, "template": pod(Some(command)) },
+                "Worker": { "replicas": 2, "template": pod(None) },
+            },
+        },
+    })
+}
+
+/// Runs it twice: what works by chance does not do so for long.
+async fn runs_as_root(
+    prefix: &str,
+    implementation: &str,
+    image: &str,
+    mpirun: &[&str],
+) -> Result<()> {
+    let site = site(prefix).await?;
+    let mut saw = Vec::new();
+    for name in ["one", "two"] {
+        let mut job = as_root(implementation, image, mpirun);
+        job["metadata"]["name"] = json!(name);
+        site.jobs.create(&job).await?;
+        site.until_true(name, "Succeeded").await?;
+        let hosts = [format!("{name}-worker-0"), format!("{name}-worker-1")];
+        saw.push(assert_solved_on(
+            &log(&site, name).await?,
+            &hosts.each_ref().map(String::as_str),
+        )?);
+        let pods = launchers(&site, name).await?;
+        assert_eq!(pods.len(), 1, "no attempt was burnt");
+    }
+    site.finish(&saw.join("; ")).await
+}
+
+#[tokio::test]
+async fn open_mpi_4_runs_as_root() -> Result<()> {
+    let mpirun = ["mpirun", "--allow-run-as-root", "--bind-to", "none"];
+    runs_as_root("mpi-openmpi4", "OpenMPI", "trainyard/openmpi4:1", &mpirun).await
+}
+
+#[tokio::test]
+async fn mpich_runs_as_root() -> Result<()> {
+    runs_as_root("mpi-mpich", "MPICH", "trainyard/mpich:1", &["mpirun"]).await
+}
+
+#[tokio::test]
+async fn intel_mpi_runs_as_root() -> Result<()> {
+    runs_as_root("mpi-intel", "Intel", "trainyard/intelmpi:1", &["mpirun"]).await
+}
