@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::look;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -533,5 +533,36 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         .await?;
     }
     eprintln!("12 kills, {extra_secrets} Secrets under another name");
+    stage.operator.assert_no_panic()
+}
+
+#[tokio::test]
+async fn a_name_that_belongs_to_somebody_else_is_waited_for() -> Result<()> {
+    let Some(stage) = Stage::open("mpi-taken").await? else {
+        return Ok(());
+    };
+    let foreign: Service = serde_json::from_value(json!({
+        "metadata": { "name": "pi", "labels": { "app": "pi" } },
+        "spec": { "ports": [{ "port": 80 }] },
+    }))?;
+    let services = stage.api::<Service>();
+    services.create(&PostParams::default(), &foreign).await?;
+    stage.jobs.create(&pi(1)).await?;
+    let job = stage.jobs.until_true("pi", "Stalled").await?;
+    let stalled = training_testkit::job::condition(&job, "Stalled")?;
+    assert_eq!(stalled.reason, "NameConflict");
+    let words = "Resource \"pi\" of Kind \"Service\" already exists and is not managed by MPIJob";
+    ensure!(stalled.message.starts_with(words), "{stalled:?}");
+    ensure!(is_true(&job, "Created"), "{}", job["status"]);
+    look::events_with(&stage.client, stage.name(), "pi", "ErrResourceExists").await?;
+    assert_eq!(stage.owned::<Pod>().await?, Vec::<String>::new());
+    let there = services.get("pi").await?;
+    assert_eq!(
+        there.spec.context("no spec")?.ports.map(|p| p.len()),
+        Some(1),
+        "untouched"
+    );
+    services.delete("pi", &DeleteParams::default()).await?;
+    stage.until_all(&whole(1)).await?;
     stage.operator.assert_no_panic()
 }
