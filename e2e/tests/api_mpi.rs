@@ -367,7 +367,7 @@ async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() ->
     let order: Vec<String> = made
         .iter()
         .filter(|e| e.code == 201)
-        .map(|e| e.what())
+        .map(Entry::what)
         .collect();
     let at = |what: &str| order.iter().position(|o| o == what);
     for mounted in ["create services", "create configmaps", "create secrets"] {

@@ -197,6 +197,9 @@ pub trait Framework: Send + Sync + 'static {
         None
     }
 
+    /// What a status means that another operator of this kind has written, where that is not what it says.
+    fn reread(&self, _memory: &mut Memory) {}
+
     /// One look at a job that is neither finished nor suspended: what its pods say, and what is missing.
     ///
     /// # Errors

@@ -193,6 +193,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "The message names the field and the way to get what it asks for.",
     },
     Entry {
+        reason: "ChangeRefused",
+        severity: Severity::Warning,
+        meaning: "The API server refuses a change of an object of the job that is there; the message is its own. The job goes on with the object as it is.",
+        hint: "Do what the message asks for: a ConfigMap that lists too many hosts needs fewer workers.",
+    },
+    Entry {
         reason: "HostsNotAnswering",
         severity: Severity::Warning,
         meaning: "The launcher of an MPIJob has begun without some of its hosts, after it had waited for them; the message names them, and whether their names don't resolve or no SSH server answers there.",

@@ -71,6 +71,8 @@ pub enum Blocked {
     GangChange,
     /// The autoscaler alone: the job trains without it.
     Autoscaler,
+    /// What is to change of an object that is there: the job goes on with it as it is.
+    Change,
 }
 
 impl Blocked {

@@ -53,6 +53,7 @@ pub fn plan<F: Framework>(
     let old = job.status().cloned().unwrap_or_default();
     let memory = old.recall();
     let mut draft = Draft::new(memory, now);
+    framework.reread(&mut draft.memory);
     if draft.memory.is_finished() {
         framework.clean_up(job, seen, &mut draft);
         lost::remove(&job.name_any(), seen, &mut draft);

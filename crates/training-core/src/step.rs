@@ -138,11 +138,11 @@ impl Step {
         );
         match blocked {
             Blocked::All | Blocked::Gang => {
-                let change = matches!(self, Self::ChangeGroup { .. } | Self::ChangeObject { .. });
-                self.is_create() || autoscaler || change
+                self.is_create() || autoscaler || matches!(self, Self::ChangeGroup { .. })
             }
             Blocked::GangChange => matches!(self, Self::ChangeGroup { .. }),
             Blocked::Autoscaler => autoscaler,
+            Blocked::Change => matches!(self, Self::ChangeObject { .. }),
         }
     }
 }

@@ -224,7 +224,8 @@ impl<F: Framework> Worker<F> {
                 return Ended::Failed(fault);
             }
             if let Some(at) = refused.or(held) {
-                if plan.again {
+                // Where all that is left was refused, another look would find the same.
+                if plan.again && !plan.is_idle() {
                     continue;
                 }
                 return Ended::Held(at.min(wake));
@@ -458,6 +459,9 @@ impl<F: Framework> Worker<F> {
         self.passing.stalls.lock().remove(key);
         self.passing.waiting.lock().remove(key);
         self.passing.secrets.lock().remove(key);
+        if !F::OBJECTS.is_empty() {
+            self.objects.forget(key);
+        }
         if let Some((_, suffix)) = F::OWN_METRICS {
             let launcher = format!("{}{suffix}", key.name);
             self.metrics.forget_launcher(&key.namespace, &launcher);
@@ -469,6 +473,9 @@ impl<F: Framework> Worker<F> {
 
     /// A child of a job is gone: if its name was what the job waited for, it needn't wait any longer.
     pub fn freed(&self, key: &JobKey) {
+        if !F::OBJECTS.is_empty() && self.jobs.get(key).is_none() {
+            self.objects.forget(key);
+        }
         if self
             .passing
             .stalls

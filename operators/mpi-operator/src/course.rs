@@ -81,6 +81,12 @@ impl<'a> Look<'a> {
         pods.filter(move |pod| Some(pod.batch) == batch)
     }
 
+    /// Those of them that have not ended: a Job that is suspended keeps the others.
+    fn living(&self) -> impl Iterator<Item = &'a BatchPod> {
+        self.launchers()
+            .filter(|p| !matches!(p.pod.phase, PodPhase::Succeeded | PodPhase::Failed))
+    }
+
     /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
         let mut census = Census::take(roles, self.seen, &draft.memory);
@@ -144,8 +150,11 @@ pub(crate) fn advance(
         return Ok(());
     };
     let common = look.common(&secret);
-    look.settle_objects(&common, &census, draft);
-    look.settle_pods(&common, &census, draft)?;
+    if look.settle_objects(&common, &census, draft) {
+        look.settle_pods(&common, &census, draft)?;
+    } else {
+        draft.again = true;
+    }
     look.tell_whether_it_runs(&census, draft);
     Ok(())
 }
@@ -186,7 +195,7 @@ pub(crate) fn rest(
     }
     gang::remove(cx.name, seen, draft);
     if let Some((view, batch)) = look.batch {
-        look.remember_launcher(view, draft);
+        look.remember_launcher(view, batch, draft);
         if !batch.suspended && !view.leaving {
             draft
                 .steps
@@ -196,8 +205,8 @@ pub(crate) fn rest(
     let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let counts = draft.memory.counts.get_or_insert_default();
     if look.batch.is_some() || !setup.waits_for_workers {
-        // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
-        counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.launchers().count());
+        // Every pod that has not ended: quota given away on 0 must really be free.
+        counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.living().count());
     }
     let workers = counts.entry(WORKER.to_owned()).or_default();
     *workers = ReplicaStatus {
@@ -210,8 +219,9 @@ pub(crate) fn rest(
         return Ok(());
     };
     let common = look.common(&secret);
-    look.settle_objects(&common, &census, draft);
-    if look.batch.is_none() && !setup.waits_for_workers {
+    let complete = look.settle_objects(&common, &census, draft);
+    draft.again |= !complete;
+    if complete && look.batch.is_none() && !setup.waits_for_workers {
         look.create_launcher(&common, true, None, draft)?;
     }
     Ok(())
@@ -391,6 +401,10 @@ impl<'a> Look<'a> {
                     failing::fail(self.mpi, cx, seen, &cause, draft);
                 }
                 Verdict::Retry(failures) => {
+                    let failures = failing::batch(cx, census, failures, &mut draft.memory);
+                    if failures.is_empty() {
+                        return;
+                    }
                     failing::retry(self.mpi, cx, seen, census, &failures, draft);
                 }
                 Verdict::Progressing { .. } | Verdict::Succeeded => {}
@@ -468,7 +482,10 @@ impl<'a> Look<'a> {
     }
 
     /// Makes the Services and the ConfigMap what they should be.
-    fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) {
+    ///
+    /// True once all of them are there: pods need them.
+    fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) -> bool {
+        let mut complete = true;
         let runs = |p: &training_core::PodView| p.phase == PodPhase::Running && !p.leaving;
         let running = self.workers(census).filter(|s| s.pod.is_some_and(runs));
         let running: Vec<u32> = running.map(|s| s.index).collect();
@@ -483,11 +500,15 @@ impl<'a> Look<'a> {
                 continue;
             };
             match self.seen.object(kind, &object.name()) {
-                None => draft.steps.push(Step::CreateObject(Box::new(object))),
+                None => {
+                    complete = false;
+                    draft.steps.push(Step::CreateObject(Box::new(object)));
+                }
                 Some(view) if view.leaving || view.digest == object.digest() => {}
                 Some(view) => draft.steps.push(change(view, body(&object, view))),
             }
         }
+        complete
     }
 
     /// Makes the workers and the launcher those that the job should have.
@@ -525,6 +546,7 @@ impl<'a> Look<'a> {
             return Ok(());
         }
         let met = progress::meets_former_run(census, draft);
+        let mut creates = 0;
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
             let is_worker = me.role.key == WORKER;
             if !is_worker
@@ -540,6 +562,11 @@ impl<'a> Look<'a> {
                 gang.provider.behaviour().stamp(gang, me.role, &mut made);
             }
             draft.steps.push(Step::CreatePod(Box::new(made)));
+            creates += 1;
+            if creates == progress::MOST_CREATES {
+                draft.again = true;
+                return Ok(());
+            }
         }
         self.settle_launcher(common, census, gang.as_ref(), draft)
     }
@@ -561,15 +588,18 @@ impl<'a> Look<'a> {
             }
             return Ok(());
         };
-        self.remember_launcher(view, draft);
+        self.remember_launcher(view, batch, draft);
         if view.leaving || !batch.suspended || !may_run {
             return Ok(());
         }
         let template = self.launcher_template(common, gang)?;
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
-        if made_from.is_some_and(|old| *old != self.launcher_digest()) {
+        if made_from.is_some_and(|old| *old != self.launcher_digest(gang)) {
             // What can't be changed is made anew, now that none of its pods is left.
-            if self.launchers().count() == 0 {
+            if self.living().next().is_none() {
+                // Stored before it goes: what is gone without a word may have run.
+                draft.memory.made_once.remove(LAUNCHER_UID);
+                draft.urgency(Urgency::First);
                 draft.steps.push(delete(view));
                 draft.again = true;
             }
@@ -591,9 +621,10 @@ impl<'a> Look<'a> {
 
     /// Its uid is remembered, so that a launcher that has run is not run again when its Job is gone: at once where Kubernetes may
     /// remove it, else with the next counts.
-    fn remember_launcher(&self, view: &ObjectView, draft: &mut Draft) {
+    fn remember_launcher(&self, view: &ObjectView, batch: &BatchView, draft: &mut Draft) {
         let ttl = self.cx.job.spec.run_policy.ttl_seconds_after_finished;
-        if ttl.is_none() && self.launching() == 0 {
+        let may_run = !view.leaving && (!batch.suspended || batch.started);
+        if !may_run || ttl.is_none() && self.launching() == 0 {
             return;
         }
         let uid = view.uid.to_string();
@@ -603,7 +634,7 @@ impl<'a> Look<'a> {
     }
 
     /// Stands for what of the launcher's template a Job that is there can't follow.
-    fn launcher_digest(&self) -> String {
+    fn launcher_digest(&self, gang: Option<&training_core::gang::Gang<'_>>) -> String {
         let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
         if let Some(meta) = &mut template.metadata {
             (meta.labels, meta.annotations) = (None, None);
@@ -613,7 +644,12 @@ impl<'a> Look<'a> {
             spec.tolerations = None;
             spec.scheduling_gates = None;
         }
-        Digest::of(&template).to_string()
+        let digest = match gang {
+            // What it puts into a pod is there from the beginning, or never.
+            Some(gang) => Digest::of(&(template, gang.provider.to_string())),
+            None => Digest::of(&template),
+        };
+        digest.to_string()
     }
 
     fn launcher_template(
@@ -650,10 +686,12 @@ impl<'a> Look<'a> {
         if let Some(spec) = &mut job.spec {
             spec.template = self.launcher_template(common, gang)?;
         }
-        draft
-            .memory
-            .made_once
-            .insert(LAUNCHER_TEMPLATE.to_owned(), self.launcher_digest());
+        let digest = self.launcher_digest(gang);
+        let made_once = &mut draft.memory.made_once;
+        let known = made_once.insert(LAUNCHER_TEMPLATE.to_owned(), digest.clone());
+        if known != Some(digest) {
+            draft.urgency(Urgency::First);
+        }
         // It is shown from the moment in which it is made.
         let counts = draft.memory.counts.get_or_insert_default();
         counts.entry(LAUNCHER.to_owned()).or_default();

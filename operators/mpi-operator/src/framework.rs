@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use training_api::RestartPolicy;
 use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
+use training_api::{JobCondition, RestartPolicy};
 use training_core::grants::Grant;
 use training_core::object::FreshSecret;
 use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
 use training_core::{
-    Census, Draft, EnvOn, EnvSet, Framework, JobCx, Note, ObjectKind, Observed, Others, Rank,
-    Replicas, RoleSet, SpecError, Verdict,
+    Census, Draft, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Observed, Others,
+    Rank, Replicas, RoleSet, SpecError, Verdict,
 };
 
 use crate::api::{
@@ -84,6 +84,17 @@ impl Framework for Mpi {
         failures(cx.roles, census).unwrap_or_else(|| progressing(cx.roles, census, LAUNCHER))
     }
 
+    /// The published operator says that a job with an evicted worker has failed, and goes on with it: without a completion time it
+    /// has not ended.
+    fn reread(&self, memory: &mut Memory) {
+        if memory.completed.is_none() {
+            let evicted = |c: &JobCondition| {
+                c.type_ == "Failed" && c.reason.as_deref() == Some("MPIJobEvicted")
+            };
+            memory.conditions.retain(|c| !evicted(c));
+        }
+    }
+
     fn advance(
         &self,
         cx: &JobCx<'_, MPIJob>,
@@ -124,6 +135,17 @@ impl Framework for Mpi {
                 "spec.{REPLICA_MAP}[{key}]: nothing is made for it; the replica types are {LAUNCHER} and {WORKER}"
             );
             notes.push(Note::warning("SettingIgnored", text));
+        }
+        if let Some(name) = cx.job.spec.main_container.as_deref() {
+            let first = |role: &training_core::RoleSpec<'_>| {
+                crate::setup::main_of(role).is_some_and(|c| c.name == name)
+            };
+            if !setup.workers.iter().all(first) {
+                let text = format!(
+                    "spec.mainContainer \"{name}\" has no effect: the first container of a pod is the main one; put it first"
+                );
+                notes.push(Note::warning("SettingIgnored", text));
+            }
         }
         let roles = std::iter::once(&setup.launcher).chain(&setup.workers);
         for role in roles.filter(|role| pods::group_opens_keys(role)) {

@@ -100,6 +100,10 @@ impl Draft {
             .ok_or_else(|| SpecError::new(format!("{}.template", role.path), "is required"))?;
         let meta = template.metadata.take().unwrap_or_default();
         let mut labels = meta.labels.unwrap_or_default();
+        // Of the names of ours only those that this version has: by others the pod would be taken for another one.
+        for own in [keys::REPLICA_TYPE, keys::REPLICA_INDEX, keys::JOB_ROLE] {
+            labels.remove(own);
+        }
         labels.extend(base_labels(cx.setup, label));
         template.metadata = Some(ObjectMeta {
             labels: Some(labels),

@@ -5,30 +5,15 @@
 
 use serde_json::{Value, json};
 
-use mpi_operator::{MPIJob, Mpi};
+mod scene;
+
+use mpi_operator::Mpi;
+use scene::job;
 use training_core::{BatchEnd, ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 
 const LAUNCHER: &str = "pi-launcher";
-
-fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
-    let template = json!({ "spec": { "containers": [{ "name": "any", "image": "any" }] } });
-    let mut job = json!({
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": { "name": "pi", "namespace": "ns1", "uid": "00000000-0000-0000-0000-000000000007" },
-        "spec": {
-            "runPolicy": {},
-            "mpiReplicaSpecs": {
-                "Launcher": { "replicas": 1, "template": template },
-                "Worker": { "replicas": 2, "template": template },
-            },
-        },
-    });
-    change(&mut job);
-    serde_json::from_value(job).unwrap()
-}
 
 fn world_of(change: impl FnOnce(&mut Value)) -> World<Mpi> {
     World::new(Mpi::default(), job(change))
@@ -780,4 +765,70 @@ fn a_job_that_cant_run_fails_with_the_published_event() {
     let told = world.events();
     let words = "Warning ValidationError: Found validation errors: spec.mpiImplementation: \"LAM\": supported values";
     assert!(told.iter().any(|e| e.starts_with(words)), "{told:?}");
+}
+
+#[test]
+fn a_launcher_that_had_failed_once_holds_no_quota_while_the_job_is_suspended() {
+    let mut world = running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(60));
+    world.change_batch_pod(|p| p.phase = PodPhase::Failed);
+    world.change_batch(LAUNCHER, |b| b.failed = 1);
+    launch(&mut world);
+    world.settle();
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    world.lose_living_batch_pods();
+    world.settle();
+    assert_eq!(counts(&world, "Launcher")["active"], Value::Null);
+    // What has another program now is made anew, although a time to live is set: it went by our own hand.
+    let image = "/spec/mpiReplicaSpecs/Launcher/template/spec/containers";
+    world.set(image, json!([{ "name": "any", "image": "other" }]));
+    suspend(&mut world, false);
+    world.settle();
+    assert!(
+        world.conditions().iter().all(|c| !c.starts_with("Failed")),
+        "{:?}",
+        world.conditions()
+    );
+    let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+    assert_eq!(
+        job["spec"]["template"]["spec"]["containers"][0]["image"],
+        "other"
+    );
+    assert!(!is_suspended(&world));
+}
+
+#[test]
+fn what_the_published_operator_calls_failed_for_an_eviction_goes_on() {
+    let mut world = running(|job| job["spec"]["runPolicy"]["cleanPodPolicy"] = json!("All"));
+    let mut status = world.status_json();
+    let evicted = json!({ "type": "Failed", "status": "True", "reason": "MPIJobEvicted", "message": "1/2 workers are evicted" });
+    status["conditions"].as_array_mut().unwrap().push(evicted);
+    world.edit(|job| job["status"] = status);
+    world.crash();
+    world.passes(20);
+    // The one end that is none: it is taken back as soon as anything else is written.
+    world.breaches.retain(|b| b != "Failed did not last");
+    world.settle();
+    assert_eq!(world.pod_names().len(), 2);
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+}
+
+#[test]
+fn pods_wait_for_what_they_mount_and_are_found_by() {
+    let mut world = running(|_| ());
+    world.happen(Move::Vanish(0));
+    world.lose_object(ObjectKind::ConfigMap, "pi-config");
+    let before = world.writes.len();
+    world.settle();
+    let made: Vec<_> = world.writes[before..]
+        .iter()
+        .filter(|w| w.starts_with("create"))
+        .collect();
+    assert_eq!(
+        made,
+        ["create ConfigMap pi-config", "create pod pi-worker-0"]
+    );
 }

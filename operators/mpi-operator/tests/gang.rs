@@ -5,33 +5,24 @@
 
 use serde_json::{Value, json};
 
-use mpi_operator::{MPIJob, Mpi};
+mod scene;
+
+use mpi_operator::Mpi;
+use scene::job;
 use training_core::{ObjectKind, Offers, Provider, Step};
 use training_testkit::scene::Scene;
 use training_testkit::world::World;
 
-fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
-    let template = json!({ "spec": { "containers": [{
-        "name": "any", "image": "any", "resources": { "requests": { "cpu": "2" } },
-    }] } });
-    let mut job = json!({
-        "apiVersion": "kubeflow.org/v2beta1",
-        "kind": "MPIJob",
-        "metadata": { "name": "pi", "namespace": "ns1", "uid": "00000000-0000-0000-0000-000000000007" },
-        "spec": {
-            "runPolicy": {},
-            "mpiReplicaSpecs": {
-                "Launcher": { "replicas": 1, "template": template },
-                "Worker": { "replicas": 2, "template": template },
-            },
-        },
-    });
-    change(&mut job);
-    serde_json::from_value(job).unwrap()
-}
-
 fn world(provider: Provider, change: impl FnOnce(&mut Value)) -> World<Mpi> {
-    let mut world = World::new(Mpi::default(), job(change));
+    let needs = json!({ "requests": { "cpu": "2" } });
+    let job = job(|job| {
+        for role in ["Launcher", "Worker"] {
+            let spec = &mut job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"];
+            spec["containers"][0]["resources"] = needs.clone();
+        }
+        change(job);
+    });
+    let mut world = World::new(Mpi::default(), job);
     world.gang.provider = provider;
     world.gang.offers = Offers::all();
     world
@@ -98,4 +89,21 @@ fn a_launcher_that_waits_for_its_workers_is_none_of_those_that_start_together() 
     world.run_all();
     world.settle();
     assert!(world.object(ObjectKind::Job, "pi-launcher").is_some());
+}
+
+#[test]
+fn a_launcher_that_was_made_suspended_joins_the_gang_when_it_is_resumed() {
+    let mut world = world(Provider::SchedulerPlugins("mine".into()), |job| {
+        job["spec"]["runPolicy"]["suspend"] = json!(true);
+        job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(60);
+    });
+    world.settle();
+    world.set("/spec/runPolicy/suspend", json!(false));
+    world.settle();
+    let launcher = world.object(ObjectKind::Job, "pi-launcher").unwrap();
+    assert_eq!(
+        launcher["spec"]["template"]["spec"]["schedulerName"],
+        "mine"
+    );
+    assert!(launcher["spec"]["suspend"] != true);
 }

@@ -24,7 +24,7 @@ use crate::view::{PodPhase, PodView};
 use crate::{pod, service};
 
 /// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
-const MOST_CREATES: usize = 512;
+pub const MOST_CREATES: usize = 512;
 
 pub(super) fn decide<F: Framework>(
     framework: &F,

@@ -168,7 +168,11 @@ impl Executor {
                 }
                 Ok(())
             }
-            Err(failure) => Err(refuse(failure.into_fault(), "FailedUpdate", Blocked::All)),
+            Err(failure) => Err(refuse(
+                failure.into_fault(),
+                "FailedUpdate",
+                Blocked::Change,
+            )),
         }
     }
 

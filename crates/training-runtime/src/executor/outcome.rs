@@ -8,6 +8,7 @@ use training_api::labels;
 use training_core::gang::scheduler_of_pod;
 use training_core::{
     Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, Uid,
+    names,
 };
 
 use crate::fault::{Denial, Fault};
@@ -176,6 +177,7 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
             Blocked::Gang | Blocked::GangChange => ("GangInvalid", false),
             // The job can train without it, and its metrics can be corrected while it does.
             Blocked::Autoscaler => ("AutoscalerInvalid", false),
+            Blocked::Change => ("ChangeRefused", false),
         },
         Fault::Conflict(_)
         | Fault::Throttled { .. }
@@ -240,10 +242,14 @@ pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<Service
     })
 }
 
+/// As the watch reads it: see [`crate::feed::slim::pod_view`].
 fn replica(object: &impl Resource) -> Option<(&str, u32)> {
     let own = object.meta().labels.as_ref()?;
-    Some((
-        own.get(labels::REPLICA_TYPE)?,
-        own.get(labels::REPLICA_INDEX)?.parse().ok()?,
-    ))
+    Some(match own.get(labels::REPLICA_TYPE) {
+        Some(role) => (role, own.get(labels::REPLICA_INDEX)?.parse().ok()?),
+        None => (
+            own.get(labels::JOB_ROLE)?,
+            names::index(object.meta().name.as_deref()?)?,
+        ),
+    })
 }

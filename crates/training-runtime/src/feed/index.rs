@@ -284,6 +284,12 @@ impl<V: Child> Index<V> {
         inner.bury(uid, u64::MAX, now);
     }
 
+    /// Forgets what is left of the jobs of this name.
+    pub fn forget(&self, key: &JobKey) {
+        let inner = &mut *self.inner.lock();
+        inner.owners.retain(|_, kids| kids.key != *key);
+    }
+
     /// The children of a job, in no particular order.
     pub fn of(&self, owner: Uid) -> Vec<V> {
         self.inner

@@ -43,6 +43,11 @@ impl Objects {
         }
     }
 
+    /// Forgets what was kept of ended Jobs after they had gone.
+    pub fn forget(&self, key: &JobKey) {
+        self.jobs.forget(key);
+    }
+
     /// Those of one job.
     pub fn of(&self, owner: Uid) -> Vec<ObjectView> {
         let kinds = [&self.services, &self.configs, &self.jobs];

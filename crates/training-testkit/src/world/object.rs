@@ -167,6 +167,12 @@ impl<F: Framework> World<F> {
         }
     }
 
+    /// The pods of suspended Jobs that have not ended are gone; the others stay with their Job.
+    pub fn lose_living_batch_pods(&mut self) {
+        let ended = |p: &BatchPod| matches!(p.pod.phase, PodPhase::Failed | PodPhase::Succeeded);
+        self.batch_pods.retain(|_, pod| ended(pod));
+    }
+
     /// Changes the living pod of a Job as its kubelet does.
     pub fn change_batch_pod(&mut self, change: impl FnOnce(&mut PodView)) {
         let version = self.next_version();
