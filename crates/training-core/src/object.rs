@@ -7,7 +7,6 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt as _;
 
 use crate::digest::Digest;
 use crate::uid::Uid;
@@ -71,10 +70,6 @@ impl ObjectView {
             digest: object.digest(),
             keys: Vec::new(),
             batch: None,
-        };
-        let keys = |map: Option<&BTreeMap<String, String>>| -> Vec<Box<str>> {
-            let keys = map.into_iter().flatten();
-            keys.map(|(key, _)| key.as_str().into()).collect()
         };
         match object {
             Object::ConfigMap(config) => view.keys = keys(config.data.as_ref()),
@@ -173,22 +168,12 @@ impl Object {
 
     /// Its name.
     pub fn name(&self) -> String {
-        match self {
-            Self::Service(object) => object.name_any(),
-            Self::ConfigMap(object) => object.name_any(),
-            Self::Job(object) => object.name_any(),
-            Self::Secret(object) => object.name_any(),
-        }
+        self.meta().name.clone().unwrap_or_default()
     }
 
     /// The kind as it is written in manifests.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Service(_) => ObjectKind::Service.as_str(),
-            Self::ConfigMap(_) => ObjectKind::ConfigMap.as_str(),
-            Self::Job(_) => ObjectKind::Job.as_str(),
-            Self::Secret(_) => "Secret",
-        }
+        self.watched().map_or("Secret", ObjectKind::as_str)
     }
 
     /// The kind under which it is watched; Secrets never are.
@@ -212,6 +197,12 @@ impl Object {
             Self::Job(_) | Self::Secret(_) => None,
         }
     }
+}
+
+/// The keys of a map that a merge patch is to replace.
+pub fn keys(map: Option<&BTreeMap<String, String>>) -> Vec<Box<str>> {
+    let keys = map.into_iter().flatten();
+    keys.map(|(key, _)| key.as_str().into()).collect()
 }
 
 /// Stands for whom a Service leads to.

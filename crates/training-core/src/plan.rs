@@ -35,7 +35,7 @@ use crate::pod;
 use crate::roles::RoleSet;
 use crate::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 use crate::trouble::obituary;
-use crate::verdict::{FailureCause, Saying};
+use crate::verdict::Saying;
 use crate::view::PodView;
 
 /// Decides what is to be done for one job, from what was seen of it.
@@ -229,17 +229,9 @@ fn invalid<F: Framework>(
     }
     draft.steps.clear();
     let message = clean(&error.to_string(), 1024);
-    failing::end(
-        draft,
-        &kind,
-        "InvalidSpec",
-        &FailureCause::InvalidSpec(message.clone()),
-        &message,
-    );
     let (reason, begins) = F::INVALID;
-    for note in draft.notes.iter_mut().filter(|n| n.reason == "InvalidSpec") {
-        *note = Note::warning(reason, clean(&format!("{begins}{message}"), 1024));
-    }
+    let note = Note::warning(reason, clean(&format!("{begins}{message}"), 1024));
+    failing::end(draft, "InvalidSpec", &message, note);
     failing::warn_of_running_pods(job, seen, draft);
     if draft.memory.counts.is_none() {
         draft.memory.counts = Some(BTreeMap::new());

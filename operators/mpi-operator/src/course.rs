@@ -15,8 +15,8 @@ use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{clean, failing, finished, gang, progress, suspended};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Note, Object,
-    ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, SlotState, SpecError, Step,
-    Transition, Urgency, Verdict, mould, pod, verdict::Saying,
+    ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, Slot, SlotState, SpecError,
+    Step, Transition, Urgency, Verdict, gang::Gang, mould, pod, verdict::Saying,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
@@ -101,10 +101,7 @@ impl<'a> Look<'a> {
         census
     }
 
-    fn workers<'c>(
-        &self,
-        census: &'c Census<'a>,
-    ) -> impl Iterator<Item = &'c training_core::Slot<'a>> {
+    fn workers<'c>(&self, census: &'c Census<'a>) -> impl Iterator<Item = &'c Slot<'a>> {
         let at = self.cx.roles.iter().position(|r| r.key == WORKER);
         census.slots.iter().filter(move |s| Some(s.role) == at)
     }
@@ -335,10 +332,8 @@ impl<'a> Look<'a> {
         }
         let message = clean(&message, 1024);
         self.never_ran(draft);
-        draft.set(ConditionType::Failed, true, &reason, &message);
-        draft.memory.completed = Some(draft.now);
-        draft.notes.push(Note::warning(reason, message));
-        draft.transitions.push(Transition::Failed);
+        let note = Note::warning(reason.clone(), message.clone());
+        failing::end(draft, &reason, &message, note);
         self.last_counts(batch, 0, draft);
     }
 
@@ -378,8 +373,7 @@ impl<'a> Look<'a> {
     }
 
     fn warn_of_workers(&self, census: &Census<'a>, draft: &mut Draft) {
-        let running =
-            |s: &&training_core::Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
+        let running = |s: &&Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
         let active = self.workers(census).filter(running).count();
         if active > 0 && policy_of(self.cx.job, self.seen, draft) == CleanPodPolicy::None {
             let text =
@@ -486,8 +480,7 @@ impl<'a> Look<'a> {
     /// True once all of them are there: pods need them.
     fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) -> bool {
         let mut complete = true;
-        let runs = |p: &training_core::PodView| p.phase == PodPhase::Running && !p.leaving;
-        let running = self.workers(census).filter(|s| s.pod.is_some_and(runs));
+        let running = self.workers(census).filter(|s| runs(s));
         let running: Vec<u32> = running.map(|s| s.index).collect();
         let services =
             std::iter::once(objects::service(common)).chain(objects::launcher_service(common));
@@ -533,15 +526,16 @@ impl<'a> Look<'a> {
         gang::clear(cx.name, self.seen, draft);
         let run = draft.memory.gang.clone().unwrap_or_default();
         // A launcher that waits for its workers can't be one of those that start together.
-        let mut members = cx.roles.clone();
-        if setup.waits_for_workers {
-            members = RoleSet::new(setup.workers.iter().cloned().collect());
-        }
-        let of_gang = JobCx::new(cx.job, &members);
-        let counted = self.census(&members, draft);
-        let gang = gang::of(self.mpi, &of_gang, self.seen, &counted, &run)?;
+        let workers = || RoleSet::new(setup.workers.iter().cloned().collect());
+        let workers = setup.waits_for_workers.then(workers);
+        let without = workers.as_ref().map(|roles| {
+            let counted = self.census(roles, draft);
+            (JobCx::new(cx.job, roles), counted)
+        });
+        let (of_gang, counted) = without.as_ref().map_or((cx, census), |(cx, c)| (cx, c));
+        let gang = gang::of(self.mpi, of_gang, self.seen, counted, &run)?;
         if let Some(gang) = &gang
-            && gang::settle::<Mpi>(&of_gang, self.seen, &counted, gang, draft) == GangGate::Closed
+            && gang::settle::<Mpi>(of_gang, self.seen, counted, gang, draft) == GangGate::Closed
         {
             return Ok(());
         }
@@ -575,10 +569,10 @@ impl<'a> Look<'a> {
         &self,
         common: &Common<'_>,
         census: &Census<'a>,
-        gang: Option<&training_core::gang::Gang<'_>>,
+        gang: Option<&Gang<'_>>,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        let ready = |s: &training_core::Slot<'_>| {
+        let ready = |s: &Slot<'_>| {
             s.state == SlotState::Live && s.pod.is_some_and(|p| p.ready && !p.leaving)
         };
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
@@ -592,7 +586,6 @@ impl<'a> Look<'a> {
         if view.leaving || !batch.suspended || !may_run {
             return Ok(());
         }
-        let template = self.launcher_template(common, gang)?;
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
         if made_from.is_some_and(|old| *old != self.launcher_digest(gang)) {
             // What can't be changed is made anew, now that none of its pods is left.
@@ -615,6 +608,7 @@ impl<'a> Look<'a> {
             draft.again = true;
             return Ok(());
         }
+        let template = self.stamped(pods::launcher(common)?.made, gang);
         draft.steps.push(change(view, resumed(&template, view)));
         Ok(())
     }
@@ -628,13 +622,11 @@ impl<'a> Look<'a> {
             return;
         }
         let uid = view.uid.to_string();
-        if draft.memory.made_once.get(LAUNCHER_UID) != Some(&uid) {
-            draft.memory.made_once.insert(LAUNCHER_UID.to_owned(), uid);
-        }
+        draft.memory.made_once.insert(LAUNCHER_UID.to_owned(), uid);
     }
 
     /// Stands for what of the launcher's template a Job that is there can't follow.
-    fn launcher_digest(&self, gang: Option<&training_core::gang::Gang<'_>>) -> String {
+    fn launcher_digest(&self, gang: Option<&Gang<'_>>) -> String {
         let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
         if let Some(meta) = &mut template.metadata {
             (meta.labels, meta.annotations) = (None, None);
@@ -652,39 +644,35 @@ impl<'a> Look<'a> {
         digest.to_string()
     }
 
-    fn launcher_template(
-        &self,
-        common: &Common<'_>,
-        gang: Option<&training_core::gang::Gang<'_>>,
-    ) -> Result<PodTemplateSpec, SpecError> {
-        let mut template = pods::launcher(common)?.made;
-        if let Some(gang) = gang {
-            // A gang marks pods.
-            let mut pod = Pod {
-                metadata: template.metadata.unwrap_or_default(),
-                spec: template.spec,
-                status: None,
-            };
-            let behaviour = gang.provider.behaviour();
-            behaviour.stamp(gang, &self.setup.launcher, &mut pod);
-            template = PodTemplateSpec {
-                metadata: Some(pod.metadata),
-                spec: pod.spec,
-            };
+    /// The launcher's template with the marks of its gang.
+    fn stamped(&self, template: PodTemplateSpec, gang: Option<&Gang<'_>>) -> PodTemplateSpec {
+        let Some(gang) = gang else {
+            return template;
+        };
+        // A gang marks pods.
+        let mut pod = Pod {
+            metadata: template.metadata.unwrap_or_default(),
+            spec: template.spec,
+            status: None,
+        };
+        let behaviour = gang.provider.behaviour();
+        behaviour.stamp(gang, &self.setup.launcher, &mut pod);
+        PodTemplateSpec {
+            metadata: Some(pod.metadata),
+            spec: pod.spec,
         }
-        Ok(template)
     }
 
     fn create_launcher(
         &self,
         common: &Common<'_>,
         suspended: bool,
-        gang: Option<&training_core::gang::Gang<'_>>,
+        gang: Option<&Gang<'_>>,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let mut job: Job = objects::launcher(common, &self.cx.job.spec.run_policy, suspended)?.made;
         if let Some(spec) = &mut job.spec {
-            spec.template = self.launcher_template(common, gang)?;
+            spec.template = self.stamped(std::mem::take(&mut spec.template), gang);
         }
         let digest = self.launcher_digest(gang);
         let made_once = &mut draft.memory.made_once;
@@ -754,10 +742,6 @@ impl<'a> Look<'a> {
     }
 
     fn tell_whether_it_runs(&self, census: &Census<'a>, draft: &mut Draft) {
-        let runs = |s: &training_core::Slot<'_>| {
-            s.pod
-                .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
-        };
         if self.launching() > 0
             && self.workers(census).all(runs)
             && !draft.memory.holds(ConditionType::Running)
@@ -770,6 +754,12 @@ impl<'a> Look<'a> {
             draft.urgency(Urgency::Beside);
         }
     }
+}
+
+/// A worker's pod runs, and nobody has asked it to go.
+fn runs(slot: &Slot<'_>) -> bool {
+    slot.pod
+        .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
 }
 
 fn number(count: u32) -> i32 {

@@ -304,7 +304,16 @@ pub fn fail<F: Framework>(
         | FailureCause::PermanentExit { .. }
         | FailureCause::InvalidSpec(_) => None,
     };
-    end(draft, &kind, &format!("{kind}Failed"), cause, &message);
+    let reason = format!("{kind}Failed");
+    // The published severities: a limit or a failed replica is Normal, a permanent exit code a Warning.
+    let note = match cause {
+        FailureCause::PermanentExit { .. } => Note::warning(reason.clone(), message.clone()),
+        FailureCause::InvalidSpec(_) => Note::warning("InvalidSpec", message.clone()),
+        FailureCause::Replicas { .. } | FailureCause::BackoffLimit | FailureCause::Deadline => {
+            Note::normal(reason.clone(), message.clone())
+        }
+    };
+    end(draft, &reason, &message, note);
     if let Some((reason, limit)) = finer {
         let hint = match cause {
             FailureCause::Deadline => format!("runPolicy.activeDeadlineSeconds is {limit}"),
@@ -328,25 +337,12 @@ pub fn remember_role<J: TrainingJob>(
 }
 
 /// Stores the end: condition, completion time, events.
-pub(super) fn end(
-    draft: &mut Draft,
-    kind: &str,
-    reason: &str,
-    cause: &FailureCause,
-    message: &str,
-) {
+pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
     draft.set(ConditionType::Failed, true, reason, message);
     draft.memory.completed = Some(draft.now);
     draft.memory.made_from = None;
     draft.transitions.push(Transition::Failed);
-    // The published severities: a limit or a failed replica is Normal, a permanent exit code a Warning.
-    draft.notes.push(match cause {
-        FailureCause::PermanentExit { .. } => Note::warning(format!("{kind}Failed"), message),
-        FailureCause::InvalidSpec(_) => Note::warning("InvalidSpec", message),
-        FailureCause::Replicas { .. } | FailureCause::BackoffLimit | FailureCause::Deadline => {
-            Note::normal(format!("{kind}Failed"), message)
-        }
-    });
+    draft.notes.push(note);
     draft.urgency(Urgency::First);
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Serialize};
-use training_core::object::{config_digest, service_digest};
+use training_core::object::{config_digest, keys, service_digest};
 use training_core::{BatchEnd, BatchPod, BatchView, ObjectKind, ObjectView, Uid};
 
 use super::index::{Child, Index};
@@ -129,11 +129,6 @@ struct SlimBatchCondition {
     status: String,
     reason: Option<String>,
     message: Option<String>,
-}
-
-fn keys(map: Option<&BTreeMap<String, String>>) -> Vec<Box<str>> {
-    let keys = map.into_iter().flatten();
-    keys.map(|(key, _)| key.as_str().into()).collect()
 }
 
 /// An object of a kind that is watched.
