@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-mpi demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests spark-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -14,18 +14,20 @@ demo-xgboost: ## Train an XGBoostJob there
 	@$(XTASK) demo xgboost
 demo-mpi: ## Solve an equation with an MPIJob there
 	@$(XTASK) demo mpi
+demo-spark: ## Run a SparkApplication there
+	@$(XTASK) demo spark
 demo-down: ## Remove the demo's cluster
 	@$(XTASK) cluster-down demo
 test: ## Run every check and test, from nothing
 	@$(XTASK) test
 check: ## Format, lints, docs, dependencies, generated files
-	@$(XTASK) test format deps lint libs-alone docs manifests
+	@$(XTASK) test format deps built lint libs-alone docs manifests
 test-unit: ## Unit, table and property tests
-	@$(XTASK) test unit
+	@$(XTASK) test built unit
 test-api: ## Tests against a real API server
-	@$(XTASK) test node binary tests-built api faults
+	@$(XTASK) test node built api faults
 test-pods: ## Tests with real pods on a local cluster
-	@$(XTASK) test packages node images kueue sdk binary tests-built pods
+	@$(XTASK) test packages node images content kueue sdk built pods
 test-deep: ## Repeat much more often what test does once
 	@$(XTASK) test-deep
 bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d, BENCH_KIND=tf)
@@ -40,6 +42,8 @@ kueue: ## Deploy Kueue on it (NAME=dev)
 	@$(XTASK) kueue $(or $(NAME),dev)
 manifests: ## Generate manifests and reference documents from the types
 	@cargo run -q -p training-manifests -- generate
+spark-recordings: ## Record again what spark-submit makes of the applications that ours is compared with
+	@$(XTASK) spark-recordings
 image-%: ## Build an operator's image as a docker-archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
 run-%: ## Run an operator outside a cluster, against the current kubeconfig

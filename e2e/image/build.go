@@ -141,7 +141,7 @@ func (b *Builder) archivePath(p *Plan) string {
 
 // image describes a plan whose layers are all there.
 func (b *Builder) image(p *Plan) (Image, error) {
-	img := Image{Ref: p.Name, Env: p.Env, Cmd: []string{"python3"}}
+	img := Image{Ref: p.Name, Env: p.Env, User: p.User, WorkingDir: p.Dir, Entrypoint: p.Entrypoint, Cmd: []string{"python3"}}
 	for _, l := range p.Top.Stack() {
 		blob, ok := b.blob(l)
 		if !ok {
@@ -276,6 +276,14 @@ func (b *Builder) populate(ctx context.Context, work string, l *Layer) (string, 
 			return "", err
 		}
 	}
+	for _, f := range l.Source {
+		if j.Beside == nil {
+			j.Beside = map[string]string{}
+		}
+		if j.Beside[f.Dst], err = filepath.Abs(f.path); err != nil {
+			return "", err
+		}
+	}
 	below := l.Parent.Stack()
 	if l.Kind == "pip" {
 		tools := pipToolsLayer(l)
@@ -297,7 +305,7 @@ func pipToolsLayer(l *Layer) *Layer {
 	base := l.Stack()[0]
 	return &Layer{
 		Kind: "apt", Image: "tools for " + l.Image, Parent: base, ParentID: base.ID(), Format: l.Format,
-		Suite: l.Suite, Arch: l.Arch, Packages: sorted(pipTools),
+		Suite: l.Suite, Arch: l.Arch, Packages: sorted(append(append([]string{}, pipTools...), l.Tools...)),
 	}
 }
 

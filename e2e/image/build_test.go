@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -73,10 +74,33 @@ func TestRemovalsAndEditsFollowThePackages(t *testing.T) {
 	}
 }
 
+func TestAnEntryPointIsItsImagesAlone(t *testing.T) {
+	plain := Recipe{Name: "a/base:1", Apt: []string{"p"}}
+	entered := plain
+	entered.Entrypoint = []string{"/begin"}
+	child := Recipe{Name: "a/more:1", From: "a/base:1", Apt: []string{"q"}}
+	before, err := plans([]Recipe{plain, child}, "bookworm", "")
+	must(t, err)
+	after, err := plans([]Recipe{entered, child}, "bookworm", "")
+	must(t, err)
+	equal(t, after[0].Entrypoint, []string{"/begin"})
+	equal(t, len(after[1].Entrypoint), 0)
+	if before[0].ID() == after[0].ID() {
+		t.Error("another entry point is no other image")
+	}
+	equal(t, before[1].ID(), after[1].ID())
+	equal(t, key(before, false), key(after, false))
+}
+
 func TestRecipesAreComplete(t *testing.T) {
 	ps, err := plans(Recipes, "bookworm", "../../examples")
 	must(t, err)
 	equal(t, len(ps), len(Recipes))
+	all, err := plans(slices.Concat(Recipes, Recordings), "bookworm", "../../examples")
+	must(t, err)
+	equal(t, len(all), len(Recipes)+len(Recordings))
+	// What is recorded has no part in what clusters are given.
+	equal(t, key(ps, true), key(all[:len(ps)], true))
 }
 
 func TestSourcesOfTheHost(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -110,8 +111,8 @@ func flags(name string) *flag.FlagSet {
 	return fs
 }
 
-// hostPlans are the plans of all recipes on this machine.
-func hostPlans(examples string) ([]*Plan, error) {
+// hostPlans are the plans of all recipes on this machine, and of some more.
+func hostPlans(examples string, more ...[]Recipe) ([]*Plan, error) {
 	if examples == "" {
 		var err error
 		if examples, err = findExamples(); err != nil {
@@ -122,7 +123,7 @@ func hostPlans(examples string) ([]*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plans(Recipes, suite, examples)
+	return plans(slices.Concat(append([][]Recipe{Recipes}, more...)...), suite, examples)
 }
 
 func keyCommand(args []string) error {
@@ -179,6 +180,9 @@ func workloadsCommand(ctx context.Context, name string, args []string) error {
 		wanted, command = wanted[:1], wanted[1:]
 	}
 	if len(wanted) > 0 {
+		if ps, err = hostPlans(*examples, Recordings); err != nil {
+			return err
+		}
 		if ps, err = choose(ps, wanted); err != nil {
 			return err
 		}

@@ -24,8 +24,15 @@ type Recipe struct {
 	Strip  []string // libraries of the Python packages that lose their symbol tables
 	Remove []string // paths to remove from these; * stands for anything, / too
 	Edits  []Edit   // repairs of what the last of these have installed
+	Tools  []string // Debian packages that lie under the Python packages only while those are installed
+	Source []string // files below the examples directory that lie in /run/host/source only then
+	Run    []string // shell commands that end the installation of the Python packages
 	Files  []File   // last, because they change most often
 	Env    []string // added to what the parent has
+	User   string   // whom pods run as that don't say; "" is root
+	Dir    string   // where they begin; "" is /
+
+	Entrypoint []string // runs whatever a pod gives as arguments alone; children have none
 }
 
 // A File is copied from the examples directory into the image.
@@ -128,14 +135,11 @@ var Recipes = []Recipe{
 		},
 		Remove: mpiRemoves,
 		Edits:  mpiUser,
-		Files: append(scripts("mpi", "poisson.py"),
-			File{Src: "mpi/sshd_config", Dst: "/home/mpiuser/.sshd_config", Mode: 0o644},
-			File{Src: "mpi/ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
-		),
-		Env: mpiEnv,
+		Files:  mpiFiles(),
+		Env:    mpiEnv,
 	},
 	{
-		// Open MPI 4, for root.
+		// Open MPI 4, for root, and with the usual port.
 		Name:   "trainyard/openmpi4:1",
 		From:   "trainyard/python:1",
 		Apt:    []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"},
@@ -143,17 +147,20 @@ var Recipes = []Recipe{
 		Files:  mpiRootFiles(),
 	},
 	{
-		// MPICH 4.2; that of Debian 12 hangs now and again. For root.
+		// MPICH 4.2; that of Debian 12 hangs now and again.
 		Name:   "trainyard/mpich:1",
 		Suite:  "trixie",
 		Apt:    []string{"ca-certificates", "mpich", "openssh-client", "openssh-server", "python3", "python3-numpy"},
 		Pip:    []string{"mpi4py==4.1.2"},
 		Remove: mpiRemoves,
-		Files:  mpiRootFiles(),
+		Edits:  mpiUser,
+		Files:  append(mpiFiles(), mpiEntrypoint),
 		Env:    append([]string{"MPI4PY_LIBMPI=libmpich.so.12"}, mpiEnv...),
+
+		Entrypoint: []string{mpiEntrypoint.Dst},
 	},
 	{
-		// Intel MPI, for root.
+		// Intel MPI.
 		Name: "trainyard/intelmpi:1",
 		From: "trainyard/python:1",
 		Apt:  []string{"openssh-client", "openssh-server", "python3-numpy"},
@@ -166,7 +173,8 @@ var Recipes = []Recipe{
 			"/usr/local/lib/libmpifort*",
 			"/usr/local/opt/mpi/tune_fast",
 		},
-		Files: mpiRootFiles(),
+		Edits: mpiUser,
+		Files: append(mpiFiles(), mpiEntrypoint),
 		Env: []string{
 			"I_MPI_ROOT=/usr/local",
 			"LD_LIBRARY_PATH=/usr/local/lib:/usr/local/lib/libfabric",
@@ -174,6 +182,49 @@ var Recipes = []Recipe{
 			"FI_PROVIDER=tcp",
 			"MPI4PY_LIBMPI=/usr/local/lib/libmpi.so.12",
 		},
+		Entrypoint: []string{mpiEntrypoint.Dst},
+	},
+	{
+		// Spark 4.0, as published images have it: entry point, user, directories. Of PySpark, which brings
+		// Spark with it.
+		Name:   "trainyard/spark:1",
+		From:   "trainyard/python:1",
+		Apt:    []string{"openjdk-17-jre-headless", "python3-numpy", "tini"},
+		Pip:    []string{"pyspark==4.0.1", "py4j==0.10.9.9"},
+		Tools:  []string{"maven", "openjdk-17-jdk-headless"},
+		Source: []string{"spark/SparkPi.java"},
+		Run: append(jmxExporter(),
+			"home=$(echo /usr/local/lib/python3*/dist-packages/pyspark)",
+			"mkdir -p /tmp/classes $home/examples/jars /opt",
+			"javac --release 17 -cp \"$home/jars/*\" -d /tmp/classes /run/host/source/SparkPi.java",
+			"jar --create --date=2020-01-01T00:00:00Z --file=$home/examples/jars/spark-examples.jar -C /tmp/classes .",
+			"rm -rf /tmp/classes",
+			"mkdir -p $home/conf $home/work-dir $home/pod-template && chmod 0777 $home/work-dir",
+			"ln -s $home /opt/spark",
+			"ln -s $(readlink -f /usr/bin/java | sed s:/bin/java::) /opt/java",
+		),
+		Edits: []Edit{{
+			Path: "/etc/passwd",
+			Old:  "nobody:x:",
+			New:  "spark:x:185:0::/opt/spark/work-dir:/bin/bash\nnobody:x:",
+		}},
+		Files: append(sparkPrograms(),
+			File{Src: "spark/decom.sh", Dst: "/opt/decom.sh", Mode: 0o755},
+			sparkEntrypoint,
+		),
+		Env: []string{
+			"SPARK_HOME=/opt/spark",
+			"JAVA_HOME=/opt/java",
+		},
+		User:       "185",
+		Dir:        "/opt/spark/work-dir",
+		Entrypoint: []string{sparkEntrypoint.Dst},
+	},
+	{
+		// For images that are pulled, and late.
+		Name: "trainyard/registry:1",
+		From: "trainyard/python:1",
+		Apt:  []string{"docker-registry"},
 	},
 }
 
@@ -214,15 +265,85 @@ var mpiRemoves = []string{
 	"/usr/lib/python3*/dist-packages/*/tests",
 }
 
-// mpiRootFiles are the program of the example, and how SSH is set up for root.
-func mpiRootFiles() []File {
+// mpiPrograms are the programs of the examples; pi is where published manifests
+// look for it.
+func mpiPrograms() []File {
 	return append(scripts("mpi", "poisson.py"),
-		File{Src: "mpi/root_sshd_config", Dst: "/etc/ssh/sshd_config.d/mpi.conf", Mode: 0o644},
-		File{Src: "mpi/root_ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
-		// The server wants the directory.
+		File{Src: "mpi/pi.py", Dst: "/home/mpiuser/pi", Mode: 0o755},
+		// A server that root runs wants the directory.
 		File{Src: "mpi/root_sshd_config", Dst: "/run/sshd/.keep", Mode: 0o644},
 	)
 }
+
+// mpiFiles are those, and SSH as published images have it: at port 2222, for
+// root and for mpiuser.
+func mpiFiles() []File {
+	return append(mpiPrograms(),
+		File{Src: "mpi/sshd_config", Dst: "/home/mpiuser/.sshd_config", Mode: 0o644},
+		File{Src: "mpi/root_sshd_config_2222", Dst: "/etc/ssh/sshd_config.d/mpi.conf", Mode: 0o644},
+		File{Src: "mpi/ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+	)
+}
+
+// mpiRootFiles are the programs, and SSH for root at the usual port.
+func mpiRootFiles() []File {
+	return append(mpiPrograms(),
+		File{Src: "mpi/root_sshd_config", Dst: "/etc/ssh/sshd_config.d/mpi.conf", Mode: 0o644},
+		File{Src: "mpi/root_ssh_config", Dst: "/etc/ssh/ssh_config.d/mpi.conf", Mode: 0o644},
+	)
+}
+
+// mpiEntrypoint makes a launcher wait for its hosts by itself, as published
+// images do whose commands are arguments.
+var mpiEntrypoint = File{Src: "mpi/entrypoint.sh", Dst: "/usr/local/bin/mpi-entrypoint", Mode: 0o755}
+
+// sparkPrograms are the examples, where manifests look for those of Spark.
+func sparkPrograms() []File {
+	var out []File
+	for _, n := range []string{"pi.py", "clouds.py"} {
+		out = append(out, File{Src: "spark/" + n, Dst: "/opt/trainyard/" + n, Mode: 0o644})
+	}
+	return out
+}
+
+// jmxExporter gets the agent that tells Prometheus of a JVM's beans, from Maven's central repository.
+func jmxExporter() []string {
+	return []string{
+		// Java reads no certificates of this machine; of one file it makes what Java reads.
+		`cat >/tmp/Trust.java <<'END'
+import java.io.*;
+import java.security.KeyStore;
+import java.security.cert.*;
+
+class Trust {
+    public static void main(String[] files) throws Exception {
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        store.load(null, null);
+        int n = 0;
+        try (InputStream in = new FileInputStream(files[0])) {
+            for (Certificate each : CertificateFactory.getInstance("X.509").generateCertificates(in)) {
+                store.setCertificateEntry("ca" + n++, each);
+            }
+        }
+        try (OutputStream out = new FileOutputStream(files[1])) {
+            store.store(out, "changeit".toCharArray());
+        }
+    }
+}
+END`,
+		"if [ -e /run/host/certs.pem ]; then",
+		"  java /tmp/Trust.java /run/host/certs.pem /tmp/trust",
+		"  export MAVEN_OPTS='-Djavax.net.ssl.trustStore=/tmp/trust -Djavax.net.ssl.trustStorePassword=changeit'",
+		"fi",
+		"mvn -q -B -Dmaven.repo.local=/tmp/m2 org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy " +
+			"-Dartifact=io.prometheus.jmx:jmx_prometheus_javaagent:0.20.0 -Dmdep.stripVersion=true -DoutputDirectory=/prometheus",
+		"chmod 0644 /prometheus/*.jar",
+		"rm -rf /tmp/m2 /tmp/trust /tmp/Trust.java",
+	}
+}
+
+// sparkEntrypoint runs drivers and executors.
+var sparkEntrypoint = File{Src: "spark/entrypoint.sh", Dst: "/opt/entrypoint.sh", Mode: 0o755}
 
 // pipTools is what installs and strips Python packages. It lies under the layer
 // while that is built and is part of no image.
@@ -260,6 +381,9 @@ type Layer struct {
 	Remove   []string    `json:",omitempty"`
 	Edits    []Edit      `json:",omitempty"`
 	Files    []layerFile `json:",omitempty"`
+	Tools    []string    `json:",omitempty"`
+	Source   []layerFile `json:",omitempty"`
+	Run      []string    `json:",omitempty"`
 }
 
 type layerFile struct {
@@ -295,6 +419,10 @@ type Plan struct {
 	Top   *Layer
 	Heavy *Layer // the topmost layer that isn't mere files
 	Env   []string
+	User  string
+	Dir   string
+
+	Entrypoint []string
 }
 
 // plans turns recipes into layers. Files are looked up below examples.
@@ -302,7 +430,7 @@ func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
 	byName := map[string]*Plan{}
 	var out []*Plan
 	for _, r := range recipes {
-		p := &Plan{Name: r.Name}
+		p := &Plan{Name: r.Name, Entrypoint: r.Entrypoint, User: r.User, Dir: r.Dir}
 		suite := suite
 		if r.From != "" {
 			parent := byName[r.From]
@@ -331,7 +459,14 @@ func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
 			packages = append(packages, &Layer{Kind: "apt", Packages: sorted(r.Apt), Remove: r.Remove})
 		}
 		if len(r.Pip) > 0 {
-			packages = append(packages, &Layer{Kind: "pip", Packages: sorted(r.Pip), Strip: r.Strip, Remove: r.Remove})
+			source, err := layerFiles(examples, sources(r.Source))
+			if err != nil {
+				return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+			}
+			packages = append(packages, &Layer{
+				Kind: "pip", Packages: sorted(r.Pip), Strip: r.Strip, Remove: r.Remove,
+				Tools: r.Tools, Source: source, Run: r.Run,
+			})
 		}
 		if n := len(packages); n > 0 {
 			packages[n-1].Edits = r.Edits // one layer's, because an edit must apply
@@ -342,17 +477,11 @@ func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
 			p.Heavy = push(l)
 		}
 		if len(r.Files) > 0 {
-			l := &Layer{Kind: "files"}
-			for _, f := range r.Files {
-				path := filepath.Join(examples, f.Src)
-				data, err := os.ReadFile(path)
-				if err != nil {
-					return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
-				}
-				sum := sha256.Sum256(data)
-				l.Files = append(l.Files, layerFile{f, hex.EncodeToString(sum[:]), path})
+			files, err := layerFiles(examples, r.Files)
+			if err != nil {
+				return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
 			}
-			push(l)
+			push(&Layer{Kind: "files", Files: files})
 		}
 		byName[r.Name] = p
 		out = append(out, p)
@@ -360,9 +489,43 @@ func plans(recipes []Recipe, suite, examples string) ([]*Plan, error) {
 	return out, nil
 }
 
+// layerFiles are files with what is in them.
+func layerFiles(examples string, files []File) ([]layerFile, error) {
+	var out []layerFile
+	for _, f := range files {
+		path := filepath.Join(examples, f.Src)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(data)
+		out = append(out, layerFile{f, hex.EncodeToString(sum[:]), path})
+	}
+	return out, nil
+}
+
+// sources are files that lie beside a layer while it is built.
+func sources(names []string) []File {
+	var out []File
+	for _, n := range names {
+		out = append(out, File{Src: n, Dst: "/run/host/source/" + filepath.Base(n), Mode: 0o644})
+	}
+	return out
+}
+
 // ID names the image's content: its layers and its configuration.
 func (p *Plan) ID() string {
-	return shortHash([]byte(p.Name + "\n" + p.Top.ID() + "\n" + strings.Join(p.Env, "\n")))
+	lines := append([]string{p.Name, p.Top.ID()}, p.Env...)
+	for _, word := range p.Entrypoint {
+		lines = append(lines, "entrypoint "+word)
+	}
+	if p.User != "" {
+		lines = append(lines, "user "+p.User)
+	}
+	if p.Dir != "" {
+		lines = append(lines, "directory "+p.Dir)
+	}
+	return shortHash([]byte(strings.Join(lines, "\n")))
 }
 
 // key is one hash over several plans; without files it doesn't change with the

@@ -26,6 +26,7 @@ type job struct {
 	Sources []string // copies of the host's apt source files
 	Acquire []string // the host's apt options for downloads
 	Layer   *Layer
+	Beside  map[string]string // what lies where while a layer is built: files of this machine
 	Command []string
 	Env     []string
 	Host    string
@@ -367,6 +368,11 @@ func (j *job) apt() error {
 	if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
 		return err
 	}
+	// Java links its manual here, and fails where there is no such place; manuals themselves are left out.
+	manual := filepath.Join(m, "usr/share/man/man1")
+	if err := os.MkdirAll(manual, 0o755); err != nil {
+		return err
+	}
 	env := append(os.Environ(), "APT_CONFIG="+file, "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	if err := command(env, "apt-get", "update", "-q"); err != nil {
 		return err
@@ -374,8 +380,10 @@ func (j *job) apt() error {
 	if err := command(env, "apt-get", append([]string{"install", "-q"}, j.Layer.Packages...)...); err != nil {
 		return err
 	}
-	if err := os.Remove(policy); err != nil {
-		return err
+	for _, path := range []string{policy, manual} {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
 	}
 	if err := j.finish(m); err != nil {
 		return err
@@ -429,6 +437,17 @@ func (j *job) pip() error {
 		"--no-warn-script-location", "--break-system-packages", "--root-user-action=ignore"}, j.Layer.Packages...)
 	if err := command(env, "chroot", args...); err != nil {
 		return err
+	}
+	for _, f := range j.Layer.Source {
+		if err := bind(j.Beside[f.Dst], filepath.Join(m, f.Dst)); err != nil {
+			return err
+		}
+	}
+	if len(j.Layer.Run) > 0 {
+		script := "set -eu\n" + strings.Join(j.Layer.Run, "\n")
+		if err := command(env, "chroot", m, "/bin/sh", "-c", script); err != nil {
+			return err
+		}
 	}
 	for _, pattern := range j.Layer.Strip {
 		found, err := filepath.Glob(filepath.Join(m, pattern))

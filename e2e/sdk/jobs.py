@@ -312,21 +312,31 @@ def queued(client):
     return "it was suspended, admitted and ended well"
 
 
+def mpi_role(count, *command):
+    """Pods that run a shell script as root, with an MPI in their image."""
+    container = k8s.V1Container(
+        name="mpi",
+        image=MPI_IMAGE,
+        command=["sh", "-c", *command],
+        resources=k8s.V1ResourceRequirements(requests={"cpu": "20m", "memory": "64Mi"}),
+    )
+    pod = k8s.V1PodTemplateSpec(spec=k8s.V1PodSpec(containers=[container], termination_grace_period_seconds=1))
+    return KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy="Never", template=pod)
+
+
+SSH_SERVER = "mkdir -p /run/sshd && exec /usr/sbin/sshd -De -p 2222 -o StrictModes=no"
+RANKS = "mpirun --allow-run-as-root --bind-to none -n 2 python3 -c 'import socket; print(\"rank on\", socket.gethostname())'"
+
+
+def assert_ranks(said):
+    """One rank has run on each of the hosts."""
+    hosts = sorted(line.split()[-1] for line in said.splitlines() if line.startswith("rank on"))
+    assert hosts == ["pi-worker-0", "pi-worker-1"], said
+    return f"ranks on {hosts}"
+
+
 def mpi(client):
     """A program that mpirun starts on two hosts, as root, in the version of the API that the SDK knows."""
-
-    def role(count, *command):
-        container = k8s.V1Container(
-            name="mpi",
-            image=MPI_IMAGE,
-            command=["sh", "-c", *command],
-            resources=k8s.V1ResourceRequirements(requests={"cpu": "20m", "memory": "64Mi"}),
-        )
-        pod = k8s.V1PodTemplateSpec(spec=k8s.V1PodSpec(containers=[container], termination_grace_period_seconds=1))
-        return KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy="Never", template=pod)
-
-    server = "mkdir -p /run/sshd && exec /usr/sbin/sshd -De -p 2222 -o StrictModes=no"
-    ranks = "mpirun --allow-run-as-root --bind-to none -n 2 python3 -c 'import socket; print(\"rank on\", socket.gethostname())'"
     client.create_job(
         KubeflowOrgV1MPIJob(
             api_version="kubeflow.org/v1",
@@ -336,7 +346,7 @@ def mpi(client):
                 slots_per_worker=1,
                 clean_pod_policy="Running",
                 run_policy=KubeflowOrgV1RunPolicy(),
-                mpi_replica_specs={"Launcher": role(1, ranks), "Worker": role(2, server)},
+                mpi_replica_specs={"Launcher": mpi_role(1, RANKS), "Worker": mpi_role(2, SSH_SERVER)},
             ),
         )
     )
@@ -346,15 +356,62 @@ def mpi(client):
     assert len(logs) == 1, logs
     (launcher, said), = logs.items()
     assert launcher.startswith("pi-launcher-"), logs
-    hosts = sorted(line.split()[-1] for line in said.splitlines() if line.startswith("rank on"))
-    assert hosts == ["pi-worker-0", "pi-worker-1"], said
+    saw = assert_ranks(said)
     eventually("no worker", lambda: len(client.get_job_pods("pi")) == 1)
     assert [j.metadata.name for j in client.list_jobs()] == ["pi"]
     client.delete_job("pi")
-    return f"ranks on {hosts}"
+    return saw
 
 
-SCENARIOS = {f.__name__: f for f in (from_function, life, endings, bare, queued, mpi)}
+def mpi_v2beta1(_):
+    """The same in the MPI operator's own version, which its clients reach as a custom object."""
+    which = {"group": "kubeflow.org", "version": "v2beta1", "namespace": NAMESPACE, "plural": "mpijobs"}
+    jobs, core = k8s.CustomObjectsApi(), k8s.CoreV1Api()
+    roles = {"Launcher": mpi_role(1, RANKS), "Worker": mpi_role(2, SSH_SERVER)}
+    body = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": KIND,
+        "metadata": {"name": "pi"},
+        "spec": {
+            "slotsPerWorker": 1,
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "mpiReplicaSpecs": k8s.ApiClient().sanitize_for_serialization(roles),
+        },
+    }
+    made = jobs.create_namespaced_custom_object(body=body, **which)
+    assert made["spec"]["submittedAs"] == "v2beta1", made["spec"]
+    # Who wants the status alone asks for it.
+    read = lambda: jobs.get_namespaced_custom_object_status(name="pi", **which)["status"]
+
+    def conditions():
+        return {c["type"]: c["status"] for c in read().get("conditions", [])}
+
+    def ended():
+        now = conditions()
+        assert now.get("Failed") != "True", now
+        return now.get("Succeeded") == "True" and now
+
+    eventually("a job that is there", lambda: "status" in jobs.get_namespaced_custom_object(name="pi", **which))
+    last = eventually("a job that has succeeded", ended)
+    # It may have been Stalled for a moment.
+    last.pop("Stalled", None)
+    assert last == {"Created": "True", "Running": "False", "Succeeded": "True"}, last
+    status = read()
+    assert status["replicaStatuses"]["Launcher"]["succeeded"] == 1, status
+    assert status["completionTime"] >= status["startTime"], status
+    role = "training.kubeflow.org/job-name=pi,training.kubeflow.org/job-role=launcher"
+    (launcher,) = core.list_namespaced_pod(NAMESPACE, label_selector=role).items
+    saw = assert_ranks(core.read_namespaced_pod_log(launcher.metadata.name, NAMESPACE))
+    listed = jobs.list_namespaced_custom_object(**which)["items"]
+    assert [j["metadata"]["name"] for j in listed] == ["pi"], listed
+    jobs.delete_namespaced_custom_object(name="pi", **which)
+    of_job = "training.kubeflow.org/job-name=pi"
+    eventually("no pod", lambda: not core.list_namespaced_pod(NAMESPACE, label_selector=of_job).items)
+    assert jobs.list_namespaced_custom_object(**which)["items"] == []
+    return saw
+
+
+SCENARIOS = {f.__name__: f for f in (from_function, life, endings, bare, queued, mpi, mpi_v2beta1)}
 
 if __name__ == "__main__":
     KIND, SCENARIO, NAMESPACE = sys.argv[1:]

@@ -9,6 +9,7 @@ pub mod local;
 pub mod look;
 pub mod loose;
 pub mod pods;
+pub mod submit;
 pub mod sweep;
 pub mod takeover;
 

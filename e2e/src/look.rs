@@ -122,3 +122,21 @@ pub fn map(rows: &[(&str, &str)]) -> Value {
         .map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
     Value::Object(rows.collect::<Map<_, _>>())
 }
+
+/// Where something that was written is not in what was stored.
+pub fn lost(written: &Value, stored: &Value, at: &str) -> Vec<String> {
+    match (written, stored) {
+        (Value::Object(old), Value::Object(new)) => old
+            .iter()
+            .flat_map(|(key, value)| lost(value, &new[key], &format!("{at}.{key}")))
+            .collect(),
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            let pairs = old.iter().zip(new).enumerate();
+            pairs
+                .flat_map(|(n, (a, b))| lost(a, b, &format!("{at}[{n}]")))
+                .collect()
+        }
+        _ if written == stored => Vec::new(),
+        _ => vec![format!("{at}: {written} became {stored}")],
+    }
+}

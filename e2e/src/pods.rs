@@ -7,6 +7,7 @@ mod cluster;
 mod operator;
 mod reads;
 mod shapes;
+pub mod spark;
 mod volume;
 
 use std::fmt::Debug;
@@ -154,8 +155,13 @@ impl Site {
 
     /// Ends all scripts that wait for it.
     pub async fn go(&self) -> Result<()> {
+        self.announce("go").await
+    }
+
+    /// From now on a name resolves in the namespace.
+    pub async fn announce(&self, name: &str) -> Result<()> {
         let service = serde_json::from_value(json!({
-            "metadata": { "name": "go" }, "spec": { "ports": [{ "port": 1 }] },
+            "metadata": { "name": name }, "spec": { "ports": [{ "port": 1 }] },
         }))?;
         Api::<Service>::namespaced(self.client.clone(), &self.namespace)
             .create(&PostParams::default(), &service)

@@ -13,7 +13,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{Job, Kind, PYTORCH};
+use training_testkit::builders::{Job, Kind, MPI, PYTORCH};
 use training_testkit::control_plane::ADMIN;
 use training_testkit::job::condition;
 use training_testkit::kubelet::lockstep;
@@ -90,6 +90,16 @@ impl Groups<'_> {
         Ok(())
     }
 
+    /// The job runs and succeeds, and its group goes.
+    async fn go_with_the_job(&self, kind: GroupKind) -> Result<()> {
+        let (world, namespace) = (self.0, self.0.namespace());
+        world.kubelet.all_running(namespace, "pt").await?;
+        world.jobs.until_true("pt", "Running").await?;
+        world.kubelet.all_succeeded(namespace, "pt").await?;
+        world.jobs.until_true("pt", "Succeeded").await?;
+        self.gone(kind).await
+    }
+
     /// Another one than that which was there before.
     async fn renewed(&self, kind: GroupKind, before: &DynamicObject) -> Result<()> {
         let other = |g: Option<&DynamicObject>| g.is_some_and(|g| g.uid() != before.uid());
@@ -102,7 +112,12 @@ impl Groups<'_> {
 struct Groups<'a>(&'a World);
 
 fn job(kind: &Kind) -> Job {
-    kind.job("pt").master().workers(1)
+    let job = kind.job("pt").workers(1);
+    if *kind == MPI {
+        job.role("Launcher", 1)
+    } else {
+        job.master()
+    }
 }
 
 async fn pods(world: &World) -> Result<Vec<Pod>> {
@@ -176,16 +191,9 @@ async fn volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -> Res
     for pod in pods(&world).await? {
         assert_eq!(pod.annotations()["scheduling.k8s.io/group-name"], "pt");
         assert!(["master", "worker"].contains(&pod.annotations()["volcano.sh/task-spec"].as_str()));
-        assert_eq!(
-            pod.spec.and_then(|s| s.scheduler_name).as_deref(),
-            Some("volcano")
-        );
+        assert_eq!(scheduler(&pod), Some("volcano"));
     }
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
-    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Succeeded").await?;
-    groups.gone(group).await?;
+    groups.go_with_the_job(group).await?;
     world.assert_clean(&operator).await
 }
 
@@ -215,10 +223,7 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     for pod in pods(&world).await? {
         assert_eq!(pod.labels()["scheduling.x-k8s.io/pod-group"], "pt");
-        assert_eq!(
-            pod.spec.and_then(|s| s.scheduler_name).as_deref(),
-            Some("scheduler-plugins-scheduler")
-        );
+        assert_eq!(scheduler(&pod), Some("scheduler-plugins-scheduler"));
     }
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
@@ -243,6 +248,79 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
     groups.renewed(group, &made).await?;
     world.jobs.delete("pt").await?;
     groups.gone(group).await?;
+    world.assert_clean(&operator).await?;
+    // Behind it, because the definition must not be there before.
+    an_mpi_jobs_group_of_scheduler_plugins_follows_its_timeout().await
+}
+
+async fn an_mpi_jobs_group_of_scheduler_plugins_follows_its_timeout() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-plugins", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = operator(&world, "scheduler-plugins").await?;
+    world.jobs.create(&job(&MPI).build()).await?;
+    let (groups, group) = (Groups(&world), GroupKind::SchedulerPlugins);
+    let spec = groups.there(group).await?.data["spec"].clone();
+    assert_eq!(
+        (&spec["minMember"], &spec["scheduleTimeoutSeconds"]),
+        (&json!(2), &json!(0))
+    );
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    for pod in pods(&world).await? {
+        assert_eq!(pod.labels()["scheduling.x-k8s.io/pod-group"], "pt");
+        assert_eq!(scheduler(&pod), Some("scheduler-plugins-scheduler"));
+    }
+    set_policy(&world, &json!({"scheduleTimeoutSeconds": 7})).await?;
+    let later = |g: Option<&DynamicObject>| {
+        g.is_some_and(|g| g.data["spec"]["scheduleTimeoutSeconds"] == 7)
+    };
+    groups.until(group, "a later timeout", later).await?;
+    groups.go_with_the_job(group).await?;
+    world.assert_clean(&operator).await
+}
+
+fn scheduler(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.scheduler_name.as_deref()
+}
+
+async fn set_policy(world: &World, policy: &Value) -> Result<()> {
+    let change = json!({"spec": {"runPolicy": {"schedulingPolicy": policy}}});
+    world.jobs.merge("pt", &change).await.map(drop)
+}
+
+#[tokio::test]
+async fn volcanos_group_of_an_mpi_job_follows_it_and_holds_nothing_back() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-volcano", lockstep()).await? else {
+        return Ok(());
+    };
+    install_crd(&world, VOLCANO).await?;
+    let operator = operator(&world, "volcano").await?;
+    let job = job(&MPI)
+        .annotation("scheduling.volcano.sh/queue-name", "noted")
+        .set(
+            "/spec/mpiReplicaSpecs/Worker/template/spec/schedulerName",
+            "another",
+        );
+    world.jobs.create(&job.build()).await?;
+    let (groups, group) = (Groups(&world), GroupKind::Volcano);
+    let made = groups.there(group).await?;
+    assert_eq!(
+        (&made.data["spec"]["minMember"], &made.data["spec"]["queue"]),
+        (&json!(2), &json!("noted"))
+    );
+    // Nobody has said anything of the group.
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    for pod in pods(&world).await? {
+        assert_eq!(pod.annotations()["scheduling.k8s.io/group-name"], "pt");
+        assert_eq!(scheduler(&pod), Some("volcano"));
+    }
+    set_policy(&world, &json!({"queue": "told", "minAvailable": 1})).await?;
+    let follows = |g: Option<&DynamicObject>| {
+        g.is_some_and(|g| g.data["spec"]["queue"] == "told" && g.data["spec"]["minMember"] == 1)
+    };
+    let changed = groups.until(group, "another queue", follows).await?;
+    assert_eq!(changed.context("none")?.uid(), made.uid());
+    groups.go_with_the_job(group).await?;
     world.assert_clean(&operator).await
 }
 
@@ -402,4 +480,12 @@ mod tf_job {
 
 mod xgboost_job {
     gangs!(XGBOOST);
+}
+
+mod mpi_job {
+    #[tokio::test]
+    async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> anyhow::Result<()> {
+        let kind = training_testkit::builders::MPI;
+        super::kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
+    }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, Kind, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{Job, Kind, MPI, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::control_plane::workspace;
 use training_testkit::job::{counters, is_true};
 use training_testkit::wait::{Seen, holds_for};
@@ -33,7 +33,7 @@ struct Yard {
 impl Yard {
     /// Measures what the node has left, at a moment at which nobody else starts anything.
     async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
-        let prefix = format!("{prefix}-{}", kind.container);
+        let prefix = format!("{prefix}-{}", kind.plural);
         let site = Site::of(kind, &prefix, Weight::Heavy).await?;
         if !site.cluster.is_open() {
             eprintln!(
@@ -85,7 +85,7 @@ impl Yard {
     /// A job whose master waits for its worker. The classes are those of its templates.
     fn job(&self, name: &str, classes: Option<(&str, &str)>) -> Job {
         let pod = |peer: &str, class: Option<&str>| {
-            let script = format!("until getent hosts {name}-{peer}-0; do sleep 0.2; done");
+            let script = format!("until getent hosts {name}-{peer}; do sleep 0.2; done");
             let mut pod = shell_of(&self.site.kind, &script);
             pod["containers"][0]["resources"]["requests"]["cpu"] = format!("{}m", self.cpu).into();
             if let Some(class) = class {
@@ -93,9 +93,24 @@ impl Yard {
             }
             pod
         };
-        let (master, worker) = classes.unzip();
+        let (main, worker) = classes.unzip();
         let kind = &self.site.kind;
-        pair_of(kind, name, pod("worker", master), pod("master", worker))
+        if *kind != MPI {
+            return pair_of(kind, name, pod("worker-0", main), pod("master-0", worker));
+        }
+        // Only workers look for each other in the job's own domain. Nobody speaks SSH here.
+        let mut launcher = pod(&format!("worker-0.{name}"), main);
+        let script = &mut launcher["containers"][0]["command"][2];
+        *script = format!("{}; sleep 2", script.as_str().unwrap_or_default()).into();
+        kind.job(name)
+            .role("Launcher", 1)
+            .workers(1)
+            .set("/spec/mpiReplicaSpecs/Launcher/template/spec", launcher)
+            .set(
+                "/spec/mpiReplicaSpecs/Worker/template/spec",
+                pod("launcher", worker),
+            )
+            .annotation("trainyard.dev/launcher-gate", "false")
     }
 
     async fn pods(&self) -> Result<Vec<Value>> {
@@ -115,15 +130,23 @@ impl Yard {
         }
         let blocked = async || {
             let pods = self.pods().await?;
+            let main = if self.site.kind == MPI {
+                "launcher"
+            } else {
+                "master"
+            };
             let running = |name: &str| {
-                let runs = |p: &Value| look::name(p) == name && p["status"]["phase"] == "Running";
+                let name = format!("{name}-{main}");
+                let runs = |p: &Value| {
+                    look::name(p).starts_with(&name) && p["status"]["phase"] == "Running"
+                };
                 pods.iter().any(runs)
             };
             let homeless = |name: &str| {
                 let waits = |p: &Value| look::name(p) == name && unschedulable(p);
                 pods.iter().any(waits)
             };
-            let masters = running("one-master-0") && running("two-master-0");
+            let masters = running("one") && running("two");
             let workers = homeless("one-worker-0") && homeless("two-worker-0");
             Ok(if masters && workers {
                 Seen::Yes(())
@@ -353,7 +376,10 @@ async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_t
     yard.set_native().await?;
     let gangs = async {
         let saw = yard.run_one_after_the_other().await?;
-        yard.replace_a_pod_beside_one_that_is_done().await?;
+        if kind != MPI {
+            // Its workers are hosts, which don't end.
+            yard.replace_a_pod_beside_one_that_is_done().await?;
+        }
         Ok::<_, anyhow::Error>(saw)
     };
     let saw = gangs.await;
@@ -377,4 +403,9 @@ async fn two_big_tf_jobs_block_each_other_unless_they_are_gangs() -> Result<()> 
 async fn two_big_xgboost_jobs_block_each_other_unless_they_are_gangs() -> Result<()> {
     two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(XGBOOST)
         .await
+}
+
+#[tokio::test]
+async fn two_big_mpi_jobs_block_each_other_unless_they_are_gangs() -> Result<()> {
+    two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_they_are_gangs(MPI).await
 }

@@ -1,6 +1,8 @@
 //! The real Kueue decides when a job may run, and stops it for another one.
 
 mod sdk;
+#[path = "pods_kueue/spark.rs"]
+mod spark;
 
 use std::time::Duration;
 
@@ -24,18 +26,26 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, plural)
 }
 
-/// A namespace with a queue that has room for one job of two small pods.
+/// CPU and memory for one job of two small pods.
+const SMALL: [&str; 2] = ["25m", "1Gi"];
+
+/// A namespace with a queue that has room for one job.
 struct Queue {
     site: Site,
 }
 
 impl Queue {
-    /// Sets one up; `None` where there is no Kueue.
+    /// Sets one up for jobs of two small pods; `None` where there is no Kueue.
     async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
         let prefix = format!("kueue-{prefix}-{}", kind.container);
         let site = Site::of(kind, &prefix, Weight::Light).await?;
+        Self::of(site, SMALL).await
+    }
+
+    /// Sets one up in a namespace, with room for as much CPU and memory.
+    async fn of(site: Site, room: [&str; 2]) -> Result<Option<Self>> {
         if !site.cluster.is_open() && !has_kueue(&site).await? {
-            eprintln!("{prefix}: skipped, this cluster has no Kueue");
+            eprintln!("{}: skipped, this cluster has no Kueue", site.namespace);
             return Ok(None);
         }
         let queue = Self { site };
@@ -48,7 +58,7 @@ impl Queue {
         namespaces
             .patch(queue.name(), &PatchParams::default(), &change)
             .await?;
-        queue.make().await?;
+        queue.make(room).await?;
         Ok(Some(queue))
     }
 
@@ -73,11 +83,11 @@ impl Queue {
         Ok(())
     }
 
-    async fn make(&self) -> Result<()> {
+    async fn make(&self, [cpu, memory]: [&str; 2]) -> Result<()> {
         let name = self.name();
         let pods_of_one_job = json!([
-            { "name": "cpu", "nominalQuota": "25m" },
-            { "name": "memory", "nominalQuota": "1Gi" },
+            { "name": "cpu", "nominalQuota": cpu },
+            { "name": "memory", "nominalQuota": memory },
         ]);
         for (kind, plural, mut object) in [
             (

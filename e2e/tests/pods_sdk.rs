@@ -52,6 +52,11 @@ async fn the_sdk_runs_an_mpi_job_and_reads_the_launchers_log() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_python_client_runs_an_mpi_job_of_v2beta1_reads_and_deletes_it() -> Result<()> {
+    scenario(MPI, "mpi_v2beta1", Weight::Heavy).await
+}
+
+#[tokio::test]
 async fn the_sdk_follows_lists_updates_suspends_and_deletes_a_job() -> Result<()> {
     scenario(PYTORCH, "life", Weight::Light).await
 }

@@ -1,6 +1,7 @@
 //! The custom resource as users and tools meet it: fields, defaults, rules, size.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use training_testkit::validation::{Refused, Table};
@@ -11,8 +12,11 @@ fn table() -> Table {
     Table::read(&KIND).unwrap()
 }
 
+/// Made once: it takes a while where nothing is optimised.
 fn crd() -> Value {
-    serde_json::to_value(scene::crd().unwrap()).unwrap()
+    static CRD: LazyLock<Value> =
+        LazyLock::new(|| serde_json::to_value(scene::crd().unwrap()).unwrap());
+    CRD.clone()
 }
 
 fn schema() -> Value {

@@ -26,6 +26,8 @@ pub const GANG: &str = "trainyard.dev/gang";
 pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
 /// On a pod, an annotation: its task within the group under Volcano.
 pub const VOLCANO_TASK: &str = "volcano.sh/task-spec";
+/// On a job: its queue under Volcano, where its scheduling policy names none.
+pub const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 /// On a pod, a label: its group under scheduler-plugins.
 pub const PLUGINS_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 /// On a job: `Replica` (default) or `Gang`, what restarts together.

@@ -190,6 +190,13 @@ fn columns() -> Value {
     ])
 }
 
+/// Makes a derived schema into one that the API server takes, and that admits nothing that our types can't read: nothing is
+/// nullable, numbers have bounds, quantities and times their spelling, and descriptions one line per paragraph. [`finish`] does
+/// this for the kinds that have replica specs.
+pub fn tidy(schema: &mut Value) {
+    everywhere(None, schema);
+}
+
 fn everywhere(name: Option<&str>, schema: &mut Value) {
     if let Some(object) = schema.as_object_mut() {
         object.remove("nullable");

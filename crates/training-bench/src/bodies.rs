@@ -3,139 +3,180 @@
 //! They come from the operator's own plan for a job whose name, uid and times are placeholders. Planning happens once; for each
 //! job the floor client only puts texts together.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, bail, ensure};
-use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
+use mpi_operator::Mpi;
+use mpi_operator::args::OWN_IMAGE;
 use pytorch_operator::PyTorch;
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
-use training_core::{Framework, Observed, Plan, Step, TrainingJob, plan};
+use training_core::object::{FreshSecret, config_digest};
+use training_core::{
+    BatchEnd, Framework, Object, ObjectKind, ObjectView, Observed, Plan, Step, TrainingJob, Uid,
+    plan,
+};
 use training_runtime::feed;
-use training_runtime::feed::slim::{Roles, pod_view, service_view};
+use training_runtime::feed::slim::{Roles, batch_pod_view, pod_view, service_view};
 use training_testkit::builders::Kind;
 use xgboost_operator::XGBoost;
 
-use crate::drive::status as phase;
+use crate::drive::{pod_of, status as phase};
+use crate::http::{BATCH, CORE};
+use crate::kind;
+use crate::template::Template;
 
-/// Pods of one job: a master and three workers.
+/// Pods of one job: one that leads and three workers.
 pub const PODS: usize = 4;
+/// Requests that the life of such a job can't do without. Of the first three kinds: four pods, four services, three statuses. Of
+/// `MPIJob`: three pods and a Job, a service, a config map and a secret, three statuses, and the config map's change when hosts run.
+pub const LEAST: usize = 11;
+/// Plans before a job has all of its objects; there are fewer.
+const TURNS: usize = 4;
 
 const NAME: &str = "placeholder-job";
 const NAMESPACE: &str = "placeholder-namespace";
 const UID: &str = "11111111-2222-3333-4444-555555555555";
 const VERSION: &str = "placeholder-version";
 const TIME: &str = "2001-02-03T04:05:06Z";
+const LAUNCHER: &str = "99999999-8888-7777-6666-555555555555";
+/// With its quotes, because an object takes its place.
+const DATA: &str = "\"placeholder-data\"";
 
-/// What stands in the gaps of a template.
-#[derive(Clone, Copy, Debug)]
+/// What stands in the gaps of a template. Where something isn't known, or a template has no gap for it: anything.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Gaps<'a> {
     /// The job's name.
     pub name: &'a str,
     /// The job's namespace.
     pub namespace: &'a str,
-    /// The job's uid.
+    /// The job's uid; in the change of another object that one's.
     pub uid: &'a str,
-    /// The job's resource version; where it isn't known, anything.
+    /// The resource version of the same object.
     pub version: &'a str,
     /// The present second.
     pub time: &'a str,
+    /// The uid of the launcher's Job.
+    pub launcher: &'a str,
+    /// What a secret holds, as JSON.
+    pub data: &'a str,
 }
 
-/// A text with gaps.
+/// The placeholders of all gaps, in the order of [`Gaps::values`].
+const MARKS: [&str; 7] = [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA];
+
+impl<'a> Gaps<'a> {
+    /// What [`Template::fill`] takes.
+    pub fn values(&self) -> [&'a str; 7] {
+        [
+            self.name,
+            self.namespace,
+            self.uid,
+            self.version,
+            self.time,
+            self.launcher,
+            self.data,
+        ]
+    }
+}
+
+fn template(text: &str) -> Template {
+    Template::parse(text, &MARKS)
+}
+
+/// A sort of objects that jobs have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// A pod.
+    Pod,
+    /// A service.
+    Service,
+    /// A config map.
+    ConfigMap,
+    /// A secret.
+    Secret,
+    /// A `batch/v1` Job.
+    Job,
+}
+
+impl Resource {
+    /// Where those of a namespace are.
+    pub fn path(self, namespace: &str) -> String {
+        let (api, plural) = match self {
+            Self::Pod => (CORE, "pods"),
+            Self::Service => (CORE, "services"),
+            Self::ConfigMap => (CORE, "configmaps"),
+            Self::Secret => (CORE, "secrets"),
+            Self::Job => (BATCH, "jobs"),
+        };
+        format!("{api}/namespaces/{namespace}/{plural}")
+    }
+}
+
+/// An object of a job, and what is sent for it.
 #[derive(Clone, Debug)]
-pub struct Template(Vec<Piece>);
-
-#[derive(Clone, Debug, PartialEq)]
-enum Piece {
-    Text(String),
-    Gap(Gap),
+pub struct Part {
+    /// Its sort.
+    pub resource: Resource,
+    /// What follows the job's name in its own.
+    pub suffix: String,
+    /// The whole object, or its change.
+    pub body: Template,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Gap {
-    Name,
-    Namespace,
-    Uid,
-    Version,
-    Time,
-}
-
-impl Template {
-    /// Finds the placeholders in a text.
-    pub fn parse(text: &str) -> Self {
-        const GAPS: [(&str, Gap); 5] = [
-            (NAME, Gap::Name),
-            (NAMESPACE, Gap::Namespace),
-            (UID, Gap::Uid),
-            (VERSION, Gap::Version),
-            (TIME, Gap::Time),
-        ];
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while let Some((at, length, gap)) = GAPS
-            .iter()
-            .filter_map(|(mark, gap)| Some((rest.find(mark)?, mark.len(), *gap)))
-            .min_by_key(|(at, ..)| *at)
-        {
-            pieces.push(Piece::Text(rest[..at].to_owned()));
-            pieces.push(Piece::Gap(gap));
-            rest = &rest[at + length..];
-        }
-        pieces.push(Piece::Text(rest.to_owned()));
-        Self(pieces)
-    }
-
-    /// The text with its gaps filled.
-    pub fn fill(&self, gaps: &Gaps<'_>) -> String {
-        let mut text = String::with_capacity(4096);
-        for piece in &self.0 {
-            text.push_str(match piece {
-                Piece::Text(text) => text,
-                Piece::Gap(Gap::Name) => gaps.name,
-                Piece::Gap(Gap::Namespace) => gaps.namespace,
-                Piece::Gap(Gap::Uid) => gaps.uid,
-                Piece::Gap(Gap::Version) => gaps.version,
-                Piece::Gap(Gap::Time) => gaps.time,
-            });
-        }
-        text
-    }
-
-    /// The filled text as a request's body.
-    pub fn body(&self, gaps: &Gaps<'_>) -> Bytes {
-        self.fill(gaps).into()
+impl Part {
+    fn of(resource: Resource, name: &str, body: &Value) -> Result<Self> {
+        let suffix = name
+            .strip_prefix(NAME)
+            .context("an object under another name")?;
+        Ok(Self {
+            resource,
+            suffix: suffix.to_owned(),
+            body: template(&body.to_string()),
+        })
     }
 }
 
 /// Everything that is written for one job.
 #[derive(Clone, Debug)]
 pub struct Bodies {
-    /// The pods, by what follows the job's name in theirs.
-    pub pods: Vec<(String, Template)>,
-    /// The services.
-    pub services: Vec<Template>,
+    /// What a new job gets, in turns: pods come after what they mount.
+    pub births: Vec<Vec<Part>>,
+    /// What else changes when all pods run.
+    pub changes: Vec<Part>,
     /// The first status: the job is known.
     pub created: Template,
     /// All pods run.
     pub running: Template,
-    /// The master has succeeded.
+    /// The replica that counts has succeeded.
     pub succeeded: Template,
     /// The final status whole, for jobs that are made finished.
     pub finished: Template,
+    /// Makes what a job's secret holds.
+    pub fresh: Option<FreshSecret>,
 }
 
 impl Bodies {
-    /// Asks the plan of the kind's operator.
+    /// Asks the plan of the kind's operator, set as it is by default.
     pub fn new(kind: &Kind) -> Result<Self> {
         match kind.operator {
-            PyTorch::OPERATOR => Self::of::<PyTorch>(kind),
-            TensorFlow::OPERATOR => Self::of::<TensorFlow>(kind),
-            XGBoost::OPERATOR => Self::of::<XGBoost>(kind),
+            PyTorch::OPERATOR => Self::of(kind, &PyTorch::default()),
+            TensorFlow::OPERATOR => Self::of(kind, &TensorFlow::default()),
+            XGBoost::OPERATOR => Self::of(kind, &XGBoost),
+            Mpi::OPERATOR => {
+                let gate_image = Some(OWN_IMAGE.to_owned());
+                let mpi = Mpi {
+                    gate_image,
+                    ..Mpi::default()
+                };
+                Self::of(kind, &mpi)
+            }
             other => bail!("the plan of {other} is not known here"),
         }
     }
 
-    fn of<F: Framework + Default>(kind: &Kind) -> Result<Self> {
+    fn of<F: Framework>(kind: &Kind, framework: &F) -> Result<Self> {
         let mut manifest = manifest(kind, NAME);
         manifest["metadata"] = json!({
             "name": NAME, "namespace": NAMESPACE, "uid": UID, "resourceVersion": "1", "generation": 1,
@@ -143,48 +184,46 @@ impl Bodies {
         });
         let mut job: F::Job = serde_json::from_value(manifest)?;
         let now: Timestamp = TIME.parse()?;
-        let decide = |job: &F::Job, seen: &Observed| plan(&F::default(), job, seen, now);
+        let decide = |job: &F::Job, seen: &Observed| plan(framework, job, seen, now);
 
-        let first = decide(&job, &Observed::default());
-        let (mut pods, mut services) = (Vec::new(), Vec::new());
-        let (mut made_pods, mut made_services) = (Vec::new(), Vec::new());
-        for step in &first.steps {
-            match step {
-                Step::CreatePod(pod) => {
-                    let name = pod.metadata.name.as_deref().unwrap_or_default();
-                    let suffix = name
-                        .strip_prefix(NAME)
-                        .context("a pod under another name")?;
-                    pods.push((
-                        suffix.to_owned(),
-                        Template::parse(&serde_json::to_string(pod)?),
-                    ));
-                    made_pods.push(stored(pod, pods.len())?);
-                }
-                Step::CreateService(service) => {
-                    services.push(Template::parse(&serde_json::to_string(service)?));
-                    made_services.push(stored(service, services.len())?);
-                }
-                other => anyhow::bail!("a new job begins with {other:?}"),
+        let mut stored = Stored::default();
+        let (mut births, mut created) = (Vec::new(), None);
+        for _ in 0..TURNS {
+            let next = decide(&job, &stored.seen::<F>("", now)?);
+            if next.steps.is_empty() {
+                break;
+            }
+            let made = next.steps.iter().map(|step| stored.make(step));
+            births.push(made.collect::<Result<Vec<Part>>>()?);
+            if next.status.is_some() {
+                created = Some(status(&mut job, next)?);
             }
         }
-        ensure!(
-            pods.len() == PODS && services.len() == PODS,
-            "not the job that we count with"
-        );
-        let created = status(&mut job, first)?;
-        let running = decide(&job, &seen::<F>(&made_pods, &made_services, "Running")?);
+        let created = created.context("a new job without a status")?;
+
+        let mut running = decide(&job, &stored.seen::<F>("Running", now)?);
+        let steps = std::mem::take(&mut running.steps);
+        let changes = steps.iter().map(|step| stored.change(step));
+        let changes = changes.collect::<Result<Vec<Part>>>()?;
         let running = status(&mut job, running)?;
-        let succeeded = decide(&job, &seen::<F>(&made_pods, &made_services, "Succeeded")?);
+        let succeeded = decide(&job, &stored.seen::<F>("Succeeded", now)?);
+        ensure!(succeeded.steps.is_empty(), "{:?}", succeeded.steps);
         let succeeded = status(&mut job, succeeded)?;
+
+        let parts = births.iter().map(Vec::len).sum::<usize>();
+        ensure!(
+            parts + changes.len() + 3 == LEAST,
+            "not the job that we count with: {births:?}, {changes:?}"
+        );
         let finished = json!({"status": job.status()});
         Ok(Self {
-            pods,
-            services,
+            births,
+            changes,
             created,
             running,
             succeeded,
-            finished: Template::parse(&finished.to_string()),
+            finished: template(&finished.to_string()),
+            fresh: F::FRESH_SECRET,
         })
     }
 }
@@ -196,45 +235,135 @@ fn status<J: TrainingJob>(job: &mut J, plan: Plan<J::Status>) -> Result<Template
         .context("a step of a job's life without a status")?;
     job.set_status(write.next);
     let body = json!({"metadata": {"uid": UID, "resourceVersion": VERSION}, "status": write.patch});
-    Ok(Template::parse(&body.to_string()))
+    Ok(template(&body.to_string()))
+}
+
+/// What was made for the job so far, as the API server would store it.
+#[derive(Default)]
+struct Stored {
+    pods: Vec<Value>,
+    services: Vec<Value>,
+    launcher: Option<Value>,
+    others: Observed,
+}
+
+impl Stored {
+    /// Makes the object of a step.
+    fn make(&mut self, step: &Step) -> Result<Part> {
+        match step {
+            Step::CreatePod(pod) => keep(&mut self.pods, Resource::Pod, pod),
+            Step::CreateService(service) => keep(&mut self.services, Resource::Service, service),
+            Step::CreateObject(object) => self.make_other(object),
+            other => bail!("a new job begins with {other:?}"),
+        }
+    }
+
+    fn make_other(&mut self, object: &Object) -> Result<Part> {
+        let name = object.name();
+        let (resource, mut body) = match object {
+            Object::Service(service) => (Resource::Service, serde_json::to_value(service)?),
+            Object::ConfigMap(config) => (Resource::ConfigMap, serde_json::to_value(config)?),
+            Object::Job(job) => (Resource::Job, serde_json::to_value(job)?),
+            Object::Secret(secret) => (Resource::Secret, serde_json::to_value(secret)?),
+        };
+        match resource {
+            Resource::Secret => {
+                body["data"] = serde_json::from_str(DATA)?;
+                self.others.secret.made = Some(name.as_str().into());
+            }
+            Resource::Job => self.launcher = Some(stored(&body, LAUNCHER)),
+            Resource::Pod | Resource::Service | Resource::ConfigMap => {}
+        }
+        let uid = Uid::parse(LAUNCHER).context("an odd uid")?;
+        let view = ObjectView::made(object, uid, 1);
+        self.others.objects.extend(view);
+        Part::of(resource, &name, &body)
+    }
+
+    /// Carries out a change of an object that was made.
+    fn change(&mut self, step: &Step) -> Result<Part> {
+        let Step::ChangeObject {
+            kind: ObjectKind::ConfigMap,
+            name,
+            subresource: None,
+            patch,
+        } = step
+        else {
+            bail!("a running job goes on with {step:?}");
+        };
+        let data: BTreeMap<String, String> = serde_json::from_value(patch["data"].clone())?;
+        let mut all = self.others.objects.iter_mut();
+        let view = all.find(|o| o.kind == ObjectKind::ConfigMap && *o.name == **name);
+        view.context("a change of what is not there")?.digest = Some(config_digest(Some(&data)));
+        let mut body = (**patch).clone();
+        body["metadata"] = json!({"uid": UID, "resourceVersion": VERSION});
+        Part::of(Resource::ConfigMap, name, &body)
+    }
+
+    /// What the operator would see, with all pods in one phase, or in none yet. Workers of a launcher serve until somebody ends
+    /// them.
+    fn seen<F: Framework>(&self, word: &str, now: Timestamp) -> Result<Observed> {
+        let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
+        let mut seen = self.others.clone();
+        let put = |pod: &Value, word: &str| -> Result<_> {
+            let mut pod = pod.clone();
+            if !word.is_empty() {
+                let told: Value = serde_json::from_str(&phase(F::CONTAINER, "", word, 0))?;
+                pod["status"] = told["status"].clone();
+            }
+            Ok(serde_json::from_value(pod)?)
+        };
+        let serving = if self.launcher.is_some() && word == "Succeeded" {
+            "Running"
+        } else {
+            word
+        };
+        for pod in &self.pods {
+            let view = pod_view(&put(pod, serving)?, parent, &mut roles);
+            seen.pods
+                .push(view.context("a pod that is not the operator's")?.view);
+        }
+        for service in &self.services {
+            let service = serde_json::from_value(service.clone())?;
+            let view = service_view(&service, parent, &mut roles);
+            seen.services
+                .push(view.context("a service that is not the operator's")?.view);
+        }
+        if let Some(launcher) = &self.launcher {
+            let pod = stored(&pod_of(launcher), "00000000-0000-0000-0000-000000000000");
+            let view = batch_pod_view(&put(&pod, word)?, parent, &mut roles);
+            seen.batch_pods
+                .push(view.context("a pod that is not the launcher's")?.view);
+            for batch in seen.objects.iter_mut().filter_map(|o| o.batch.as_mut()) {
+                batch.started = !word.is_empty();
+                batch.end = (word == "Succeeded").then_some(BatchEnd::Complete { at: Some(now) });
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// Keeps an object of a replica among its like.
+fn keep(all: &mut Vec<Value>, resource: Resource, object: &impl serde::Serialize) -> Result<Part> {
+    let body = serde_json::to_value(object)?;
+    let number = all.len() + 1;
+    all.push(stored(
+        &body,
+        &format!("{number:08}-0000-0000-0000-000000000000"),
+    ));
+    let name = body["metadata"]["name"].as_str().unwrap_or_default();
+    Part::of(resource, name, &body)
 }
 
 /// An object as the API server would store it.
-fn stored(object: &impl serde::Serialize, number: usize) -> Result<Value> {
-    let mut object = serde_json::to_value(object)?;
-    object["metadata"]["uid"] = json!(format!("{number:08}-0000-0000-0000-000000000000"));
+fn stored(object: &Value, uid: &str) -> Value {
+    let mut object = object.clone();
+    object["metadata"]["uid"] = json!(uid);
     object["metadata"]["resourceVersion"] = json!("1");
-    Ok(object)
+    object
 }
 
-/// What the operator would see, with all pods in one phase.
-fn seen<F: Framework>(pods: &[Value], services: &[Value], word: &str) -> Result<Observed> {
-    let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
-    let mut seen = Observed::default();
-    for pod in pods {
-        let mut pod = pod.clone();
-        let told: Value = serde_json::from_str(&phase(F::CONTAINER, "", word, 0))?;
-        pod["status"] = told["status"].clone();
-        let pod = pod_view(&serde_json::from_value(pod)?, parent, &mut roles);
-        seen.pods
-            .push(pod.context("a pod that is not the operator's")?.view);
-    }
-    for service in services {
-        let service = service_view(
-            &serde_json::from_value(service.clone())?,
-            parent,
-            &mut roles,
-        );
-        seen.services.push(
-            service
-                .context("a service that is not the operator's")?
-                .view,
-        );
-    }
-    Ok(seen)
-}
-
-/// The job that everything is measured with: a master and three workers, with a template as users write them.
+/// The job that everything is measured with: one replica that leads and three workers, with a template as users write them.
 pub fn manifest(kind: &Kind, name: &str) -> Value {
     let role = |replicas: u32| {
         json!({
@@ -244,7 +373,7 @@ pub fn manifest(kind: &Kind, name: &str) -> Value {
                 "metadata": { "labels": { "team": "bench" } },
                 "spec": {
                     "containers": [{
-                        "name": kind.container,
+                        "name": kind::container(kind),
                         // Never pulled: nothing here runs a container.
                         "image": "trainyard.test/train:1",
                         "command": ["python", "/opt/train.py"],
@@ -271,10 +400,10 @@ pub fn manifest(kind: &Kind, name: &str) -> Value {
         })
     };
     json!({
-        "apiVersion": "kubeflow.org/v1",
+        "apiVersion": format!("kubeflow.org/{}", kind.version),
         "kind": kind.name,
         "metadata": { "name": name },
-        "spec": { kind.replica_map: { "Master": role(1), "Worker": role(3) } },
+        "spec": { kind.replica_map: { kind::leader(kind): role(1), "Worker": role(3) } },
     })
 }
 
@@ -285,9 +414,13 @@ pub fn now() -> String {
 
 #[cfg(test)]
 mod tests {
-    use training_testkit::builders::KINDS;
-
     use super::*;
+    use crate::kind::KINDS;
+
+    /// The kinds that have replicas.
+    fn kinds() -> impl Iterator<Item = Kind> {
+        KINDS.into_iter().filter(|kind| !kind::submits(kind))
+    }
 
     const GAPS: Gaps<'static> = Gaps {
         name: "j1",
@@ -295,21 +428,23 @@ mod tests {
         uid: "22222222-2222-3333-4444-555555555555",
         version: "77",
         time: "2026-01-01T00:00:00Z",
+        launcher: "33333333-2222-3333-4444-555555555555",
+        data: "{}",
     };
 
     #[test]
     fn every_placeholder_of_every_body_is_filled() {
-        for bodies in KINDS.map(|kind| Bodies::new(&kind).unwrap()) {
-            let pods = bodies.pods.iter().map(|(_, template)| template);
-            let all = pods.chain(&bodies.services).chain([
+        for bodies in kinds().map(|kind| Bodies::new(&kind).unwrap()) {
+            let parts = bodies.births.iter().flatten().chain(&bodies.changes);
+            let all = parts.map(|part| &part.body).chain([
                 &bodies.created,
                 &bodies.running,
                 &bodies.succeeded,
                 &bodies.finished,
             ]);
             for template in all {
-                let text = template.fill(&GAPS);
-                for mark in [NAME, NAMESPACE, UID, VERSION, TIME] {
+                let text = template.fill(&GAPS.values());
+                for mark in [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA] {
                     assert!(!text.contains(mark), "{mark} in {text}");
                 }
                 serde_json::from_str::<Value>(&text).unwrap();
@@ -317,26 +452,73 @@ mod tests {
         }
     }
 
+    /// What is made in each turn, by sort and name.
+    fn births(kind: &Kind) -> Vec<Vec<(Resource, String)>> {
+        let turns = Bodies::new(kind).unwrap().births.into_iter();
+        let named = |parts: Vec<Part>| {
+            let mut named: Vec<_> = parts.into_iter().map(|p| (p.resource, p.suffix)).collect();
+            named.sort_by_key(|(resource, suffix)| (format!("{resource:?}"), suffix.clone()));
+            named
+        };
+        turns.map(named).collect()
+    }
+
     #[test]
-    fn a_job_of_any_kind_has_four_pods_four_services_and_three_different_statuses() {
-        for kind in KINDS {
+    fn a_job_has_four_pods_and_four_services_that_are_made_at_once() {
+        for kind in kinds().filter(|kind| !kind::launches(kind)) {
+            let replicas = ["-master-0", "-worker-0", "-worker-1", "-worker-2"];
+            let of = |resource| replicas.map(|suffix| (resource, suffix.to_owned()));
+            let all = [of(Resource::Pod), of(Resource::Service)].concat();
+            assert_eq!(births(&kind), [all], "{}", kind.name);
+        }
+    }
+
+    #[test]
+    fn workers_and_launcher_come_after_what_they_mount_and_the_hosts_are_told_once() {
+        let kind = kind::named("mpi").unwrap();
+        let of = |resource, suffix: &str| (resource, suffix.to_owned());
+        let mounted = vec![
+            of(Resource::ConfigMap, "-config"),
+            of(Resource::Secret, "-ssh"),
+            of(Resource::Service, ""),
+        ];
+        let hosts = vec![
+            of(Resource::Job, "-launcher"),
+            of(Resource::Pod, "-worker-0"),
+            of(Resource::Pod, "-worker-1"),
+            of(Resource::Pod, "-worker-2"),
+        ];
+        assert_eq!(births(&kind), [mounted, hosts]);
+        let bodies = Bodies::new(&kind).unwrap();
+        let [change] = &bodies.changes[..] else {
+            panic!("{:?}", bodies.changes)
+        };
+        let told = change.body.fill(&GAPS.values());
+        let hosts = (0..3).map(|i| format!("echo j1-worker-{i}.j1.ns.svc"));
+        assert!(hosts.into_iter().all(|host| told.contains(&host)), "{told}");
+        assert!(bodies.running.fill(&GAPS.values()).contains(GAPS.launcher));
+        let keys = bodies.fresh.unwrap()().unwrap();
+        assert_eq!(keys.len(), 2);
+    }
+
+    #[test]
+    fn a_job_of_any_kind_has_three_different_statuses() {
+        for kind in kinds() {
             let bodies = Bodies::new(&kind).unwrap();
-            let names: Vec<&str> = bodies
-                .pods
-                .iter()
-                .map(|(suffix, _)| suffix.as_str())
-                .collect();
-            assert_eq!(names, ["-master-0", "-worker-0", "-worker-1", "-worker-2"]);
-            assert_eq!(bodies.services.len(), 4);
             let said = |template: &Template, reason: &str| {
                 template
-                    .fill(&GAPS)
+                    .fill(&GAPS.values())
                     .contains(&format!("{}{reason}", kind.name))
             };
             assert!(said(&bodies.created, "Created"));
             assert!(said(&bodies.running, "Running"));
             assert!(said(&bodies.succeeded, "Succeeded"));
-            assert!(bodies.finished.fill(&GAPS).contains("completionTime"));
+            assert!(
+                bodies
+                    .finished
+                    .fill(&GAPS.values())
+                    .contains("completionTime")
+            );
         }
     }
 }

@@ -43,10 +43,14 @@ pub struct Helper {
 impl Helper {
     /// Starts this program with other arguments; what it complains about goes to a file.
     pub fn start(args: &[&str], log: &Path) -> Result<Self> {
-        let name = args.first().copied().unwrap_or_default().to_owned();
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(args)
-            .env("RUST_BACKTRACE", "0")
+        let name = args.first().copied().unwrap_or_default();
+        let mut command = Command::new(std::env::current_exe()?);
+        Self::spawn(name, command.args(args).env("RUST_BACKTRACE", "0"), log)
+    }
+
+    /// Starts another program; what it complains about goes to a file.
+    pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(log)?)
@@ -63,7 +67,7 @@ impl Helper {
             }
         });
         Ok(Self {
-            name,
+            name: name.to_owned(),
             child,
             stdin,
             lines,

@@ -1,8 +1,10 @@
 //! The floor client: the least that a reactive client must do for a job, and nothing else.
 //!
 //! It watches jobs and pods. For a new job it creates the pods and services that the operator would create and writes `Created`;
-//! when all pods run it writes `Running`, when the master has succeeded `Succeeded`; a failed pod is deleted and made again. It
-//! sends no events, holds no lease, checks nothing, remembers nothing that it doesn't need, and gives up at the first error.
+//! when all pods run it writes `Running`, when the master has succeeded `Succeeded`; a failed pod is deleted and made again. Of an
+//! `MPIJob` it also makes what pods mount, before the pods, with keys of its own for every job; it tells the hosts when they run,
+//! and watches Jobs, because the launcher's ends the job. It sends no events, holds no lease, checks nothing, remembers nothing
+//! that it doesn't need, and gives up at the first error.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,20 +12,26 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use futures::future::try_join_all;
 use http::Method;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 use training_testkit::builders::Kind;
 
-use crate::bodies::{Bodies, Gaps, PODS, now};
+use crate::bodies::{Bodies, Gaps, PODS, Part, Resource, now};
 use crate::child;
-use crate::http::{Api, Ask, CORE, JSON, Watch};
+use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
+use crate::template::Template;
 
 /// Requests under way at once; the same as the operator's.
-const IN_FLIGHT: usize = 64;
+pub const IN_FLIGHT: usize = 64;
+
+/// What follows the job's name in that of its launcher's Job.
+const LAUNCHER: &str = "-launcher";
 
 /// One line of a watch.
 #[derive(Deserialize)]
@@ -35,45 +43,85 @@ pub struct Event<T> {
     pub object: T,
 }
 
+/// What is read of a job.
 #[derive(Deserialize)]
-struct SlimJob<'a> {
+pub struct SlimJob<'a> {
+    /// Its identity.
     #[serde(borrow)]
-    metadata: SlimMeta<'a>,
+    pub metadata: SlimMeta<'a>,
+    /// Whether it has a status.
     #[serde(default)]
-    status: Option<serde::de::IgnoredAny>,
+    pub status: Option<serde::de::IgnoredAny>,
+}
+
+/// What is read of a pod.
+#[derive(Deserialize)]
+pub struct SlimPod<'a> {
+    /// Its identity.
+    #[serde(borrow)]
+    pub metadata: SlimMeta<'a>,
+    /// Its phase.
+    #[serde(borrow, default)]
+    pub status: SlimStatus<'a>,
 }
 
 #[derive(Deserialize)]
-struct SlimPod<'a> {
+struct SlimBatch<'a> {
     #[serde(borrow)]
     metadata: SlimMeta<'a>,
     #[serde(borrow, default)]
-    status: SlimStatus<'a>,
+    status: SlimEnd<'a>,
 }
 
+#[derive(Deserialize, Default)]
+struct SlimEnd<'a> {
+    #[serde(borrow, default)]
+    conditions: Vec<SlimCondition<'a>>,
+}
+
+#[derive(Deserialize)]
+struct SlimCondition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+/// The metadata that matter.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SlimMeta<'a> {
+pub struct SlimMeta<'a> {
+    /// The name.
     #[serde(borrow, default)]
-    name: Cow<'a, str>,
+    pub name: Cow<'a, str>,
+    /// The uid.
     #[serde(borrow, default)]
-    uid: Cow<'a, str>,
+    pub uid: Cow<'a, str>,
+    /// The resource version.
     #[serde(borrow, default)]
-    resource_version: Cow<'a, str>,
+    pub resource_version: Cow<'a, str>,
+    /// The labels.
     #[serde(borrow, default)]
-    labels: SlimLabels<'a>,
+    pub labels: SlimLabels<'a>,
 }
 
+/// The labels that matter.
 #[derive(Deserialize, Default)]
-struct SlimLabels<'a> {
-    #[serde(borrow, default, rename = "training.kubeflow.org/job-name")]
-    job: Cow<'a, str>,
+pub struct SlimLabels<'a> {
+    /// The job that a pod is of.
+    #[serde(
+        borrow,
+        default,
+        rename = "training.kubeflow.org/job-name",
+        alias = "sparkoperator.k8s.io/app-name"
+    )]
+    pub job: Cow<'a, str>,
 }
 
+/// The status of a pod, as far as it matters.
 #[derive(Deserialize, Default)]
-struct SlimStatus<'a> {
+pub struct SlimStatus<'a> {
+    /// The phase.
     #[serde(borrow, default)]
-    phase: Cow<'a, str>,
+    pub phase: Cow<'a, str>,
 }
 
 /// What is known of one job.
@@ -83,6 +131,20 @@ struct Job {
     stage: Stage,
     /// Phases by what follows the job's name in the pod's.
     pods: HashMap<String, String>,
+    /// All of its objects were made.
+    born: bool,
+    /// The replica that counts has succeeded.
+    ended: bool,
+    /// What will be named or changed later, by what follows the job's name.
+    kept: HashMap<String, Identity>,
+}
+
+/// What a write's answer says of its object.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    uid: String,
+    resource_version: String,
 }
 
 /// The status that the job has.
@@ -116,16 +178,36 @@ pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> R
         gate: Semaphore::new(IN_FLIGHT),
     });
     let jobs = floor.jobs_path("");
-    let pods = floor.path("pods", "");
+    let pods = Resource::Pod.path(namespace);
     let selector = kind::selector(&kind);
     // It starts before the first job, so that there is nothing to list.
     let from = version(&floor.api, &jobs).await?;
     let mut job_events = floor.api.watch(&jobs, "", &from, JSON).await?;
     let from = version(&floor.api, &pods).await?;
     let mut pod_events = floor.api.watch(&pods, &selector, &from, JSON).await?;
+    let mut batch_events = launchers(&floor.api, &kind, namespace).await?;
     child::say("ready")?;
-    let (failed, mut fault) = tokio::sync::mpsc::unbounded_channel();
-    let run = |work: Work| {
+    let (run, mut fault) = beside();
+    loop {
+        tokio::select! {
+            line = job_events.next() => {
+                floor.job(&line?, &mut job_events)?.into_iter().for_each(&run);
+            }
+            line = pod_events.next() => {
+                floor.pod(&line?, &mut pod_events)?.into_iter().for_each(&run);
+            }
+            line = next_of(&mut batch_events) => {
+                floor.batch(&line?, batch_events.as_mut())?.into_iter().for_each(&run);
+            }
+            Some(error) = fault.recv() => return Err(error),
+        }
+    }
+}
+
+/// What runs works beside each other, and where the errors of those that fail come out.
+pub fn beside() -> (impl Fn(Work), UnboundedReceiver<anyhow::Error>) {
+    let (failed, fault) = unbounded_channel();
+    let run = move |work: Work| {
         let failed = failed.clone();
         spawn_local(async move {
             if let Err(error) = work.await {
@@ -133,30 +215,33 @@ pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> R
             }
         });
     };
-    loop {
-        tokio::select! {
-            line = job_events.next() => {
-                floor.job(&line?, &mut job_events)?.into_iter().for_each(run);
-            }
-            line = pod_events.next() => {
-                floor.pod(&line?, &mut pod_events)?.into_iter().for_each(run);
-            }
-            Some(error) = fault.recv() => return Err(error),
-        }
+    (run, fault)
+}
+
+/// A watch of Jobs, for the kind that has any.
+pub async fn launchers(api: &Api, kind: &Kind, namespace: &str) -> Result<Option<Watch>> {
+    if !kind::launches(kind) {
+        return Ok(None);
+    }
+    let path = Resource::Job.path(namespace);
+    let from = version(api, &path).await?;
+    Ok(Some(api.watch(&path, "", &from, JSON).await?))
+}
+
+/// The next line of such a watch; never any where there is none.
+pub async fn next_of(watch: &mut Option<Watch>) -> Result<Bytes> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
     }
 }
 
 /// The collection's resource version.
 pub async fn version(api: &Api, path: &str) -> Result<String> {
-    #[derive(Deserialize)]
-    struct List {
-        metadata: Version,
-    }
     let body = api
         .must(Method::GET, &format!("{path}?limit=1"), Ask::read(JSON))
         .await?;
-    let list: List = serde_json::from_slice(&body)?;
-    Ok(list.metadata.resource_version)
+    version_of(&body)
 }
 
 #[derive(Deserialize)]
@@ -165,26 +250,45 @@ struct Version {
     resource_version: String,
 }
 
-/// The resource version that a write's answer names.
-pub fn version_of(answer: &[u8]) -> Result<String> {
-    #[derive(Deserialize)]
-    struct Answer {
-        metadata: Version,
-    }
-    Ok(serde_json::from_slice::<Answer>(answer)?
-        .metadata
-        .resource_version)
+#[derive(Deserialize)]
+struct Answer<M> {
+    metadata: M,
 }
 
-type Work = futures::future::LocalBoxFuture<'static, Result<()>>;
+/// The resource version that a write's answer names.
+pub fn version_of(answer: &[u8]) -> Result<String> {
+    let answer: Answer<Version> = serde_json::from_slice(answer)?;
+    Ok(answer.metadata.resource_version)
+}
+
+fn identity(answer: &[u8]) -> Result<Identity> {
+    Ok(serde_json::from_slice::<Answer<_>>(answer)?.metadata)
+}
+
+/// Something to be done beside.
+pub type Work = futures::future::LocalBoxFuture<'static, Result<()>>;
 
 impl Floor {
-    fn path(&self, resource: &str, name: &str) -> String {
-        format!("{CORE}/namespaces/{}/{resource}{name}", self.namespace)
-    }
-
     fn jobs_path(&self, name: &str) -> String {
         format!("{}{name}", kind::jobs(&self.kind, &self.namespace))
+    }
+
+    /// What stands in the gaps of a template about a job.
+    fn gaps<'a>(
+        &'a self,
+        name: &'a str,
+        uid: &'a str,
+        version: &'a str,
+        time: &'a str,
+    ) -> Gaps<'a> {
+        Gaps {
+            name,
+            namespace: &self.namespace,
+            uid,
+            version,
+            time,
+            ..Gaps::default()
+        }
     }
 
     /// A line of the jobs' watch: a new job is started, everything else is our own echo.
@@ -202,6 +306,9 @@ impl Floor {
             version: job.metadata.resource_version.into_owned(),
             stage: Stage::Writing,
             pods: HashMap::with_capacity(PODS),
+            born: false,
+            ended: false,
+            kept: HashMap::new(),
         };
         self.jobs.borrow_mut().insert(name.clone(), new);
         let floor = Rc::clone(self);
@@ -215,31 +322,70 @@ impl Floor {
             (job.uid.clone(), job.version.clone())
         };
         let time = now();
-        let gaps = Gaps {
-            name,
-            namespace: &self.namespace,
-            uid: &uid,
-            version: &version,
-            time: &time,
+        let gaps = self.gaps(name, &uid, &version, &time);
+        let births = async {
+            for turn in &self.bodies.births {
+                try_join_all(turn.iter().map(|part| self.make(name, part, gaps))).await?;
+            }
+            if let Some(job) = self.jobs.borrow_mut().get_mut(name) {
+                job.born = true;
+            }
+            Ok(())
         };
-        let (pods, services) = (self.path("pods", ""), self.path("services", ""));
-        let pods = self.bodies.pods.iter().map(|(_, body)| (&pods, body));
-        let services = self.bodies.services.iter().map(|body| (&services, body));
-        // As the operator orders them: a service, then its pod.
-        let creates = services.zip(pods).flat_map(|(service, pod)| [service, pod]);
-        let creates = try_join_all(creates.map(async |(path, body)| {
-            let _place = self.gate.acquire().await?;
-            self.api
-                .must(Method::POST, path, Ask::write(body.body(&gaps)))
-                .await
-        }));
         let created = self.status(name, &self.bodies.created, &gaps, Stage::Created);
-        futures::try_join!(creates, created)?;
+        futures::try_join!(births, created)?;
         // The pods may have gone on meanwhile.
         match self.next(name) {
             Some(next) => next.await,
             None => Ok(()),
         }
+    }
+
+    /// Makes one object of a job.
+    async fn make(&self, name: &str, part: &Part, gaps: Gaps<'_>) -> Result<()> {
+        // On a thread of the pool, as the operator does it: it takes milliseconds.
+        let data = match (part.resource, self.bodies.fresh) {
+            (Resource::Secret, Some(fresh)) => {
+                let data = tokio::task::spawn_blocking(fresh).await?;
+                serde_json::to_string(&data.map_err(anyhow::Error::msg)?)?
+            }
+            _ => String::new(),
+        };
+        let place = self.gate.acquire().await?;
+        let path = part.resource.path(&self.namespace);
+        let body = part.body.fill(
+            &Gaps {
+                data: &data,
+                ..gaps
+            }
+            .values(),
+        );
+        let answer = self.api.must(Method::POST, &path, Ask::write(body)).await?;
+        drop(place);
+        let later = matches!(part.resource, Resource::ConfigMap | Resource::Job);
+        if let Some(job) = self.jobs.borrow_mut().get_mut(name).filter(|_| later) {
+            job.kept.insert(part.suffix.clone(), identity(&answer)?);
+        }
+        Ok(())
+    }
+
+    /// A line of the Jobs' watch: the launcher's may have ended.
+    fn batch(self: &Rc<Self>, line: &[u8], watch: Option<&mut Watch>) -> Result<Option<Work>> {
+        let event: Event<SlimBatch<'_>> = serde_json::from_slice(line)?;
+        anyhow::ensure!(event.kind != "ERROR", "the watch of Jobs failed");
+        let batch = event.object;
+        if let Some(watch) = watch {
+            watch.seen(&batch.metadata.resource_version);
+        }
+        let complete = batch.status.conditions.iter().any(|c| c.kind == "Complete");
+        let Some(name) = batch.metadata.name.strip_suffix(LAUNCHER) else {
+            return Ok(None);
+        };
+        match self.jobs.borrow_mut().get_mut(name) {
+            Some(job) if complete && !job.ended => job.ended = true,
+            Some(_) | None => return Ok(None),
+        }
+        Ok(self.next(name))
     }
 
     /// A line of the pods' watch: the job may go on.
@@ -262,6 +408,7 @@ impl Floor {
             let Some(job) = jobs.get_mut(name) else {
                 return Ok(None);
             };
+            job.ended |= suffix == "-master-0" && phase == "Succeeded";
             job.pods.insert(suffix.to_owned(), phase)
         };
         // A failed pod that is being deleted is told of once more.
@@ -280,30 +427,29 @@ impl Floor {
         let mut jobs = self.jobs.borrow_mut();
         let job = jobs.get_mut(name)?;
         let in_phase = |phase: &str| job.pods.values().filter(|p| *p == phase).count();
-        let master = job.pods.get("-master-0").is_some_and(|p| p == "Succeeded");
+        let all_run = in_phase("Running") + in_phase("Succeeded") == PODS;
         let next = match job.stage {
-            Stage::Created if in_phase("Running") + in_phase("Succeeded") == PODS => Stage::Running,
-            Stage::Running if master => Stage::Done,
+            Stage::Created if job.born && all_run => Stage::Running,
+            Stage::Running if job.ended => Stage::Done,
             Stage::Writing | Stage::Created | Stage::Running | Stage::Done => return None,
         };
         job.stage = Stage::Writing;
         let (uid, version, name) = (job.uid.clone(), job.version.clone(), name.to_owned());
+        let launcher = job.kept.get(LAUNCHER).cloned().unwrap_or_default();
         let floor = Rc::clone(self);
         Some(Box::pin(async move {
-            let body = if next == Stage::Running {
-                &floor.bodies.running
+            let (body, changes) = if next == Stage::Running {
+                (&floor.bodies.running, &floor.bodies.changes[..])
             } else {
-                &floor.bodies.succeeded
+                (&floor.bodies.succeeded, &[][..])
             };
             let time = now();
             let gaps = Gaps {
-                name: &name,
-                namespace: &floor.namespace,
-                uid: &uid,
-                version: &version,
-                time: &time,
+                launcher: &launcher.uid,
+                ..floor.gaps(&name, &uid, &version, &time)
             };
-            floor.status(&name, body, &gaps, next).await?;
+            let changes = try_join_all(changes.iter().map(|part| floor.change(&name, part)));
+            futures::try_join!(floor.status(&name, body, &gaps, next), changes)?;
             match floor.next(&name) {
                 Some(next) => next.await,
                 None => Ok(()),
@@ -311,10 +457,26 @@ impl Floor {
         }))
     }
 
+    /// Changes an object that was made.
+    async fn change(&self, name: &str, part: &Part) -> Result<()> {
+        let kept = {
+            let jobs = self.jobs.borrow();
+            let kept = jobs.get(name).and_then(|job| job.kept.get(&part.suffix));
+            kept.context("a change of what nobody made")?.clone()
+        };
+        let gaps = self.gaps(name, &kept.uid, &kept.resource_version, "");
+        let path = part.resource.path(&self.namespace);
+        let path = format!("{path}/{name}{}", part.suffix);
+        let _place = self.gate.acquire().await?;
+        let ask = Ask::patch(part.body.fill(&gaps.values()));
+        self.api.must(Method::PATCH, &path, ask).await?;
+        Ok(())
+    }
+
     async fn status(
         &self,
         name: &str,
-        body: &crate::bodies::Template,
+        body: &Template,
         gaps: &Gaps<'_>,
         stage: Stage,
     ) -> Result<()> {
@@ -322,7 +484,7 @@ impl Floor {
         let place = self.gate.acquire().await?;
         let answer = self
             .api
-            .must(Method::PATCH, &path, Ask::patch(body.body(gaps)))
+            .must(Method::PATCH, &path, Ask::patch(body.fill(&gaps.values())))
             .await?;
         drop(place);
         if let Some(job) = self.jobs.borrow_mut().get_mut(name) {
@@ -340,30 +502,19 @@ impl Floor {
                 .map(|job| job.uid.clone())
                 .unwrap_or_default()
         };
-        let body = &self
-            .bodies
-            .pods
-            .iter()
-            .find(|(known, _)| known == suffix)
-            .context("a pod that nobody made")?
-            .1;
+        let mut parts = self.bodies.births.iter().flatten();
+        let part = parts
+            .find(|part| part.resource == Resource::Pod && part.suffix == suffix)
+            .context("a pod that nobody made")?;
         let options = format!(r#"{{"gracePeriodSeconds":0,"preconditions":{{"uid":"{uid}"}}}}"#);
         let place = self.gate.acquire().await?;
-        let path = self.path("pods", &format!("/{name}{suffix}"));
+        let pods = part.resource.path(&self.namespace);
+        let path = format!("{pods}/{name}{suffix}");
         self.api
             .must(Method::DELETE, &path, Ask::write(options))
             .await?;
-        let gaps = Gaps {
-            name,
-            namespace: &self.namespace,
-            uid: &job_uid,
-            version: "",
-            time: "",
-        };
-        let path = self.path("pods", "");
-        self.api
-            .must(Method::POST, &path, Ask::write(body.body(&gaps)))
-            .await?;
+        let body = part.body.fill(&self.gaps(name, &job_uid, "", "").values());
+        self.api.must(Method::POST, &pods, Ask::write(body)).await?;
         drop(place);
         Ok(())
     }

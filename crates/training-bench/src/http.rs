@@ -27,10 +27,10 @@ pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s
 /// The body of a patch that says what differs.
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// Where jobs of any kind are.
-pub const JOBS: &str = "/apis/kubeflow.org/v1";
 /// Where pods and services are.
 pub const CORE: &str = "/api/v1";
+/// Where Jobs are.
+pub const BATCH: &str = "/apis/batch/v1";
 
 /// A client that acts as one user.
 #[derive(Clone)]
@@ -163,6 +163,14 @@ impl Ask {
             accept: METADATA,
             content_type: Some(JSON),
             body: body.into(),
+        }
+    }
+
+    /// A body in JSON; the answer is wanted whole.
+    pub fn write_and_read(body: impl Into<Bytes>) -> Self {
+        Self {
+            accept: JSON,
+            ..Self::write(body)
         }
     }
 

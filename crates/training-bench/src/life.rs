@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use serde_json::Value;
 use training_testkit::audit::{Entry, Tally};
 
+use crate::application::{Ids, conf_digits};
+use crate::bodies::{Bodies, Resource};
 use crate::counts::{Counts, user};
 use crate::drive::Script;
-use crate::http::{Ask, CORE, JSON};
+use crate::http::{Ask, JSON};
 use crate::kind;
 use crate::load::{Load, Parties};
 use crate::runs::{names, number};
@@ -34,6 +36,12 @@ pub async fn life(setting: &Setting) -> Result<Pair> {
     let (ours, made) = count(&stage, Side::Ours, &jobs).await?;
     let stage = stage.namespace("life-of-floor").await?;
     let (floor, wanted) = count(&stage, Side::Floor, &jobs).await?;
+    ensure!(
+        made.len() == wanted.len(),
+        "{} objects of the floor client, {} of the operator",
+        wanted.len(),
+        made.len()
+    );
     for (made, wanted) in made.iter().zip(&wanted) {
         ensure!(
             made == wanted,
@@ -102,25 +110,110 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     Ok((figures, made))
 }
 
-/// A job's status, two pods and a service, without what differs from object to object.
+/// A job and all of its objects, without what differs from object to object.
 async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
-    let space = format!("{CORE}/namespaces/{}", stage.namespace);
     let jobs = kind::jobs(&stage.kind, &stage.namespace);
+    if kind::submits(&stage.kind) {
+        return sample_of_application(stage, job).await;
+    }
+    let bodies = Bodies::new(&stage.kind)?;
+    let parts = bodies.births.iter().flatten().map(|part| {
+        let all = part.resource.path(&stage.namespace);
+        (Some(part.resource), format!("{all}/{job}{}", part.suffix))
+    });
     let mut objects = Vec::new();
-    for path in [
-        format!("{space}/pods/{job}-master-0"),
-        format!("{space}/pods/{job}-worker-2"),
-        format!("{space}/services/{job}-worker-1"),
-        format!("{jobs}/{job}"),
-    ] {
+    for (resource, path) in parts.chain([(None, format!("{jobs}/{job}"))]) {
         let body = stage.api.must(Method::GET, &path, Ask::read(JSON)).await?;
         let mut object = comparable(&body, &stage.namespace)?;
-        if path.starts_with(CORE) {
+        if resource.is_some() {
+            // The driver's.
             object["status"] = Value::Null;
+        }
+        if let Some(data) = object["data"].as_object_mut()
+            && resource == Some(Resource::Secret)
+        {
+            data.values_mut().for_each(|key| *key = Value::Null);
         }
         objects.push(object);
     }
     Ok(objects)
+}
+
+/// The same of an application: names hold what is derived from its uid.
+async fn sample_of_application(stage: &Stage, name: &str) -> Result<Vec<Value>> {
+    let get = async |path: String| -> Result<Value> {
+        let body = stage.api.must(Method::GET, &path, Ask::read(JSON)).await?;
+        Ok(serde_json::from_slice(&body)?)
+    };
+    let apps = kind::jobs(&stage.kind, &stage.namespace);
+    let app = get(format!("{apps}/{name}")).await?;
+    let mut all = vec![app.clone()];
+    for resource in [Resource::ConfigMap, Resource::Service, Resource::Pod] {
+        let (path, query) = (
+            resource.path(&stage.namespace),
+            kind::of_job(&stage.kind, name),
+        );
+        let list = get(format!("{path}?limit=10{query}")).await?;
+        for mut object in list["items"].as_array().cloned().unwrap_or_default() {
+            // The driver's.
+            object["status"] = Value::Null;
+            all.push(object);
+        }
+    }
+    let differing = differing(&app, &all)?;
+    let mut objects = Vec::new();
+    for object in all {
+        let text = differing
+            .iter()
+            .fold(object.to_string(), |text, (what, name)| {
+                text.replace(what, name)
+            });
+        objects.push(comparable(
+            without_time(&text).as_bytes(),
+            &stage.namespace,
+        )?);
+    }
+    objects.sort_by_key(|object| object["metadata"]["name"].to_string());
+    Ok(objects)
+}
+
+/// What is derived from an application's uid, or chosen by the API server, with a name for each.
+fn differing(app: &Value, all: &[Value]) -> Result<Vec<(String, &'static str)>> {
+    let status = &app["status"];
+    let submission = status["submissionID"]
+        .as_str()
+        .context("no submission id")?;
+    let ids = Ids::of(submission.to_owned());
+    // In the text of the executors' template.
+    let uid = app["metadata"]["uid"].as_str().context("no uid")?;
+    let address = status["driverInfo"]["webUIAddress"]
+        .as_str()
+        .and_then(|address| address.split(':').next())
+        .context("no address of the web UI")?;
+    let mut names = all.iter().filter_map(|o| o["metadata"]["name"].as_str());
+    let conf = names.find_map(conf_digits).context("no properties")?;
+    Ok(vec![
+        (uid.to_owned(), "<uid>"),
+        (ids.submission, "<submission>"),
+        (ids.run, "<run>"),
+        (ids.scratch, "<scratch>"),
+        // The floor client takes the same digits for both.
+        (conf.to_owned(), "<digits>"),
+        (ids.digits, "<digits>"),
+        (address.to_owned(), "<address>"),
+    ])
+}
+
+/// A text without the time of submission that Spark is told.
+fn without_time(text: &str) -> String {
+    const TIME: &str = "spark.app.submitTime=";
+    match text.split_once(TIME) {
+        Some((before, after)) => {
+            let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            format!("{before}{TIME}{after}")
+        }
+        None => text.to_owned(),
+    }
 }
 
 /// An object without what differs from object to object.
@@ -134,8 +227,12 @@ fn comparable(body: &[u8], namespace: &str) -> Result<Value> {
 
 /// Removes identities, times and what the server keeps for itself.
 fn strip(value: &mut Value) {
-    const DIFFER: [&str; 9] = [
+    const DIFFER: [&str; 12] = [
         "uid",
+        // Of a Job, in its labels and in the status of whose it is.
+        "controller-uid",
+        "batch.kubernetes.io/controller-uid",
+        "launcher",
         "resourceVersion",
         "creationTimestamp",
         "managedFields",
@@ -161,6 +258,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_derived_from_an_application_s_uid_is_named() {
+        let id = "22222222-2222-8333-8444-555555555555";
+        let app = json!({ "metadata": { "uid": "u" }, "status": { "submissionID": id, "driverInfo": { "webUIAddress": "10.0.0.7:4040" } } });
+        let conf = json!({ "metadata": { "name": "spark-drv-0123456789abcdef-conf-map" } });
+        let found = differing(&app, &[app.clone(), conf]).unwrap();
+        assert!(found.contains(&(id.to_owned(), "<submission>")));
+        assert!(found.contains(&("0123456789abcdef".to_owned(), "<digits>")));
+        assert!(found.contains(&("10.0.0.7".to_owned(), "<address>")));
+        let text = r"a\nspark.app.submitTime=1767225600000\nb";
+        assert_eq!(without_time(text), r"a\nspark.app.submitTime=\nb");
+    }
 
     #[test]
     fn what_differs_from_object_to_object_is_left_out_at_any_depth() {

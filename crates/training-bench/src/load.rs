@@ -12,10 +12,12 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_local};
 
-use crate::bodies::{PODS, manifest};
+use crate::application;
+use crate::bodies::{self, Resource};
 use crate::child::Helper;
+use crate::drive::{JOB_NAME, JOB_ROLE};
 use crate::floor::{Event, version};
-use crate::http::{Api, Ask, CORE, JSON, METADATA, Watch};
+use crate::http::{Ask, JSON, METADATA, Watch};
 use crate::kind;
 use crate::stage::{Client, Stage};
 
@@ -31,7 +33,7 @@ const BREATH: Duration = Duration::from_millis(2);
 pub struct Seen {
     /// Its creation was answered.
     pub created: Option<Instant>,
-    /// The last of its pods appeared.
+    /// The last of its pods appeared; of a launcher its Job, because its pod is not made by whom is measured.
     pub complete: Option<Instant>,
     /// It is said to run.
     pub running: bool,
@@ -45,6 +47,8 @@ pub struct Seen {
 
 #[derive(Default)]
 struct Book {
+    /// Pods that a job has.
+    pods: usize,
     jobs: HashMap<String, Seen>,
     fault: Option<String>,
 }
@@ -78,6 +82,15 @@ struct Meta {
 #[serde(default)]
 struct Status {
     conditions: Vec<Condition>,
+    /// Of applications, which have that instead of conditions.
+    #[serde(rename = "applicationState")]
+    state: State,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct State {
+    state: String,
 }
 
 #[derive(Deserialize)]
@@ -90,16 +103,23 @@ struct Condition {
 impl<'a> Load<'a> {
     /// Starts to watch.
     pub async fn start(stage: &'a Stage) -> Result<Self> {
-        let book: Rc<RefCell<Book>> = Rc::default();
+        let book = Rc::new(RefCell::new(Book {
+            pods: kind::pods(&stage.kind),
+            ..Book::default()
+        }));
         let changed = Rc::new(Notify::new());
         let jobs = kind::jobs(&stage.kind, &stage.namespace);
-        let pods = format!("{CORE}/namespaces/{}/pods", stage.namespace);
+        let path = |resource: Resource| resource.path(&stage.namespace);
         let mut tasks = Vec::new();
-        let selector = "&labelSelector=training.kubeflow.org%2Fjob-name";
-        for (path, query, accept, fold) in [
+        let selector = kind::of_jobs(&stage.kind);
+        let mut watches = vec![
             (jobs, "", JSON, fold_job as fn(&mut Book, Event<Object>)),
-            (pods, selector, METADATA, fold_pod),
-        ] {
+            (path(Resource::Pod), &selector, METADATA, fold_pod),
+        ];
+        if kind::launches(&stage.kind) {
+            watches.push((path(Resource::Job), "", METADATA, fold_launcher));
+        }
+        for (path, query, accept, fold) in watches {
             let from = version(&stage.api, &path).await?;
             let watch = stage.api.watch(&path, query, &from, accept).await?;
             let (book, changed) = (Rc::clone(&book), Rc::clone(&changed));
@@ -121,10 +141,14 @@ impl<'a> Load<'a> {
     pub async fn create(&self, name: &str) -> Result<()> {
         let kind = &self.stage.kind;
         let path = kind::jobs(kind, &self.stage.namespace);
-        let body = manifest(kind, name).to_string();
+        let body = if kind::submits(kind) {
+            application::manifest(name)
+        } else {
+            bodies::manifest(kind, name)
+        };
         self.stage
             .api
-            .must(Method::POST, &path, Ask::write(body))
+            .must(Method::POST, &path, Ask::write(body.to_string()))
             .await?;
         self.book
             .borrow_mut()
@@ -254,10 +278,16 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Checks that the outcome is right: every job succeeded, none failed on the way, each has four pods and `replaced` more uids
-    /// than names in all, and the API server holds exactly those pods.
+    /// The uids that the pods of these jobs have had, all in all.
+    pub fn uids(&self, names: &[String]) -> usize {
+        let of = |job: &Seen| job.pods.values().map(Vec::len).sum::<usize>();
+        names.iter().filter_map(|name| self.seen(name, of)).sum()
+    }
+
+    /// Checks that the outcome is right: every job succeeded, none failed on the way, each has four pods (of a launcher its Job; of
+    /// an application one) and `replaced` more uids than names in all, and the API server holds exactly those pods.
     pub async fn verify(&self, names: &[String], replaced: usize) -> Result<()> {
-        let (mut pods, mut uids) = (0, 0);
+        let mut pods = 0;
         for name in names {
             let job = self
                 .seen(name, Seen::clone)
@@ -267,18 +297,18 @@ impl<'a> Load<'a> {
                 "{name} did not succeed: {job:?}"
             );
             ensure!(
-                job.pods.len() == PODS,
+                job.pods.len() == kind::pods(&self.stage.kind),
                 "{name} has the pods {:?}",
                 job.pods.keys()
             );
             pods += job.pods.len();
-            uids += job.pods.values().map(Vec::len).sum::<usize>();
         }
+        let uids = self.uids(names);
         ensure!(
             uids == pods + replaced,
             "{uids} pods were made under {pods} names"
         );
-        let there = count(&self.stage.api, &self.stage.namespace).await?;
+        let there = count(self.stage).await?;
         ensure!(there >= pods, "{there} pods are there, not {pods}");
         Ok(())
     }
@@ -345,13 +375,14 @@ async fn follow(
 
 fn fold_job(book: &mut Book, event: Event<Object>) {
     let job = book.jobs.entry(event.object.metadata.name).or_default();
-    let holds = |kind: &str| {
-        let mut all = event.object.status.conditions.iter();
-        all.any(|c| c.kind == kind && c.status == "True")
+    let status = event.object.status;
+    let holds = |kind: &str, state: &str| {
+        let mut all = status.conditions.iter();
+        all.any(|c| c.kind == kind && c.status == "True") || status.state.state == state
     };
-    job.running = holds("Running");
-    job.failed |= holds("Failed");
-    if job.succeeded.is_none() && holds("Succeeded") {
+    job.running = holds("Running", "RUNNING");
+    job.failed |= holds("Failed", "FAILED");
+    if job.succeeded.is_none() && holds("Succeeded", "COMPLETED") {
         job.succeeded = Some(Instant::now());
     }
 }
@@ -363,31 +394,47 @@ fn fold_pod(book: &mut Book, event: Event<Object>) {
         labels,
         version: _,
     } = event.object.metadata;
-    let Some(job) = labels.get("training.kubeflow.org/job-name") else {
+    let job = labels.get(JOB_NAME);
+    let Some(job) = job.or_else(|| labels.get(application::APP_NAME)) else {
         return;
     };
-    if event.kind != "ADDED" {
-        return;
+    let launches = labels.get(JOB_ROLE).is_some_and(|role| role == "launcher");
+    if event.kind == "ADDED" && !launches {
+        fold_part(book, job, name, uid);
     }
-    let job = book.jobs.entry(job.clone()).or_default();
+}
+
+/// A launcher's Job stands for its pod.
+fn fold_launcher(book: &mut Book, event: Event<Object>) {
+    let meta = event.object.metadata;
+    if let Some(job) = meta.labels.get("app").filter(|_| event.kind == "ADDED") {
+        fold_part(book, job, meta.name, meta.uid);
+    }
+}
+
+fn fold_part(book: &mut Book, job: &str, name: String, uid: String) {
+    let pods = book.pods;
+    let job = book.jobs.entry(job.to_owned()).or_default();
     let now = Instant::now();
     job.pods.entry(name).or_default().push((uid, now));
-    if job.complete.is_none() && job.pods.len() == PODS {
+    if job.complete.is_none() && job.pods.len() == pods {
         job.complete = Some(now);
     }
 }
 
 /// Pods of jobs in a namespace.
-async fn count(api: &Api, namespace: &str) -> Result<usize> {
+async fn count(stage: &Stage) -> Result<usize> {
     #[derive(Deserialize)]
     struct List {
         items: Vec<serde::de::IgnoredAny>,
     }
     // From the watch cache, so that counting costs little.
     let path = format!(
-        "{CORE}/namespaces/{namespace}/pods?resourceVersion=0&labelSelector=training.kubeflow.org%2Fjob-name"
+        "{}?resourceVersion=0{}",
+        Resource::Pod.path(&stage.namespace),
+        kind::of_jobs(&stage.kind)
     );
     let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-    let body = api.must(Method::GET, &path, Ask::read(list)).await?;
+    let body = stage.api.must(Method::GET, &path, Ask::read(list)).await?;
     Ok(serde_json::from_slice::<List>(&body)?.items.len())
 }

@@ -16,12 +16,49 @@ pub fn cpu(pid: u32) -> Result<f64> {
         .context("an odd /proc/stat")
 }
 
+/// How tokio names the threads of its pool for work that takes long.
+const POOL: &str = "tokio-rt-worker";
+
+/// The same without the threads of its pool, which come and go, so that they can't be summed up themselves. Units: milliseconds.
+pub fn cpu_without_pool(pid: u32) -> Result<f64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    // One that ended meanwhile is one of the pool.
+    let lines = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    let lines = lines.filter(|line| !line.contains(&format!("({POOL})")));
+    let sum = lines.map(|line| ticks(&line)).sum::<Option<f64>>();
+    sum.map(|ticks| ticks * TICK).context("an odd /proc/stat")
+}
+
 /// utime + stime of a `/proc/PID/stat` line.
 fn ticks(line: &str) -> Option<f64> {
     // The name may hold anything, also blanks and brackets; the fields follow the last bracket.
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u32>().ok().map(f64::from);
     Some(number(11)? + number(12)?)
+}
+
+/// Whether a process has had children that ended: what the kernel counts of those is never nothing.
+pub fn has_had_children(pid: u32) -> Result<bool> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    faults_of_children(&text)
+        .map(|faults| faults > 0)
+        .context("an odd /proc/stat")
+}
+
+/// Page faults of ended children, of a `/proc/PID/stat` line.
+fn faults_of_children(line: &str) -> Option<u64> {
+    let fields = line.rsplit_once(')')?.1.split_whitespace();
+    fields.skip(8).map(|field| field.parse().ok()).next()?
+}
+
+/// The name of a process.
+pub fn name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim().to_owned())
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -153,7 +190,35 @@ mod tests {
     fn cpu_times_are_found_behind_an_odd_name() {
         let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 170 30 5 6 20 0 4 0 1 2 3";
         assert_eq!(ticks(line), Some(200.0));
+        assert_eq!(faults_of_children(line), Some(0));
         assert_eq!(ticks("42 (x"), None);
+    }
+
+    #[test]
+    fn children_leave_a_trace_when_they_have_ended() {
+        let ended = std::process::Command::new("true").status().unwrap();
+        assert!(ended.success());
+        let me = std::process::id();
+        assert!(has_had_children(me).unwrap());
+        assert!(name(me).unwrap().starts_with("training"));
+    }
+
+    #[test]
+    fn what_the_pool_does_is_not_counted() {
+        let me = std::process::id();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        let before = (cpu(me).unwrap(), cpu_without_pool(me).unwrap());
+        let busy = runtime.spawn_blocking(|| {
+            let used = || ticks(&fs::read_to_string("/proc/thread-self/stat").unwrap());
+            // However long that takes where others are busy too.
+            while used().unwrap() < 10.0 {}
+            fs::read_to_string("/proc/thread-self/comm").unwrap()
+        });
+        let name = runtime.block_on(busy).unwrap();
+        assert_eq!(name.trim(), POOL);
+        let (all, own) = (cpu(me).unwrap(), cpu_without_pool(me).unwrap());
+        assert!(own - before.1 < all - before.0, "{own} of {all} {before:?}");
     }
 
     #[test]

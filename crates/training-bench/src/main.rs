@@ -7,7 +7,10 @@
 //!   kind      the kinds of jobs                  size      how much of each is measured
 //!   drive     plays the kubelet                  load      makes jobs, sees what becomes of them
 //!   runs      timed runs                         life      the run that counts
-//!   scale     a full store                       stats, report, store
+//!   scale     a full store                       template  texts with gaps
+//!   application, submitter                       what is written for a SparkApplication, and its floor client
+//!   submission, killed                           beside spark-submit; while the operator is killed
+//!   machine, stats, report, store                figures, and what becomes of them
 //! ```
 
 // A side and a size are about all there is here.
@@ -15,12 +18,14 @@
 // The figures of these tests are exact.
 #![cfg_attr(test, allow(clippy::float_cmp))]
 
+mod application;
 mod bodies;
 mod child;
 mod counts;
 mod drive;
 mod floor;
 mod http;
+mod killed;
 mod kind;
 mod life;
 mod load;
@@ -33,13 +38,16 @@ mod size;
 mod stage;
 mod stats;
 mod store;
+mod submission;
+mod submitter;
+mod template;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
-use training_testkit::builders::{KINDS, Kind};
+use training_testkit::builders::Kind;
 use training_testkit::control_plane::{target_directory, workspace};
 use training_testkit::operator;
 
@@ -48,6 +56,7 @@ use crate::metric::{ALL, Metric};
 use crate::report::Row;
 use crate::size::{Setting, Size};
 use crate::store::{Record, Store};
+use crate::submission::UNMEASURED;
 
 /// `reduced` (the default), `full` or `smoke`.
 const SIZE: &str = "BENCH";
@@ -87,7 +96,7 @@ async fn helper(role: &str, kubeconfig: &Path, kind: Kind, rest: &[&str]) -> Res
         ("floor", [namespace]) => {
             let mut told = child::told();
             tokio::select! {
-                result = floor::run(kubeconfig, kind, namespace) => result,
+                result = floor(kubeconfig, kind, namespace) => result,
                 _ = told.recv() => Ok(()),
             }
         }
@@ -101,6 +110,14 @@ async fn helper(role: &str, kubeconfig: &Path, kind: Kind, rest: &[&str]) -> Res
         }
         ("read", []) => scale::reader(kubeconfig, &kind).await,
         other => bail!("unknown arguments: {other:?}"),
+    }
+}
+
+async fn floor(kubeconfig: &Path, kind: Kind, namespace: &str) -> Result<()> {
+    if kind::submits(&kind) {
+        submitter::run(kubeconfig, namespace).await
+    } else {
+        floor::run(kubeconfig, kind, namespace).await
     }
 }
 
@@ -123,6 +140,21 @@ impl Subject {
         })
     }
 
+    /// What could not be measured the last time is tried again.
+    fn forget_the_unmeasured(&self) -> Result<()> {
+        for metric in ALL {
+            let mut record = self.store.read(metric.name())?;
+            let all = record.pairs.len();
+            record
+                .pairs
+                .retain(|pair| !pair.floor.contains_key(UNMEASURED));
+            if record.pairs.len() < all {
+                self.store.write(metric.name(), &record)?;
+            }
+        }
+        Ok(())
+    }
+
     fn faults(&self) -> Result<Vec<String>> {
         let mut faults = Vec::new();
         for metric in ALL {
@@ -141,7 +173,7 @@ async fn bench() -> Result<()> {
     let chosen = kind::chosen(&variable(KIND)).context(KIND)?;
     let target = target_directory()?;
     // All of them, because the table shows what is known of each.
-    let subjects = KINDS
+    let subjects = kind::KINDS
         .into_iter()
         .map(|kind| Subject::open(&target, kind, size))
         .collect::<Result<Vec<_>>>()?;
@@ -162,6 +194,7 @@ async fn bench() -> Result<()> {
         if std::env::var_os(FRESH).is_some() {
             subject.store.clear()?;
         }
+        subject.forget_the_unmeasured()?;
         let (kind, dir) = (subject.setting.kind.name, subject.store.dir());
         say(&format!(
             "{kind}: {} run; results are kept in {}",
@@ -272,8 +305,8 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
         kinds.push((subject.setting.kind.name, rows));
         faults.extend(unmade);
     }
-    let table = report::table(kinds.iter().map(|(kind, rows)| (*kind, rows.as_slice())));
-    eprintln!("\n{table}");
+    let of = |page: &str| report::table(kinds.iter().map(|(kind, rows)| (*kind, &rows[..])), page);
+    eprintln!("\n{}", of(""));
     for fault in &faults {
         say(&format!("a run did not count: {fault}"));
     }
@@ -281,18 +314,23 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
         say("a smoke run says nothing about speed; docs/performance.md is left as it is");
         return Ok(());
     }
-    let page = workspace().join("docs/performance.md");
-    let note = format!(
-        "\nMeasured {} on {}; {} run.\n\n{table}\n{}",
+    let path = workspace().join("docs/performance.md");
+    let page = std::fs::read_to_string(&path)?;
+    let known = kinds.iter().filter(|(_, rows)| report::is_known(rows));
+    let known: Vec<&str> = known.map(|(kind, _)| *kind).collect();
+    let run = format!(
+        "{} on {}; {} run.",
         bodies::now(),
         machine::describe(),
-        size.name,
+        size.name
+    );
+    let note = format!(
+        "\n{}\n{}\n{}",
+        report::origin(&known, kinds.len(), &run, &page),
+        of(&page),
         unmade(&faults)
     );
-    std::fs::write(
-        &page,
-        report::insert(&std::fs::read_to_string(&page)?, &note)?,
-    )?;
+    std::fs::write(&path, report::insert(&page, &note)?)?;
     say("the table is in docs/performance.md");
     Ok(())
 }
@@ -315,13 +353,12 @@ fn keep(subject: &Subject, rows: &[Row], faults: &[String], say: &dyn Fn(&str)) 
 }
 
 fn unmade(faults: &[String]) -> String {
+    let checked = "all jobs succeeded, each had exactly its four pods (a launcher's Job for its pod, of a SparkApplication its driver), and no pod was made twice.\n\n";
     if faults.is_empty() {
-        return "In every run that counts, all jobs succeeded, each had exactly its four pods, and no pod was made twice.\n\n"
-            .to_owned();
+        return format!("In every run that counts, {checked}");
     }
     format!(
-        "{} runs did not count, because a check of theirs failed; in all others, all jobs succeeded, each had exactly its \
-         four pods, and no pod was made twice.\n\n",
+        "{} runs did not count, because a check of theirs failed; in all others, {checked}",
         faults.len()
     )
 }

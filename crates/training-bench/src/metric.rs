@@ -1,12 +1,16 @@
 //! What is measured, in which order, and how often.
 
 use anyhow::Result;
+use training_testkit::builders::Kind;
 
+use crate::killed::killed;
+use crate::kind::{WHOLE, submits};
 use crate::life::life;
 use crate::runs::{burst, latency, pace};
 use crate::scale::scale;
 use crate::size::{Setting, Size};
 use crate::store::{Figures, Pair, Record, Side};
+use crate::submission::submission;
 
 /// One sort of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +27,22 @@ pub enum Metric {
     Crowd,
     /// A full store.
     Scale,
+    /// Submissions beside `spark-submit`.
+    Submission,
+    /// Submissions by an operator that is killed again and again.
+    Killed,
 }
 
 /// All of them. Every metric gets its first pair before any gets its second, so that a run that is cut short has them all.
-pub const ALL: [Metric; 6] = [
+pub const ALL: [Metric; 8] = [
     Metric::Life,
     Metric::Pace,
     Metric::Latency,
     Metric::Burst,
     Metric::Scale,
     Metric::Crowd,
+    Metric::Submission,
+    Metric::Killed,
 ];
 
 impl Metric {
@@ -45,26 +55,45 @@ impl Metric {
             Self::Burst => "burst",
             Self::Crowd => "crowd",
             Self::Scale => "scale",
+            Self::Submission => "submission",
+            Self::Killed => "killed",
         }
     }
 
-    /// The rows of the table that it is for.
-    pub fn letters(self) -> &'static str {
+    /// The rows of a kind that it is for.
+    pub fn letters(self, kind: &Kind) -> &'static str {
         match self {
+            // Of applications it is the burst that everything is measured in.
+            Self::Burst if submits(kind) => "abcdeh",
             Self::Life => "a",
             Self::Pace => "abd",
             Self::Latency => "cf",
             Self::Burst => "c",
             Self::Crowd => "d",
             Self::Scale => "egj",
+            Self::Submission => "h",
+            Self::Killed => "i",
+        }
+    }
+
+    /// Whether a kind is measured in this way.
+    fn is_of(self, kind: &Kind) -> bool {
+        match self {
+            Self::Life | Self::Latency | Self::Burst => true,
+            Self::Crowd => *kind == WHOLE,
+            Self::Pace | Self::Scale => !submits(kind),
+            Self::Submission | Self::Killed => submits(kind),
         }
     }
 
     /// Whether it is for a row that its kind shows and that is among those asked for; none asked for means all.
     pub fn is_wanted(self, setting: &Setting, only: &str) -> bool {
+        if !self.is_of(&setting.kind) {
+            return false;
+        }
         let all = !only.contains(|letter: char| letter.is_ascii_alphanumeric());
         let mut shown = self
-            .letters()
+            .letters(&setting.kind)
             .chars()
             .filter(|letter| setting.rows.contains(*letter));
         shown.any(|letter| all || only.contains(letter))
@@ -73,7 +102,7 @@ impl Metric {
     /// Pairs to run.
     pub fn pairs(self, size: &Size) -> usize {
         match self {
-            Self::Life | Self::Scale => 1,
+            Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
             Self::Pace | Self::Latency => size.pairs,
             Self::Burst | Self::Crowd => size.long_pairs,
         }
@@ -89,6 +118,8 @@ impl Metric {
         let ours_first = record.pairs.len() % 2 == 1;
         let pair = match self {
             Self::Life => life(setting).await?,
+            Self::Submission => submission(setting, say).await?,
+            Self::Killed => killed(setting, say).await?,
             Self::Scale => {
                 record.pairs = scale(setting, say).await?.pairs;
                 return Ok(());
@@ -148,7 +179,7 @@ async fn paired(
 
 #[cfg(test)]
 mod tests {
-    use training_testkit::builders::{Kind, PYTORCH, XGBOOST};
+    use training_testkit::builders::{MPI, PYTORCH, SPARK, XGBOOST};
 
     use super::*;
 
@@ -160,9 +191,20 @@ mod tests {
 
     #[test]
     fn letters_choose_and_none_chooses_all() {
-        assert_eq!(wanted(PYTORCH, "").len(), ALL.len());
+        let pods = ["life", "pace", "latency", "burst", "scale", "crowd"];
+        assert_eq!(wanted(PYTORCH, ""), pods);
         assert_eq!(wanted(PYTORCH, "a,d"), ["life", "pace", "crowd"]);
         assert_eq!(wanted(PYTORCH, "g"), ["scale"]);
+    }
+
+    #[test]
+    fn applications_are_measured_in_bursts_and_in_ways_of_their_own() {
+        let all = ["life", "latency", "burst", "submission", "killed"];
+        assert_eq!(wanted(SPARK, ""), all);
+        assert_eq!(wanted(SPARK, "b,d,e"), ["burst"]);
+        assert_eq!(wanted(SPARK, "h"), ["burst", "submission"]);
+        assert_eq!(wanted(SPARK, "i"), ["killed"]);
+        assert_eq!(wanted(PYTORCH, "h,i"), [""; 0]);
     }
 
     #[test]
@@ -170,5 +212,6 @@ mod tests {
         assert_eq!(wanted(XGBOOST, ""), ["life", "pace", "latency", "burst"]);
         assert_eq!(wanted(XGBOOST, "a,d"), ["life", "pace"]);
         assert_eq!(wanted(XGBOOST, "d,f"), [""; 0]);
+        assert_eq!(wanted(MPI, "d,f"), ["pace"]);
     }
 }

@@ -1,11 +1,16 @@
 //! From results to one table.
 
+mod applications;
+
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use training_testkit::builders::Kind;
 
+use crate::kind::{self, WHOLE, launches, submits};
 use crate::metric::Metric;
+use crate::runs::number;
 use crate::size::Setting;
 use crate::stats::{Estimate, estimate, median};
 use crate::store::{Pair, Record, Store};
@@ -14,9 +19,6 @@ use crate::store::{Pair, Record, Store};
 const NOISY: f64 = 0.10;
 /// Disturbed pairs are left out only if at least so many others remain.
 const ENOUGH: usize = 3;
-/// Requests that the life of a 1+3 job can't do without: four pods, four services, three statuses.
-const LEAST: f64 = 11.0;
-
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
@@ -126,11 +128,25 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     );
     let (burst, crowd) = (read(Metric::Burst)?, read(Metric::Crowd)?);
     let (once, starts) = split(read(Metric::Scale)?);
-    let mut rows = requests(&life, &pace);
+    if submits(&setting.kind) {
+        let (submission, killed) = (read(Metric::Submission)?, read(Metric::Killed)?);
+        let mut rows = requests(&life, &burst, &setting.kind);
+        rows.extend(applications::rows(&latency, &burst, &submission, &killed));
+        return Ok(rows);
+    }
+    let mut rows = requests(&life, &pace, &setting.kind);
     rows.extend([(JOBS_PER_SECOND, &pace)].map(ratio));
     rows.extend(CREATION.map(|line| ratio((line, &latency))));
     rows.extend(BURST.map(|line| ratio((line, &burst))));
-    rows.extend([(OWN_CPU, &pace), (CROWDED, &crowd), (SERVER_CPU, &pace)].map(ratio));
+    if launches(&setting.kind) {
+        rows.extend([(OWN_CPU_BUT_KEYS, &pace), (KEYS_CPU, &pace)].map(ratio));
+    } else {
+        rows.push(ratio((OWN_CPU, &pace)));
+    }
+    if setting.kind == WHOLE {
+        rows.push(ratio((CROWDED, &crowd)));
+    }
+    rows.push(ratio((SERVER_CPU, &pace)));
     rows.extend(MEMORY.map(|line| single(line, &once)));
     rows.extend(FAILURE.map(|line| ratio((line, &latency))));
     rows.push(ratio((START, &starts)));
@@ -219,6 +235,20 @@ const OWN_CPU: Line = Line(
     "ms",
     Some(most(1.8)),
 );
+const OWN_CPU_BUT_KEYS: Line = Line(
+    "d",
+    "own CPU per job, without making its SSH key",
+    "cpu_ms_per_job",
+    "ms",
+    Some(most(1.8)),
+);
+const KEYS_CPU: Line = Line(
+    "d",
+    "CPU per job of making its SSH key",
+    "key_cpu_ms_per_job",
+    "ms",
+    None,
+);
 const CROWDED: Line = Line(
     "d",
     "own CPU per job with 15,000 foreign pods in the namespace, over without",
@@ -290,7 +320,14 @@ fn split(scale: Record) -> (Record, Record) {
     )
 }
 
-fn requests(life: &Record, pace: &Record) -> Vec<Row> {
+fn requests(life: &Record, pace: &Record, kind: &Kind) -> Vec<Row> {
+    let least = kind::least(kind);
+    let (job, with_events) = if submits(kind) {
+        // Each of its four states is told, and hardly two of them fall together.
+        ("application", None)
+    } else {
+        ("job", Some(most(1.35)))
+    };
     let per_job = |sorts: &[&str]| -> Vec<f64> {
         let sum = |pair: &Pair| {
             sorts
@@ -305,12 +342,12 @@ fn requests(life: &Record, pace: &Record) -> Vec<Row> {
             .collect()
     };
     let floor = median_of(life, |pair| pair.floor.get("writes_per_job").copied());
-    let row = |what: &str, sorts: &[&str], most: f64| {
+    let row = |what: &str, sorts: &[&str], target: Option<Target>| {
         let counts = per_job(sorts);
-        let ratios: Vec<f64> = counts.iter().map(|count| count / LEAST).collect();
+        let ratios: Vec<f64> = counts.iter().map(|count| count / number(least)).collect();
         Row {
             id: "a",
-            what: what.to_owned(),
+            what: format!("requests per {job} over {least}, {what}"),
             floor: floor.map(|count| format!("{count:.2}")).unwrap_or_default(),
             ours: if counts.is_empty() {
                 String::new()
@@ -318,20 +355,16 @@ fn requests(life: &Record, pace: &Record) -> Vec<Row> {
                 format!("{:.2}", median(&counts))
             },
             value: estimate(&ratios),
-            target: Some(Target::AtMost(most)),
+            target,
             left_out: 0,
         }
     };
     vec![
+        row("without events", &["writes_per_job"], Some(most(1.10))),
         row(
-            "requests per job over 11, without events",
-            &["writes_per_job"],
-            1.10,
-        ),
-        row(
-            "requests per job over 11, with folded events",
+            "with folded events",
             &["writes_per_job", "events_per_job"],
-            1.35,
+            with_events,
         ),
         worst(
             "a",
@@ -376,9 +409,18 @@ fn quiet(record: &Record) -> (Vec<&Pair>, usize) {
     }
 }
 
-fn ratio((Line(id, what, figure, unit, target), record): (Line, &Record)) -> Row {
+fn ratio((line, record): (Line, &Record)) -> Row {
+    compared((line, record), |ratio| ratio)
+}
+
+/// Both sides of a figure, and of each pair's ratio what is worth knowing.
+fn compared(
+    (Line(id, what, figure, unit, target), record): (Line, &Record),
+    value: impl Fn(f64) -> f64,
+) -> Row {
     let (pairs, left_out) = quiet(record);
-    let ratios: Vec<f64> = pairs.iter().filter_map(|pair| pair.ratio(figure)).collect();
+    let ratios = pairs.iter().filter_map(|pair| pair.ratio(figure));
+    let ratios: Vec<f64> = ratios.map(value).collect();
     let show = |of: &dyn Fn(&Pair) -> Option<f64>| {
         let values: Vec<f64> = pairs.iter().filter_map(|pair| of(pair)).collect();
         if values.is_empty() {
@@ -451,18 +493,61 @@ fn worst(id: &'static str, what: &str, figures: &[&str], record: &Record) -> Row
     }
 }
 
-/// The rows of several kinds, each under its name, as one table in Markdown.
-pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>) -> String {
+/// The rows of several kinds, each under its name, as one table in Markdown. A kind of which nothing is known keeps the rows that
+/// the page has of it: they may be of another machine or of earlier builds.
+pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>, page: &str) -> String {
     let mut text = String::from(
         "| Id | Kind | Metric | Floor | Ours | Value (95 % interval) | Target | | Pairs |\n\
          | --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: |\n",
     );
     for (kind, rows) in kinds {
-        for row in rows {
-            let _ = writeln!(text, "{}", row.line(kind));
+        let former = former(page, kind);
+        if is_known(rows) || former.is_empty() {
+            for row in rows {
+                let _ = writeln!(text, "{}", row.line(kind));
+            }
+        }
+        for line in former.iter().filter(|_| !is_known(rows)) {
+            let _ = writeln!(text, "{line}");
         }
     }
     text
+}
+
+/// Whether anything of a kind was measured.
+pub fn is_known(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.value.is_some())
+}
+
+/// The rows that the page has of a kind.
+fn former<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
+    let of = |line: &&str| line.starts_with("| ") && line.split(" | ").nth(1) == Some(kind);
+    within(page).lines().filter(of).collect()
+}
+
+/// What is between the page's marks.
+fn within(page: &str) -> &str {
+    let rest = page.split_once(BEGIN).map_or("", |(_, rest)| rest);
+    rest.split_once(END).map_or("", |(within, _)| within)
+}
+
+/// When and where the table's figures are from. Where the rows of some kinds are kept, so is what the page says of them.
+pub fn origin(known: &[&str], all: usize, run: &str, page: &str) -> String {
+    if known.len() == all {
+        return format!("Measured {run}\n");
+    }
+    let lines = within(page).lines();
+    let former = lines.take_while(|line| !line.starts_with('|'));
+    let is_new = |line: &&str| {
+        let begins = |kind: &&str| line.starts_with(&format!("`{kind}`: "));
+        known.iter().any(begins)
+    };
+    let former: Vec<&str> = former.filter(|line| !is_new(line)).collect();
+    let mut text = former.join("\n").trim().to_owned();
+    for kind in known {
+        let _ = write!(text, "\n`{kind}`: {run}");
+    }
+    text.trim().to_owned() + "\n"
 }
 
 /// Puts a text between the page's marks.
@@ -478,9 +563,10 @@ pub fn insert(page: &str, text: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use training_testkit::builders::{KINDS, PYTORCH, TENSORFLOW};
+    use training_testkit::builders::{MPI, PYTORCH, SPARK, TENSORFLOW};
 
     use super::*;
+    use crate::kind::KINDS;
     use crate::size::Size;
 
     fn pair(floor: f64, ours: f64, foreign: f64) -> Pair {
@@ -580,17 +666,59 @@ mod tests {
             let mut ids: Vec<&str> = rows.iter().map(|row| row.id).collect();
             ids.dedup();
             let whole = ["a", "b", "c", "d", "e", "f", "g", "j"];
-            let part = ["a", "b", "c"];
-            let expected = if *kind == PYTORCH { &whole[..] } else { &part };
+            let expected = match *kind {
+                PYTORCH => &whole[..],
+                MPI => &whole[..4],
+                SPARK => &["a", "b", "c", "d", "e", "h", "i"],
+                _ => &whole[..3],
+            };
             assert_eq!(ids, expected, "{}", kind.name);
         }
-        let table = table(all.iter().map(|(kind, rows)| (kind.name, &rows[..])));
+        let table = table(all.iter().map(|(kind, rows)| (kind.name, &rows[..])), "");
         let paces: Vec<&str> = table.lines().filter(|l| l.starts_with("| b |")).collect();
-        assert_eq!(paces.len(), 3, "{table}");
+        // Of applications there are two.
+        assert_eq!(paces.len(), 6, "{table}");
         assert!(paces[0].starts_with("| b | PyTorchJob |") && paces[0].contains("not measured"));
         let tf = "| b | TFJob | jobs per second, 64 in flight | 20.0 /s | 18.0 /s | **0.90** | ≥ 0.85 | met | 1 |";
         assert_eq!(paces[1], tf);
         assert!(paces[2].starts_with("| b | XGBoostJob |") && paces[2].contains("not measured"));
+        assert!(paces[4].starts_with("| b | SparkApplication | applications completed per second"));
+        let cpu = table.lines().filter(|l| l.starts_with("| d | MPIJob |"));
+        let what: Vec<&str> = cpu.filter_map(|l| l.split(" | ").nth(2)).collect();
+        let [own, keys, server] = &what[..] else {
+            panic!("{table}")
+        };
+        assert!(own.contains("without making its SSH key") && keys.ends_with("its SSH key"));
+        assert!(server.contains("API server"), "{server}");
+    }
+
+    #[test]
+    fn kinds_of_which_nothing_is_known_keep_their_rows() {
+        let old = "| b | TFJob | jobs | 1 | 2 | **0.90** | | met | 1 |";
+        let page =
+            format!("{BEGIN}\n\nMeasured then.\n`XGBoostJob`: then.\n\n| Id |\n{old}\n\n{END}");
+        let row = |value| Row {
+            id: "b",
+            what: "jobs".to_owned(),
+            floor: String::new(),
+            ours: String::new(),
+            value,
+            target: None,
+            left_out: 0,
+        };
+        let (unknown, known) = ([row(None)], [row(estimate(&[2.0]))]);
+        let text = table([("TFJob", &unknown[..]), ("XGBoostJob", &known[..])], &page);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(lines[0], old);
+        assert!(lines[1].starts_with("| b | XGBoostJob |"), "{text}");
+        let text = table([("TFJob", &known[..])], &page);
+        assert!(!text.contains("0.90"), "{text}");
+        let from = origin(&["XGBoostJob"], 2, "now.", &page);
+        assert_eq!(from, "Measured then.\n`XGBoostJob`: now.\n");
+        assert_eq!(
+            origin(&["TFJob", "XGBoostJob"], 2, "now.", &page),
+            "Measured now.\n"
+        );
     }
 
     #[test]

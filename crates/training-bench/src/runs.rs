@@ -1,32 +1,37 @@
 //! The timed runs. Each has a control plane of its own, so that none finds what an earlier one left.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use serde_json::json;
+use tokio::task::{JoinHandle, spawn_local};
 
 use crate::drive::{Script, status};
 use crate::http::{Ask, CORE};
+use crate::kind;
 use crate::load::{Load, Parties};
+use crate::machine;
 use crate::size::{Setting, Size};
 use crate::stage::{Audit, Meter, Stage};
 use crate::stats::percentile;
 use crate::store::{Figures, Side};
 
 /// When a wait counts as a hang.
-const HANG: Duration = Duration::from_mins(4);
+pub const HANG: Duration = Duration::from_mins(4);
 /// How long what follows a job's end may take: events, folded counts.
-const SETTLE: Duration = Duration::from_secs(2);
+pub const SETTLE: Duration = Duration::from_secs(2);
 /// How pods live where the time of a life is measured against nothing.
-const USUAL: Script = Script {
+pub const USUAL: Script = Script {
     run_after: Duration::from_millis(200),
     succeed_after: Duration::from_secs(1),
     hold: false,
 };
 /// How pods live where only their creation is of interest.
-const SHORT: Script = Script {
+pub const SHORT: Script = Script {
     run_after: Duration::from_millis(10),
     succeed_after: Duration::from_millis(10),
     hold: false,
@@ -40,7 +45,7 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// Runs jobs that don't count, lets them settle, and begins to measure.
-async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> Result<Meter> {
+pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> Result<Meter> {
     let warm = names("warm", size.warm_up);
     load.create_all(&warm).await?;
     load.until_succeeded(&warm, HANG, parties).await?;
@@ -201,7 +206,7 @@ async fn replacements(
             .must(
                 Method::PATCH,
                 &path,
-                Ask::patch(status(stage.kind.container, &uid, "Failed", 137)),
+                Ask::patch(status(kind::container(&stage.kind), &uid, "Failed", 137)),
             )
             .await?;
         let failed = Instant::now();
@@ -232,18 +237,68 @@ pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     };
     let meter = warmed_up(&load, size, &mut parties).await?;
     let jobs = names("job", size.thousand);
+    let brood = Brood::watch(parties.client.pid());
     let begun = Instant::now();
     load.create_all(&jobs).await?;
     load.until_succeeded(&jobs, HANG, &mut parties).await?;
     let took = begun.elapsed();
+    let children = brood.end()?;
     tokio::time::sleep(SETTLE).await;
     let mut figures = meter
         .end(&stage, parties.client, side, number(jobs.len()))
         .await?;
     spread(&mut figures, "thousand", &load, &jobs)?;
+    let last = jobs
+        .iter()
+        .filter_map(|job| load.seen(job, |seen| seen.complete).flatten())
+        .max();
+    let made = last.map_or(took, |last| last.saturating_duration_since(begun));
+    for (name, time) in [("thousand_per_s", took), ("thousand_made_per_s", made)] {
+        figures.insert(name.to_owned(), number(jobs.len()) / time.as_secs_f64());
+    }
     figures.insert("thousand_seconds".to_owned(), took.as_secs_f64());
+    figures.insert("children".to_owned(), number(children));
     load.verify(&jobs, 0).await?;
+    if kind::submits(&setting.kind) {
+        tokio::time::sleep(size.rest).await;
+        let memory = machine::memory(client.pid())?;
+        figures.insert("after_rss_mb".to_owned(), memory.rss);
+        figures.insert("after_peak_mb".to_owned(), memory.peak);
+    }
     Ok(figures)
+}
+
+/// Looks for children of a process while it works.
+struct Brood {
+    pid: u32,
+    most: Rc<Cell<usize>>,
+    task: JoinHandle<()>,
+}
+
+impl Brood {
+    fn watch(pid: u32) -> Self {
+        let most = Rc::new(Cell::new(0));
+        let seen = Rc::clone(&most);
+        let task = spawn_local(async move {
+            loop {
+                seen.set(seen.get().max(machine::descendants(pid).len()));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        Self { pid, most, task }
+    }
+
+    /// Most children at once; of those that came and went between two looks, one.
+    fn end(self) -> Result<usize> {
+        let unseen = usize::from(machine::has_had_children(self.pid)?);
+        Ok(self.most.get().max(unseen))
+    }
+}
+
+impl Drop for Brood {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// From a job's creation to its last pod, over jobs. Units: milliseconds.

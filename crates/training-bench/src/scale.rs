@@ -11,12 +11,12 @@ use tokio::sync::Semaphore;
 use training_testkit::builders::Kind;
 use training_testkit::operator::OperatorProcess;
 
-use crate::bodies::{Bodies, Gaps, manifest, now};
+use crate::bodies::{Bodies, Gaps, Resource, manifest, now};
 use crate::child::{self, Helper};
 use crate::counts::{Counts, FLOOR};
 use crate::drive::{Script, status};
 use crate::floor::version_of;
-use crate::http::{Api, Ask, CORE, JOBS, JSON};
+use crate::http::{Api, Ask, CORE, JSON};
 use crate::kind;
 use crate::load::{Load, Parties};
 use crate::machine::{self, Memory};
@@ -142,26 +142,27 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
         uid: &uid,
         version: &version,
         time: &time,
+        ..Gaps::default()
     };
     let path = format!("{jobs}/{name}/status");
-    let ended = send(Method::PATCH, path, Ask::patch(bodies.finished.body(&gaps)));
-    let pods = try_join_all(bodies.pods.iter().map(async |(suffix, body)| {
-        let pods = format!("{CORE}/namespaces/{space}/pods");
-        let made = send(Method::POST, pods.clone(), Ask::write(body.body(&gaps))).await?;
-        let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
-        let path = format!("{pods}/{name}{suffix}/status");
-        send(
-            Method::PATCH,
-            path,
-            Ask::patch(status(stage.kind.container, &uid, "Succeeded", 0)),
-        )
-        .await
+    let ended = send(
+        Method::PATCH,
+        path,
+        Ask::patch(bodies.finished.fill(&gaps.values())),
+    );
+    let made = try_join_all(bodies.births.iter().flatten().map(async |part| {
+        let all = part.resource.path(space);
+        let body = part.body.fill(&gaps.values());
+        let made = send(Method::POST, all.clone(), Ask::write(body)).await?;
+        if part.resource == Resource::Pod {
+            let uid = serde_json::from_slice::<Made>(&made)?.metadata.uid;
+            let path = format!("{all}/{name}{}/status", part.suffix);
+            let ended = status(kind::container(&stage.kind), &uid, "Succeeded", 0);
+            send(Method::PATCH, path, Ask::patch(ended)).await?;
+        }
+        anyhow::Ok(())
     }));
-    let services = try_join_all(bodies.services.iter().map(async |body| {
-        let path = format!("{CORE}/namespaces/{space}/services");
-        send(Method::POST, path, Ask::write(body.body(&gaps))).await
-    }));
-    futures::try_join!(ended, pods, services)?;
+    futures::try_join!(ended, made)?;
     Ok(())
 }
 
@@ -180,7 +181,7 @@ async fn read(stage: &Stage) -> Result<f64> {
 /// Reads the lists that the operator begins with: the raw client, as a process of its own.
 pub async fn reader(kubeconfig: &std::path::Path, kind: &Kind) -> Result<()> {
     let api = Api::new(kubeconfig).await?;
-    let jobs = format!("{JOBS}/{}", kind.plural);
+    let jobs = kind::everywhere(kind);
     let (pods, services) = (format!("{CORE}/pods"), format!("{CORE}/services"));
     let selector = kind::selector(kind);
     let (jobs, pods, services) = futures::try_join!(

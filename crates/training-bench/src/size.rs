@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use training_testkit::builders::Kind;
 
-use crate::kind::WHOLE;
+use crate::kind::{WHOLE, launches, submits};
 
 /// The figures of one size of run.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,10 @@ pub struct Size {
     pub hundred: (usize, usize),
     /// Jobs of the large burst.
     pub thousand: usize,
+    /// Submissions by `spark-submit`, one after the other.
+    pub spark_submits: usize,
+    /// Applications while whose operator is killed, and how often that is.
+    pub killed: (usize, usize),
     /// Jobs whose three workers fail, one after the other.
     pub failing_jobs: usize,
     /// Finished jobs at the measured starts, and at the measured memory.
@@ -62,6 +66,8 @@ const SMOKE: Size = Size {
     ones: 8,
     hundred: (20, 1),
     thousand: 60,
+    spark_submits: 2,
+    killed: (60, 4),
     failing_jobs: 2,
     finished: (50, 100),
     starts: 2,
@@ -84,6 +90,8 @@ const REDUCED: Size = Size {
     ones: 60,
     hundred: (100, 2),
     thousand: 1_000,
+    spark_submits: 10,
+    killed: (300, 10),
     failing_jobs: 6,
     finished: (5_000, 10_000),
     starts: 5,
@@ -132,10 +140,18 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// One kind whole; of the others what a job's life costs and how long its pods take, with fewer pairs.
+    /// One kind whole; of the others what a job's life costs and how long its pods take, with fewer pairs. One of them goes its own
+    /// way with its jobs, so that its own CPU is measured as well. Applications have rows of their own.
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
             let rows = "abcdefgj";
+            return Self { kind, size, rows };
+        }
+        if submits(&kind) {
+            // It has little in common with the others; its decision and its floor client are its own.
+            let rows = "abcdehi";
+            let pairs = size.long_pairs;
+            let size = Size { pairs, ..size };
             return Self { kind, size, rows };
         }
         let size = Size {
@@ -143,7 +159,7 @@ impl Setting {
             long_pairs: size.part_pairs,
             ..size
         };
-        let rows = "abc";
+        let rows = if launches(&kind) { "abcd" } else { "abc" };
         Self { kind, size, rows }
     }
 
@@ -155,9 +171,10 @@ impl Setting {
 
 #[cfg(test)]
 mod tests {
-    use training_testkit::builders::{KINDS, PYTORCH};
+    use training_testkit::builders::PYTORCH;
 
     use super::*;
+    use crate::kind::KINDS;
 
     #[test]
     fn one_kind_is_measured_whole_and_the_others_never_more_often() {

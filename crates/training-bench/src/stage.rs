@@ -207,6 +207,7 @@ impl Client {
 /// CPU of everybody over a span of time.
 pub struct Meter {
     client: f64,
+    without_pool: f64,
     server: f64,
     own: f64,
     total: machine::Total,
@@ -220,6 +221,7 @@ impl Meter {
         let counts = Counts::read(&stage.api).await?;
         Ok(Self {
             client: machine::cpu(client.pid())?,
+            without_pool: machine::cpu_without_pool(client.pid())?,
             server: stage.server_cpu()?,
             own: own(stage, client)?,
             total: machine::total()?,
@@ -247,7 +249,15 @@ impl Meter {
             }
         }
         figures.insert("jobs".to_owned(), jobs);
-        figures.insert("cpu_ms_per_job".to_owned(), mine / jobs);
+        let mut counted = mine;
+        if kind::launches(&stage.kind) {
+            // The operator and the floor client make keys in the pool, and do nothing else there.
+            counted = machine::cpu_without_pool(client.pid())? - self.without_pool;
+            let keys = mine - counted;
+            anyhow::ensure!(keys > 0.0, "no CPU was used for keys: {keys} ms");
+            figures.insert("key_cpu_ms_per_job".to_owned(), keys / jobs);
+        }
+        figures.insert("cpu_ms_per_job".to_owned(), counted / jobs);
         figures.insert("server_cpu_ms_per_job".to_owned(), server / jobs);
         let all = (total.all - self.total.all).max(1.0);
         figures.insert("foreign_share".to_owned(), foreign / all);

@@ -89,6 +89,17 @@ pub fn reword(list: &mut [JobCondition], type_: ConditionType, message: &str, no
     }
 }
 
+/// A condition that has the status that is stored keeps the time of its last transition: one that was set to and fro since was
+/// never seen otherwise.
+pub fn keep_times(list: &mut [JobCondition], stored: &[JobCondition]) {
+    for c in list {
+        let same = |was: &&JobCondition| was.type_ == c.type_ && was.status == c.status;
+        if let Some(was) = stored.iter().find(same) {
+            c.last_transition_time.clone_from(&was.last_transition_time);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +128,18 @@ mod tests {
             );
         }
         list
+    }
+
+    #[test]
+    fn i_14_a_condition_that_was_set_to_and_fro_keeps_its_time() {
+        let stored = build(&[(Created, true), (Running, true), (Running, false)]);
+        let mut list = stored.clone();
+        set(&mut list, Running, true, "Runs", "m", at(9));
+        set(&mut list, Succeeded, true, "Ends", "m", at(9));
+        keep_times(&mut list, &stored);
+        assert_eq!(list[1].status, "False");
+        assert_eq!(list[1].last_transition_time, Some(Time(at(2))));
+        assert_eq!(list[2].last_transition_time, Some(Time(at(9))), "a new one");
     }
 
     #[test]

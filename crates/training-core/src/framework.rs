@@ -15,6 +15,7 @@ use crate::census::Census;
 use crate::digest::Digest;
 use crate::env::{EnvOn, EnvSet};
 use crate::error::SpecError;
+use crate::gang::Habits;
 use crate::grants::Grant;
 use crate::memory::Memory;
 use crate::notes::Note;
@@ -36,8 +37,8 @@ pub trait JobState:
     fn report(&self, memory: &Memory) -> Self;
 }
 
-/// A custom resource that the core can plan for.
-pub trait TrainingJob:
+/// A custom resource that an operator keeps in memory, as it is stored.
+pub trait Stored:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + Debug
@@ -48,20 +49,26 @@ pub trait TrainingJob:
     + 'static
 {
     /// The kind's status.
-    type Status: JobState;
+    type Status;
+    /// Replaces the status in memory after it was written.
+    fn set_status(&mut self, status: Self::Status);
+    /// It has ended for good: hardly anything will ask for it again.
+    fn has_ended(&self) -> bool;
+    /// Drops what is no longer needed of one that has ended.
+    fn shrink(&mut self);
+}
+
+/// A custom resource that the core can plan for. What one that has ended no longer needs are its pod templates.
+pub trait TrainingJob: Stored<Status: JobState> {
     /// The run policy, as stored.
     fn run_policy(&self) -> &RunPolicy;
     /// The status, as stored.
     fn status(&self) -> Option<&Self::Status>;
-    /// Replaces the status in memory after it was written.
-    fn set_status(&mut self, status: Self::Status);
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
-    /// Drops what a finished job no longer needs: the pod templates.
-    fn shrink(&mut self);
 }
 
-/// Implements [`TrainingJob`] for a kind whose spec has a `run_policy` and this field of replica specs, and whose status is
+/// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and this field of replica specs, and whose status is
 /// [`JobStatus`]. What a finished job can drop beside its templates follows as a function.
 #[macro_export]
 macro_rules! training_job {
@@ -69,9 +76,27 @@ macro_rules! training_job {
         $crate::training_job!($job, $replicas, |_: &mut $job| ());
     };
     ($job:ident, $replicas:ident, $drop:expr) => {
-        impl $crate::TrainingJob for $job {
+        impl $crate::Stored for $job {
             type Status = training_api::JobStatus;
 
+            fn set_status(&mut self, status: training_api::JobStatus) {
+                self.status = Some(status);
+            }
+
+            fn has_ended(&self) -> bool {
+                let status = self.status.as_ref();
+                status.is_some_and(|s| $crate::JobState::recall(s).is_finished())
+            }
+
+            fn shrink(&mut self) {
+                for replica in self.spec.$replicas.values_mut() {
+                    replica.template = None;
+                }
+                ($drop)(self);
+            }
+        }
+
+        impl $crate::TrainingJob for $job {
             fn run_policy(&self) -> &training_api::RunPolicy {
                 &self.spec.run_policy
             }
@@ -80,19 +105,8 @@ macro_rules! training_job {
                 self.status.as_ref()
             }
 
-            fn set_status(&mut self, status: training_api::JobStatus) {
-                self.status = Some(status);
-            }
-
             fn replica_specs(&self) -> &training_api::ReplicaSpecs {
                 &self.spec.$replicas
-            }
-
-            fn shrink(&mut self) {
-                for replica in self.spec.$replicas.values_mut() {
-                    replica.template = None;
-                }
-                ($drop)(self);
             }
         }
     };
@@ -245,6 +259,11 @@ pub trait Framework: Send + Sync + 'static {
     /// when it changes. `replicas` is the name for their number.
     fn rendezvous(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<(&'static str, Digest)> {
         Vec::new()
+    }
+
+    /// What the published operator of this job does differently about gangs.
+    fn gang_habits(&self, _cx: &JobCx<'_, Self::Job>) -> Habits {
+        Habits::Training
     }
 
     /// Rights beyond those that every operator needs.

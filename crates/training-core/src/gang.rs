@@ -19,7 +19,7 @@ mod volcano;
 use std::fmt;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::Value;
 use training_api::SchedulingPolicy;
 
@@ -129,6 +129,17 @@ pub enum GangState {
     Waiting(String),
 }
 
+/// What the published operators of a kind do differently about gangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Habits {
+    /// Pods wait for Volcano's word; a template's own scheduler is kept; a group's queue is set once.
+    #[default]
+    Training,
+    /// Pods don't wait; every pod gets the gang's scheduler; the queue follows the job, whose annotation names one where its
+    /// policy doesn't; the class may be that of a template.
+    Mpi,
+}
+
 /// One job's gang, as its objects and pods need it.
 #[derive(Debug)]
 pub struct Gang<'a> {
@@ -150,6 +161,12 @@ pub struct Gang<'a> {
     pub queue: Option<&'a str>,
     /// Whether the cluster serves Kueue, where that is known.
     pub kueue: Option<bool>,
+    /// What the published operator does of this job's kind.
+    pub habits: Habits,
+    /// The queue of Volcano's that an annotation of the job names.
+    pub annotated_queue: Option<&'a str>,
+    /// The class of a template that comes before those of the roles here.
+    pub first_class: Option<&'a str>,
 }
 
 /// Who a group is made for.
@@ -167,15 +184,25 @@ impl<'a> Gang<'a> {
         self.seen.iter().find(|g| g.kind == kind)
     }
 
-    /// The class of the job: the policy's, else the first of a template in rank order.
+    /// The class of the job: the policy's, else the first of a template, in rank order.
     pub fn class(&self) -> Option<&'a str> {
         let own = self.policy.and_then(|p| p.priority_class.as_deref());
         let own = own.filter(|c| !c.is_empty());
-        own.or_else(|| self.roles.iter().find_map(class_of))
+        own.or(self.first_class)
+            .or_else(|| self.roles.iter().find_map(class_of))
+    }
+
+    /// Gives a pod the scheduler of the gang.
+    fn schedule(&self, spec: &mut PodSpec, scheduler: &str) {
+        let own = spec.scheduler_name.as_ref().filter(|own| !own.is_empty());
+        if own.is_none() || self.habits == Habits::Mpi {
+            spec.scheduler_name = Some(scheduler.to_owned());
+        }
     }
 }
 
-fn class_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
+/// The class that a role's template names.
+pub fn class_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
     let spec = role.template?.spec.as_ref()?;
     spec.priority_class_name
         .as_deref()
@@ -259,8 +286,18 @@ fn advise_of_schedulers(gang: &Gang<'_>, scheduler: &str) -> Vec<Note> {
         .filter_map(scheduler_of)
         .any(|own| own != scheduler)
     {
-        let text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten";
-        notes.push(Note::warning("SetPodTemplateSchedulerName", text));
+        notes.push(match gang.habits {
+            Habits::Training => {
+                let text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten";
+                Note::warning("SetPodTemplateSchedulerName", text)
+            }
+            Habits::Mpi => {
+                let text = format!(
+                    "spec.mpiReplicaSpecs: a template's own schedulerName has no effect: all pods of the job get {scheduler}, which schedules its gang"
+                );
+                Note::warning("SettingIgnored", text)
+            }
+        });
     }
     notes
 }

@@ -151,7 +151,7 @@ pub fn advance<F: Framework>(
         gang::take_over(cx, seen, draft);
     }
     let census = Census::take(cx.roles, seen, &draft.memory);
-    if draft.memory.started.is_none() && !gang::holds_back(seen, draft) {
+    if draft.memory.started.is_none() && !gang::holds_back(framework.gang_habits(cx), seen, draft) {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Beside);
     }
@@ -189,7 +189,7 @@ fn created<F: Framework>(
     }
     draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));
-    draft.notes.extend(gang::advise(cx, seen));
+    draft.notes.extend(gang::advise(framework, cx, seen));
 }
 
 /// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
@@ -370,7 +370,8 @@ impl Draft {
                 ..Plan::default()
             };
         }
-        let next = old.report(&self.memory);
+        let mut next = old.report(&self.memory);
+        conditions::keep_times(&mut next.conditions, &old.conditions);
         // Most plans change nothing. Serialising a status of ours can't fail; if it ever did, nothing is written rather than
         // something wrong.
         let patch = (next != *old)

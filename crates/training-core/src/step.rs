@@ -130,6 +130,12 @@ impl Step {
         )
     }
 
+    /// True if the step tells no more than counts do, which pods run, and so may wait with them for more of them.
+    pub fn goes_with_counts(&self) -> bool {
+        let kind = ObjectKind::ConfigMap;
+        matches!(self, Self::ChangeObject { kind: of, .. } if *of == kind)
+    }
+
     /// True if the step has to wait while this is refused.
     pub fn waits_for(&self, blocked: Blocked) -> bool {
         let autoscaler = matches!(

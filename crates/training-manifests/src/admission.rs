@@ -1,22 +1,48 @@
-//! Warnings at admission: a `ValidatingAdmissionPolicy` that never refuses. It tells the person who submits a job what events
-//! tell later: settings without effect, odd but runnable values.
+//! What is told at admission, by `ValidatingAdmissionPolicy` objects: warnings tell the person who submits a job what events tell
+//! later: settings without effect, odd but runnable values. What is refused is what could never run, and what no rule in a schema
+//! can see: those see neither namespaces nor most metadata.
 
 use serde_json::{Value, json};
 use training_api::labels as keys;
 
 use crate::install::labels;
-use crate::operator::Operator;
+use crate::operator::{Kind, Operator};
 
-/// One warning.
+/// What is looked at when an object of a kind is submitted.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// What is warned of.
+    pub warnings: Vec<Check>,
+    /// What is refused.
+    pub refusals: Vec<Check>,
+}
+
+/// One thing that is looked at.
 #[derive(Clone, Debug)]
-pub struct Warning {
-    /// CEL: true if there is nothing to warn of.
+pub struct Check {
+    /// CEL: true if there is nothing to say.
     pub unless: String,
     /// The text.
     pub message: Text,
 }
 
-/// The text of a warning.
+impl Check {
+    fn fixed(unless: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            unless: unless.into(),
+            message: Text::Fixed(text.into()),
+        }
+    }
+
+    fn expression(unless: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            unless: unless.into(),
+            message: Text::Expression(text.into()),
+        }
+    }
+}
+
+/// The text of a check.
 #[derive(Clone, Debug)]
 pub enum Text {
     /// As it stands.
@@ -26,16 +52,16 @@ pub enum Text {
 }
 
 /// The warnings of every kind with a run policy and replica specs.
-pub fn shared(replica_map: &str) -> Vec<Warning> {
+pub fn shared(replica_map: &str) -> Vec<Check> {
     let every = |text: &str, unless: &str| {
         let template = format!("object.spec.{replica_map}[t].template");
-        Warning {
-            unless: format!(
+        Check::fixed(
+            format!(
                 "object.spec.{replica_map}.all(t, {})",
                 unless.replace("TEMPLATE", &template)
             ),
-            message: Text::Fixed(format!("spec.{replica_map}: {text}")),
-        }
+            format!("spec.{replica_map}: {text}"),
+        )
     };
     let ours = [
         keys::OPERATOR_NAME,
@@ -46,22 +72,14 @@ pub fn shared(replica_map: &str) -> Vec<Warning> {
     ];
     let ours = ours.map(|key| format!("'{key}'")).join(", ");
     vec![
-        Warning {
-            unless: "object.spec.?runPolicy.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']".into(),
-            message: Text::Expression(
-                r#"'spec.runPolicy.cleanPodPolicy: "' + object.spec.runPolicy.cleanPodPolicy + '" is none of None, Running, All and works as All'"#
-                    .into(),
-            ),
-        },
-        Warning {
-            unless: format!(
-                "object.spec.{replica_map}.all(t, \
-                 !has(object.spec.{replica_map}[t].template.spec.restartPolicy))"
-            ),
-            message: Text::Fixed(format!(
-                "spec.{replica_map}: restartPolicy within a template is replaced by the one beside the template"
-            )),
-        },
+        Check::expression(
+            "object.spec.?runPolicy.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']",
+            r#"'spec.runPolicy.cleanPodPolicy: "' + object.spec.runPolicy.cleanPodPolicy + '" is none of None, Running, All and works as All'"#,
+        ),
+        every(
+            "restartPolicy within a template is replaced by the one beside the template",
+            "!has(TEMPLATE.spec.restartPolicy)",
+        ),
         every(
             "labels of the operator's own within a template are replaced",
             &format!(
@@ -85,69 +103,59 @@ pub fn shared(replica_map: &str) -> Vec<Warning> {
             "with hostNetwork, pods of one job on the same node get in each other's way",
             "!has(TEMPLATE.spec.hostNetwork) || !TEMPLATE.spec.hostNetwork",
         ),
-        Warning {
-            unless: "!object.spec.?runPolicy.?schedulingPolicy.hasValue()".into(),
-            message: Text::Fixed(
-                "spec.runPolicy.schedulingPolicy has an effect only where the operator runs with a gang scheduler, or in a queueing system".into(),
-            ),
-        },
+        Check::fixed(
+            "!object.spec.?runPolicy.?schedulingPolicy.hasValue()",
+            "spec.runPolicy.schedulingPolicy has an effect only where the operator runs with a gang scheduler, or in a queueing system",
+        ),
     ]
 }
 
 /// The warnings of `PyTorchJob`.
-pub fn pytorch() -> Vec<Warning> {
+pub fn pytorch() -> Vec<Check> {
     let elastic = "object.spec.?elasticPolicy";
     let workers = "object.spec.pytorchReplicaSpecs[?'Worker'].?replicas.orValue(1)";
     vec![
-        Warning {
-            unless: format!("!{elastic}.?nProcPerNode.hasValue()"),
-            // The published text.
-            message: Text::Fixed(
-                "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead".into(),
-            ),
-        },
-        Warning {
-            unless: format!(
+        // The published text.
+        Check::fixed(
+            format!("!{elastic}.?nProcPerNode.hasValue()"),
+            "spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead",
+        ),
+        Check::fixed(
+            format!(
                 "{workers} >= {elastic}.?minReplicas.orValue({workers}) && \
                  {workers} <= {elastic}.?maxReplicas.orValue({workers})"
             ),
-            message: Text::Fixed(
-                "spec.pytorchReplicaSpecs[Worker].replicas is outside the bounds of spec.elasticPolicy".into(),
-            ),
-        },
+            "spec.pytorchReplicaSpecs[Worker].replicas is outside the bounds of spec.elasticPolicy",
+        ),
     ]
 }
 
 /// The warnings of `TFJob`.
-pub fn tensorflow() -> Vec<Warning> {
+pub fn tensorflow() -> Vec<Check> {
     let map = "object.spec.tfReplicaSpecs";
     let has = |types: &str| format!("{map}.exists(t, t.lowerAscii() in [{types}])");
     let leader = has("'chief', 'master'");
     let policy = "object.spec.?successPolicy.orValue('')";
-    let fixed = |unless: String, text: &str| Warning {
-        unless,
-        message: Text::Fixed(text.into()),
-    };
     vec![
-        fixed(
+        Check::fixed(
             format!("{policy} in ['', 'AllWorkers']"),
             "spec.successPolicy is none of AllWorkers and the empty one, and works as the empty one",
         ),
-        fixed(
+        Check::fixed(
             format!("{policy} != 'AllWorkers' || !{leader}"),
             "spec.successPolicy has no effect beside a Chief or Master, which decides the job's end",
         ),
-        fixed(
+        Check::fixed(
             has("'chief', 'master', 'worker'"),
             "spec.tfReplicaSpecs: no role can complete this job; add a Chief, a Master or a Worker",
         ),
-        fixed(
+        Check::fixed(
             format!(
                 "{map}.all(t, !(t.lowerAscii() in ['chief', 'master', 'evaluator']) || {map}[t].?replicas.orValue(1) <= 1)"
             ),
             "spec.tfReplicaSpecs: TensorFlow knows one Chief, one Master and one Evaluator only",
         ),
-        fixed(
+        Check::fixed(
             format!(
                 "{map}.all(t, t.lowerAscii() in ['chief', 'master', 'ps', 'worker', 'evaluator'])"
             ),
@@ -156,46 +164,225 @@ pub fn tensorflow() -> Vec<Warning> {
     ]
 }
 
-/// The policy and its binding.
-pub fn policy(operator: &Operator) -> [Value; 2] {
-    let name = format!("trainyard-{}-warnings", operator.plural);
+/// What is looked at in an application, which is `object.spec` or within it, of an object of this kind.
+pub fn spark(kind: &str, path: &str) -> Checks {
+    let app = format!("object.{path}");
+    let warnings = vec![
+        Check::fixed(
+            format!("!has({app}.failureRetries)"),
+            format!(
+                "{path}.failureRetries has no effect; use {path}.restartPolicy.onFailureRetries"
+            ),
+        ),
+        Check::fixed(
+            format!("!has({app}.retryInterval)"),
+            format!(
+                "{path}.retryInterval has no effect; use {path}.restartPolicy.onFailureRetryInterval"
+            ),
+        ),
+        Check::fixed(
+            format!("{app}.sparkVersion.matches('^v?[0-9]+([.+-]|$)')"),
+            format!("{path}.sparkVersion is no version; the driver is made for Spark 3.5"),
+        ),
+        // Not refused: queueing systems add templates that say nothing more than what Spark does anyway.
+        Check::fixed(
+            format!(
+                "!{app}.sparkVersion.matches('^v?[0-2]([.+-]|$)') || \
+                 !({app}.?driver.?template.hasValue() || {app}.?executor.?template.hasValue())"
+            ),
+            format!(
+                "{path}.sparkVersion: pod template feature requires Spark version 3.0.0 or higher"
+            ),
+        ),
+        Check::fixed(
+            format!("!has({app}.monitoring) || has({app}.monitoring.prometheus)"),
+            format!("{path}.monitoring has no effect without {path}.monitoring.prometheus"),
+        ),
+    ];
+    let key = "spark.kubernetes.namespace";
+    let said = format!("{app}.?sparkConf[?'{key}'].orValue(object.metadata.namespace)");
+    let before = said.replacen("object.", "oldObject.", 1);
+    // What was stored before can be edited otherwise: suspended, finished, cleaned up.
+    let refusals = vec![
+        Check::expression(
+            "request.operation == 'UPDATE' || \
+             object.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && object.metadata.name.size() <= 63",
+            format!(
+                "'invalid {kind} name \"' + object.metadata.name + '\": a DNS-1035 label has at most 63 lower-case letters, digits and \
+                 hyphens, starts with a letter and ends with a letter or digit'"
+            ),
+        ),
+        // The published text.
+        Check::expression(
+            format!(
+                "request.operation == 'UPDATE' && {said} == {before} || {said} == object.metadata.namespace"
+            ),
+            format!(
+                "'sparkConf key \"{key}\" is not allowed: must equal the application namespace \"' + object.metadata.namespace + \
+                 '\", got \"' + {said} + '\"'"
+            ),
+        ),
+    ];
+    Checks { warnings, refusals }
+}
+
+/// What gives executors the memory limit that their application says: Spark sets its own over the one of a template.
+pub fn executor_memory_limit(operator: &Operator) -> Vec<Value> {
+    let key = spark_operator::label::MEMORY_LIMIT;
+    let condition = format!(
+        "object.metadata.?labels['spark-role'].orValue('') == 'executor' && object.metadata.?annotations[?'{key}'].hasValue()"
+    );
+    // Spark's own container, whose name a template may have chosen: then it stands behind all others.
+    let limit = format!(
+        "Object{{spec: Object.spec{{containers: [Object.spec.containers{{\
+         name: object.spec.containers.exists(c, c.name == 'spark-kubernetes-executor') \
+         ? 'spark-kubernetes-executor' : object.spec.containers[size(object.spec.containers) - 1].name, \
+         resources: Object.spec.containers.resources{{limits: {{'memory': object.metadata.annotations['{key}']}}}}}}]}}}}"
+    );
+    on_creation(
+        operator,
+        "trainyard-spark-executor-memory-limit",
+        ["", "v1", "pods"],
+        ["an-executor-with-a-limit", &condition],
+        &json!({
+            "patchType": "ApplyConfiguration",
+            "applyConfiguration": { "expression": limit },
+        }),
+    )
+}
+
+/// Writes what an application leaves to the operator into it when it is stored, for those who count what is stored. Later it would
+/// be an edit, and begin a new run.
+pub fn stored_defaults(operator: &Operator) -> Vec<Value> {
+    let property = |key: &str| format!("object.spec.?sparkConf[?'spark.{key}']");
+    let unless_said = |role: &str, field: &str, value: &str| {
+        format!(
+            "(has(object.spec.{role}.{field}) || {}.hasValue() ? [] : \
+             [JSONPatch{{op: 'add', path: '/spec/{role}/{field}', value: {value}}}])",
+            property(&format!("{role}.{field}"))
+        )
+    };
+    let sizes = [
+        ("driver", "cores", "1"),
+        ("driver", "memory", "'1g'"),
+        ("executor", "cores", "1"),
+        ("executor", "memory", "'1g'"),
+    ];
+    let sizes = sizes.map(|(role, field, value)| unless_said(role, field, value));
+    let dynamic = format!(
+        "(has(object.spec.dynamicAllocation) ? object.spec.dynamicAllocation.?enabled.orValue(false) \
+         : {}.orValue('').trim().lowerAscii() == 'true')",
+        property("dynamicAllocation.enabled")
+    );
+    let count = unless_said("executor", "instances", "1");
+    let expression = format!("{} + ({dynamic} ? [] : {count})", sizes.join(" + "));
+    on_creation(
+        operator,
+        "trainyard-spark-defaults",
+        ["sparkoperator.k8s.io", "v1beta2", "sparkapplications"],
+        [
+            "with-driver-and-executors",
+            "has(object.spec.driver) && has(object.spec.executor)",
+        ],
+        &json!({ "patchType": "JSONPatch", "jsonPatch": { "expression": expression } }),
+    )
+}
+
+/// A policy that changes objects of one resource (group, version, name) when they are made, where a condition (name, expression)
+/// holds. What it can't do is left out: each object is better stored without it than not at all.
+fn on_creation(
+    operator: &Operator,
+    name: &str,
+    [group, version, resource]: [&str; 3],
+    [condition, holds]: [&str; 2],
+    mutation: &Value,
+) -> Vec<Value> {
     let metadata = json!({ "name": name, "labels": labels(operator) });
-    let validations: Vec<Value> = operator
-        .warnings
-        .iter()
-        .map(|warning| {
-            let (key, text) = match &warning.message {
-                Text::Fixed(text) => ("message", text),
-                Text::Expression(text) => ("messageExpression", text),
-            };
-            json!({ "expression": warning.unless, key: text })
-        })
-        .collect();
     let api = "admissionregistration.k8s.io/v1";
-    [
+    vec![
         json!({
             "apiVersion": api,
-            "kind": "ValidatingAdmissionPolicy",
+            "kind": "MutatingAdmissionPolicy",
             "metadata": metadata,
             "spec": {
-                // A warning is never worth a refusal.
                 "failurePolicy": "Ignore",
+                "reinvocationPolicy": "Never",
                 "matchConstraints": { "resourceRules": [{
-                    "apiGroups": [operator.group],
-                    "apiVersions": [operator.version],
-                    "operations": ["CREATE", "UPDATE"],
-                    "resources": [operator.plural],
-                    // The default, spelled out: a list is compared whole, and a second apply should change nothing.
-                    "scope": "*",
+                    "apiGroups": [group],
+                    "apiVersions": [version],
+                    "operations": ["CREATE"],
+                    "resources": [resource],
+                    "scope": "Namespaced",
                 }] },
-                "validations": validations,
+                "matchConditions": [{ "name": condition, "expression": holds }],
+                "mutations": [mutation],
             },
         }),
         json!({
             "apiVersion": api,
-            "kind": "ValidatingAdmissionPolicyBinding",
+            "kind": "MutatingAdmissionPolicyBinding",
             "metadata": metadata,
-            "spec": { "policyName": name, "validationActions": ["Warn"] },
+            "spec": { "policyName": name },
         }),
     ]
+}
+
+/// The policies of every kind, with their bindings.
+pub fn policies(operator: &Operator) -> Vec<Value> {
+    let of = |kind: &Kind| [warnings(operator, kind), refusals(operator, kind)];
+    let all = operator.kinds.iter().flat_map(of).flatten().flatten();
+    all.collect()
+}
+
+fn warnings(operator: &Operator, kind: &Kind) -> Option<[Value; 2]> {
+    // A warning is never worth a refusal.
+    let spec = json!({ "failurePolicy": "Ignore" });
+    let name = format!("trainyard-{}-warnings", kind.plural);
+    pair(operator, kind, (&name, "Warn"), &kind.checks.warnings, spec)
+}
+
+fn refusals(operator: &Operator, kind: &Kind) -> Option<[Value; 2]> {
+    let spec = json!({ "failurePolicy": "Fail" });
+    let name = format!("trainyard-{}-rules", kind.plural);
+    pair(operator, kind, (&name, "Deny"), &kind.checks.refusals, spec)
+}
+
+/// A policy and its binding; `None` without checks.
+fn pair(
+    operator: &Operator,
+    kind: &Kind,
+    (name, action): (&str, &str),
+    checks: &[Check],
+    mut spec: Value,
+) -> Option<[Value; 2]> {
+    if checks.is_empty() {
+        return None;
+    }
+    let metadata = json!({ "name": name, "labels": labels(operator) });
+    spec["matchConstraints"] = json!({ "resourceRules": [{
+        "apiGroups": [kind.group],
+        "apiVersions": [kind.version],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [kind.plural],
+        // The default, spelled out: a list is compared whole, and a second apply should change nothing.
+        "scope": "*",
+    }] });
+    let validations = checks.iter().map(|check| {
+        let (key, text) = match &check.message {
+            Text::Fixed(text) => ("message", text),
+            Text::Expression(text) => ("messageExpression", text),
+        };
+        json!({ "expression": check.unless, key: text })
+    });
+    spec["validations"] = validations.collect();
+    let api = "admissionregistration.k8s.io/v1";
+    Some([
+        json!({ "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec }),
+        json!({
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": metadata,
+            "spec": { "policyName": name, "validationActions": [action] },
+        }),
+    ])
 }

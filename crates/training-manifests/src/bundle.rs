@@ -15,6 +15,11 @@ const NAMESPACED: &str = "\
 # is not part of this: apply ../crd.yaml once.
 ";
 
+/// The same of the account of jobs' own pods.
+const JOBS: &str = "\
+# The account of jobs' own pods, for one namespace of jobs. Put yours below, or in an overlay.
+";
+
 type Files = BTreeMap<PathBuf, String>;
 
 /// The manifests of every operator, and of all together.
@@ -28,13 +33,25 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
         let mut cluster = vec![("namespace.yaml", vec![install::namespace()])];
         cluster.extend(of_cluster(operator)?);
         add(&mut files, &directory, &cluster, None, &[operator])?;
-        gangs(&mut files, &directory, operator, Scope::Cluster)?;
-        gangs(
+        options(&mut files, &directory, operator, Scope::Cluster)?;
+        options(
             &mut files,
             &directory.join("namespaced"),
             operator,
             Scope::Namespace,
         )?;
+        let pods = rights::of_job_pods(operator);
+        if !pods.is_empty() {
+            let namespace = Some(Scope::Namespace.namespace());
+            let content = [("rbac.yaml", pods)];
+            add(
+                &mut files,
+                &directory.join("jobs"),
+                &content,
+                namespace,
+                &[],
+            )?;
+        }
         // Without the CRD and everything else that belongs to the whole cluster: who may install those applies them once.
         let namespaced = local(operator, Scope::Namespace)?;
         let namespace = Some(Scope::Namespace.namespace());
@@ -70,13 +87,14 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
 }
 
 fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {
-    let mut files = vec![("crd.yaml", vec![operator.crd.clone()])];
+    let crds = operator.kinds.iter().map(|kind| kind.crd.clone());
+    let mut files = vec![("crd.yaml", crds.collect::<Vec<_>>())];
     files.extend(local(operator, Scope::Cluster)?);
     files.push(("user-roles.yaml", rights::of_users(operator)));
-    files.push((
-        "admission-policy.yaml",
-        admission::policy(operator).to_vec(),
-    ));
+    let policies = admission::policies(operator);
+    if !policies.is_empty() {
+        files.push(("admission-policy.yaml", policies));
+    }
     files.push(("guard-policy.yaml", guard::policies(operator)));
     Ok(files)
 }
@@ -101,16 +119,21 @@ fn local(operator: &Operator, scope: Scope) -> anyhow::Result<Vec<(&'static str,
     Ok(files)
 }
 
-/// One file per gang scheduler. None is part of a kustomization: an operator gets the rights of the one that it is run with.
-fn gangs(
+/// One file per option. None is part of a kustomization: an operator gets the rights of what it is run with.
+fn options(
     files: &mut Files,
     directory: &std::path::Path,
     operator: &Operator,
     scope: Scope,
 ) -> anyhow::Result<()> {
-    for (provider, objects) in rights::of_gangs(operator, scope) {
-        let name = format!("gang/{provider}.yaml");
-        files.insert(directory.join(name), yaml::documents(&objects)?);
+    let mut all = rights::of_options(operator, scope);
+    if scope == Scope::Cluster {
+        let policies = operator.policies.iter();
+        all.extend(policies.map(|(file, objects)| ((*file).to_owned(), objects(operator))));
+    }
+    for (file, objects) in all {
+        let path = directory.join(format!("{file}.yaml"));
+        files.insert(path, yaml::documents(&objects)?);
     }
     Ok(())
 }
@@ -143,7 +166,12 @@ fn add(
     }
     let mut text = yaml::documents(&[kustomization])?;
     if namespace.is_some() {
-        text.insert_str(yaml::HEADER.len(), NAMESPACED);
+        let what = if operators.is_empty() {
+            JOBS
+        } else {
+            NAMESPACED
+        };
+        text.insert_str(yaml::HEADER.len(), what);
     }
     files.insert(directory.join("kustomization.yaml"), text);
     Ok(())

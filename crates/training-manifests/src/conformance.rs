@@ -25,7 +25,7 @@ make test                                       # all of it
 ```
 
 What the tests of the Kubeflow training operator 1.9 assert for all its kinds or for PyTorchJob, TFJob and XGBoostJob, in our own words,
-and what those of the MPI operator 0.8 assert for MPIJob; and the tests that hold it here. Those in `operators/every-kind` run for each of the first three. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
+what those of the MPI operator 0.8 assert for MPIJob, and those of the Spark operator 2.5 for its kinds; and the tests that hold it here. Those in `operators/every-kind` run for each of the first three. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
 ";
 
 #[derive(Debug, Deserialize)]

@@ -5,10 +5,10 @@
 //! cluster's own secrets and accounts are.
 
 use serde_json::{Value, json};
-use training_core::{gang, grants};
+use training_core::grants;
 
 use crate::install::{Scope, labels};
-use crate::operator::Operator;
+use crate::operator::{Kind, Operator};
 
 const API: &str = "admissionregistration.k8s.io/v1";
 /// CEL: true in the namespaces of Kubernetes itself.
@@ -20,31 +20,37 @@ pub const OWN: &[&str] = &["leases", "events"];
 /// Both policies with their bindings.
 pub fn policies(operator: &Operator) -> Vec<Value> {
     let mut objects = writes(operator).to_vec();
-    objects.extend(submissions(operator));
+    for kind in &operator.kinds {
+        objects.extend(submissions(operator, kind));
+    }
     objects
 }
+
+/// Verbs that change nothing.
+const READS: [&str; 3] = ["get", "list", "watch"];
 
 /// What the operator's account may not write.
 fn writes(operator: &Operator) -> [Value; 2] {
     let own = Scope::Cluster.namespace();
     let account = format!("system:serviceaccount:{own}:{}", operator.name);
-    let mut rules = vec![rule(
-        &operator.group,
-        &[
-            operator.plural.clone(),
-            format!("{}/status", operator.plural),
-            format!("{}/finalizers", operator.plural),
-        ],
-    )];
-    let granted = grants::REPLICAS
+    let own_kinds = operator.kinds.iter().map(|kind| {
+        let plural = &kind.plural;
+        let resources = [
+            plural.clone(),
+            format!("{plural}/status"),
+            format!("{plural}/finalizers"),
+        ];
+        rule(&kind.group, &resources)
+    });
+    let mut rules: Vec<Value> = own_kinds.collect();
+    let options = operator.options.iter().flat_map(|(_, grants)| grants);
+    let granted = operator
+        .rights
         .iter()
-        .chain(operator.grants)
-        .chain(
-            gang::all_grants()
-                .into_iter()
-                .flat_map(|(_, grants)| grants),
-        )
-        .chain(grants::OWN_NAMESPACE);
+        .chain(options)
+        .copied()
+        .chain(grants::OWN_NAMESPACE)
+        .filter(|grant| grant.verbs.iter().any(|verb| !READS.contains(verb)));
     rules.extend(granted.map(|grant| {
         let resources: Vec<String> = grant.resources.iter().map(|r| (*r).to_owned()).collect();
         rule(grant.group, &resources)
@@ -79,13 +85,13 @@ fn writes(operator: &Operator) -> [Value; 2] {
 }
 
 /// Jobs that nobody would run are refused when they are submitted.
-fn submissions(operator: &Operator) -> [Value; 2] {
+fn submissions(operator: &Operator, kind: &Kind) -> [Value; 2] {
     let own = Scope::Cluster.namespace();
-    let mut rule = rule(&operator.group, std::slice::from_ref(&operator.plural));
+    let mut rule = rule(&kind.group, std::slice::from_ref(&kind.plural));
     rule["operations"] = json!(["CREATE"]);
     pair(
         operator,
-        &format!("trainyard-{}-namespaces", operator.plural),
+        &format!("trainyard-{}-namespaces", kind.plural),
         &json!({
             "failurePolicy": "Fail",
             "matchConstraints": { "resourceRules": [rule] },
@@ -93,7 +99,7 @@ fn submissions(operator: &Operator) -> [Value; 2] {
                 "expression": format!("!{OF_KUBERNETES} && request.namespace != '{own}'"),
                 "message": format!(
                     "{} don't run in the namespaces of Kubernetes itself or of the operator: use another one",
-                    operator.plural
+                    kind.plural
                 ),
                 "reason": "Forbidden",
             }],

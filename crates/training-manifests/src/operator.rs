@@ -8,11 +8,12 @@ use pytorch_operator::{PyTorch, api, args};
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
 use training_core::framework::Framework;
-use training_core::grants::Grant;
+use training_core::gang;
+use training_core::grants::{self, Grant};
 use training_runtime::entry::{self, NoArgs};
 use xgboost_operator::XGBoost;
 
-use crate::admission::{self, Warning};
+use crate::admission::{self, Check, Checks};
 
 /// The namespace of the operators.
 pub const NAMESPACE: &str = "trainyard-system";
@@ -24,8 +25,34 @@ const CONFIG_DIRECTORY: &str = "/etc/config";
 pub struct Operator {
     /// Name of the Deployment and of everything around it, also of the binary: `pytorch-operator`.
     pub name: &'static str,
+    /// The kinds that it serves, the main one first.
+    pub kinds: Vec<Kind>,
+    /// What it says of jobs that are made of replicas; `None` if its are not.
+    pub replicas: Option<Replicas>,
+    /// The rights where its jobs are, apart from those on its own kinds.
+    pub rights: Vec<&'static Grant>,
+    /// Rights for what it doesn't do by default, each in a file of its own: its path without the end, and the rights.
+    pub options: Vec<(String, Vec<&'static Grant>)>,
+    /// Policies of the cluster for what it doesn't do by default, each in a file of its own.
+    pub policies: Vec<Policy>,
+    /// The account of jobs' own pods, where they talk to the API server: its name and its rights.
+    pub account: Option<(&'static str, &'static [Grant])>,
+    /// Flags of the binary beyond those that every operator gets.
+    pub args: Vec<Argument>,
+    /// A `ConfigMap` that is mounted into the operator.
+    pub config: Option<Config>,
+    /// The binary's flags.
+    pub command: clap::Command,
+}
+
+/// A file of policies: its path without the end, and what makes its objects.
+pub type Policy = (&'static str, fn(&Operator) -> Vec<Value>);
+
+/// A kind that an operator serves.
+#[derive(Clone, Debug)]
+pub struct Kind {
     /// The kind: `PyTorchJob`.
-    pub kind: String,
+    pub name: String,
     /// Its API group.
     pub group: String,
     /// Its API version.
@@ -34,20 +61,52 @@ pub struct Operator {
     pub plural: String,
     /// The CRD.
     pub crd: Value,
+    /// What the operator may do with it.
+    pub verbs: &'static [&'static str],
+    /// And why.
+    pub why: &'static str,
+    /// What is looked at at admission.
+    pub checks: Checks,
+}
+
+impl Kind {
+    /// A kind as its CRD says.
+    ///
+    /// # Errors
+    /// If the CRD has no version, or no JSON.
+    pub fn of(
+        crd: &CustomResourceDefinition,
+        verbs: &'static [&'static str],
+        why: &'static str,
+    ) -> anyhow::Result<Self> {
+        let spec = &crd.spec;
+        let version = spec.versions.first().context("the CRD has no version")?;
+        Ok(Self {
+            name: spec.names.kind.clone(),
+            group: spec.group.clone(),
+            version: version.name.clone(),
+            plural: spec.names.plural.clone(),
+            crd: serde_json::to_value(crd)?,
+            verbs,
+            why,
+            checks: Checks::default(),
+        })
+    }
+
+    /// The same with what is looked at at admission.
+    #[must_use]
+    pub fn checked(self, checks: Checks) -> Self {
+        Self { checks, ..self }
+    }
+}
+
+/// What an operator says of jobs that are made of replicas.
+#[derive(Clone, Copy, Debug)]
+pub struct Replicas {
     /// The field of the spec that holds the replica specs.
-    pub replica_map: &'static str,
+    pub map: &'static str,
     /// The published controller name.
     pub controller: &'static str,
-    /// Rights beyond those that every operator needs.
-    pub grants: &'static [Grant],
-    /// Flags of the binary beyond those that every operator gets.
-    pub args: Vec<Argument>,
-    /// A `ConfigMap` that is mounted into the operator.
-    pub config: Option<Config>,
-    /// Warnings at admission.
-    pub warnings: Vec<Warning>,
-    /// The binary's flags.
-    pub command: clap::Command,
 }
 
 /// A flag in the Deployment.
@@ -69,6 +128,18 @@ pub struct Config {
 }
 
 impl Operator {
+    /// The kind that it is named after.
+    ///
+    /// # Panics
+    /// If it serves none, which would be a defect of this crate.
+    pub fn main(&self) -> &Kind {
+        &self.kinds[0]
+    }
+
+    fn warn(&mut self, more: Vec<Check>) {
+        self.kinds[0].checks.warnings.extend(more);
+    }
+
     /// The image, as released.
     pub fn image(&self) -> String {
         format!("trainyard/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
@@ -80,7 +151,13 @@ impl Operator {
 /// # Errors
 /// If a CRD can't be written as JSON.
 pub fn all() -> anyhow::Result<Vec<Operator>> {
-    Ok(vec![pytorch()?, tensorflow()?, xgboost()?, mpi()?])
+    Ok(vec![
+        pytorch()?,
+        tensorflow()?,
+        xgboost()?,
+        mpi()?,
+        spark()?,
+    ])
 }
 
 fn pytorch() -> anyhow::Result<Operator> {
@@ -91,14 +168,14 @@ fn pytorch() -> anyhow::Result<Operator> {
         path: CONFIG_DIRECTORY,
         file: ("initContainer.yaml", init_container()),
     });
-    operator.warnings.extend(admission::pytorch());
+    operator.warn(admission::pytorch());
     Ok(operator)
 }
 
 fn tensorflow() -> anyhow::Result<Operator> {
     let command = entry::command::<TensorFlow, NoArgs>(tf_operator::ABOUT);
     let mut operator = of(&TensorFlow::default(), &tf_operator::api::crd()?, command)?;
-    operator.warnings.extend(admission::tensorflow());
+    operator.warn(admission::tensorflow());
     Ok(operator)
 }
 
@@ -123,22 +200,69 @@ fn of<F: Framework>(
     crd: &CustomResourceDefinition,
     command: clap::Command,
 ) -> anyhow::Result<Operator> {
-    let spec = &crd.spec;
-    let version = spec.versions.first().context("the CRD has no version")?;
+    let why = "It sees jobs, and deletes those whose time to live is over.";
+    let options = gang::all_grants().into_iter();
+    let options = options.map(|(provider, grants)| {
+        let grants = grants.iter().collect();
+        (format!("gang/{provider}"), grants)
+    });
+    let checks = Checks {
+        warnings: admission::shared(F::REPLICAS.field),
+        ..Checks::default()
+    };
     Ok(Operator {
         name: F::OPERATOR,
-        kind: spec.names.kind.clone(),
-        group: spec.group.clone(),
-        version: version.name.clone(),
-        plural: spec.names.plural.clone(),
-        crd: serde_json::to_value(crd)?,
-        replica_map: F::REPLICAS.field,
-        controller: F::CONTROLLER,
-        grants: framework.grants(),
+        kinds: vec![Kind::of(crd, grants::OWN_KIND, why)?.checked(checks)],
+        replicas: Some(Replicas {
+            map: F::REPLICAS.field,
+            controller: F::CONTROLLER,
+        }),
+        rights: grants::REPLICAS.iter().chain(framework.grants()).collect(),
+        options: options.collect(),
+        policies: Vec::new(),
+        account: None,
         args: Vec::new(),
         config: None,
-        warnings: admission::shared(F::REPLICAS.field),
         command,
+    })
+}
+
+fn spark() -> anyhow::Result<Operator> {
+    let rows = spark_operator::grants::OPTIONS.iter();
+    let options = rows.map(|(file, grants)| ((*file).to_owned(), grants.iter().collect()));
+    Ok(Operator {
+        name: "spark-operator",
+        kinds: vec![
+            Kind::of(
+                &spark_operator::api::application_crd()?,
+                spark_operator::grants::APPLICATIONS,
+                "It sees applications, makes and removes those of schedules, and deletes those whose time to live is over.",
+            )?
+            .checked(admission::spark("SparkApplication", "spec")),
+            Kind::of(
+                &spark_operator::api::scheduled_crd()?,
+                spark_operator::grants::SCHEDULES,
+                "It sees schedules.",
+            )?
+            .checked(admission::spark(
+                "ScheduledSparkApplication",
+                "spec.template",
+            )),
+        ],
+        replicas: None,
+        rights: spark_operator::grants::RUNS.iter().collect(),
+        options: options.collect(),
+        policies: vec![
+            (
+                "options/executor-memory-limit",
+                admission::executor_memory_limit,
+            ),
+            ("options/defaults", admission::stored_defaults),
+        ],
+        account: Some(("spark-operator-spark", spark_operator::grants::DRIVERS)),
+        args: Vec::new(),
+        config: None,
+        command: spark_operator::args::Cli::command(),
     })
 }
 

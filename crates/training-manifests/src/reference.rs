@@ -9,11 +9,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use spark_operator::label as spark;
 use training_api::labels;
 use training_core::grants::{self, Grant};
 use training_core::notes;
 
-use crate::operator::Operator;
+use crate::operator::{Kind, Operator};
 
 /// What stands at the top of every generated document.
 pub const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
@@ -26,8 +27,10 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>
     let directory = PathBuf::from("docs/reference");
     let mut files = BTreeMap::new();
     for operator in operators {
-        let name = format!("{}-api.md", operator.kind.to_lowercase());
-        files.insert(directory.join(name), api(operator));
+        for kind in &operator.kinds {
+            let name = format!("{}-api.md", kind.name.to_lowercase());
+            files.insert(directory.join(name), api(operator, kind));
+        }
         let name = format!("{}-flags.md", operator.name);
         files.insert(
             directory.join(name),
@@ -41,16 +44,24 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>
     Ok(files)
 }
 
-fn api(operator: &Operator) -> String {
+fn api(operator: &Operator, kind: &Kind) -> String {
+    let name = match operator.replicas {
+        Some(_) => {
+            "The name is a DNS-1035 label; with the replica type and index appended it has at most 63 characters. Below `template`, \
+             `metrics`, `minResources` and `labelSelector` stand Kubernetes' own types; its reference describes them."
+        }
+        None => {
+            "The name is a DNS-1035 label. Below `template` and other fields that a pod has as well stand Kubernetes' own types; its \
+             reference describes them."
+        }
+    };
     let mut page = format!(
-        "{HEADER}# {kind}\n\n`apiVersion: {group}/{version}`, `kind: {kind}`. The name is a DNS-1035 label; with the replica \
-         type and index appended it has at most 63 characters. Below `template`, `metrics`, `minResources` and `labelSelector` \
-         stand Kubernetes' own types; its reference describes them.\n\n",
-        kind = operator.kind,
-        group = operator.group,
-        version = operator.version,
+        "{HEADER}# {kind}\n\n`apiVersion: {group}/{version}`, `kind: {kind}`. {name}\n\n",
+        kind = kind.name,
+        group = kind.group,
+        version = kind.version,
     );
-    let schema = operator
+    let schema = kind
         .crd
         .pointer("/spec/versions/0/schema/openAPIV3Schema")
         .unwrap_or(&Value::Null);
@@ -196,10 +207,87 @@ fn children(schema: &Value) -> Vec<(&str, &Value)> {
     children
 }
 
+/// Keys of applications, their objects and their pods.
+const SPARK_LABELS: [(&str, &str, &str, &str); 12] = [
+    (
+        spark::APP_NAME,
+        "label",
+        "all objects of an application",
+        "The application's name",
+    ),
+    (
+        spark::LAUNCHED_BY,
+        "label",
+        "drivers, executors",
+        "`true`: the operator watches pods with it",
+    ),
+    (
+        spark::MUTATED_BY,
+        "label",
+        "drivers, executors whose role has no template that says anything",
+        "`true`",
+    ),
+    (
+        spark::SUBMISSION_ID,
+        "label",
+        "all objects of a run",
+        "The submission that made it, as in `status.submissionID`",
+    ),
+    (
+        spark::CREATED_BY,
+        "label",
+        "what the operator makes beside pods",
+        "`true`",
+    ),
+    (
+        spark::SCHEDULED_APP_NAME,
+        "label",
+        "applications of a schedule",
+        "The schedule's name",
+    ),
+    (
+        spark::APP_SELECTOR,
+        "label",
+        "drivers, executors, and what is made for a run",
+        "The id that Spark knows the run by",
+    ),
+    (
+        spark::ROLE,
+        "label",
+        "drivers, executors",
+        "`driver` or `executor`",
+    ),
+    (
+        spark::VERSION,
+        "label",
+        "drivers, executors",
+        "The version of Spark",
+    ),
+    (
+        spark::SPEC_DIGEST,
+        "annotation",
+        "drivers",
+        "Stands for the spec that the driver was made from",
+    ),
+    (
+        spark::GENERATION,
+        "annotation",
+        "drivers",
+        "The generation of that spec",
+    ),
+    (
+        spark::MEMORY_LIMIT,
+        "annotation",
+        "executors, with `--memory-limit-policy`",
+        "The memory limit that the admission policy gives them",
+    ),
+];
+
 fn labels_page(operators: &[Operator]) -> String {
     let controllers: Vec<String> = operators
         .iter()
-        .map(|o| format!("`{}` ({})", o.controller, o.kind))
+        .filter_map(|o| Some((o.replicas?.controller, &o.main().name)))
+        .map(|(controller, kind)| format!("`{controller}` ({kind})"))
         .collect();
     let rows = [
         (
@@ -254,6 +342,10 @@ fn labels_page(operators: &[Operator]) -> String {
     for (key, sort, on, value) in rows {
         let _ = writeln!(page, "| `{key}` | {sort} | {on} | {value} |");
     }
+    page.push_str("\n## Of Spark\n\n| Key | | On | Value |\n| --- | --- | --- | --- |\n");
+    for (key, sort, on, value) in SPARK_LABELS {
+        let _ = writeln!(page, "| `{key}` | {sort} | {on} | {value} |");
+    }
     page
 }
 
@@ -296,39 +388,34 @@ fn rights(operators: &[Operator]) -> String {
                 verbs.join(", ")
             );
         };
-        let (group, plural) = (&operator.group, &operator.plural);
         let jobs = "jobs' namespaces";
-        row(
-            group,
-            plural,
-            grants::OWN_KIND,
-            jobs,
-            "It sees jobs, and deletes those whose time to live is over.",
-        );
-        row(
-            group,
-            &format!("{plural}/status"),
-            grants::OWN_STATUS,
-            jobs,
-            "It reports, and remembers, in the status only.",
-        );
-        row(
-            group,
-            &format!("{plural}/finalizers"),
-            grants::OWN_FINALIZERS,
-            jobs,
-            "Owner references that block deletion need it where that admission check is on.",
-        );
-        let mut all = |grants: &[Grant], place: &str| {
+        for kind in &operator.kinds {
+            let (group, plural) = (&kind.group, &kind.plural);
+            row(group, plural, kind.verbs, jobs, kind.why);
+            row(
+                group,
+                &format!("{plural}/status"),
+                grants::OWN_STATUS,
+                jobs,
+                "It reports, and remembers, in the status only.",
+            );
+            row(
+                group,
+                &format!("{plural}/finalizers"),
+                grants::OWN_FINALIZERS,
+                jobs,
+                "Owner references that block deletion need it where that admission check is on.",
+            );
+        }
+        let mut all = |grants: &mut dyn Iterator<Item = &Grant>, place: &str| {
             for grant in grants {
                 for resource in grant.resources {
                     row(grant.group, resource, grant.verbs, place, grant.why);
                 }
             }
         };
-        all(grants::REPLICAS, jobs);
-        all(operator.grants, jobs);
-        all(grants::OWN_NAMESPACE, "its own namespace");
+        all(&mut operator.rights.iter().copied(), jobs);
+        all(&mut grants::OWN_NAMESPACE.iter(), "its own namespace");
     }
     page.push_str(
         "\nWhoever holds an operator's token can do this much and no more. Pods are the greatest part of it: a pod can use every \

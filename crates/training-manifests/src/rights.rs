@@ -1,11 +1,10 @@
 //! Grants as roles: least privilege for the operator, and roles for the people who submit jobs.
 
 use serde_json::{Value, json};
-use training_core::gang;
 use training_core::grants::{self, Grant};
 
 use crate::install::{Scope, labels, metadata};
-use crate::operator::Operator;
+use crate::operator::{Kind, Operator};
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
@@ -50,33 +49,39 @@ pub fn of_operator(operator: &Operator, scope: Scope) -> Vec<Value> {
 
 /// The rights where jobs are.
 fn jobs(operator: &Operator) -> Vec<Value> {
-    let own = |suffix: &str, verbs: &[&str]| {
-        json!({
-            "apiGroups": [operator.group],
-            "resources": [format!("{}{suffix}", operator.plural)],
-            "verbs": verbs,
-        })
+    let own = |suffix: &str, verbs: &dyn Fn(&Kind) -> &'static [&'static str]| {
+        let kinds = operator.kinds.iter();
+        let rule = |kind: &Kind| {
+            json!({
+                "apiGroups": [kind.group],
+                "resources": [format!("{}{suffix}", kind.plural)],
+                "verbs": verbs(kind),
+            })
+        };
+        kinds.map(rule).collect::<Vec<_>>()
     };
-    let mut rules = vec![
-        own("", grants::OWN_KIND),
-        own("/status", grants::OWN_STATUS),
-        own("/finalizers", grants::OWN_FINALIZERS),
-    ];
-    rules.extend(grants::REPLICAS.iter().chain(operator.grants).map(rule));
+    let mut rules = own("", &|kind| kind.verbs);
+    rules.extend(own("/status", &|_| grants::OWN_STATUS));
+    rules.extend(own("/finalizers", &|_| grants::OWN_FINALIZERS));
+    rules.extend(operator.rights.iter().map(|grant| rule(grant)));
     rules
 }
 
-/// The rights that a gang scheduler takes, by its name: for those who run the operator with it, and nobody else.
-pub fn of_gangs(operator: &Operator, scope: Scope) -> Vec<(&'static str, Vec<Value>)> {
+/// The rights of what an operator doesn't do by default, each with the path of its file: for those who run it so, and nobody else.
+pub fn of_options(operator: &Operator, scope: Scope) -> Vec<(String, Vec<Value>)> {
     let account = json!([{
         "kind": "ServiceAccount",
         "name": operator.name,
         "namespace": scope.namespace(),
     }]);
-    let files = gang::all_grants().into_iter();
-    let files = files.map(|(provider, grants)| {
-        let name = format!("{}-gang-{provider}", operator.name);
-        let rules: Vec<Value> = grants.iter().map(rule).collect();
+    // No Role gives a right on namespaces.
+    let fits = |grants: &[&Grant]| {
+        scope == Scope::Cluster || grants.iter().all(|g| !g.resources.contains(&"namespaces"))
+    };
+    let files = operator.options.iter().filter(|(_, grants)| fits(grants));
+    let files = files.map(|(file, grants)| {
+        let name = format!("{}-{}", operator.name, file.replace('/', "-"));
+        let rules: Vec<Value> = grants.iter().map(|grant| rule(grant)).collect();
         let (kind, metadata) = match scope {
             Scope::Cluster => (
                 "ClusterRole",
@@ -85,9 +90,26 @@ pub fn of_gangs(operator: &Operator, scope: Scope) -> Vec<(&'static str, Vec<Val
             Scope::Namespace => ("Role", metadata(operator, scope, &name)),
         };
         let binding = binding(&format!("{kind}Binding"), &metadata, &name, &account);
-        (provider, vec![role(kind, &metadata, &rules), binding])
+        (file.clone(), vec![role(kind, &metadata, &rules), binding])
     });
     files.collect()
+}
+
+/// The account of jobs' own pods, in the namespace of the jobs.
+pub fn of_job_pods(operator: &Operator) -> Vec<Value> {
+    let Some((name, grants)) = operator.account else {
+        return Vec::new();
+    };
+    let metadata = metadata(operator, Scope::Namespace, name);
+    let account = json!([{
+        "kind": "ServiceAccount", "name": name, "namespace": Scope::Namespace.namespace(),
+    }]);
+    let rules: Vec<Value> = grants.iter().map(rule).collect();
+    vec![
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }),
+        role("Role", &metadata, &rules),
+        binding("RoleBinding", &metadata, name, &account),
+    ]
 }
 
 fn rule(grant: &Grant) -> Value {
@@ -115,6 +137,11 @@ fn binding(kind: &str, metadata: &Value, role: &str, subjects: &Value) -> Value 
 /// The `ClusterRole`s of people: admin, edit and view. They add to Kubernetes' own roles of these names, and to those that
 /// Kubeflow's profiles collect.
 pub fn of_users(operator: &Operator) -> Vec<Value> {
+    let kinds = operator.kinds.iter();
+    kinds.flat_map(|kind| of_users_of(operator, kind)).collect()
+}
+
+fn of_users_of(operator: &Operator, kind: &Kind) -> Vec<Value> {
     let aggregate = |role: &str| {
         json!({
             format!("rbac.authorization.k8s.io/aggregate-to-{role}"): "true",
@@ -123,10 +150,10 @@ pub fn of_users(operator: &Operator) -> Vec<Value> {
     };
     let jobs = |verbs: &[&str]| {
         vec![
-            json!({ "apiGroups": [operator.group], "resources": [operator.plural], "verbs": verbs }),
+            json!({ "apiGroups": [kind.group], "resources": [kind.plural], "verbs": verbs }),
             json!({
-                "apiGroups": [operator.group],
-                "resources": [format!("{}/status", operator.plural)],
+                "apiGroups": [kind.group],
+                "resources": [format!("{}/status", kind.plural)],
                 "verbs": ["get"],
             }),
         ]
@@ -146,8 +173,8 @@ pub fn of_users(operator: &Operator) -> Vec<Value> {
         "watch",
     ];
     let scale = json!({
-        "apiGroups": [operator.group],
-        "resources": [format!("{}/scale", operator.plural)],
+        "apiGroups": [kind.group],
+        "resources": [format!("{}/scale", kind.plural)],
         "verbs": ["get", "patch", "update"],
     });
     [
@@ -167,9 +194,9 @@ pub fn of_users(operator: &Operator) -> Vec<Value> {
                 "true".into();
         }
         let metadata =
-            json!({ "name": format!("trainyard-{}-{name}", operator.plural), "labels": all });
+            json!({ "name": format!("trainyard-{}-{name}", kind.plural), "labels": all });
         let mut rules = jobs(verbs);
-        if name != "view" && scalable(operator) {
+        if name != "view" && scalable(kind) {
             rules.push(scale.clone());
         }
         role("ClusterRole", &metadata, &rules)
@@ -177,9 +204,8 @@ pub fn of_users(operator: &Operator) -> Vec<Value> {
     .collect()
 }
 
-fn scalable(operator: &Operator) -> bool {
-    operator
-        .crd
+fn scalable(kind: &Kind) -> bool {
+    kind.crd
         .pointer("/spec/versions/0/subresources/scale")
         .is_some()
 }

@@ -1,10 +1,11 @@
 //! The arguments every operator shares, parsed into real types.
 //!
-//! [`RuntimeArgs`] is flattened by each binary. Names that operators of these kinds already use are
+//! [`RuntimeArgs`] is flattened by each binary, [`JobArgs`] by those whose jobs are made of replicas. Names that operators of these kinds already use are
 //! accepted as they are, in both of Go's spellings (see [`normalise_args`]); those that mean nothing
 //! here are accepted too and named once at start (see [`RuntimeArgs::without_effect`]).
 
 mod inert;
+mod job;
 mod normalise;
 mod value;
 
@@ -12,16 +13,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
-use k8s_openapi::jiff::SignedDuration;
 use thiserror::Error;
-use training_core::gang::PLUGINS_SCHEDULER;
-use training_core::{Provider, Rules};
 
 pub use inert::InertArgs;
-pub use normalise::normalise_args;
-pub use value::{Bind, GangMode, parse_domain, parse_duration};
+pub use job::JobArgs;
+pub use normalise::{is_flag, normalise_args, renamed};
+pub use value::{Bind, GangMode, parse_bool, parse_domain, parse_duration};
 
-use value::{parse_bool, parse_namespace, parse_scheduler};
+use value::parse_namespace;
 
 /// Where a pod finds the namespace it runs in.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -75,22 +74,6 @@ pub struct RuntimeArgs {
         value_parser = parse_namespace
     )]
     namespace: Vec<String>,
-
-    /// Who schedules the pods of a job together. Concerns jobs that start or resume from now on
-    #[arg(long, env = "TRAINYARD_GANG", value_enum, ignore_case = true)]
-    gang: Option<GangMode>,
-
-    /// The scheduler of --gang=scheduler-plugins. Without --gang it chooses one, as the Go operator's flag does: "volcano" is
-    /// Volcano, any other name is scheduler-plugins in the scheduler of that name
-    #[arg(
-        long = "gang-scheduler-name",
-        env = "TRAINYARD_GANG_SCHEDULER_NAME",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "NAME",
-        value_parser = parse_scheduler
-    )]
-    gang_scheduler_name: String,
 
     /// Passes that may run at the same time, each for another job
     #[arg(
@@ -235,43 +218,6 @@ pub struct RuntimeArgs {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
-    /// Most replicas of one job; a job that asks for more fails
-    #[arg(
-        long,
-        env = "TRAINYARD_MAX_REPLICAS_PER_JOB",
-        default_value_t = training_core::rules::MOST_REPLICAS,
-        value_name = "COUNT"
-    )]
-    pub max_replicas_per_job: u32,
-
-    /// Delete the running pods of failed jobs also where their cleanPodPolicy is None
-    #[arg(
-        long,
-        env = "TRAINYARD_CLEAN_FAILED_JOBS",
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true",
-        value_name = "true|false",
-        value_parser = parse_bool
-    )]
-    pub clean_failed_jobs: bool,
-
-    /// Delete pods of a node that has not been heard of for so long by force, such as 10m. Dangerous: if the node still runs, so
-    /// do the pod's processes, beside their replacement. Default: never
-    #[arg(
-        long,
-        env = "TRAINYARD_FORCE_DELETE_LOST_AFTER",
-        value_parser = parse_duration,
-        value_name = "DURATION"
-    )]
-    pub force_delete_lost_after: Option<Duration>,
-
-    /// DNS domain of the cluster, appended to host names where a kind asks for full ones, such as cluster.local
-    #[arg(long, env = "CUSTOM_CLUSTER_DOMAIN", value_name = "DOMAIN", value_parser = parse_domain)]
-    pub cluster_domain: Option<String>,
-
     /// Arguments of existing operators that change nothing here.
     #[command(flatten)]
     pub inert: InertArgs,
@@ -284,28 +230,6 @@ impl RuntimeArgs {
     /// Names the argument and what it accepts. The process should end with it.
     pub fn validate(&self) -> Result<(), UsageError> {
         let refuse = |text: String| Err(UsageError(text));
-        let (mode, name) = (self.gang, self.gang_scheduler_name.as_str());
-        let same = |mode: GangMode| name.eq_ignore_ascii_case(mode.as_str());
-        if let Some(mode) = mode.filter(|m| *m != GangMode::SchedulerPlugins)
-            && !name.is_empty()
-            && !same(mode)
-        {
-            return refuse(format!(
-                "--gang={} and --gang-scheduler-name={name} contradict each other: leave one of them out",
-                mode.as_str()
-            ));
-        }
-        if self.max_replicas_per_job == 0 {
-            return refuse("--max-replicas-per-job must be at least 1".to_owned());
-        }
-        if self
-            .force_delete_lost_after
-            .is_some_and(|d| d.as_secs() == 0)
-        {
-            return refuse(
-                "--force-delete-lost-after must be at least 1s; leave it out, and nothing is forced".to_owned(),
-            );
-        }
         if self.controller_threads == 0 {
             return refuse("--controller-threads must be at least 1".to_owned());
         }
@@ -362,33 +286,6 @@ impl RuntimeArgs {
             ));
         }
         Ok(())
-    }
-
-    /// Who schedules gangs of runs that begin now.
-    pub fn gang(&self) -> Provider {
-        let name = self.gang_scheduler_name.as_str();
-        let plugins = |name: &str| Provider::SchedulerPlugins(name.into());
-        match self.gang {
-            Some(GangMode::None) => Provider::None,
-            Some(GangMode::Volcano) => Provider::Volcano,
-            Some(GangMode::Native) => Provider::Native,
-            Some(GangMode::Kueue) => Provider::Kueue,
-            Some(GangMode::SchedulerPlugins) if name.is_empty() => plugins(PLUGINS_SCHEDULER),
-            None if name.is_empty() => Provider::None,
-            None if name.eq_ignore_ascii_case("volcano") => Provider::Volcano,
-            Some(GangMode::SchedulerPlugins) | None => plugins(name),
-        }
-    }
-
-    /// The settings that decisions depend on.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            most_replicas: self.max_replicas_per_job,
-            clean_failed: self.clean_failed_jobs,
-            force_lost_after: self
-                .force_delete_lost_after
-                .and_then(|d| SignedDuration::try_from(d).ok()),
-        }
     }
 
     /// The namespaces to serve, sorted, each once. Empty means all.
@@ -451,13 +348,6 @@ impl RuntimeArgs {
         self.otlp_endpoint
             .as_deref()
             .filter(|endpoint| !endpoint.is_empty())
-    }
-
-    /// The cluster's DNS domain, if it was told.
-    pub fn cluster_domain(&self) -> Option<&str> {
-        self.cluster_domain
-            .as_deref()
-            .filter(|domain| !domain.is_empty())
     }
 
     /// The arguments that were given but mean nothing here, to be said once at start.

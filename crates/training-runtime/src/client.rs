@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::cli::RuntimeArgs;
 use crate::metrics::Metrics;
 
-pub use attend::Attend;
+pub use attend::{Attend, what};
 pub use observe::Observe;
 
 /// A silent connection is given up for a call after this time, even if the call may take longer.

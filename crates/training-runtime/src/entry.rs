@@ -10,11 +10,16 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use training_core::Framework;
 
-use crate::cli::{RuntimeArgs, normalise_args};
+use crate::cli::{JobArgs, RuntimeArgs, normalise_args};
+use crate::run::Operator;
+use crate::training::Training;
 
-/// The arguments of an operator: what every operator understands, and what this one adds.
+/// The arguments of an operator of a framework: what every operator understands, and what this one adds.
 #[derive(Parser, Debug)]
 pub struct Cli<A: Args> {
+    /// What operators understand whose jobs are made of replicas.
+    #[command(flatten)]
+    pub jobs: JobArgs,
     /// What every operator understands.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
@@ -50,20 +55,22 @@ pub fn parse<F: Framework, A: Args>(
 /// If the framework can't be made, or as [`crate::run()`].
 pub fn main<F: Framework + Clone, A: Args>(
     about: &'static str,
-    framework: impl FnOnce(A, &RuntimeArgs) -> anyhow::Result<F>,
+    framework: impl FnOnce(A, &JobArgs) -> anyhow::Result<F>,
 ) -> anyhow::Result<()> {
     let cli = parse::<F, A>(about, std::env::args_os());
-    serve(framework(cli.own, &cli.runtime)?, cli.runtime)
+    let framework = framework(cli.own, &cli.jobs)?;
+    let args = cli.jobs;
+    serve(Training { framework, args }, cli.runtime)
 }
 
 /// Runs an operator until it is told to stop.
 ///
 /// # Errors
 /// As [`crate::run()`].
-pub fn serve<F: Framework + Clone>(framework: F, args: RuntimeArgs) -> anyhow::Result<()> {
+pub fn serve<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<()> {
     // As a task of its own: whatever wakes the future that the runtime was started with costs a system call.
     block_on(async {
-        tokio::spawn(crate::run(framework, args))
+        tokio::spawn(crate::run(operator, args))
             .await
             .context("the operator's task")?
     })

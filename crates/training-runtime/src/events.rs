@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use kube::core::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
 use training_core::notes::Note;
 
@@ -47,6 +49,18 @@ pub struct Regarding {
 }
 
 impl Regarding {
+    /// An object of a kind, by its metadata.
+    pub fn of<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Self {
+        Self {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone(),
+        }
+    }
+
     fn reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some(self.api_version.clone()),

@@ -1,10 +1,8 @@
 //! Steps -> API calls: the only writer.
 //!
-//! Every call is checked against the lease right before it is sent, has its own deadline, and is sent once. What an answer
-//! says goes into the index at once, so that the next pass sees our own writes.
+//! What an answer says goes into the index at once, so that the next pass sees our own writes.
 
 mod autoscaler;
-mod gone;
 mod group;
 mod object;
 mod outcome;
@@ -15,18 +13,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream;
-use http::header::ACCEPT;
-use http::{HeaderValue, Request};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{
-    DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
-};
-use kube::core::Request as Build;
+use kube::api::DeleteParams;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use training_api::labels;
 use training_core::object::FreshSecret;
@@ -34,6 +25,7 @@ use training_core::{
     AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid,
 };
 
+use crate::caller::{Caller, Failure, Gate};
 use crate::fault::{Denial, Fault};
 use crate::feed::group::Groups;
 use crate::feed::index::Index;
@@ -43,28 +35,16 @@ use crate::feed::slim::{
 };
 use crate::key::JobKey;
 
-use outcome::{Answer, Failure, Stopped, made_pod, made_service, refuse};
 pub use outcome::{Done, Outcome, Refusal};
+use outcome::{Stopped, made_pod, made_service, refuse};
 
 /// Requests of one job that are under way at once. The first refusal stops the rest, and the next pass begins with one.
 const WINDOW: usize = 16;
-/// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
-const IN_FLIGHT: usize = 64;
-/// Asks for an object's metadata instead of the whole object: an answer to a create is then half as large.
-const METADATA_ONLY: HeaderValue =
-    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
-
-/// Whether this process may write at this moment.
-pub type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
-
 /// Turns steps into calls.
 pub struct Executor {
-    client: Client,
-    gate: Gate,
-    deadline: Duration,
-    manager: String,
+    /// What sends them.
+    pub caller: Caller,
     parent: Parent,
-    in_flight: Semaphore,
     children: Children,
     fresh_secret: Option<FreshSecret>,
 }
@@ -93,47 +73,12 @@ impl Executor {
         parent: Parent,
         children: Children,
     ) -> Self {
-        let manager = F::OPERATOR.to_owned();
         Self {
-            client,
-            gate,
-            deadline,
-            manager,
+            caller: Caller::new(client, gate, deadline, F::OPERATOR),
             parent,
-            in_flight: Semaphore::new(IN_FLIGHT),
             children,
             fresh_secret: F::FRESH_SECRET,
         }
-    }
-
-    /// Writes a status: a merge patch that names the object and the version that the decision was based on. Returns the new
-    /// resource version.
-    ///
-    /// # Errors
-    /// [`Fault::Conflict`] if the job has changed since: the decision is void.
-    pub async fn write_status<J: Resource<DynamicType = ()>>(
-        &self,
-        job: &J,
-        patch: &Value,
-    ) -> Result<String, Fault> {
-        let meta = job.meta();
-        let body = json!({
-            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-            "status": patch,
-        });
-        let params = PatchParams {
-            field_manager: Some(self.manager.clone()),
-            ..PatchParams::default()
-        };
-        let url = J::url_path(&(), meta.namespace.as_deref());
-        let request = Build::new(url).patch_subresource(
-            "status",
-            &job.name_any(),
-            &params,
-            &Patch::Merge(&body),
-        );
-        let answer: Answer = self.call(request).await.map_err(Failure::into_fault)?;
-        Ok(answer.metadata.resource_version)
     }
 
     /// Carries out steps in their order, several at a time; the first refusal or fault stops those not yet begun.
@@ -154,7 +99,7 @@ impl Executor {
                         return None;
                     }
                     let result = self.step(job, step).await;
-                    if result.is_err() {
+                    if !matches!(result, Ok(()) | Err(Stopped::Found)) {
                         stopped.store(true, Ordering::Relaxed);
                     }
                     Some((at, result))
@@ -168,6 +113,10 @@ impl Executor {
         for (at, result) in results {
             match result {
                 Ok(()) => outcome.record(&steps[at]),
+                Err(Stopped::Found) => {
+                    outcome.record(&steps[at]);
+                    outcome.found = true;
+                }
                 // What keeps everything from going on says more than what keeps an autoscaler.
                 Err(Stopped::Refused(refusal))
                     if outcome.refusal.is_none() || refusal.stall.blocks.keeps_pods() =>
@@ -236,8 +185,8 @@ impl Executor {
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await
             }
-            Step::DeleteJob => self.delete_job(job).await,
-            Step::CreatePod(pod) => match self.create(&**pod).await {
+            Step::DeleteJob => self.caller.delete_job(job).await.map_err(Stopped::Fault),
+            Step::CreatePod(pod) => match self.caller.create(&**pod).await {
                 Ok(answer) => {
                     if let Some(view) = made_pod(pod, &answer) {
                         pods.created(Self::owned(job, owner, view), Instant::now());
@@ -258,7 +207,7 @@ impl Executor {
                 }
                 Err(Failure::Fault(fault)) => Err(refuse(fault, "FailedCreatePod", Blocked::All)),
             },
-            Step::CreateService(service) => match self.create(&**service).await {
+            Step::CreateService(service) => match self.caller.create(&**service).await {
                 Ok(answer) => {
                     if let Some(view) = made_service(service, &answer) {
                         services.created(Self::owned(job, owner, view), Instant::now());
@@ -302,11 +251,11 @@ impl Executor {
         index: &Index<V>,
     ) -> Result<(), Stopped> {
         if let Some(view) = view.filter(|v| v.owner == owner) {
-            return if index.found(view) {
-                Ok(())
+            return Err(if index.found(view) {
+                Stopped::Found
             } else {
-                Err(gone_by_now(message))
-            };
+                gone_by_now(message)
+            });
         }
         let whose = match controller(seen) {
             Some(own) if Uid::parse(&own.uid) == Some(owner) => format!(
@@ -341,20 +290,6 @@ impl Executor {
         })))
     }
 
-    async fn create<K>(&self, object: &K) -> Result<Answer, Failure>
-    where
-        K: Resource<DynamicType = ()> + serde::Serialize,
-    {
-        let params = PostParams {
-            field_manager: Some(self.manager.clone()),
-            ..PostParams::default()
-        };
-        let body =
-            serde_json::to_vec(object).map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
-        let url = K::url_path(&(), object.meta().namespace.as_deref());
-        self.call(Build::new(url).create(&params, body)).await
-    }
-
     async fn read<K, T>(
         &self,
         job: &impl Resource<DynamicType = ()>,
@@ -369,16 +304,8 @@ impl Executor {
     }
 
     async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, Stopped> {
-        match self
-            .ask(Build::new(url).get(name, &GetParams::default()))
-            .await
-        {
-            Ok(object) => Ok(object),
-            Err(failure) => Err(match failure.into_fault() {
-                Fault::Missing { message, .. } => gone_by_now(&message),
-                other => Stopped::Fault(other),
-            }),
-        }
+        let found = self.caller.find(url, name).await.map_err(Stopped::Fault)?;
+        found.ok_or_else(|| gone_by_now(name))
     }
 
     async fn delete<K, V>(
@@ -410,9 +337,9 @@ impl Executor {
                 Deletion::Orderly => None,
                 Deletion::Forced => Some(0),
             },
-            ..only(&uid_of_child.to_string())
+            ..DeleteParams::default()
         };
-        self.delete_with(job, url, (name, uid_of_child), &params, index)
+        self.delete_with(job, url, (name, uid_of_child), params, index)
             .await
     }
 
@@ -421,89 +348,13 @@ impl Executor {
         job: &impl Resource<DynamicType = ()>,
         url: &str,
         (name, uid_of_child): (&str, Uid),
-        params: &DeleteParams,
+        params: DeleteParams,
         index: &Index<V>,
     ) -> Result<(), Stopped> {
-        let owner = uid(job);
-        match self
-            .call::<Answer>(Build::new(url).delete(name, params))
-            .await
-        {
-            Ok(answer) if answer.is_leaving() => {
-                index.leaving(
-                    owner,
-                    uid_of_child,
-                    answer.metadata.resource_version.parse().unwrap_or(0),
-                );
-                Ok(())
-            }
-            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => {
-                index.gone(owner, uid_of_child, Instant::now());
-                Ok(())
-            }
-            Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
-                if self.is_gone(url, name, uid_of_child).await? {
-                    index.gone(owner, uid_of_child, Instant::now());
-                    return Ok(());
-                }
-                Err(Stopped::Fault(Fault::Conflict(message)))
-            }
-            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
-        }
-    }
-
-    async fn delete_job<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Stopped> {
-        let params = only(job.meta().uid.as_deref().unwrap_or_default());
-        let params = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Background),
-            ..params
-        };
-        let url = J::url_path(&(), job.meta().namespace.as_deref());
-        match self
-            .call::<Answer>(Build::new(url).delete(&job.name_any(), &params))
-            .await
-        {
-            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(()),
-            // Replaced by another job of its name, which the next look shows; or refused for a while.
-            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
-        }
-    }
-
-    /// Sends a request whose answer is wanted as metadata.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T, Failure> {
-        let request = request.map(|mut request| {
-            request.headers_mut().insert(ACCEPT, METADATA_ONLY);
-            request
-        });
-        self.ask(request).await
-    }
-
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T, Failure> {
-        let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
-        let _place = self.in_flight.acquire().await;
-        // Right before sending: a process that slept through its lease must not write when it wakes.
-        if !(self.gate)() {
-            return Err(Failure::Fault(Fault::NotLeading));
-        }
-        match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if crate::fault::is_already_exists(&error) => {
-                Err(Failure::Exists(match error {
-                    kube::Error::Api(status) => status.message,
-                    other => other.to_string(),
-                }))
-            }
-            Ok(Err(error)) => Err(Failure::Fault(error.into())),
-            Err(_) => Err(Failure::Fault(Fault::Deadline {
-                limit: self.deadline,
-            })),
-        }
+        let deleted = self.caller.delete(url, name, uid_of_child, params).await;
+        let what = deleted.map_err(Stopped::Fault)?;
+        index.answered(uid(job), uid_of_child, what, Instant::now());
+        Ok(())
     }
 }
 
@@ -523,14 +374,4 @@ fn uid(job: &impl Resource) -> Uid {
         .as_deref()
         .and_then(Uid::parse)
         .unwrap_or_default()
-}
-
-fn only(uid: &str) -> DeleteParams {
-    DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    }
 }

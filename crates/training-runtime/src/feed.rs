@@ -8,6 +8,8 @@ pub mod group;
 pub mod guarded;
 pub mod index;
 pub mod jobs;
+mod lately;
+pub mod namespaces;
 pub mod object;
 pub mod slim;
 
@@ -20,7 +22,9 @@ use kube_runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use training_core::{AutoscalerView, BatchPod, Framework, ObjectKind, PodView, ServiceView, Uid};
+use training_core::{
+    AutoscalerView, BatchPod, Framework, ObjectKind, PodView, ServiceView, Stored, Uid,
+};
 
 use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
@@ -55,15 +59,16 @@ pub trait Listener: Send + Sync + 'static {
 }
 
 /// Watches the jobs of one namespace, or of all. Never returns.
-pub async fn watch_jobs<F: Framework>(
+pub async fn watch_jobs<J: Stored>(
+    feed: &'static str,
     source: Source,
     scope: Scope,
-    jobs: Arc<Jobs<F::Job>>,
+    jobs: Arc<Jobs<J>>,
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
     // Decoded one by one behind a boundary: an object that can't be read must not hide the others.
-    let mut events: Follow<Guarded<F::Job>> = Follow::new("jobs", &source, &scope, None);
+    let mut events: Follow<Guarded<J>> = Follow::new(feed, &source, &scope, None);
     loop {
         match events.next(&*listener).await {
             Ok(Event::Init) => jobs.begin_list(&scope),
@@ -80,10 +85,10 @@ pub async fn watch_jobs<F: Framework>(
                     listener.wake(key);
                 }
                 synced.send_replace(true);
-                listener.watching("jobs", &scope, None);
+                listener.watching(feed, &scope, None);
             }
             Ok(Event::Apply(Guarded(Ok(job)))) => {
-                let key = Jobs::<F::Job>::key(&job);
+                let key = Jobs::<J>::key(&job);
                 if jobs.apply(job) {
                     listener.wake(key);
                 }
@@ -95,17 +100,17 @@ pub async fn watch_jobs<F: Framework>(
             Ok(Event::Delete(Guarded(job))) => {
                 let key = job.map_or_else(
                     |invalid| key_of(&invalid.metadata),
-                    |job| Jobs::<F::Job>::key(&job),
+                    |job| Jobs::<J>::key(&job),
                 );
                 jobs.remove(&key);
                 listener.forget(&key);
             }
-            Err(error) => listener.watching("jobs", &scope, Some(&error)),
+            Err(error) => listener.watching(feed, &scope, Some(&error)),
         }
     }
 }
 
-fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
+pub(crate) fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
     JobKey::new(
         meta.namespace.as_deref().unwrap_or_default(),
         meta.name.as_deref().unwrap_or_default(),
@@ -331,17 +336,9 @@ pub async fn watch_services(
     synced: watch::Sender<bool>,
 ) {
     let mut roles = Roles::default();
-    let sink = Into {
-        index: &index,
-        scope: &scope,
-        read: |service: &SlimService| service_view(service, parent, &mut roles),
-        lasts: |_| false,
-    };
-    let selector = parent.selector();
-    fold(
-        "services", &source, &scope, selector, sink, &*listener, &synced,
-    )
-    .await;
+    let read = |service: &SlimService| service_view(service, parent, &mut roles);
+    let place = (source, scope, parent.selector());
+    watch("services", place, index, read, listener, synced).await;
 }
 
 /// Watches the autoscalers of the framework's jobs. Never returns.
@@ -353,27 +350,38 @@ pub async fn watch_autoscalers(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
+    let read = |seen: &SlimAutoscaler| autoscaler_view(seen, parent);
+    let place = (source, scope, parent.selector());
+    watch("autoscalers", place, index, read, listener, synced).await;
+}
+
+/// Watches objects of a kind that a selector names, and keeps what `read` makes of them: what the selector leaves out never arrives.
+/// Never returns.
+pub async fn watch<K, V>(
+    feed: &'static str,
+    (source, scope, selector): (Source, Scope, String),
+    index: Arc<Index<V>>,
+    read: impl FnMut(&K) -> Option<Owned<V>> + Send,
+    listener: Arc<impl Listener>,
+    synced: watch::Sender<bool>,
+) where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
+    V: Child + Send,
+{
     let sink = Into {
         index: &index,
         scope: &scope,
-        read: |seen: &SlimAutoscaler| autoscaler_view(seen, parent),
+        read,
         lasts: |_| false,
     };
-    let selector = parent.selector();
-    fold(
-        "autoscalers",
-        &source,
-        &scope,
-        selector,
-        sink,
-        &*listener,
-        &synced,
-    )
-    .await;
+    fold(feed, &source, &scope, selector, sink, &*listener, &synced).await;
 }
 
-/// Watches the children of one type that the framework's jobs have, and folds them into their index. What the selector leaves out
-/// never arrives.
 async fn fold<K>(
     feed: &'static str,
     source: &Source,

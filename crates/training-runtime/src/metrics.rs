@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -143,9 +144,34 @@ struct Jobs {
 impl Metrics {
     /// Metrics of a framework, such as `pytorch`.
     pub fn new(framework: &'static str) -> Self {
+        let mut metrics = Self::process();
+        metrics.framework = framework;
+        let (r, jobs) = (&mut metrics.registry, &metrics.jobs);
+        for (name, help, family) in [
+            ("created", "Jobs seen for the first time", &jobs.created),
+            ("deleted", "Jobs deleted", &jobs.deleted),
+            ("successful", "Jobs that succeeded", &jobs.successful),
+            ("failed", "Jobs that failed", &jobs.failed),
+            (
+                "restarted",
+                "Replicas of jobs that were replaced",
+                &jobs.restarted,
+            ),
+        ] {
+            r.register(
+                format!("training_operator_jobs_{name}"),
+                help,
+                family.clone(),
+            );
+        }
+        metrics
+    }
+
+    /// Metrics of any operator's process.
+    pub fn process() -> Self {
         let metrics = Self {
             registry: Registry::default(),
-            framework,
+            framework: "",
             jobs: Jobs::default(),
             own: None,
             reconciles: Family::default(),
@@ -167,7 +193,7 @@ impl Metrics {
         let Self {
             registry: r,
             framework: _,
-            jobs,
+            jobs: _,
             own: _,
             reconciles,
             pass_seconds,
@@ -180,23 +206,6 @@ impl Metrics {
             events,
             watches,
         } = &mut self;
-        for (name, help, family) in [
-            ("created", "Jobs seen for the first time", &jobs.created),
-            ("deleted", "Jobs deleted", &jobs.deleted),
-            ("successful", "Jobs that succeeded", &jobs.successful),
-            ("failed", "Jobs that failed", &jobs.failed),
-            (
-                "restarted",
-                "Replicas of jobs that were replaced",
-                &jobs.restarted,
-            ),
-        ] {
-            r.register(
-                format!("training_operator_jobs_{name}"),
-                help,
-                family.clone(),
-            );
-        }
         r.register(
             "trainyard_reconciles",
             "Passes over a job by outcome",
@@ -239,6 +248,13 @@ impl Metrics {
         );
         r.register_collector(Box::new(watches.clone()));
         r.register_collector(Box::new(process::Process));
+        self
+    }
+
+    /// Adds what an operator counts by itself.
+    #[must_use]
+    pub fn with_collector(mut self, collector: Box<dyn Collector>) -> Self {
+        self.registry.register_collector(collector);
         self
     }
 

@@ -9,7 +9,6 @@ use kube::Resource;
 use parking_lot::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
-use tracing::Instrument as _;
 use training_api::JobStatus;
 use training_core::gang::{Run, Setting};
 use training_core::{
@@ -21,12 +20,13 @@ use training_core::{
 use crate::cli::EventMode;
 use crate::events::EventSink;
 use crate::executor::{Executor, Outcome, Refusal};
-use crate::fault::{Absent, Fault};
+use crate::fault::Fault;
 use crate::feed::group::Groups;
 use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
 use crate::feed::object::Objects;
 use crate::key::JobKey;
+use crate::look::{Counts, Ended, Frame, Rhythm, now};
 use crate::metrics::{self, Metrics};
 use crate::retry::{Backoff, Jitter};
 use crate::told::{Told, folded};
@@ -87,7 +87,7 @@ pub struct Worker<F: Framework> {
 #[derive(Debug)]
 pub struct Passing {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
-    waiting: Mutex<HashMap<JobKey, Instant>>,
+    waiting: Counts,
     secrets: Mutex<HashMap<JobKey, (Uid, SecretView)>>,
     jitter: Mutex<Jitter>,
 }
@@ -95,24 +95,13 @@ pub struct Passing {
 impl Passing {
     /// Empty, with a seed for the spread of safety passes.
     pub fn new(seed: u64) -> Self {
-        let (stalls, waiting) = (Mutex::default(), Mutex::default());
         Self {
-            stalls,
-            waiting,
+            stalls: Mutex::default(),
+            waiting: Counts::default(),
             secrets: Mutex::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
     }
-}
-
-/// How a pass ended.
-enum Ended {
-    /// Nothing to be done until then.
-    Quiet(Instant),
-    /// It may not go on before then.
-    Held(Instant),
-    /// It failed.
-    Failed(Fault),
 }
 
 impl<F: Framework> Worker<F> {
@@ -122,44 +111,13 @@ impl<F: Framework> Worker<F> {
             self.forget(&key);
             return None;
         };
-        let begun = Instant::now();
-        let span = tracing::info_span!(
-            "pass",
-            job = %key,
-            uid = job.meta().uid.as_deref().unwrap_or_default(),
-            generation = job.meta().generation.unwrap_or_default(),
-        );
-        let looking = self.look(&key, begun).instrument(span);
-        let outcome = tokio::time::timeout(self.settings.deadline, looking).await;
-        let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
-            limit: self.settings.deadline,
-        }));
-        let (word, next) = match ended {
-            Ended::Quiet(at) => ("done", Some(at)),
-            Ended::Held(at) => ("held", Some(at)),
-            Ended::Failed(Fault::NotLeading) => ("not_leading", None),
-            Ended::Failed(fault) => {
-                let at = self.backoff.record_failure(&key, &fault, Instant::now());
-                let uid = job.meta().uid.as_deref().unwrap_or_default();
-                let wait = at.saturating_duration_since(Instant::now());
-                // Somebody was faster: the job was changed, or deleted and goes with its pods.
-                if matches!(
-                    fault,
-                    Fault::Conflict(_)
-                        | Fault::Missing {
-                            what: Absent::Object,
-                            ..
-                        }
-                ) {
-                    tracing::debug!(job = %key, uid, %fault, ?wait, "looking again");
-                } else {
-                    tracing::warn!(job = %key, uid, %fault, ?wait, "the pass failed");
-                }
-                (fault.as_str(), Some(at))
-            }
+        let frame = Frame {
+            deadline: self.settings.deadline,
+            backoff: &self.backoff,
+            metrics: &self.metrics,
         };
-        self.metrics.pass(word, begun.elapsed());
-        next
+        let looking = self.look(&key, Instant::now());
+        frame.run(&key, job.meta(), looking).await
     }
 
     async fn look(&self, key: &JobKey, begun: Instant) -> Ended {
@@ -199,11 +157,19 @@ impl<F: Framework> Worker<F> {
             }
             if let Some(at) = self.may_wait(key, &plan, begun) {
                 wake = wake.min(at);
-                if plan.steps.is_empty() {
+                if plan.steps.iter().all(Step::goes_with_counts) {
                     return Ended::Quiet(wake);
                 }
-                // Steps don't wait for counts, nor does what follows from them wait until counts are written.
+                // Other steps don't wait for counts, nor does what follows from them wait until counts are written.
                 plan.status = None;
+            }
+            if planned_creates && self.is_bereft(uid) {
+                match self.executor.caller.is_there(&*job).await {
+                    Ok(true) => {}
+                    // Its end is about to be told, and what would be made now would be collected with the rest.
+                    Ok(false) => return Ended::Quiet(self.safety()),
+                    Err(fault) => return Ended::Failed(fault),
+                }
             }
             let cautious = blocked.is_some_and(Blocked::keeps_pods);
             let outcome = match self.carry_out(key, &job, &plan, cautious, &mut told).await {
@@ -222,6 +188,10 @@ impl<F: Framework> Worker<F> {
             }
             if let Some(fault) = outcome.fault {
                 return Ended::Failed(fault);
+            }
+            if outcome.found {
+                // It may run already, or have ended: the watch will say nothing that is newer.
+                continue;
             }
             if let Some(at) = refused.or(held) {
                 // Where all that is left was refused, another look would find the same.
@@ -327,6 +297,12 @@ impl<F: Framework> Worker<F> {
         }
     }
 
+    /// Whether children of a job went without us since this was asked last.
+    fn is_bereft(&self, job: Uid) -> bool {
+        let (pods, services) = (self.pods.take_bereft(job), self.services.take_bereft(job));
+        pods || services
+    }
+
     /// Whether a pod that a plan deleted is gone already, so that its place can be filled at once.
     fn freed_places(&self, job: Uid, plan: &Plan<JobStatus>) -> bool {
         plan.steps
@@ -334,8 +310,7 @@ impl<F: Framework> Worker<F> {
             .any(|step| matches!(step, Step::DeletePod { uid, .. } if !self.pods.has(job, *uid)))
     }
 
-    /// When a status that holds nothing but counts is written at the latest: more of them may follow at once, and a status
-    /// write is the most expensive request of a job's life.
+    /// When a status that holds nothing but counts is written at the latest.
     fn may_wait(&self, key: &JobKey, plan: &Plan<JobStatus>, begun: Instant) -> Option<Instant> {
         // What is told with a status must not be told again when the same status is planned again beside other steps.
         let silent = plan.notes.is_empty() && plan.transitions.is_empty();
@@ -344,18 +319,8 @@ impl<F: Framework> Worker<F> {
             .as_ref()
             .is_some_and(|s| s.urgency == Urgency::CanWait)
             && (plan.steps.is_empty() || silent);
-        let mut waiting = self.passing.waiting.lock();
-        if !can_wait {
-            waiting.remove(key);
-            return None;
-        }
-        let until = *waiting.entry(key.clone()).or_insert(begun) + self.settings.status_delay;
-        // A pass with thousands of steps takes longer than counts may wait.
-        if Instant::now() < until {
-            return Some(until);
-        }
-        waiting.remove(key);
-        None
+        let longest = self.settings.status_delay;
+        self.passing.waiting.wait(key, can_wait, begun, longest)
     }
 
     /// Executes a plan in its order: a decision is stored before anything acts on it; what is no decision goes beside.
@@ -393,7 +358,11 @@ impl<F: Framework> Worker<F> {
             told.note(&**job, plan.notes.clone());
             return Ok(());
         };
-        let version = self.executor.write_status(&**job, &write.patch).await?;
+        let version = self
+            .executor
+            .caller
+            .write_status(&**job, &write.patch)
+            .await?;
         self.jobs.written(job, write.next.clone(), version);
         for transition in &plan.transitions {
             let counted = match transition {
@@ -457,7 +426,7 @@ impl<F: Framework> Worker<F> {
         self.backoff.forget(key);
         self.groups.forget(key);
         self.passing.stalls.lock().remove(key);
-        self.passing.waiting.lock().remove(key);
+        self.passing.waiting.forget(key);
         self.passing.secrets.lock().remove(key);
         if !F::OBJECTS.is_empty() {
             self.objects.forget(key);
@@ -488,26 +457,18 @@ impl<F: Framework> Worker<F> {
     }
 
     fn wake(&self, at: Option<Timestamp>) -> Instant {
-        let safety = self.safety();
-        let Some(at) = at else { return safety };
-        let millis = at.duration_since(Timestamp::now()).as_millis();
-        // A little later than the second itself: the core counts whole seconds.
-        let millis = u64::try_from(millis.max(0))
-            .unwrap_or(u64::MAX)
-            .saturating_add(10);
-        safety.min(
-            Instant::now() + Duration::from_millis(millis).min(self.settings.safety_period * 2),
-        )
+        self.rhythm().wake(at)
     }
 
     fn safety(&self) -> Instant {
-        let period = self.settings.safety_period;
-        Instant::now()
-            + self
-                .passing
-                .jitter
-                .lock()
-                .between(period * 3 / 4, period * 5 / 4)
+        self.rhythm().safety()
+    }
+
+    fn rhythm(&self) -> Rhythm<'_> {
+        Rhythm {
+            period: self.settings.safety_period,
+            jitter: &self.passing.jitter,
+        }
     }
 }
 
@@ -516,10 +477,4 @@ fn is_over(stall: Option<&Stall>, plan: &Plan<JobStatus>) -> bool {
     stall.is_some_and(|stall| {
         stall.reason == "NameConflict" && !plan.steps.iter().any(|s| s.waits_for(stall.blocks))
     })
-}
-
-/// The present second: a time in a status holds no more.
-fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

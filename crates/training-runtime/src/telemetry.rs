@@ -14,6 +14,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, Registry};
@@ -31,6 +32,9 @@ const QUIET: [&str; 4] = [
     "tonic=warn",
     "opentelemetry_sdk=warn",
 ];
+
+/// Where kube logs the whole of an answer that it can't read, with whatever secrets stand in it. Why a call failed is told without it.
+const BODIES: &str = "kube_client::client";
 
 /// Logs or traces can't be set up as asked.
 #[derive(Debug, Error)]
@@ -107,6 +111,8 @@ pub fn init(
         .with(lines(format))
         .with(spans)
         .with(directives(filter)?)
+        // Whoever asks for more of that library doesn't ask for this.
+        .with(filter_fn(|metadata| metadata.target() != BODIES))
         .try_init()?;
     Ok(Telemetry { traces })
 }

@@ -31,7 +31,7 @@ impl<'a> Told<'a> {
         if notes.is_empty() {
             return;
         }
-        let about = Arc::new(regarding(job));
+        let about = Arc::new(Regarding::of::<J>(job.meta()));
         let notes = notes.into_iter().map(|note| (Arc::clone(&about), note));
         self.notes.extend(notes);
     }
@@ -42,19 +42,6 @@ impl Drop for Told<'_> {
         for (about, note) in self.notes.drain(..) {
             self.events.post(&about, note);
         }
-    }
-}
-
-/// What events about a job are about.
-fn regarding<J: Resource<DynamicType = ()>>(job: &J) -> Regarding {
-    let meta = job.meta();
-    Regarding {
-        api_version: J::api_version(&()).into_owned(),
-        kind: J::kind(&()).into_owned(),
-        namespace: meta.namespace.clone().unwrap_or_default(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        resource_version: meta.resource_version.clone(),
     }
 }
 

@@ -112,16 +112,21 @@ impl AuditLog {
     pub fn read(&self, from: Mark) -> Result<(Vec<Entry>, Mark)> {
         let mut file = File::open(&self.path)
             .with_context(|| format!("no audit log at {}", self.path.display()))?;
-        file.seek(SeekFrom::Start(from.0))?;
+        // A line that was half written at the mark was begun before it.
+        let back = from.0.saturating_sub(1);
+        file.seek(SeekFrom::Start(back))?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
+        let end_of_line = |byte: &u8| *byte == b'\n';
+        let begin = match text.iter().position(end_of_line) {
+            _ if from.0 == 0 => 0,
+            Some(at) => at + 1,
+            None => return Ok((Vec::new(), from)),
+        };
         // The last line may be half written; it is read next time.
-        let whole = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |at| at + 1);
-        let entries = parse(&String::from_utf8_lossy(&text[..whole]))?;
-        Ok((entries, Mark(from.0 + whole as u64)))
+        let whole = text.iter().rposition(end_of_line).map_or(0, |at| at + 1);
+        let entries = parse(&String::from_utf8_lossy(&text[begin..whole]))?;
+        Ok((entries, Mark(back + whole as u64)))
     }
 
     /// What a user asked after a mark.

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 pub struct Kind {
     /// Such as `TFJob`.
     pub name: &'static str,
+    /// The API group.
+    pub group: &'static str,
     /// Such as `tfjobs`.
     pub plural: &'static str,
     /// The version of the API.
@@ -27,6 +29,7 @@ pub struct Kind {
 /// `PyTorchJob`.
 pub const PYTORCH: Kind = Kind {
     name: "PyTorchJob",
+    group: "kubeflow.org",
     plural: "pytorchjobs",
     version: "v1",
     replica_map: "pytorchReplicaSpecs",
@@ -39,6 +42,7 @@ pub const PYTORCH: Kind = Kind {
 /// `TFJob`.
 pub const TENSORFLOW: Kind = Kind {
     name: "TFJob",
+    group: "kubeflow.org",
     plural: "tfjobs",
     version: "v1",
     replica_map: "tfReplicaSpecs",
@@ -51,6 +55,7 @@ pub const TENSORFLOW: Kind = Kind {
 /// `XGBoostJob`.
 pub const XGBOOST: Kind = Kind {
     name: "XGBoostJob",
+    group: "kubeflow.org",
     plural: "xgboostjobs",
     version: "v1",
     replica_map: "xgbReplicaSpecs",
@@ -63,6 +68,7 @@ pub const XGBOOST: Kind = Kind {
 /// `MPIJob`, whose main containers have any name.
 pub const MPI: Kind = Kind {
     name: "MPIJob",
+    group: "kubeflow.org",
     plural: "mpijobs",
     version: "v2beta1",
     replica_map: "mpiReplicaSpecs",
@@ -72,24 +78,54 @@ pub const MPI: Kind = Kind {
     operator: "mpi-operator",
 };
 
+/// The operator of Spark's two kinds, which have no replicas.
+pub const SPARK_OPERATOR: &str = "spark-operator";
+
+/// `SparkApplication`, which has neither.
+pub const SPARK: Kind = Kind {
+    name: "SparkApplication",
+    group: "sparkoperator.k8s.io",
+    plural: "sparkapplications",
+    version: "v1beta2",
+    replica_map: "",
+    container: "",
+    port: ("", 0),
+    controller: "",
+    operator: SPARK_OPERATOR,
+};
+
+/// The identity that the shipped manifests give to an operator.
+pub fn operator_user(operator: &str) -> String {
+    format!("system:serviceaccount:trainyard-system:{operator}")
+}
+
 /// Every kind whose jobs are pods and services alone.
 pub const KINDS: [Kind; 3] = [PYTORCH, TENSORFLOW, XGBOOST];
 
 impl Kind {
     /// The resource, for untyped clients.
     pub fn resource(&self) -> ApiResource {
-        let gvk = GroupVersionKind::gvk("kubeflow.org", self.version, self.name);
+        let gvk = GroupVersionKind::gvk(self.group, self.version, self.name);
         ApiResource::from_gvk_with_plural(&gvk, self.plural)
+    }
+
+    /// The name of a container that counts; of a kind whose containers have any name, some name.
+    pub fn any_container(&self) -> &'static str {
+        if self.container.is_empty() {
+            "any"
+        } else {
+            self.container
+        }
     }
 
     /// A job without replicas.
     pub fn job(&self, name: &str) -> Job {
-        Job::new(self.name, name, self.replica_map, self.container)
+        Job::new(self, name)
     }
 
     /// The identity that the shipped manifests give to the operator.
     pub fn user(&self) -> String {
-        format!("system:serviceaccount:trainyard-system:{}", self.operator)
+        operator_user(self.operator)
     }
 }
 
@@ -119,17 +155,17 @@ pub struct Job {
 }
 
 impl Job {
-    fn new(kind: &str, name: &str, replica_map: &'static str, container: &'static str) -> Self {
+    fn new(kind: &Kind, name: &str) -> Self {
         let object = json!({
-            "apiVersion": "kubeflow.org/v1",
-            "kind": kind,
+            "apiVersion": format!("kubeflow.org/{}", kind.version),
+            "kind": kind.name,
             "metadata": { "name": name },
-            "spec": { replica_map: {} },
+            "spec": { kind.replica_map: {} },
         });
         Self {
             object,
-            replica_map,
-            container,
+            replica_map: kind.replica_map,
+            container: kind.any_container(),
         }
     }
 

@@ -21,7 +21,7 @@ use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::audit::AuditLog;
-use crate::builders::{KINDS, MPI};
+use crate::builders::{KINDS, MPI, SPARK_OPERATOR, operator_user};
 use crate::manifest;
 
 /// May do everything.
@@ -359,8 +359,9 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     for flag in &options.controller_manager_flags {
         command.arg(format!("--controller-manager-arg={flag}"));
     }
-    let operators = KINDS.iter().chain([&MPI]).map(|kind| User {
-        name: kind.user(),
+    let operators = KINDS.iter().chain([&MPI]).map(|kind| kind.operator);
+    let operators = operators.chain([SPARK_OPERATOR]).map(|operator| User {
+        name: operator_user(operator),
         groups: Vec::new(),
     });
     for user in options.users.iter().cloned().chain(operators) {

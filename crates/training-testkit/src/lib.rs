@@ -44,5 +44,5 @@ pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 /// The label that holds the decimal index of a pod or service within its role.
 pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
-/// The label that marks the pod on whose exit the job's success depends.
+/// The label that marks the pod on whose exit the job's success depends; of an `MPIJob`'s pods, the role.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";

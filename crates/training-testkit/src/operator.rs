@@ -254,11 +254,16 @@ impl Drop for OperatorProcess {
         // A frozen process is killed too; one that has ended is left as it is.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Shown where a test fails, which nobody can look into afterwards.
+        #[expect(clippy::print_stdout, reason = "what libtest shows of a failed test")]
+        {
+            println!("the operator's last words:\n{}", self.log_tail());
+        }
     }
 }
 
 /// The path of an operator's binary: from the directory that `TRAINYARD_OPERATOR_BIN_DIR` names,
-/// else the newest of the release and the debug build.
+/// else the newest of all builds.
 pub fn find(binary: &str) -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(BINARIES_VARIABLE) {
         let path = Path::new(&dir).join(binary);
@@ -266,9 +271,12 @@ pub fn find(binary: &str) -> Result<PathBuf> {
         return Ok(path);
     }
     let target = target_directory()?;
+    // Those of `make test` and `make bench` are static, which cargo builds apart.
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     ["release", "debug"]
         .into_iter()
-        .map(|profile| target.join(profile).join(binary))
+        .flat_map(|profile| [target.join(profile), target.join(&triple).join(profile)])
+        .map(|directory| directory.join(binary))
         .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
         .max()
         .map(|(_, path)| path)

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{Api, DynamicObject, ListParams};
-use kube::core::ApiResource;
-use kube::{Client, ResourceExt};
+use kube::core::{ApiResource, NamespaceResourceScope};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::JOB_NAME;
@@ -36,7 +39,8 @@ const MASKED: [&str; 15] = [
 ];
 
 impl Snapshot {
-    /// The job, its pods and its services as they are now.
+    /// The job and all that is its own as they are now. A pod whose name was made up by the API server goes by what it
+    /// begins with and its number.
     pub async fn take(
         client: Client,
         namespace: &str,
@@ -44,24 +48,76 @@ impl Snapshot {
         name: &str,
     ) -> Result<Self> {
         let mut snapshot = Self::default();
-        let of_job = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
-        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        for pod in pods.list(&of_job).await? {
-            snapshot.add("pod", &pod.name_any(), &serde_json::to_value(&pod)?);
-        }
-        let services: Api<Service> = Api::namespaced(client.clone(), namespace);
-        for service in services.list(&of_job).await? {
-            snapshot.add(
-                "service",
-                &service.name_any(),
-                &serde_json::to_value(&service)?,
-            );
+        let of_job = format!("{JOB_NAME}={name}");
+        let made_up = snapshot.all::<Pod>(&client, namespace, &of_job).await?;
+        snapshot.all::<Service>(&client, namespace, &of_job).await?;
+        if jobs.kind == "MPIJob" {
+            let of_job = format!("app={name}");
+            snapshot.all::<Service>(&client, namespace, &of_job).await?;
+            snapshot
+                .all::<ConfigMap>(&client, namespace, &of_job)
+                .await?;
+            snapshot.all::<Secret>(&client, namespace, &of_job).await?;
+            snapshot.all::<Job>(&client, namespace, &of_job).await?;
         }
         let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, jobs);
         if let Some(job) = api.get_opt(name).await? {
             snapshot.add("job", name, &serde_json::to_value(&job)?["status"]);
         }
+        for value in snapshot.0.values_mut().flat_map(BTreeMap::values_mut) {
+            for (name, called) in &made_up {
+                *value = value.replace(name, called);
+            }
+        }
         Ok(snapshot)
+    }
+
+    /// Adds the objects of a kind with a label.
+    ///
+    /// Answers the names that were made up, with what they are called here.
+    async fn all<K>(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        labels: &str,
+    ) -> Result<Vec<(String, String)>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Serialize
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(client.clone(), namespace);
+        let mut objects = api.list(&ListParams::default().labels(labels)).await?.items;
+        objects.sort_by_key(K::creation_timestamp);
+        let mut made_up = Vec::new();
+        for object in objects {
+            let mut value = serde_json::to_value(&object)?;
+            let mut name = object.name_any();
+            if let Some(begin) = object.meta().generate_name.as_deref() {
+                let number = made_up.len() + 1;
+                made_up.push((name, format!("{begin}…{number}")));
+                name = format!("{begin}…{number}");
+                value["metadata"]["name"] = name.as_str().into();
+            }
+            if let Some(list) = value["status"]["conditions"].as_array_mut() {
+                // Whether its controller saw a Job while it was suspended for a moment is chance.
+                list.retain(|c| K::kind(&()) != "Job" || c["type"] != "Suspended");
+            }
+            if K::kind(&()) == "Secret" {
+                // Keys are made at random.
+                for of in value["data"]
+                    .as_object_mut()
+                    .into_iter()
+                    .flat_map(|d| d.values_mut())
+                {
+                    *of = "…".into();
+                }
+            }
+            self.add(&K::kind(&()).to_lowercase(), &name, &value);
+        }
+        Ok(made_up)
     }
 
     /// Adds one object.
@@ -157,9 +213,15 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The token volume that the `ServiceAccount` admission adds has a random name.
-fn generated(name: &str) -> bool {
-    name.starts_with("kube-api-access-")
+/// The token volume that the `ServiceAccount` admission adds has a random name; a uid is no more than that, wherever it is told.
+fn generated(text: &str) -> bool {
+    text.starts_with("kube-api-access-") || is_uid(text)
+}
+
+/// Such as `01234567-89ab-cdef-0123-456789abcdef`.
+fn is_uid(text: &str) -> bool {
+    let parts: Vec<usize> = text.split('-').map(str::len).collect();
+    parts == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
 }
 
 #[cfg(test)]
@@ -182,6 +244,7 @@ mod tests {
                     "managedFields": [n], "ownerReferences": [{"name": "j", "uid": n}],
                 },
                 "spec": { "volumes": [{"name": format!("kube-api-access-{n}")}] },
+                "labels": { "of": format!("01234567-89ab-cdef-0123-{n:012x}") },
                 "status": { "startTime": n, "podIP": n, "conditions": [
                     {"type": "Ready", "status": "True", "lastTransitionTime": n},
                 ]},

@@ -26,7 +26,7 @@ use serde_json::Value;
 use training_core::{
     AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Memory, Note,
     Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules, SecretView,
-    ServiceView, Stall, Step, TrainingJob, Transition, Uid,
+    ServiceView, Stall, Step, Stored, TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
@@ -36,7 +36,7 @@ use object::Place;
 use view::View;
 
 /// The status of a framework's job.
-type StatusOf<F> = <<F as Framework>::Job as TrainingJob>::Status;
+type StatusOf<F> = <<F as Framework>::Job as Stored>::Status;
 
 /// How a pass ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

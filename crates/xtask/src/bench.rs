@@ -10,7 +10,7 @@ const BENCH: &str = "training-bench";
 /// Builds everything in the release profile and runs it. Variables of the bench itself pass through.
 pub fn run() -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
-    // Built alone, as the stage `binary` does it: together with the bench they would get the bench's features, and would not be
+    // Built alone: together with the bench they would get the bench's features, and would not be
     // what is shipped. All of them, whichever are chosen: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
     let triple = paths::triple();
@@ -30,9 +30,8 @@ pub fn run() -> Result<(), String> {
         // The operators' flags, so that both share what they both need.
         .env("RUSTFLAGS", "-C target-feature=+crt-static"),
     )?;
-    let program = paths::release_binary(BENCH);
-    let binaries = program.parent().ok_or("no directory of binaries")?;
-    let mut bench = process::command(&program, [] as [&str; 0]);
+    let binaries = paths::binaries(image::Build::Shipped);
+    let mut bench = process::command(binaries.join(BENCH), [] as [&str; 0]);
     // As the shipped Deployments set it; the floor client gets it too.
     bench
         .env("MALLOC_ARENA_MAX", "1")

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cluster::{self, Cluster};
-use crate::{image, paths, process};
+use crate::image::{self, Build};
+use crate::{paths, process};
 
 /// The cluster of the demo.
 const NAME: &str = "demo";
@@ -41,7 +42,8 @@ enum Said {
     OfHosts(&'static str),
 }
 
-const DEMOS: [Demo; 4] = [
+/// Those of one name are shown one after the other.
+const DEMOS: [Demo; 6] = [
     Demo {
         name: "pytorch",
         operator: "pytorch-operator",
@@ -85,22 +87,59 @@ const DEMOS: [Demo; 4] = [
         first: "job/poisson-launcher",
         files: &["examples/mpi/poisson.yaml"],
     },
+    Demo {
+        name: "spark",
+        operator: "spark-operator",
+        kind: "sparkapplication",
+        job: "spark-pi",
+        replicas: "a driver and 2 executors, all of it Java",
+        proof: (Said::ByPods("Pi is roughly "), 1),
+        first: "spark-pi-driver",
+        files: &[
+            "manifests/spark-operator/jobs/rbac.yaml",
+            "examples/spark/pi.yaml",
+        ],
+    },
+    Demo {
+        name: "spark",
+        operator: "spark-operator",
+        kind: "sparkapplication",
+        job: "clouds",
+        replicas: "a driver and 2 executors",
+        proof: (Said::OfHosts("points came from "), 2),
+        first: "clouds-driver",
+        files: &[
+            "manifests/spark-operator/jobs/rbac.yaml",
+            "examples/spark/clouds.yaml",
+        ],
+    },
 ];
 
-/// Runs the demo of this name.
+/// Runs the demos of this name.
 pub fn run(name: &str) -> Result<(), String> {
-    let demo = DEMOS.iter().find(|demo| demo.name == name);
-    let demo = demo.ok_or_else(|| {
-        let names: Vec<&str> = DEMOS.iter().map(|demo| demo.name).collect();
-        format!("there is no demo {name}; there are {}", names.join(", "))
-    })?;
-    show(demo)
+    let demos: Vec<&Demo> = DEMOS.iter().filter(|demo| demo.name == name).collect();
+    let Some(last) = demos.last() else {
+        let mut names: Vec<&str> = DEMOS.iter().map(|demo| demo.name).collect();
+        names.dedup();
+        return Err(format!(
+            "there is no demo {name}; there are {}",
+            names.join(", ")
+        ));
+    };
+    let begun = Instant::now();
+    let cluster = prepare(last.operator)?;
+    for demo in &demos {
+        show(&cluster, demo)?;
+    }
+    say(&format!("done in {} s", begun.elapsed().as_secs()));
+    farewell(&cluster, last);
+    Ok(())
 }
 
-fn show(demo: &Demo) -> Result<(), String> {
-    let begun = Instant::now();
+/// A cluster with the operator.
+fn prepare(operator: &str) -> Result<Cluster, String> {
     let cluster = thread::scope(|s| {
-        let binary = s.spawn(|| image::binaries(&[demo.operator]));
+        let binary = s.spawn(|| image::binaries(&[operator]));
         let cluster = cluster::up(NAME);
         binary
             .join()
@@ -108,20 +147,18 @@ fn show(demo: &Demo) -> Result<(), String> {
             .and(cluster)
     })?;
     say("deploying the operator from the image that was just built");
-    deploy(&cluster, demo.operator)?;
-    process::quiet(&mut cluster.kubectl([
-        "delete",
-        demo.kind,
-        demo.job,
-        "--ignore-not-found",
-        "--wait",
-    ]))?;
+    deploy(&cluster, operator, Build::Shipped)?;
+    Ok(cluster)
+}
+
+fn show(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
+    remove(cluster, demo)?;
     for file in demo.files {
         say(&format!("applying {file}"));
         process::run(&mut cluster.kubectl(["apply", "-f", file]))?;
     }
     say(&format!("the job has {}", demo.replicas));
-    let succeeded = follow(&cluster, demo);
+    let succeeded = follow(cluster, demo);
     say("the log of rank 0:");
     // Shown for what it is worth: the job's end is judged by its status.
     let _ = process::run(&mut cluster.kubectl(["logs", demo.first]));
@@ -130,21 +167,69 @@ fn show(demo: &Demo) -> Result<(), String> {
     let selector = demo.selector();
     let _ = process::run(&mut cluster.kubectl(["get", "pods", "-l", &selector, "-o", "wide"]));
     succeeded?;
-    ranks(&cluster, demo)?;
-    say(&format!("done in {} s", begun.elapsed().as_secs()));
-    farewell(&cluster, demo);
-    Ok(())
+    ranks(cluster, demo)
+}
+
+/// Removes the job of a former run. A kind that was installed a moment ago may not be known to everybody yet.
+fn remove(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
+    let delete = [
+        "delete",
+        demo.kind,
+        demo.job,
+        "--ignore-not-found",
+        "--wait",
+    ];
+    let mut removed = process::quiet(&mut cluster.kubectl(delete));
+    for _ in 0..10 {
+        if removed.is_ok() {
+            break;
+        }
+        thread::sleep(Duration::from_secs(1));
+        removed = process::quiet(&mut cluster.kubectl(delete));
+    }
+    removed.map(drop)
 }
 
 impl Demo {
     /// Selects the pods of the job.
     fn selector(&self) -> String {
+        if self.is_spark() {
+            return format!("sparkoperator.k8s.io/app-name={}", self.job);
+        }
         format!("training.kubeflow.org/job-name={}", self.job)
+    }
+
+    /// Its jobs have a state instead of conditions.
+    fn is_spark(&self) -> bool {
+        self.kind == "sparkapplication"
+    }
+
+    /// What a job is doing, what of it is ready, and why it failed.
+    fn state(&self, job: &Value) -> [String; 3] {
+        let status = &job["status"];
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        if self.is_spark() {
+            let state = &status["applicationState"];
+            let message = text(&state["errorMessage"]);
+            let state = match text(&state["state"]).as_str() {
+                "COMPLETED" => "Succeeded".to_owned(),
+                "FAILED" => "Failed".to_owned(),
+                other => other.to_owned(),
+            };
+            return [state, text(&status["executors"]), message];
+        }
+        let last = status["conditions"].as_array().and_then(|c| c.last());
+        let last = last.unwrap_or(&Value::Null);
+        [
+            text(&last["type"]),
+            text(&status["ready"]),
+            text(&last["message"]),
+        ]
     }
 }
 
 /// Packs, loads and deploys an operator with the generated manifests.
-pub fn deploy(cluster: &Cluster, operator: &str) -> Result<(), String> {
+pub fn deploy(cluster: &Cluster, operator: &str, how: Build) -> Result<(), String> {
     let work = paths::target()
         .join("deploy")
         .join(cluster.name.as_deref().unwrap_or("own"));
@@ -156,10 +241,10 @@ pub fn deploy(cluster: &Cluster, operator: &str) -> Result<(), String> {
         let tag = format!(
             "{}-{}",
             env!("CARGO_PKG_VERSION"),
-            fingerprint(&paths::release_binary(operator))?
+            fingerprint(&paths::binaries(how).join(operator))?
         );
         let archive = work.join(format!("{operator}.tar"));
-        image::pack(operator, &tag, &archive)?;
+        image::pack(operator, how, &tag, &archive)?;
         cluster.load(&[&archive.display().to_string()])?;
         let file = manifests.join("kustomization.yaml");
         let text = fs::read_to_string(&file).map_err(|e| e.to_string())?;
@@ -202,18 +287,10 @@ fn follow(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     let selector = demo.selector();
     let begun = Instant::now();
     let mut last = String::new();
+    let mut shown = false;
     while begun.elapsed() < LIMIT {
         let job = get(cluster, &["get", demo.kind, demo.job, "-o", "json"])?;
-        let conditions = job["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let state = conditions
-            .last()
-            .and_then(|c| c["type"].as_str())
-            .unwrap_or("-")
-            .to_owned();
-        let ready = job["status"]["ready"].as_str().unwrap_or("-").to_owned();
+        let [state, ready, message] = demo.state(&job);
         let pods = get(cluster, &["get", "pods", "-l", &selector, "-o", "json"])?;
         let phases: Vec<String> = pods["items"]
             .as_array()
@@ -226,19 +303,41 @@ fn follow(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
             eprintln!("  {:>4} s  {line}", begun.elapsed().as_secs());
             last = line;
         }
+        if demo.is_spark() && state == "RUNNING" && !shown {
+            shown = web_ui(cluster, demo);
+        }
         match state.as_str() {
-            "Succeeded" => return Ok(()),
-            "Failed" => {
-                let message = conditions
-                    .last()
-                    .and_then(|c| c["message"].as_str())
-                    .unwrap_or_default();
-                return Err(format!("the job failed: {message}"));
+            "Succeeded" if demo.is_spark() && !shown => {
+                return Err("the web UI never answered".to_owned());
             }
+            "Succeeded" => return Ok(()),
+            "Failed" => return Err(format!("the job failed: {message}")),
             _ => thread::sleep(Duration::from_millis(500)),
         }
     }
     Err(format!("the job did not end within {} s", LIMIT.as_secs()))
+}
+
+/// Whether the web UI answers through its Service; then says what.
+fn web_ui(cluster: &Cluster, demo: &Demo) -> bool {
+    let service = format!("{}-ui-svc", demo.job);
+    let path =
+        format!("/api/v1/namespaces/default/services/{service}:4040/proxy/api/v1/applications");
+    // It begins to listen some time after the driver.
+    let Ok(answer) = get(cluster, &["get", "--raw", &path]) else {
+        return false;
+    };
+    let app = &answer[0];
+    if !app["name"].is_string() {
+        return false;
+    }
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let version = text(&app["attempts"][0]["appSparkVersion"]);
+    eprintln!(
+        "          the web UI behind {service} shows {} on Spark {version}",
+        text(&app["name"])
+    );
+    true
 }
 
 fn phase(pod: &Value) -> String {

@@ -1,6 +1,8 @@
 //! Operator images: one static file in an otherwise empty file system.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::{paths, process};
 
@@ -8,35 +10,48 @@ use crate::{paths, process};
 pub const OPERATORS: &[&str] = &[
     "mpi-operator",
     "pytorch-operator",
+    "spark-operator",
     "tf-operator",
     "xgboost-operator",
 ];
 
-/// Builds the shipped binary of every operator named.
-///
-/// One invocation and one profile for images, tests and benchmarks, so that figures speak of what is shipped.
-pub fn binaries(operators: &[&str]) -> Result<(), String> {
-    let triple = paths::triple();
-    let mut args = vec!["build", "--release", "--locked", "--target", &triple];
-    for operator in operators {
-        args.extend(["-p", operator]);
-    }
+/// How programs are built.
+#[derive(Clone, Copy, Debug)]
+pub enum Build {
+    /// As they are shipped: images, demonstrations, benchmarks and the deep tests.
+    Shipped,
+    /// For the tests: in a seventh of the time, and what overflows or breaks an assertion of its own panics.
+    Checked,
+}
+
+/// Cargo, for static programs: an image of one needs neither a C library nor a shell.
+pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut cargo = process::command("cargo", args);
-    // Static, so that the image needs neither a C library nor a shell.
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    cargo
+        .env("CARGO_BUILD_TARGET", paths::triple())
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
     if let Ok(build) = process::quiet(&mut process::command(
         "git",
         ["rev-parse", "--short=12", "HEAD"],
     )) {
         cargo.env("TRAINYARD_BUILD", build.trim());
     }
-    process::run(&mut cargo)
+    cargo
+}
+
+/// Builds the binary of every operator named, as it is shipped.
+pub fn binaries(operators: &[&str]) -> Result<(), String> {
+    let mut args = vec!["build", "--locked", "--release"];
+    for operator in operators {
+        args.extend(["-p", operator]);
+    }
+    process::run(&mut static_cargo(args))
 }
 
 /// Packs the built binary of an operator as a docker-archive.
-pub fn pack(operator: &str, tag: &str, out: &Path) -> Result<(), String> {
+pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), String> {
     let reference = format!("trainyard/{operator}:{tag}");
-    archive(&paths::release_binary(operator), &reference, out)
+    archive(&paths::binaries(how).join(operator), &reference, out)
 }
 
 /// Packs one static program as a docker-archive.
@@ -55,7 +70,7 @@ pub fn archive(binary: &Path, reference: &str, out: &Path) -> Result<(), String>
 pub fn operator(operator: &str, out: &str) -> Result<PathBuf, String> {
     binaries(&[operator])?;
     let out = PathBuf::from(out);
-    pack(operator, env!("CARGO_PKG_VERSION"), &out)?;
+    pack(operator, Build::Shipped, env!("CARGO_PKG_VERSION"), &out)?;
     eprintln!(
         "{}: trainyard/{operator}:{}",
         out.display(),

@@ -20,9 +20,10 @@ mod tests;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
-  demo [pytorch|tf|xgboost|mpi] train a job on a local cluster, from nothing
+  demo [pytorch|tf|xgboost|mpi|spark] train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once
+  spark-recordings             record again what spark-submit makes, with which ours is compared
   bench                        measure speed and memory; BENCH=full for all of it
   mutate [WORD...]             break single lines of a copy, and see that tests notice; those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         ["demo", name] => demo::run(name),
         ["test", names @ ..] => tests::run(names),
         ["test-deep"] => tests::deep(),
+        ["spark-recordings"] => tests::spark_recordings(),
         ["bench"] => bench::run(),
         ["mutate", words @ ..] => mutate::run(words),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::image::Build;
+
 /// The top of the repository.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -30,7 +32,10 @@ pub fn triple() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }
 
-/// The shipped binary of an operator.
-pub fn release_binary(operator: &str) -> PathBuf {
-    target().join(triple()).join("release").join(operator)
+/// Where static programs are, by how they are built.
+pub fn binaries(build: Build) -> PathBuf {
+    target().join(triple()).join(match build {
+        Build::Shipped => "release",
+        Build::Checked => "debug",
+    })
 }

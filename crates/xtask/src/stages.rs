@@ -18,8 +18,8 @@ pub struct Stage {
     pub name: &'static str,
     /// Stages that must have ended well before.
     pub needs: &'static [&'static str],
-    /// A stage that must have ended before, however: cargo would make this one wait for its lock anyway.
-    pub then: Option<&'static str>,
+    /// Stages that must have ended before, however: cargo would make this one wait for its lock anyway.
+    pub after: &'static [&'static str],
     /// What it does.
     pub work: fn(&Stage) -> Result<End, String>,
 }
@@ -85,7 +85,7 @@ pub fn run(stages: &[Stage]) -> Vec<Row> {
                 let before: Vec<&str> = needs
                     .iter()
                     .copied()
-                    .chain(stage.then.filter(known))
+                    .chain(stage.after.iter().copied().filter(known))
                     .collect();
                 let mut done: MutexGuard<'_, _> = lock();
                 while !before.iter().all(|name| done.contains_key(name)) {

@@ -1,10 +1,11 @@
 //! `make test`: every stage, side by side where that saves time, and one table at the end.
 
+use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Instant;
 
 use crate::cluster::{self, OWN};
-use crate::image::OPERATORS;
+use crate::image::{Build, OPERATORS};
 use crate::stages::{Stage, run as run_stages};
 use crate::table::{Count, End, render};
 use crate::{demo, deps, image, kueue, leftovers, paths, process, sdk};
@@ -15,110 +16,93 @@ const NAME: &str = "test";
 const FAULTS: &str = "api_faults";
 /// The test program of kills at random, beside the sweep that kills at every write.
 const CRASHES: &str = "api_crash";
+/// The test program that runs the real `spark-submit`. It needs the images, and the others must not wait for those.
+const SUBMIT: &str = "api_spark_submit";
+/// Whether cargo keeps what makes a second build faster.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 /// Parts of names: of the tests against an API server and with pods, only those run.
 const ONLY: &str = "TRAINYARD_TESTS";
 
-// What each stage is, what it needs, and whom it follows. The long builds come first and side by side.
+// What each stage is, what it needs, and whom it follows. The long builds come first; those of other languages go on beside them.
 const STAGES: &[Stage] = &[
-    stage("packages", &[], None, |_| {
+    stage("packages", &[], &[], |_| {
         cluster::prerequisites()
             .and_then(|()| sdk::prerequisites())
             .map(|()| nothing())
     }),
-    stage("node", &[], None, |_| {
+    stage("node", &[], &[], |_| {
         process::built("e2e/cluster/build").map(|_| nothing())
     }),
-    stage("images", &["packages"], None, |_| {
+    stage("images", &["packages"], &[], |_| {
         cluster::workloads().map(|_| nothing())
     }),
+    // The first time a cluster has all images to unpack, for minutes; that can go on beside the builds.
+    stage("content", &["node", "images"], &[], |_| content()),
     // Two builds of Kubernetes' packages at once would only take turns, and most of the tests wait for the first.
-    stage("kueue", &[], Some("node"), |_| {
+    stage("kueue", &[], &["node"], |_| {
         kueue::built().map(|_| nothing())
     }),
-    stage("sdk", &["packages"], None, |_| {
+    stage("sdk", &["packages"], &[], |_| {
         sdk::python().map(|_| nothing())
     }),
-    stage("format", &[], None, |s| {
+    stage("format", &[], &[], |s| {
         cargo(s, &["fmt", "--all", "--check"])
     }),
-    stage("deps", &[], None, |_| deps::check().map(|()| nothing())),
-    stage("binary", &[], Some("deps"), |_| {
-        image::binaries(OPERATORS).map(|()| nothing())
-    }),
-    stage("lint", &[], Some("deps"), lint),
-    stage("libs-alone", &[], Some("lint"), libs_alone),
-    stage("docs", &[], Some("libs-alone"), docs),
-    stage("unit", &[], Some("docs"), |s| {
-        cargo(
-            s,
-            &[
-                "test",
-                "--locked",
-                "--workspace",
-                "--exclude",
-                "e2e",
-                "--no-fail-fast",
-            ],
-        )
-    }),
-    stage("manifests", &[], Some("unit"), manifests),
-    stage("tests-built", &[], Some("manifests"), |s| {
-        cargo(s, &["test", "--locked", "-p", "e2e", "--no-run"])
-    }),
-    stage("go", &["node"], None, go),
-    stage("dockerfile", &["binary", "packages"], None, dockerfile),
-    stage(
-        "api",
-        &["tests-built", "node", "binary"],
-        Some("dockerfile"),
-        api,
-    ),
-    stage(
-        "faults",
-        &["tests-built", "node", "binary"],
-        Some("api"),
-        faults,
-    ),
+    stage("deps", &[], &[], |_| deps::check().map(|()| nothing())),
+    stage("built", &[], &["deps"], built),
+    stage("lint", &[], &["built"], lint),
+    stage("libs-alone", &[], &["lint"], libs_alone),
+    stage("docs", &[], &["libs-alone"], docs),
+    stage("unit", &["built"], &["docs"], unit),
+    stage("manifests", &["built"], &["unit"], manifests),
+    stage("go", &["node"], &[], go),
+    stage("dockerfile", &["built", "packages"], &[], dockerfile),
+    stage("api", &["built", "node"], &["manifests", "dockerfile"], api),
+    stage("faults", &["built", "node"], &["api"], faults),
+    stage("submit", &["built", "node", "images"], &["faults"], submit),
     stage(
         "pods",
-        &["tests-built", "node", "binary", "images", "kueue", "sdk"],
-        Some("faults"),
+        &["built", "node", "images", "kueue", "sdk"],
+        &["submit", "content"],
         pods,
     ),
     stage(
         "clusters",
-        &["tests-built", "node", "images"],
-        Some("pods"),
+        &["built", "node", "images"],
+        &["pods"],
         clusters,
     ),
 ];
 
-/// What `make test` does once, done often: the figures of the last run stand in the documents.
+/// What `make test` does once, done often and with the binaries that are shipped: the figures of the last run stand in the
+/// documents.
 const DEEP: &[Stage] = &[
-    stage("node", &[], None, |_| {
+    stage("node", &[], &[], |_| {
         process::built("e2e/cluster/build").map(|_| nothing())
     }),
-    stage("binary", &[], None, |_| {
+    stage("binary", &[], &[], |_| {
         image::binaries(OPERATORS).map(|()| nothing())
     }),
-    stage("histories", &[], Some("binary"), histories),
-    stage("crashes", &["node", "binary"], Some("histories"), crashes),
-    stage("sweep", &["node", "binary"], Some("crashes"), deep_sweep),
-    stage("faults", &["node", "binary"], Some("sweep"), deep_faults),
-    stage("images", &[], Some("faults"), images),
-    stage("mutate", &[], Some("images"), mutate),
+    stage("histories", &[], &["binary"], histories),
+    stage("crashes", &["node", "binary"], &["histories"], crashes),
+    stage("sweep", &["node", "binary"], &["crashes"], deep_sweep),
+    stage("faults", &["node", "binary"], &["sweep"], deep_faults),
+    stage("images", &[], &["faults"], images),
+    stage("mpi", &["node", "binary"], &["images"], deep_mpi),
+    stage("spark", &["node", "binary"], &["mpi"], deep_spark),
+    stage("mutate", &[], &["spark"], mutate),
 ];
 
 const fn stage(
     name: &'static str,
     needs: &'static [&'static str],
-    then: Option<&'static str>,
+    after: &'static [&'static str],
     work: fn(&Stage) -> Result<End, String>,
 ) -> Stage {
     Stage {
         name,
         needs,
-        then,
+        after,
         work,
     }
 }
@@ -143,7 +127,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     let mut rows = run_stages(&stages);
     if wanted(LAST) {
         // After everything, also after failures.
-        rows.extend(run_stages(&[stage(LAST, &[], None, |s| {
+        rows.extend(run_stages(&[stage(LAST, &[], &[], |s| {
             leftovers::check(s, NAME)
         })]));
     }
@@ -189,7 +173,7 @@ fn histories(stage: &Stage) -> Result<End, String> {
 /// The kills of the crash test, with ten seeds.
 fn crashes(stage: &Stage) -> Result<End, String> {
     for seed in 1..=10 {
-        let mut cargo = e2e_command(&[CRASHES])?;
+        let mut cargo = e2e_command(&[CRASHES], Build::Shipped)?;
         stage.run(cargo.env("TRAINYARD_SEED", seed.to_string()))?;
     }
     Ok(End::Passed(stage.count()))
@@ -230,13 +214,40 @@ fn nothing() -> End {
     End::Passed(Count::default())
 }
 
+/// Cargo, in the one way in which the tests and the programs that they start are compiled: nothing is compiled twice. Every command
+/// names the whole workspace, too, since the packages named decide on the features of all others.
+fn cargo_command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut cargo = image::static_cargo(args);
+    // What would speed up the next build makes this one slower.
+    if std::env::var_os(INCREMENTAL).is_none() {
+        cargo.env(INCREMENTAL, "0");
+    }
+    cargo
+}
+
 /// Runs cargo, and counts the tests that it ran.
 #[expect(
     clippy::unnecessary_wraps,
     reason = "most stages are nothing but one call of this"
 )]
 fn cargo(stage: &Stage, args: &[&str]) -> Result<End, String> {
-    Ok(counted(stage, &mut process::command("cargo", args)))
+    Ok(counted(stage, &mut cargo_command(args)))
+}
+
+/// All tests, and the operators that some of them start.
+fn built(stage: &Stage) -> Result<End, String> {
+    cargo(stage, &["test", "--locked", "--workspace", "--no-run"])
+}
+
+fn unit(stage: &Stage) -> Result<End, String> {
+    let all = ["test", "--locked", "--workspace", "--no-fail-fast"];
+    let ours = [&all[..], &["--exclude", "e2e"]].concat();
+    let first = cargo(stage, &ours)?;
+    if !matches!(first, End::Passed(_)) {
+        return Ok(first);
+    }
+    // The tests of what the end-to-end tests share.
+    cargo(stage, &[&all[..], &["--lib", "--", "sweep::"]].concat())
 }
 
 /// A test stage that ran nothing has failed.
@@ -273,6 +284,12 @@ fn libs_alone(stage: &Stage) -> Result<End, String> {
         args.extend(["-p", operator]);
     }
     cargo(stage, &args)?;
+    // As they are shipped: what only compiles with the features that others ask for isn't built anywhere else.
+    let mut args = vec!["check", "--locked", "--bins"];
+    for operator in OPERATORS {
+        args.extend(["-p", operator]);
+    }
+    cargo(stage, &args)?;
     let tree = process::quiet(&mut process::command(
         "cargo",
         [
@@ -299,26 +316,19 @@ fn libs_alone(stage: &Stage) -> Result<End, String> {
 }
 
 fn docs(stage: &Stage) -> Result<End, String> {
-    let mut cargo = process::command("cargo", ["doc", "--locked", "--workspace", "--no-deps"]);
+    let mut cargo = cargo_command(["doc", "--locked", "--workspace", "--no-deps"]);
     stage
         .run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
         .map(|()| nothing())
 }
 
 fn manifests(stage: &Stage) -> Result<End, String> {
-    cargo(
-        stage,
-        &[
-            "run",
-            "--locked",
-            "-q",
-            "-p",
-            "training-manifests",
-            "--",
-            "generate",
-            "--check",
-        ],
-    )
+    // Built with its tests, like everything here: alone it would have other features.
+    let mut build = cargo_command(["test", "--locked", "--workspace", "--no-run"]);
+    stage.run(build.args(["--test", "manifests"]))?;
+    let program = paths::binaries(Build::Checked).join("training-manifests");
+    let mut generate = process::command(program, ["generate", "--check"]);
+    Ok(counted(stage, &mut generate))
 }
 
 fn go(stage: &Stage) -> Result<End, String> {
@@ -350,7 +360,7 @@ fn dockerfile(stage: &Stage) -> Result<End, String> {
     }
     let script = paths::root().join("e2e/image/prove-dockerfile");
     for operator in OPERATORS {
-        let binary = paths::release_binary(operator);
+        let binary = paths::binaries(Build::Checked).join(operator);
         stage.run(&mut process::command(&script, [binary]))?;
     }
     Ok(nothing())
@@ -358,48 +368,64 @@ fn dockerfile(stage: &Stage) -> Result<End, String> {
 
 /// Runs the test programs of `e2e/tests` whose names begin so.
 fn e2e(stage: &Stage, prefixes: &[&str]) -> Result<End, String> {
-    Ok(counted(stage, &mut e2e_command(prefixes)?))
+    Ok(counted(stage, &mut e2e_command(prefixes, Build::Checked)?))
 }
 
-fn e2e_command(prefixes: &[&str]) -> Result<Command, String> {
+fn e2e_command(prefixes: &[&str], how: Build) -> Result<Command, String> {
     let node = process::built("e2e/cluster/build")?;
-    let mut cargo = process::command("cargo", e2e_args(prefixes)?);
+    let mut cargo = cargo_command(e2e_args(prefixes)?);
     cargo
         .env("TRAINYARD_NODE", node)
-        .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir());
+        .env("TRAINYARD_OPERATOR_BIN_DIR", paths::binaries(how));
     Ok(cargo)
 }
 
 /// The faults of the API. Each of these tests waits more than it works, so that many run side by side.
 fn faults(stage: &Stage) -> Result<End, String> {
-    let mut cargo = e2e_command(&[FAULTS])?;
+    let mut cargo = e2e_command(&[FAULTS], Build::Checked)?;
     Ok(counted(stage, cargo.env("RUST_TEST_THREADS", "10")))
+}
+
+/// What `spark-submit` makes of a few applications is what is recorded of it.
+fn submit(stage: &Stage) -> Result<End, String> {
+    let mut cargo = e2e_command(&[SUBMIT], Build::Checked)?;
+    let image = process::built("e2e/image/build")?;
+    Ok(counted(stage, cargo.env("TRAINYARD_IMAGE", image)))
+}
+
+/// Records what `spark-submit` makes of every application that ours is compared with.
+pub fn spark_recordings() -> Result<(), String> {
+    let mut cargo = cargo_command(["test", "--locked", "--workspace", "--test", SUBMIT]);
+    cargo
+        .args(["--", "--nocapture"])
+        .env(
+            "TRAINYARD_RECORD",
+            std::env::var_os("TRAINYARD_RECORD").unwrap_or_default(),
+        )
+        .env("TRAINYARD_NODE", process::built("e2e/cluster/build")?)
+        .env("TRAINYARD_IMAGE", process::built("e2e/image/build")?);
+    process::run(&mut cargo)
 }
 
 /// A cut of each kind around every write of every life; and how fast a standby takes over.
 fn deep_sweep(stage: &Stage) -> Result<End, String> {
-    let mut cargo = e2e_command(&["api_sweep", "api_election"])?;
+    let mut cargo = e2e_command(&["api_sweep", "api_election"], Build::Shipped)?;
     Ok(counted(stage, cargo.env("TRAINYARD_DEEP", "1")))
 }
 
 /// The same in every phase of a job's life again and again, and for as long as the programme says.
 fn deep_faults(stage: &Stage) -> Result<End, String> {
-    let mut cargo = e2e_command(&[FAULTS])?;
+    let mut cargo = e2e_command(&[FAULTS], Build::Shipped)?;
     cargo
         .env("RUST_TEST_THREADS", "6")
         .env("TRAINYARD_DEEP", "1");
     Ok(counted(stage, &mut cargo))
 }
 
-fn bin_dir() -> std::path::PathBuf {
-    paths::release_binary("x")
-        .parent()
-        .map(std::path::Path::to_path_buf)
-        .unwrap_or_default()
-}
-
 fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
-    let mut args: Vec<String> = ["test", "--locked", "-p", "e2e"].map(str::to_owned).into();
+    let mut args: Vec<String> = ["test", "--locked", "--workspace"]
+        .map(str::to_owned)
+        .into();
     let files = std::fs::read_dir(paths::root().join("e2e/tests")).map_err(|e| e.to_string())?;
     let mut names: Vec<String> = files
         .flatten()
@@ -412,7 +438,7 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
         .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
         // Stages of their own run these.
         .filter(|name| {
-            let apart = [FAULTS, CRASHES].contains(&name.as_str());
+            let apart = [FAULTS, CRASHES, SUBMIT].contains(&name.as_str());
             !apart || prefixes.contains(&name.as_str())
         })
         .collect();
@@ -425,10 +451,6 @@ fn e2e_args(prefixes: &[&str]) -> Result<Vec<String>, String> {
     }
     for name in names {
         args.extend(["--test".to_owned(), name]);
-    }
-    if prefixes.contains(&"api_") {
-        // The tests of what these share.
-        args.push("--lib".to_owned());
     }
     // A test that fails must not hide the others.
     args.push("--no-fail-fast".to_owned());
@@ -459,6 +481,20 @@ fn api(stage: &Stage) -> Result<End, String> {
 
 /// The pod-level tests on a cluster of their own, or on the user's.
 fn pods(stage: &Stage) -> Result<End, String> {
+    with_pods(stage, &["pods_"], Build::Checked)
+}
+
+/// Every MPI in every way in which a job may go, again and again.
+fn deep_mpi(stage: &Stage) -> Result<End, String> {
+    with_pods(stage, &["pods_mpi"], Build::Shipped)
+}
+
+/// Every published shape of a SparkApplication, and a queue of them to its end.
+fn deep_spark(stage: &Stage) -> Result<End, String> {
+    with_pods(stage, &["pods_spark", "pods_kueue"], Build::Shipped)
+}
+
+fn with_pods(stage: &Stage, programs: &[&str], how: Build) -> Result<End, String> {
     let cluster = cluster::up(NAME)?;
     // On a cluster of the user's there is Kueue, or there isn't.
     let queues = || match cluster.name {
@@ -467,17 +503,21 @@ fn pods(stage: &Stage) -> Result<End, String> {
     };
     // Kueue looks for its kinds when it starts.
     let mut operators = OPERATORS.iter();
-    let deployed = operators.try_for_each(|operator| demo::deploy(&cluster, operator));
+    let deployed = operators.try_for_each(|operator| demo::deploy(&cluster, operator, how));
+    let deployed = deployed.and_then(|()| shorten(&cluster));
     let deployed = deployed.and_then(|()| queues());
     let result = deployed.and_then(|()| {
-        let mut cargo = process::command("cargo", e2e_args(&["pods_"])?);
+        let mut cargo = cargo_command(e2e_args(programs)?);
         cargo
             .env("TRAINYARD_PODS_KUBECONFIG", &cluster.kubeconfig)
             .env("TRAINYARD_NODE", &cluster.node)
-            .env("TRAINYARD_OPERATOR_BIN_DIR", bin_dir())
+            .env("TRAINYARD_OPERATOR_BIN_DIR", paths::binaries(how))
             .env("TRAINYARD_SDK_PYTHON", sdk::python()?)
             // These tests wait more than they work, and take turns by themselves.
             .env("RUST_TEST_THREADS", "8");
+        if let Build::Shipped = how {
+            cargo.env("TRAINYARD_DEEP", "1");
+        }
         if let Some(name) = &cluster.name {
             cargo.env(
                 "TRAINYARD_PODS_STATE",
@@ -490,6 +530,32 @@ fn pods(stage: &Stage) -> Result<End, String> {
         cluster::down(NAME)?;
     }
     result
+}
+
+/// Nobody waits ten minutes here for an image that never comes.
+fn shorten(cluster: &cluster::Cluster) -> Result<(), String> {
+    let (system, deployment) = ("trainyard-system", "deployment/spark-operator");
+    let limit = "TRAINYARD_DRIVER_WAITING_LIMIT=60s";
+    process::quiet(&mut cluster.kubectl(["-n", system, "set", "env", deployment, limit]))?;
+    let rollout = [
+        "-n",
+        system,
+        "rollout",
+        "status",
+        deployment,
+        "--timeout",
+        "120s",
+    ];
+    process::quiet(&mut cluster.kubectl(rollout)).map(drop)
+}
+
+/// Gives the tests' cluster its images, which it keeps while it is down.
+fn content() -> Result<End, String> {
+    let cluster = cluster::up(NAME)?;
+    if cluster.name.is_some() {
+        cluster::down(NAME)?;
+    }
+    Ok(nothing())
 }
 
 /// The tests of the local cluster itself.

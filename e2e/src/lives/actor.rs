@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
-use training_testkit::builders::Job;
+use training_testkit::builders::{Job, MPI};
 use training_testkit::job::{counters, is_true};
 use training_testkit::kubelet::State;
 use training_testkit::wait::{HANG, Seen, eventually};
@@ -61,8 +61,8 @@ impl Actor<'_> {
 
     pub(super) async fn scale(&self, workers: usize) -> Result<()> {
         let role = json!({ "Worker": { "replicas": workers } });
-        self.merge(&json!({ "spec": { "pytorchReplicaSpecs": role } }))
-            .await
+        let map = self.world.kind.replica_map;
+        self.merge(&json!({ "spec": { map: role } })).await
     }
 
     pub(crate) async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
@@ -88,6 +88,24 @@ impl Actor<'_> {
     pub(super) async fn succeed(&self, ranks: &[&str]) -> Result<()> {
         let burst = ranks.iter().map(|rank| self.set(rank, &State::Succeeded));
         try_join_all(burst).await.map(drop)
+    }
+
+    /// All pods end well that are to end: hosts of an `MPIJob` run, and only its launcher ends.
+    pub(crate) async fn all_end_well(&self) -> Result<()> {
+        let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
+        if self.world.kind != MPI {
+            return kubelet.all_succeeded(namespace, self.name).await.map(drop);
+        }
+        for pod in kubelet.pods(namespace, self.name) {
+            let state = match pod.replica.role.as_str() {
+                "launcher" => State::Succeeded,
+                _ => State::Running,
+            };
+            if pod.bound && !pod.is_finished() && !pod.deleting && pod.phase != state.phase() {
+                kubelet.set(namespace, &pod.name, &state).await?;
+            }
+        }
+        Ok(())
     }
 
     /// All pods are placed and run in one burst, and the status says so.

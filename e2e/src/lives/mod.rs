@@ -5,16 +5,18 @@
 //! can be compared object by object.
 
 mod actor;
+mod mpi;
 mod story;
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::builders::{Job, Kind, MPI, PYTORCH, pytorch_job};
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 
 pub use actor::{Actor, Happenings};
+pub use mpi::MpiLife;
 
 /// What is left of a finished job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub enum Life {
     Recreated,
     /// A part of S-14: a worker is evicted by its kubelet and replaced, then all succeed.
     Evicted,
+    /// S-12: of an `MPIJob`.
+    Mpi(MpiLife),
 }
 
 /// How far a run can be compared with another.
@@ -89,7 +93,7 @@ pub enum Likeness {
 }
 
 impl Life {
-    /// Every life that a sweep goes through.
+    /// Every life of a `PyTorchJob` that a sweep goes through.
     pub const ALL: [Self; 23] = [
         Self::Succeeds(CleanPods::None),
         Self::Succeeds(CleanPods::Running),
@@ -127,6 +131,14 @@ impl Life {
         Self::Elastic,
     ];
 
+    /// The kind of the job that lives so.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Mpi(_) => MPI,
+            _ => PYTORCH,
+        }
+    }
+
     /// The job that lives so.
     pub fn job(self, name: &str) -> Job {
         let job = pytorch_job(name).master().workers(2);
@@ -154,6 +166,7 @@ impl Life {
                 .set("/spec/elasticPolicy/minReplicas", 1)
                 .set("/spec/elasticPolicy/maxReplicas", 4),
             Self::Deleted(..) => job,
+            Self::Mpi(life) => life.job(name),
         }
     }
 
@@ -211,6 +224,7 @@ impl fmt::Display for Life {
             Self::Deleted(moment, deletion) => write!(f, "S-10-{moment:?}-{deletion:?}"),
             Self::Recreated => f.write_str("S-11"),
             Self::Evicted => f.write_str("S-14-Evicted"),
+            Self::Mpi(life) => write!(f, "S-12-{life:?}"),
         }
     }
 }
@@ -219,8 +233,9 @@ impl FromStr for Life {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match Self::ALL.iter().find(|life| life.to_string() == text) {
-            Some(life) => Ok(*life),
+        let mut all = Self::ALL.into_iter().chain(MpiLife::ALL.map(Self::Mpi));
+        match all.find(|life| life.to_string() == text) {
+            Some(life) => Ok(life),
             None => bail!("there is no life {text}"),
         }
     }

@@ -88,6 +88,7 @@ impl Life {
             Self::Elastic => elastic(actor).await,
             Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
             Self::Recreated => recreated(actor).await,
+            Self::Mpi(life) => life.conduct(actor).await,
         }
     }
 }

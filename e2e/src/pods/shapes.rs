@@ -30,7 +30,7 @@ pub fn shell_of(kind: &Kind, script: &str) -> Value {
         // A shell as first process ignores SIGTERM.
         "terminationGracePeriodSeconds": 1,
         "containers": [{
-            "name": kind.container,
+            "name": kind.any_container(),
             "image": PYTHON,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", script],

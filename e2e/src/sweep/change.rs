@@ -9,6 +9,7 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use training_testkit::job::{is_finished, is_true};
 use training_testkit::kubelet::SeenPod;
+use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use crate::lives::{Actor, Life};
@@ -85,7 +86,7 @@ impl Change {
             Self::SpecEdited if there => {
                 let edited = json!({ "metadata": { "annotations": { "edited": "yes" } } });
                 let roles = json!({ "Worker": { "template": edited } });
-                let edit = json!({ "spec": { "pytorchReplicaSpecs": roles } });
+                let edit = json!({ "spec": { actor.world.kind.replica_map: roles } });
                 actor.merge(&edit).await?;
             }
             Self::Suspended if there => actor.suspend(true).await?,
@@ -131,31 +132,56 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
             actor.suspend(false).await?;
         }
         // A pod that goes at this very moment is no failure.
-        let ended = world.kubelet.all_succeeded(world.namespace(), actor.name);
-        let ended = ended.await.err().map(|error| format!("{error:#}"));
+        let ended = actor.all_end_well().await;
+        let ended = ended.err().map(|error| format!("{error:#}"));
         Ok(Seen::NotYet(format!("{} {ended:?}", job["status"])))
     })
     .await?;
     match end {
-        None => actor.until_left(&[], &[]).await,
+        None => until_all_is_gone(actor).await,
         Some(job) => {
             let both = is_true(&job, "Succeeded") && is_true(&job, "Failed");
             ensure!(!both, "succeeded and failed: {}", job["status"]);
             let completed = job["status"]["completionTime"].is_string();
             ensure!(completed, "ended at no time: {}", job["status"]);
+            if job["kind"] == "MPIJob" && is_timed(&job) {
+                actor.until_nothing_is_left().await?;
+            }
             until_collected(actor, &job).await
         }
     }
+}
+
+/// Waits until nothing is left of a job that is gone: the garbage collector takes its objects one after the other, of whatever
+/// kind.
+async fn until_all_is_gone(actor: &Actor<'_>) -> Result<()> {
+    let (world, jobs) = (actor.world, actor.world.kind.resource());
+    eventually("all that the job had to be gone", HANG, async || {
+        let client = world.client.clone();
+        let left = Snapshot::take(client, world.namespace(), &jobs, actor.name).await?;
+        Ok(if left.0.is_empty() {
+            Seen::Yes(())
+        } else {
+            let left: Vec<&String> = left.0.keys().collect();
+            Seen::NotYet(format!("{left:?}"))
+        })
+    })
+    .await?;
+    world.auditor.settled().await
 }
 
 /// Waits until nothing is left of a former job of that name. Its end depends on the garbage collector, not on us: the job may end
 /// before it, with a master that is done while a worker still waits for its name.
 async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
     let (client, namespace) = (&actor.world.client, actor.world.namespace());
+    let kind = actor.world.kind.name;
     eventually("the former job's objects to be gone", HANG, async || {
         let mut all = look::pods(client, namespace, actor.name).await?;
         all.extend(look::services(client, namespace, actor.name).await?);
-        all.retain(|o| o["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]);
+        all.retain(|o| {
+            let owner = &o["metadata"]["ownerReferences"][0];
+            owner["kind"] == kind && owner["uid"] != job["metadata"]["uid"]
+        });
         Ok(if all.is_empty() {
             Seen::Yes(())
         } else {
@@ -166,9 +192,14 @@ async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
     actor.world.auditor.settled().await
 }
 
-fn goes_by_itself(job: &Value) -> bool {
+fn is_timed(job: &Value) -> bool {
     job["spec"]["runPolicy"]["ttlSecondsAfterFinished"].is_number()
-        || job["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn goes_by_itself(job: &Value) -> bool {
+    // Of an MPIJob of v2beta1 only what it had goes with its time.
+    let stays = job["kind"] == "MPIJob" && job["spec"]["submittedAs"] != "v1";
+    is_timed(job) && !stays || job["metadata"]["deletionTimestamp"].is_string()
 }
 
 impl fmt::Display for Change {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use training_testkit::builders::Kind;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -29,6 +30,8 @@ pub enum Successor {
 /// What all stages of a sweep have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
+    /// The kind of the jobs.
+    pub kind: Kind,
     /// The seed of the operator's jitter.
     pub seed: u64,
     /// Who comes when the operator dies.

@@ -7,7 +7,6 @@ use anyhow::Result;
 use kube::api::{Api, DynamicObject};
 use training_core::GroupKind;
 use training_testkit::auditor::{Summary, difference};
-use training_testkit::builders::pytorch_jobs;
 use training_testkit::snapshot::Snapshot;
 
 use crate::World;
@@ -32,9 +31,14 @@ impl Ending {
     /// As it is now; with the groups of a gang, where jobs are gangs.
     pub async fn take(world: &World, name: &str, gangs: bool) -> Result<Self> {
         let namespace = world.namespace();
-        let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
+        // A Secret is never read: where nobody knows any more whether the first one is the job's, it has another one.
+        let plain = |text: &str| {
+            let text = text.replace(name, "JOB").replace(namespace, "NAMESPACE");
+            text.replace("JOB-ssh-1", "JOB-ssh")
+        };
         let client = &world.client;
-        let mut snapshot = Snapshot::take(client.clone(), namespace, &pytorch_jobs(), name).await?;
+        let mut snapshot =
+            Snapshot::take(client.clone(), namespace, &world.kind.resource(), name).await?;
         for kind in GROUPS.into_iter().filter(|_| gangs) {
             let resource = kind.resource(kind.versions()[0]);
             let groups: Api<DynamicObject> =
@@ -56,14 +60,16 @@ impl Ending {
                 .map(|(object, of)| (plain(&object), leaves(of)))
                 .collect(),
         );
-        let of_job = format!("/{name}-");
-        let churn = world
-            .auditor
-            .summary()
-            .into_iter()
-            .filter(|(object, _)| object.contains(&of_job))
-            .map(|(object, churn)| (plain(&object), churn))
-            .collect();
+        let (of_job, itself) = (format!("/{name}-"), format!("/{name}"));
+        let all = world.auditor.summary().into_iter();
+        let mut churn = Summary::new();
+        for (object, of) in
+            all.filter(|(object, _)| object.contains(&of_job) || object.ends_with(&itself))
+        {
+            let known = churn.entry(plain(&object)).or_default();
+            known.creates = known.creates.max(of.creates);
+            known.deletes = known.deletes.max(of.deletes);
+        }
         Ok(Self { snapshot, churn })
     }
 

@@ -291,7 +291,8 @@ mod tests {
     #[test]
     fn every_plan_can_be_written_and_read_again() {
         let changes = Change::ALL.map(Restart::After);
-        for life in Life::ALL {
+        let mpi = crate::lives::MpiLife::ALL.map(Life::Mpi);
+        for life in Life::ALL.into_iter().chain(mpi) {
             for restart in [Restart::Same, Restart::Standby].into_iter().chain(changes) {
                 for cut in Cut::ALL {
                     for key in [

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use training_testkit::control_plane::PYTORCH_OPERATOR;
 use training_testkit::kubelet::lockstep;
 use training_testkit::proxy::Proxy;
 use training_testkit::wait::{HANG, Seen, eventually};
@@ -61,7 +60,7 @@ pub struct Run {
 impl Stage {
     /// A stage with an operator of its own; `None` where somebody else runs the pods.
     pub async fn start(setting: Setting) -> Result<Option<Self>> {
-        let Some(world) = World::start("sweep", lockstep()).await? else {
+        let Some(world) = World::of(setting.kind, "sweep", lockstep()).await? else {
             return Ok(None);
         };
         let (proxy, kubeconfig) = world.proxy().await?;
@@ -208,7 +207,7 @@ impl Stage {
             wrong.push(format!("{broken:#}\nwhere {}", jobs.join("; ")));
         }
         // O5: the one secret that the process has.
-        let token = self.world.control.token(PYTORCH_OPERATOR).await?;
+        let token = self.world.control.token(&self.world.kind.user()).await?;
         if self.crew.members().any(|o| o.log().contains(&token)) {
             wrong.push("I-51: the token is in the log".to_owned());
         }

@@ -167,7 +167,8 @@ impl Trial {
         }
     }
 
-    async fn until_replaced(&self) -> Result<()> {
+    /// Waits until the worker that failed has a successor on a node.
+    pub async fn until_replaced(&self) -> Result<()> {
         eventually("the worker's replacement", HANG, async || {
             let pods = self.world.kubelet.pods(self.namespace(), JOB);
             let worker = pods.iter().find(|pod| pod.name == WORKER);

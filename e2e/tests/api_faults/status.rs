@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::json;
-use training_testkit::job::{condition, is_true};
-use training_testkit::proxy::{Action, Answer, Effect, Gate};
+use serde_json::{Value, json};
+use training_testkit::job::{condition, counters, is_true};
+use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
 use training_testkit::wait::holds_for;
 
 use super::campaign::{lasting, on, requests, targets, writes};
@@ -211,6 +211,48 @@ async fn f_16_a_name_that_our_own_lost_create_took_is_ours() -> Result<()> {
         answer(Effect::With, 409, "AlreadyExists", "it exists already")
     })
     .await
+}
+
+#[tokio::test]
+async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as_running()
+-> Result<()> {
+    let Some(mut trial) = Trial::set_up("f16runs").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    trial.end(Phase::Creating).await?;
+    // It is looked up only when it runs and all counts are written, and the watch has no news of it.
+    let lost = on(trial.namespace(), ("create", "pods"), Action::ResetAfter).nth(1);
+    let away = answer(Effect::Without, 503, "ServiceUnavailable", "away");
+    let silence = Action::DropWhere(Filter::new(|line| {
+        let text = String::from_utf8_lossy(line);
+        text.contains(WORKER) && !text.contains("\"exitCode\":137")
+    }));
+    let rules = [
+        lost,
+        on(trial.namespace(), ("get", "pods"), away),
+        on(trial.namespace(), ("watch", "pods"), silence),
+    ];
+    trial.rule(&rules);
+    trial.proxy.cut().await?;
+    trial.begin(Phase::Running).await?;
+    trial.until_replaced().await?;
+    let kubelet = &trial.world.kubelet;
+    kubelet.all_running(trial.namespace(), JOB).await?;
+    trial.until_hit(&rules, 1).await?;
+    let one_less = |job: &Value| counters(job, "Worker").get("active") == Some(&1);
+    trial
+        .world
+        .jobs
+        .until(JOB, "with one worker", one_less)
+        .await?;
+    trial.until_hit(&rules[1..2], 3).await?;
+    trial.proxy.clear_rules();
+    trial.end(Phase::Running).await?;
+    trial.proxy.cut().await?;
+    trial.begin(Phase::Finishing).await?;
+    trial.end(Phase::Finishing).await?;
+    trial.assert_clean().await
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgAction, Parser};
-use training_runtime::{RuntimeArgs, cli};
+use training_runtime::{JobArgs, RuntimeArgs, cli};
 
 use crate::gate::GateArgs;
 
@@ -28,6 +28,10 @@ pub struct Cli {
     /// Something else than to run the operator.
     #[command(subcommand)]
     pub command: Option<Command>,
+
+    /// What operators understand whose jobs are made of replicas.
+    #[command(flatten)]
+    pub jobs: JobArgs,
 
     /// What every operator understands.
     #[command(flatten)]
@@ -126,16 +130,11 @@ pub fn parse(args: impl Iterator<Item = OsString>, namespace: Option<OsString>) 
 
 fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString> {
     let helps = args.get(1).is_some_and(|first| first == "wait-for-hosts");
-    let is = |arg: &OsString, flag: &str| {
-        let arg = arg.to_string_lossy();
-        arg.strip_prefix(flag)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    };
-    let named = args.iter().any(|arg| is(arg, "--namespace"));
+    let named = args.iter().any(|arg| cli::is_flag(arg, "--namespace"));
     let mut out = Vec::with_capacity(args.len());
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
-        if is(&arg, METRICS_PORT) {
+        if cli::is_flag(&arg, METRICS_PORT) {
             let text = arg.to_string_lossy().into_owned();
             let port = match text.split_once('=') {
                 Some((_, port)) => port.to_owned(),
@@ -154,14 +153,9 @@ fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString>
             out.push(format!("--metrics-bind-address={bind}").into());
             continue;
         }
-        match SAME.iter().find(|(theirs, _)| is(&arg, theirs)) {
-            Some((theirs, ours)) => {
-                let text = arg.to_string_lossy();
-                out.push(format!("{ours}{}", &text[theirs.len()..]).into());
-            }
-            None => out.push(arg),
-        }
+        out.push(arg);
     }
+    let mut out = cli::renamed(out, &SAME);
     if let Some(namespace) = namespace.filter(|n| !n.is_empty() && !named && !helps) {
         let mut flag = OsString::from("--namespace=");
         flag.push(namespace);
@@ -208,7 +202,7 @@ mod tests {
         assert_eq!(runtime.leader_election_namespace(), "mpi");
         assert_eq!(runtime.kubeconfig.as_deref(), Some("/x".as_ref()));
         assert_eq!(runtime.controller_threads, 4);
-        assert_eq!(runtime.cluster_domain(), Some("cluster.local"));
+        assert_eq!(cli.jobs.cluster_domain(), Some("cluster.local"));
         assert_eq!(runtime.namespaces(), ["ns"]);
         assert!(cli.launcher_gate && !cli.ttl_deletes_job);
     }
@@ -221,7 +215,7 @@ mod tests {
             ("", "none"),
         ] {
             let cli = read(&[&format!("--gang-scheduling={said}")]);
-            assert_eq!(cli.runtime.gang().to_string(), meant, "{said}");
+            assert_eq!(cli.jobs.gang().to_string(), meant, "{said}");
         }
     }
 

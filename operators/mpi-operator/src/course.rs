@@ -128,7 +128,7 @@ pub(crate) fn advance(
     } else {
         gang::take_over(cx, seen, draft);
     }
-    if draft.memory.started.is_none() && !gang::holds_back(seen, draft) {
+    if draft.memory.started.is_none() && !gang::holds_back(mpi.gang_habits(cx), seen, draft) {
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Beside);
     }
@@ -334,6 +334,8 @@ impl<'a> Look<'a> {
         self.never_ran(draft);
         let note = Note::warning(reason.clone(), message.clone());
         failing::end(draft, &reason, &message, note);
+        // As little as is counted: what was ready when it failed depends on when one looked.
+        draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
         self.last_counts(batch, 0, draft);
     }
 
@@ -533,7 +535,11 @@ impl<'a> Look<'a> {
             (JobCx::new(cx.job, roles), counted)
         });
         let (of_gang, counted) = without.as_ref().map_or((cx, census), |(cx, c)| (cx, c));
-        let gang = gang::of(self.mpi, of_gang, self.seen, counted, &run)?;
+        let mut gang = gang::of(self.mpi, of_gang, self.seen, counted, &run)?;
+        if let Some(gang) = &mut gang {
+            // Also where it is no member.
+            gang.first_class = training_core::gang::class_of(&setup.launcher);
+        }
         if let Some(gang) = &gang
             && gang::settle::<Mpi>(of_gang, self.seen, counted, gang, draft) == GangGate::Closed
         {
@@ -636,12 +642,15 @@ impl<'a> Look<'a> {
             spec.tolerations = None;
             spec.scheduling_gates = None;
         }
-        let digest = match gang {
-            // What it puts into a pod is there from the beginning, or never.
-            Some(gang) => Digest::of(&(template, gang.provider.to_string())),
-            None => Digest::of(&template),
-        };
-        digest.to_string()
+        let setup = self.setup;
+        let ranks = (
+            setup.implementation.as_str(),
+            setup.slots,
+            setup.launcher_works,
+        );
+        // What a gang puts into a pod is there from the beginning, or never.
+        let gang = gang.map(|gang| gang.provider.to_string());
+        Digest::of(&(template, gang, ranks, setup.key_path, setup.main)).to_string()
     }
 
     /// The launcher's template with the marks of its gang.

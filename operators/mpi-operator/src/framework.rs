@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
 use training_api::{JobCondition, RestartPolicy};
+use training_core::gang::Habits;
 use training_core::grants::Grant;
 use training_core::object::FreshSecret;
 use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
@@ -18,7 +19,7 @@ use crate::api::{
 };
 use crate::keys::KeyPair;
 use crate::names::{CONTROLLER, CONTROLLER_V1, EVENT_SOURCE};
-use crate::setup::Setup;
+use crate::setup::{Setup, main_of};
 use crate::{course, pods};
 
 /// The kind in words.
@@ -136,19 +137,35 @@ impl Framework for Mpi {
             );
             notes.push(Note::warning("SettingIgnored", text));
         }
-        if let Some(name) = cx.job.spec.main_container.as_deref() {
-            let first = |role: &training_core::RoleSpec<'_>| {
-                crate::setup::main_of(role).is_some_and(|c| c.name == name)
+        let roles = || std::iter::once(&setup.launcher).chain(&setup.workers);
+        if let Some(name) = cx
+            .job
+            .spec
+            .main_container
+            .as_deref()
+            .filter(|n| !n.is_empty())
+        {
+            let other = |role: &&training_core::RoleSpec<'_>| {
+                main_of(role, setup.main).is_none_or(|c| c.name != name)
             };
-            if !setup.workers.iter().all(first) {
+            let others: Vec<_> = roles().filter(other).collect();
+            // In a job of v1 it is enough that one template has the name: the other's first container is its only one, mostly.
+            let somewhere = setup.origin == Origin::V1 && others.len() < roles().count();
+            for role in others.into_iter().filter(|_| !somewhere) {
+                let why = match setup.origin {
+                    Origin::V1 => {
+                        "no container has this name, so that the first one is the main one"
+                    }
+                    Origin::V2beta1 => "the first container of a pod is the main one; put it first",
+                };
                 let text = format!(
-                    "spec.mainContainer \"{name}\" has no effect: the first container of a pod is the main one; put it first"
+                    "spec.mainContainer \"{name}\" has no effect on {}.template: {why}",
+                    role.path
                 );
                 notes.push(Note::warning("SettingIgnored", text));
             }
         }
-        let roles = std::iter::once(&setup.launcher).chain(&setup.workers);
-        for role in roles.filter(|role| pods::group_opens_keys(role)) {
+        for role in roles().filter(|role| pods::group_opens_keys(role, setup.main)) {
             let text = format!(
                 "{}.template.spec.securityContext.fsGroup: SSH run by root refuses keys that a group can read; leave fsGroup out, or set runAsUser",
                 role.path
@@ -170,6 +187,13 @@ impl Framework for Mpi {
             Saying::Paused => format!("{KIND} {namespace}/{name} is suspended."),
             Saying::Running | Saying::Succeeded => say_qualified(KIND, namespace, name, what),
             Saying::Restarting { .. } | Saying::Failed { .. } => say_short(KIND, name, what),
+        }
+    }
+
+    fn gang_habits(&self, cx: &JobCx<'_, MPIJob>) -> Habits {
+        match cx.job.spec.origin() {
+            Origin::V1 => Habits::Training,
+            Origin::V2beta1 => Habits::Mpi,
         }
     }
 

@@ -15,7 +15,7 @@ use training_core::RoleSpec;
 use crate::hosts;
 use crate::objects;
 use crate::pods::Common;
-use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, Setup, main_of};
+use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, Setup, main_in, main_of};
 
 /// Its name, and that of its one volume.
 pub const CONTAINER: &str = "trainyard-wait-for-hosts";
@@ -32,9 +32,13 @@ const SHARED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// The ports at which a job's SSH servers may answer: what the annotation says, a container port named `ssh`, a probe, the worker's
 /// own command, or the usual ones.
-pub fn ports(annotation: Option<&str>, workers: &RoleSpec<'_>) -> BTreeSet<u16> {
+pub fn ports(
+    annotation: Option<&str>,
+    workers: &RoleSpec<'_>,
+    main: Option<&str>,
+) -> BTreeSet<u16> {
     let said = annotation.and_then(|text| text.trim().parse().ok());
-    let main = main_of(workers);
+    let main = main_of(workers, main);
     said.or_else(|| main.and_then(named))
         .or_else(|| main.and_then(probed))
         .or_else(|| main.and_then(commanded))
@@ -89,8 +93,8 @@ fn commanded(main: &Container) -> Option<u16> {
 }
 
 /// True for a launcher that looks for its hosts itself while it runs, so that it can begin with any one of them.
-fn discovers(launcher: &RoleSpec<'_>) -> bool {
-    main_of(launcher).is_some_and(|c| {
+fn discovers(setup: &Setup<'_>) -> bool {
+    main_of(&setup.launcher, setup.main).is_some_and(|c| {
         let mut parts = c.command.iter().chain(&c.args).flatten();
         parts.any(|part| part.contains("discover_hosts.sh"))
     })
@@ -102,7 +106,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
     let Some(workers) = setup.workers.as_ref().filter(|w| w.replicas > 0) else {
         return;
     };
-    let main = pod.containers.first();
+    let main = main_in(pod, setup.main);
     let resources = main.and_then(|c| c.resources.as_ref()).map(share);
     pod.init_containers
         .get_or_insert_with(Vec::new)
@@ -114,7 +118,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
                 "/mpi-operator".to_owned(),
                 "wait-for-hosts".to_owned(),
             ]),
-            args: Some(arguments(cx, &ports(port, workers))),
+            args: Some(arguments(cx, &ports(port, workers, setup.main))),
             resources,
             security_context: Some(restricted()),
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -142,7 +146,7 @@ fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
         // Hydra's proxies call back to it, and a resolver that was asked too early remembers the answer.
         args.push(format!("--resolves={}", hosts.service(&own)));
     }
-    if discovers(&setup.launcher) {
+    if discovers(setup) {
         args.push("--any".to_owned());
     }
     args
@@ -208,7 +212,7 @@ mod tests {
             stands_in: false,
             path: String::new(),
         };
-        ports(annotation, &role).into_iter().collect()
+        ports(annotation, &role, None).into_iter().collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use mpi_operator::args::{self, Command, NAMESPACE};
 use mpi_operator::{Mpi, gate};
-use training_runtime::entry;
+use training_runtime::{Training, entry};
 
 fn main() -> anyhow::Result<()> {
     let cli = args::parse(std::env::args_os(), std::env::var_os(NAMESPACE));
@@ -14,9 +14,13 @@ fn main() -> anyhow::Result<()> {
         });
     }
     let mpi = Mpi {
-        domain: cli.runtime.cluster_domain().unwrap_or_default().to_owned(),
+        domain: cli.jobs.cluster_domain().unwrap_or_default().to_owned(),
         gate_image: cli.launcher_gate.then_some(cli.launcher_gate_image),
         ttl_deletes_job: cli.ttl_deletes_job,
     };
-    entry::serve(mpi, cli.runtime)
+    let operator = Training {
+        framework: mpi,
+        args: cli.jobs,
+    };
+    entry::serve(operator, cli.runtime)
 }

@@ -14,7 +14,7 @@ use crate::api::Origin;
 use crate::hosts::{self, Hosts};
 use crate::names::config_map;
 use crate::pods::{self, Common, Rendered, selector};
-use crate::setup::{Implementation, Setup};
+use crate::setup::{Implementation, Setup, main_in};
 
 /// Metadata of an object of this name.
 fn metadata(cx: &Common<'_>, name: String) -> ObjectMeta {
@@ -144,7 +144,7 @@ pub fn launcher(
             .to_owned(),
         );
     }
-    let main = template.spec.as_ref().and_then(|s| s.containers.first());
+    let main = template.spec.as_ref().and_then(|s| main_in(s, setup.main));
     let main = main.map(|c| c.name.clone());
     let once = setup.origin == Origin::V1 && restart == RestartPolicy::Never;
     let made = Job {

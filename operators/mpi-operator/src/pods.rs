@@ -14,7 +14,9 @@ use crate::api::{KEY_PATH, Origin};
 use crate::hosts;
 use crate::init;
 use crate::names::{CONTROLLER, CONTROLLER_V1, config_map};
-use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, KEY_VOLUME, Setup, main_container};
+use crate::setup::{
+    CONFIG_PATH, CONFIG_VOLUME, Implementation, KEY_VOLUME, Setup, main_container, main_in,
+};
 
 /// What a job's objects have in common.
 #[derive(Clone, Debug)]
@@ -118,7 +120,7 @@ impl Draft {
             spec.dns_policy = Some("ClusterFirstWithHostNet".to_owned());
         }
         spec.restart_policy = Some(role.restart.for_pod().to_owned());
-        if let Some(main) = spec.containers.first_mut()
+        if let Some(main) = main_container(spec, cx.setup.main)
             && main.termination_message_policy.is_none()
         {
             // The last lines of a failure then reach the job's status without anybody reading logs.
@@ -149,13 +151,15 @@ impl Draft {
         dns.searches.get_or_insert_with(Vec::new).push(search);
     }
 
-    fn env(&mut self, env: &EnvSet) {
-        self.replaced = env.install(self.spec(), EnvOn::First, "");
+    fn env(&mut self, cx: &Common<'_>, env: &EnvSet) {
+        let main = main_in(self.spec(), cx.setup.main);
+        let main = main.map(|c| c.name.clone()).unwrap_or_default();
+        self.replaced = env.install(self.spec(), EnvOn::Main, &main);
     }
 
     /// Mounts the job's keys in the main container.
     fn keys(&mut self, cx: &Common<'_>) {
-        let mode = key_mode(self.spec(), cx.setup.key_path);
+        let mode = key_mode(self.spec(), cx.setup);
         let item = |key: &str, path: &str| KeyToPath {
             key: key.to_owned(),
             path: path.to_owned(),
@@ -175,7 +179,7 @@ impl Draft {
             }),
             ..Volume::default()
         });
-        self.mount(KEY_VOLUME, cx.setup.key_path);
+        self.mount(cx, KEY_VOLUME, cx.setup.key_path);
     }
 
     /// Mounts the files that list the hosts in the main container.
@@ -198,7 +202,7 @@ impl Draft {
             }),
             ..Volume::default()
         });
-        self.mount(CONFIG_VOLUME, CONFIG_PATH);
+        self.mount(cx, CONFIG_VOLUME, CONFIG_PATH);
     }
 
     fn volume(&mut self, volume: Volume) {
@@ -208,8 +212,8 @@ impl Draft {
             .push(volume);
     }
 
-    fn mount(&mut self, name: &str, path: &str) {
-        if let Some(main) = main_container(&mut self.template) {
+    fn mount(&mut self, cx: &Common<'_>, name: &str, path: &str) {
+        if let Some(main) = main_container(self.spec(), cx.setup.main) {
             main.volume_mounts
                 .get_or_insert_with(Vec::new)
                 .push(VolumeMount {
@@ -223,11 +227,11 @@ impl Draft {
 
 /// As narrow as OpenSSH and a Secret's volume allow: the files belong to root, and a caller who owns a key is refused if others
 /// can read it, while any other user can read it only then. `None` is the API's default, 0644.
-fn key_mode(spec: &PodSpec, path: &str) -> Option<i32> {
-    let own = spec.containers.first();
+fn key_mode(spec: &PodSpec, setup: &Setup<'_>) -> Option<i32> {
+    let own = main_in(spec, setup.main);
     let own = own.and_then(|c: &Container| c.security_context.as_ref());
     let pod = spec.security_context.as_ref();
-    let user = user_of(spec);
+    let user = user_of(spec, setup.main);
     let not_root = own
         .and_then(|s| s.run_as_non_root)
         .or(pod.and_then(|s| s.run_as_non_root));
@@ -238,13 +242,13 @@ fn key_mode(spec: &PodSpec, path: &str) -> Option<i32> {
         (Some(_), _) | (None, Some(true)) if group => Some(0o440),
         (Some(_), _) | (None, Some(true)) => None,
         // Who the image runs as is not known here: as published.
-        (None, _) => (path == KEY_PATH).then_some(0o600),
+        (None, _) => (setup.key_path == KEY_PATH).then_some(0o600),
     }
 }
 
 /// Whom the main container runs as, where the template says it.
-fn user_of(spec: &PodSpec) -> Option<i64> {
-    let own = spec.containers.first();
+fn user_of(spec: &PodSpec, main: Option<&str>) -> Option<i64> {
+    let own = main_in(spec, main);
     let own = own.and_then(|c: &Container| c.security_context.as_ref());
     let pod = spec.security_context.as_ref();
     own.and_then(|s| s.run_as_user)
@@ -252,11 +256,11 @@ fn user_of(spec: &PodSpec) -> Option<i64> {
 }
 
 /// True if the keys of a root user are readable by a group: the kubelet gives them to it, and SSH then refuses them.
-pub(crate) fn group_opens_keys(role: &RoleSpec<'_>) -> bool {
+pub(crate) fn group_opens_keys(role: &RoleSpec<'_>, main: Option<&str>) -> bool {
     let spec = role.template.and_then(|t| t.spec.as_ref());
     spec.is_some_and(|spec| {
         let pod = spec.security_context.as_ref();
-        user_of(spec) == Some(0) && pod.is_some_and(|s| s.fs_group.is_some())
+        user_of(spec, main) == Some(0) && pod.is_some_and(|s| s.fs_group.is_some())
     })
 }
 
@@ -293,13 +297,13 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     let name = hosts::worker(setup.name, index);
     let mut draft = Draft::begin(cx, role, WORKER_LABEL, name.clone())?;
     draft.search(cx);
-    if let Some(main) = main_container(&mut draft.template)
+    if let Some(main) = main_container(draft.spec(), setup.main)
         && main.command.as_ref().is_none_or(Vec::is_empty)
         && main.args.as_ref().is_none_or(Vec::is_empty)
     {
         main.command = Some(vec!["/usr/sbin/sshd".to_owned(), "-De".to_owned()]);
     }
-    draft.env(&worker_env());
+    draft.env(cx, &worker_env());
     draft.keys(cx);
     let meta = draft.template.metadata.unwrap_or_default();
     let mut labels = meta.labels.unwrap_or_default();
@@ -336,7 +340,7 @@ pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError>
     if setup.origin == Origin::V1 {
         draft.search(cx);
     }
-    draft.env(&launcher_env(setup));
+    draft.env(cx, &launcher_env(setup));
     draft.keys(cx);
     draft.config(cx);
     if let Some(gate) = &cx.gate {

@@ -1,6 +1,6 @@
 //! A job with the defaults of its version applied, and checked: what everything else is made from.
 
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 use training_api::{ReplicaSpec, RestartPolicy};
 use training_core::{RoleSpec, SpecError, check, replicas};
 
@@ -19,6 +19,17 @@ pub enum Implementation {
     Intel,
     /// MPICH.
     Mpich,
+}
+
+impl Implementation {
+    /// As it is written in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "OpenMPI",
+            Self::Intel => "Intel",
+            Self::Mpich => "MPICH",
+        }
+    }
 }
 
 /// One job as it is to be run.
@@ -44,6 +55,8 @@ pub struct Setup<'a> {
     pub waits_for_workers: bool,
     /// Where the keys are mounted.
     pub key_path: &'a str,
+    /// The name of the main container, where the job says it.
+    pub main: Option<&'a str>,
     /// The replica types that nobody makes pods for.
     pub unknown: Vec<&'a str>,
 }
@@ -89,10 +102,12 @@ impl<'a> Setup<'a> {
             ));
         }
         let key_path = spec.ssh_auth_mount_path.as_deref().unwrap_or(KEY_PATH);
+        let main = spec.main_container.as_deref();
+        let main = main.filter(|name| origin == Origin::V1 && !name.is_empty());
         let roles = std::iter::once(&launcher).chain(&workers);
         for role in roles {
             check::template(role, None)?;
-            free_for_keys(role, key_path)?;
+            free_for_keys(role, main, key_path)?;
         }
         // Also without workers, as published: the host name of the first is as long as the launcher's.
         let first = RoleSpec {
@@ -120,6 +135,7 @@ impl<'a> Setup<'a> {
             launcher_works,
             waits_for_workers: policy.is_some_and(|p| p != AT_STARTUP),
             key_path: absolute(key_path)?,
+            main,
             unknown,
         })
     }
@@ -205,7 +221,7 @@ pub(crate) const CONFIG_PATH: &str = "/etc/mpi";
 
 /// The main container's mounts leave the place of ours free, and no volume has the name of ours: such a pod is none that the API
 /// server takes.
-fn free_for_keys(role: &RoleSpec<'_>, key_path: &str) -> Result<(), SpecError> {
+fn free_for_keys(role: &RoleSpec<'_>, main: Option<&str>, key_path: &str) -> Result<(), SpecError> {
     let Some(spec) = role.template.and_then(|t| t.spec.as_ref()) else {
         return Ok(());
     };
@@ -230,14 +246,16 @@ fn free_for_keys(role: &RoleSpec<'_>, key_path: &str) -> Result<(), SpecError> {
             return Err(SpecError::new(field, problem));
         }
     }
-    let mounts = main_of(role).and_then(|c| c.volume_mounts.as_ref());
+    let index = main_index(&spec.containers, main);
+    let mounts = spec.containers.get(index);
+    let mounts = mounts.and_then(|c| c.volume_mounts.as_ref());
     for (at, mount) in mounts.into_iter().flatten().enumerate() {
         if mount.mount_path == key_path || launches && mount.mount_path == CONFIG_PATH {
             let problem = format!(
                 "\"{}\": the operator mounts its own files there; choose another path, or another spec.sshAuthMountPath",
                 mount.mount_path
             );
-            let field = format!("{path}.containers[0].volumeMounts[{at}].mountPath");
+            let field = format!("{path}.containers[{index}].volumeMounts[{at}].mountPath");
             return Err(SpecError::new(field, problem));
         }
     }
@@ -254,12 +272,27 @@ fn has_gpus(launcher: &RoleSpec<'_>) -> bool {
     spec.is_some_and(|s| s.containers.iter().any(limits))
 }
 
-/// The main container of a role, which is the first.
-pub(crate) fn main_of<'a>(role: &RoleSpec<'a>) -> Option<&'a Container> {
-    role.template?.spec.as_ref()?.containers.first()
+/// Which container is the main one: that of the name that the job gives, else the first.
+pub(crate) fn main_index(containers: &[Container], main: Option<&str>) -> usize {
+    let named = main.and_then(|main| containers.iter().position(|c| c.name == main));
+    named.unwrap_or(0)
 }
 
-/// The same of a template in the making.
-pub(crate) fn main_container(template: &mut PodTemplateSpec) -> Option<&mut Container> {
-    template.spec.as_mut()?.containers.first_mut()
+/// The main container of a pod.
+pub(crate) fn main_in<'a>(spec: &'a PodSpec, main: Option<&str>) -> Option<&'a Container> {
+    spec.containers.get(main_index(&spec.containers, main))
+}
+
+/// The main container of a role.
+pub(crate) fn main_of<'a>(role: &RoleSpec<'a>, main: Option<&str>) -> Option<&'a Container> {
+    main_in(role.template?.spec.as_ref()?, main)
+}
+
+/// The same of a pod in the making.
+pub(crate) fn main_container<'a>(
+    spec: &'a mut PodSpec,
+    main: Option<&str>,
+) -> Option<&'a mut Container> {
+    let index = main_index(&spec.containers, main);
+    spec.containers.get_mut(index)
 }

@@ -451,6 +451,31 @@ fn a_suspended_launcher_with_another_program_is_made_anew() {
 }
 
 #[test]
+fn a_suspended_launcher_follows_what_its_workers_follow() {
+    for (field, value) in [
+        ("/spec/sshAuthMountPath", json!("/home/mpi/.ssh")),
+        ("/spec/slotsPerWorker", json!(4)),
+        ("/spec/mpiImplementation", json!("MPICH")),
+        ("/spec/runLauncherAsWorker", json!(true)),
+    ] {
+        let mut world = world_of(|job| {
+            job["spec"]["runPolicy"]["suspend"] = json!(true);
+            for field in ["sshAuthMountPath", "slotsPerWorker", "mpiImplementation"] {
+                job["spec"][field] = json!(null);
+            }
+            job["spec"]["runLauncherAsWorker"] = json!(false);
+        });
+        world.settle();
+        world.set(field, value);
+        suspend(&mut world, false);
+        world.settle();
+        let deleted = world.writes.iter().any(|w| w == "delete Job pi-launcher");
+        assert!(deleted, "{field}");
+        assert!(!is_suspended(&world), "{field}");
+    }
+}
+
+#[test]
 fn a_worker_that_fails_is_made_again_under_its_name_and_the_job_goes_on() {
     let mut world = running(|_| ());
     world.fail("pi-worker-1", 137);
@@ -533,6 +558,7 @@ fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
         "Job has reached the specified backoff limit: no route to host"
     );
     assert_eq!(counts(&world, "Launcher"), json!({"failed": 2}));
+    assert_eq!(world.status_json()["ready"], "0/3");
     assert!(
         world.status_json()["lastFailure"]["pod"]
             .as_str()

@@ -572,3 +572,38 @@ fn the_gate_waits_for_what_the_implementation_and_the_launcher_need() {
         .remove("Worker");
     assert_eq!(args(&alone), Value::Null);
 }
+
+#[test]
+fn a_job_of_v1_can_name_its_main_container_and_others_cant() {
+    let with = |origin: &str| {
+        let mut job = pi();
+        job["spec"]["submittedAs"] = json!(origin);
+        job["spec"]["mainContainer"] = json!("main");
+        for role in ["Launcher", "Worker"] {
+            let spec = &mut job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"];
+            spec["containers"] = json!([
+                { "name": "side", "image": "side" },
+                { "name": "main", "image": "main", "env": [{ "name": "A", "value": "1" }] },
+            ]);
+        }
+        let made = made(&typed(job), "");
+        [
+            made.launcher["spec"]["template"]["spec"]["containers"].clone(),
+            made.workers[0]["spec"]["containers"].clone(),
+        ]
+    };
+    for (origin, main, other) in [("v1", 1, 0), ("v2beta1", 0, 1)] {
+        for containers in with(origin) {
+            let role = containers[main]["env"].as_array().unwrap();
+            assert!(
+                role.iter().any(|v| v["name"] == "K_MPI_JOB_ROLE"),
+                "{origin}"
+            );
+            assert_eq!(containers[main]["volumeMounts"][0]["name"], "ssh-auth");
+            assert_eq!(containers[other]["volumeMounts"], Value::Null);
+        }
+        let [_, worker] = with(origin);
+        assert_eq!(worker[main]["command"], json!(["/usr/sbin/sshd", "-De"]));
+        assert_eq!(worker[other]["command"], Value::Null);
+    }
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use training_runtime::{RuntimeArgs, wait};
+use training_runtime::{JobArgs, RuntimeArgs, wait};
 
 use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES};
 
@@ -22,6 +22,10 @@ pub struct Cli {
     /// Something else than to run the operator.
     #[command(subcommand)]
     pub command: Option<Command>,
+
+    /// What operators understand whose jobs are made of replicas.
+    #[command(flatten)]
+    pub jobs: JobArgs,
 
     /// What every operator understands.
     #[command(flatten)]

@@ -7,7 +7,7 @@ use clap::Parser;
 use pytorch_operator::PyTorch;
 use pytorch_operator::args::{Cli, Command};
 use pytorch_operator::init::InitContainer;
-use training_runtime::{cli, entry, wait};
+use training_runtime::{Training, cli, entry, wait};
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse_from(cli::normalise_args(std::env::args_os()));
@@ -21,7 +21,11 @@ fn main() -> anyhow::Result<()> {
         template.as_deref(),
     )
     .with_context(|| format!("{}", cli.pytorch_init_container_template_file.display()))?;
-    entry::serve(PyTorch { init }, cli.runtime)
+    let operator = Training {
+        framework: PyTorch { init },
+        args: cli.jobs,
+    };
+    entry::serve(operator, cli.runtime)
 }
 
 /// The template's text, or nothing where there is no such file.

@@ -13,7 +13,7 @@ use scene::{pt, typed};
 use serde_json::json;
 use server::{CHILD, JOB, pod, worker};
 use training_api::JobStatus;
-use training_core::TrainingJob as _;
+use training_core::Stored as _;
 use training_runtime::feed::{self, jobs::Jobs, slim};
 use training_runtime::key::JobKey;
 use training_testkit::builders;

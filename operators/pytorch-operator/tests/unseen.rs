@@ -17,7 +17,7 @@ use kube_runtime::watcher;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, STATUS, Server, pod, worker};
+use server::{CHILD, JOB, JOBS, STATUS, Server, pod, worker};
 use tokio::time::Instant;
 use tower_test::mock;
 use training_core::{GroupKind, Offer, PodView, Provider, ServiceView, Uid};
@@ -75,6 +75,7 @@ async fn look(
                 match says(&one.what, &one.body) {
                     Some((code, body)) => one.with(code, &body),
                     None if one.what == STATUS => one.done(JOB),
+                    None if one.what == JOBS => one.with(200, &json!({"items": [{"metadata": {"uid": JOB}}]})),
                     None => {
                         let new = format!("00000000-0000-0000-0000-0000000001{:02}", asked.len());
                         one.done(&new);
@@ -200,7 +201,12 @@ async fn a_service_that_lost_its_label_is_said_as_well() {
     let (_, reason, message) = stalled(&asked).unwrap();
     assert_eq!(reason, "NameConflict");
     assert!(message.contains("it is the job's own"), "{message}");
-    assert_eq!(told(&asked, "GET").len(), 1);
+    // Before something is made for a job that lost it without us, the job itself is looked for.
+    let gets = told(&asked, "GET");
+    assert_eq!(
+        gets,
+        [JOBS, "GET /api/v1/namespaces/ns1/services/pt-worker-0"]
+    );
 }
 
 /// A worker under scheduler-plugins, which the cluster serves.

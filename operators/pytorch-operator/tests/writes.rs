@@ -46,7 +46,7 @@ async fn i_26_a_status_write_names_uid_and_version() {
     let (executor, mut server) = executor();
     let writing = tokio::spawn(async move {
         let patch = json!({"ready": "1/2"});
-        executor.write_status(&stored(), &patch).await
+        executor.caller.write_status(&stored(), &patch).await
     });
     let asked = server.asked().await;
     assert_eq!(
@@ -155,7 +155,7 @@ async fn f_52_without_the_lease_no_request_leaves_the_process() {
             uid: uid(),
             how: Deletion::Orderly,
         };
-        let status = executor.write_status(&stored(), &json!({})).await;
+        let status = executor.caller.write_status(&stored(), &json!({})).await;
         let outcome = executor
             .execute(&stored(), &[first_pod(), step], false)
             .await;

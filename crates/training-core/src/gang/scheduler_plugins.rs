@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use training_api::labels as keys;
 
 use super::{
-    Gang, GangProvider, GroupKind, PLUGINS_SCHEDULER, Provider, Wanted, advise_of_schedulers,
-    ignored,
+    Gang, GangProvider, GroupKind, Habits, PLUGINS_SCHEDULER, Provider, Wanted,
+    advise_of_schedulers, ignored,
 };
 use crate::grants::Grant;
 use crate::notes::Note;
@@ -40,10 +40,14 @@ impl GangProvider for SchedulerPlugins {
     }
 
     fn wanted(&self, gang: &Gang<'_>, kind: GroupKind, _version: &str) -> Wanted {
+        let timeout = gang.policy.and_then(|p| p.schedule_timeout_seconds);
         let follows = json!(Follows {
             min_member: gang.need.members,
             min_resources: json!(gang.need.resources),
-            schedule_timeout_seconds: gang.policy.and_then(|p| p.schedule_timeout_seconds),
+            schedule_timeout_seconds: match gang.habits {
+                Habits::Training => timeout,
+                Habits::Mpi => Some(timeout.unwrap_or(0)),
+            },
         });
         Wanted {
             kind,
@@ -54,9 +58,7 @@ impl GangProvider for SchedulerPlugins {
 
     fn stamp(&self, gang: &Gang<'_>, _role: &RoleSpec<'_>, pod: &mut Pod) {
         let spec = pod.spec.get_or_insert_with(PodSpec::default);
-        if spec.scheduler_name.as_ref().is_none_or(String::is_empty) {
-            spec.scheduler_name = Some(scheduler(gang).to_owned());
-        }
+        gang.schedule(spec, scheduler(gang));
         let labels = pod.metadata.labels.get_or_insert_default();
         labels.insert(keys::PLUGINS_GROUP.to_owned(), gang.job.to_owned());
     }

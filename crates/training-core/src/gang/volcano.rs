@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use training_api::labels;
 
 use super::{
-    Gang, GangProvider, GangState, GroupKind, GroupView, Wanted, advise_of_schedulers, ignored,
+    Gang, GangProvider, GangState, GroupKind, GroupView, Habits, Wanted, advise_of_schedulers,
+    ignored,
 };
 use crate::grants::Grant;
 use crate::notes::Note;
@@ -23,6 +24,9 @@ struct Follows<'a> {
     min_member: u32,
     min_resources: Value,
     priority_class_name: Option<&'a str>,
+    /// Where it follows the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'a str>,
 }
 
 #[derive(Debug)]
@@ -34,16 +38,23 @@ impl GangProvider for Volcano {
     }
 
     fn wanted(&self, gang: &Gang<'_>, kind: GroupKind, _version: &str) -> Wanted {
-        let class = gang.policy.and_then(|p| p.priority_class.as_deref());
+        let of_policy = gang.policy.and_then(|p| p.priority_class.as_deref());
+        let queue = gang.policy.and_then(|p| p.queue.as_deref());
+        let queue = queue.filter(|q| !q.is_empty());
+        let (class, queue, follows_job) = match gang.habits {
+            Habits::Training => (of_policy.filter(|c| !c.is_empty()), queue, false),
+            Habits::Mpi => (gang.class(), queue.or(gang.annotated_queue), true),
+        };
+        let queue = queue.unwrap_or(QUEUE);
         let follows = json!(Follows {
             min_member: gang.need.members,
             min_resources: json!(gang.need.resources),
-            priority_class_name: class.filter(|c| !c.is_empty()),
+            priority_class_name: class,
+            queue: follows_job.then_some(queue),
         });
-        let queue = gang.policy.and_then(|p| p.queue.as_deref());
         let mut spec = follows.clone();
-        // Set once: afterwards the group's own queue counts.
-        spec["queue"] = json!(queue.filter(|q| !q.is_empty()).unwrap_or(QUEUE));
+        // Otherwise set once: afterwards the group's own queue counts.
+        spec["queue"] = json!(queue);
         Wanted {
             kind,
             spec,
@@ -53,12 +64,12 @@ impl GangProvider for Volcano {
 
     fn stamp(&self, gang: &Gang<'_>, role: &RoleSpec<'_>, pod: &mut Pod) {
         let spec = pod.spec.get_or_insert_with(PodSpec::default);
-        if spec.scheduler_name.as_ref().is_none_or(String::is_empty) {
-            spec.scheduler_name = Some(SCHEDULER.to_owned());
-        }
+        gang.schedule(spec, SCHEDULER);
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(labels::VOLCANO_GROUP.to_owned(), gang.job.to_owned());
-        annotations.insert(labels::VOLCANO_TASK.to_owned(), role.label.clone());
+        if gang.habits == Habits::Training {
+            annotations.insert(labels::VOLCANO_TASK.to_owned(), role.label.clone());
+        }
     }
 
     fn read(&self, group: &GroupView) -> GangState {

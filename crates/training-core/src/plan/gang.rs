@@ -10,8 +10,8 @@ use crate::census::{Census, SlotState};
 use crate::error::SpecError;
 use crate::framework::{Framework, JobCx, TrainingJob};
 use crate::gang::{
-    Gang, GangState, GroupKind, GroupView, KUEUE_QUEUE, Need, Offer, Owner, Provider, Run, Wanted,
-    need, scheduler_of,
+    Gang, GangState, GroupKind, GroupView, Habits, KUEUE_QUEUE, Need, Offer, Owner, Provider, Run,
+    Wanted, need, scheduler_of,
 };
 use crate::notes::Note;
 use crate::observed::Observed;
@@ -91,8 +91,13 @@ fn remember(draft: &mut Draft, run: Run) {
 }
 
 /// True while a scheduler that lets jobs start has not let this one. Such a job has not started.
-pub fn holds_back(seen: &Observed, draft: &Draft) -> bool {
-    let Some(run) = &draft.memory.gang else {
+pub fn holds_back(habits: Habits, seen: &Observed, draft: &Draft) -> bool {
+    let Some(run) = draft
+        .memory
+        .gang
+        .as_ref()
+        .filter(|_| habits == Habits::Training)
+    else {
         return false;
     };
     let behaviour = run.provider.behaviour();
@@ -104,8 +109,13 @@ pub fn holds_back(seen: &Observed, draft: &Draft) -> bool {
 }
 
 /// What users should be told once about how the job is scheduled.
-pub(super) fn advise<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed) -> Vec<Note> {
-    let gang = assemble(cx, seen, &seen.gang.provider, Need::default());
+pub(super) fn advise<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+) -> Vec<Note> {
+    let habits = framework.gang_habits(cx);
+    let gang = assemble(cx, seen, &seen.gang.provider, Need::default(), habits);
     let mut notes = gang.provider.behaviour().advise(&gang);
     let policy = cx.job.run_policy();
     let timeout = gang.policy.and_then(|p| p.schedule_timeout_seconds);
@@ -135,7 +145,8 @@ pub fn of<'a, F: Framework>(
         return Ok(None);
     }
     let need = need(framework, cx, census)?;
-    Ok(Some(assemble(cx, seen, &run.provider, need)))
+    let habits = framework.gang_habits(cx);
+    Ok(Some(assemble(cx, seen, &run.provider, need, habits)))
 }
 
 fn assemble<'a, J: TrainingJob>(
@@ -143,6 +154,7 @@ fn assemble<'a, J: TrainingJob>(
     seen: &'a Observed,
     provider: &'a Provider,
     need: Need,
+    habits: Habits,
 ) -> Gang<'a> {
     Gang {
         job: cx.name,
@@ -157,6 +169,11 @@ fn assemble<'a, J: TrainingJob>(
         seen: &seen.groups,
         queue: cx.job.labels().get(KUEUE_QUEUE).map(String::as_str),
         kueue: seen.gang.kueue,
+        habits,
+        first_class: None,
+        annotated_queue: cx
+            .annotation(keys::VOLCANO_QUEUE)
+            .filter(|queue| !queue.is_empty()),
     }
 }
 
@@ -209,7 +226,9 @@ pub fn settle<F: Framework>(
         if !follows(group, &wanted, gang.need.members) {
             draft.steps.push(change::<F>(cx, group, &wanted, version));
         }
-        if let GangState::Waiting(why) = behaviour.read(group) {
+        if gang.habits == Habits::Training
+            && let GangState::Waiting(why) = behaviour.read(group)
+        {
             return wait(draft, census, group, why);
         }
     }

@@ -50,6 +50,15 @@ pub fn page() -> anyhow::Result<String> {
             metric.help.trim_end_matches('.')
         );
     }
+    page.push_str(
+        "\n## Of spark-operator\n\nThe names are older than the format, whose counters end in `_total`. Labels are those of `--metrics-labels`.\n\n\
+         | Series | Type | Meaning |\n| --- | --- | --- |\n",
+    );
+    for metric in spark_operator::work::metrics::described() {
+        let series: Vec<String> = metric.series.iter().map(|s| format!("`{s}`")).collect();
+        let (series, kind, help) = (series.join(", "), metric.kind, metric.help);
+        let _ = writeln!(page, "| {series} | {kind} | {help} |");
+    }
     Ok(page)
 }
 

@@ -20,6 +20,24 @@ pub fn normalise_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         .collect()
 }
 
+/// True if an argument gives this flag, with a value behind it or not.
+pub fn is_flag(arg: &OsString, flag: &str) -> bool {
+    let arg = arg.to_string_lossy();
+    let rest = arg.strip_prefix(flag);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// Gives flags of published operators the names that they have here.
+///
+/// `names`: theirs, and ours.
+pub fn renamed(args: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
+    let rename = |arg: OsString| match names.iter().find(|(theirs, _)| is_flag(&arg, theirs)) {
+        Some((theirs, ours)) => format!("{ours}{}", &arg.to_string_lossy()[theirs.len()..]).into(),
+        None => arg,
+    };
+    args.into_iter().map(rename).collect()
+}
+
 fn double_dash(arg: OsString) -> OsString {
     match arg.as_encoded_bytes() {
         [b'-', first, _, ..] if first.is_ascii_alphabetic() => {

@@ -2,23 +2,38 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
+use training_core::Rules;
+
 use super::*;
 
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]
+    jobs: JobArgs,
+    #[command(flatten)]
     runtime: RuntimeArgs,
 }
 
-fn try_parse(args: &[&str]) -> Result<RuntimeArgs, clap::Error> {
+impl Cli {
+    fn validate(&self) -> Result<(), UsageError> {
+        self.runtime.validate()?;
+        self.jobs.validate()
+    }
+}
+
+fn try_parse(args: &[&str]) -> Result<Cli, clap::Error> {
     let raw = std::iter::once("operator")
         .chain(args.iter().copied())
         .map(OsString::from);
-    Cli::try_parse_from(normalise_args(raw)).map(|cli| cli.runtime)
+    Cli::try_parse_from(normalise_args(raw))
+}
+
+fn both(args: &[&str]) -> Cli {
+    try_parse(args).unwrap_or_else(|error| panic!("{args:?}: {error}"))
 }
 
 fn parse(args: &[&str]) -> RuntimeArgs {
-    try_parse(args).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    both(args).runtime
 }
 
 #[test]
@@ -69,12 +84,12 @@ fn every_published_flag_parses_with_one_dash_and_with_two() {
         ("kubeconfig", "/tmp/config"),
     ] {
         for dashes in ["-", "--"] {
-            parse(&[&format!("{dashes}{flag}={value}")])
+            both(&[&format!("{dashes}{flag}={value}")])
                 .validate()
                 .unwrap();
             // Go takes no separate word for a truth value, and neither do we.
             if !["leader-elect", "zap-devel"].contains(&flag) {
-                parse(&[&format!("{dashes}{flag}"), value])
+                both(&[&format!("{dashes}{flag}"), value])
                     .validate()
                     .unwrap();
             }
@@ -101,15 +116,18 @@ fn defaults_are_the_documented_ones() {
         args.leader_election_id("pytorch-operator"),
         "pytorch-operator.trainyard.dev"
     );
-    assert_eq!(args.rules(), Rules::default());
+    assert_eq!(both(&[]).jobs.rules(), Rules::default());
     assert!(args.without_effect().is_empty());
 }
 
 #[test]
 fn what_decisions_depend_on_is_set_by_flags() {
-    let rules = parse(&["--clean-failed-jobs", "--max-replicas-per-job=50"]).rules();
+    let rules = both(&["--clean-failed-jobs", "--max-replicas-per-job=50"])
+        .jobs
+        .rules();
     assert_eq!((rules.clean_failed, rules.most_replicas), (true, 50));
-    assert!(!parse(&["--clean-failed-jobs=false"]).rules().clean_failed);
+    let off = both(&["--clean-failed-jobs=false"]).jobs;
+    assert!(!off.rules().clean_failed);
 }
 
 #[test]
@@ -211,7 +229,7 @@ fn the_gang_scheduler_is_chosen_by_either_flag() {
         ),
     ];
     for (flags, expected) in rows {
-        let args = parse(flags);
+        let args = both(flags).jobs;
         args.validate().unwrap();
         assert_eq!(args.gang().to_string(), expected, "{flags:?}");
     }
@@ -219,7 +237,7 @@ fn the_gang_scheduler_is_chosen_by_either_flag() {
 
 #[test]
 fn gang_flags_that_contradict_each_other_are_refused() {
-    let error = parse(&["--gang=native", "--gang-scheduler-name=volcano"]).validate();
+    let error = both(&["--gang=native", "--gang-scheduler-name=volcano"]).validate();
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("--gang=native and --gang-scheduler-name=volcano"),
@@ -241,7 +259,7 @@ fn contradictions_are_refused_by_name() {
         ("--backoff-cap=1s", "--backoff-cap"),
         ("--otlp-endpoint=https://collector:4317", "--otlp-endpoint"),
     ] {
-        let error = parse(&[flag]).validate().unwrap_err().to_string();
+        let error = both(&[flag]).validate().unwrap_err().to_string();
         assert!(error.contains(named), "{flag}: {error}");
     }
 }

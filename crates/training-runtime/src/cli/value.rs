@@ -79,7 +79,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A truth value in any of the spellings that Go's flag package takes.
-pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
+///
+/// # Errors
+/// If it is neither true nor false.
+pub fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

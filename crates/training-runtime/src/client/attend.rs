@@ -93,7 +93,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let watched = is_watch(request.uri()).then(|| request.uri().path().to_owned());
+        let watched = is_watch(request.uri()).then(|| watched(request.uri()));
         let attend = self.attend.clone();
         // Nothing is sent before this is polled.
         let answer = self.inner.call(request);
@@ -173,6 +173,22 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// What is watched, by path and labels.
+fn watched(uri: &Uri) -> String {
+    let query = uri.query().unwrap_or_default().as_bytes();
+    let mut pairs = form_urlencoded::parse(query);
+    let selector = pairs.find(|(key, _)| key == "labelSelector");
+    what(uri.path(), selector.as_ref().map(|(_, labels)| &**labels))
+}
+
+/// A name for what a watch asks for: two watches may have one path.
+pub fn what(path: &str, selector: Option<&str>) -> String {
+    match selector {
+        Some(selector) => format!("{path}?{selector}"),
+        None => path.to_owned(),
     }
 }
 

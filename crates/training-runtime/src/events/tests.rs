@@ -206,7 +206,29 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sum_tells_the_last_note_and_the_gravest() {
+async fn an_end_that_finds_no_place_is_what_the_sum_tells() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for run in 0..20 {
+        sink.post(
+            &job("u"),
+            Note::warning("SparkDriverFailed", run.to_string()),
+        );
+        sink.post(
+            &job("u"),
+            Note::warning("SparkApplicationFailed", run.to_string()),
+        );
+    }
+    sink.post(&job("u"), Note::normal("SparkApplicationCompleted", "done"));
+    sink.post(&job("u"), Note::warning("SparkApplicationFailed", "late"));
+    sink.post(&job("u"), Note::warning("SparkDriverFailed", "later"));
+    sink.flush(SECOND).await;
+    let (_, sum) = written.0.lock().created.pop().unwrap();
+    let message = sum.message.as_deref().unwrap();
+    assert!(message.ends_with("above all: late"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sum_tells_the_last_of_the_gravest() {
     let (sink, written, _) = sink(EventMode::Folded);
     for n in 0..6 {
         sink.post(&job("u"), Note::normal("A", n.to_string()));
@@ -217,9 +239,9 @@ async fn the_sum_tells_the_last_note_and_the_gravest() {
     let (_, sum) = written.0.lock().created.pop().unwrap();
     assert_eq!(
         sum.message.as_deref(),
-        Some("2 more events, the last of them: well")
+        Some("2 more events, above all: bad")
     );
-    assert_eq!(sum.reason.as_deref(), Some("C"));
+    assert_eq!(sum.reason.as_deref(), Some("B"));
     assert_eq!(sum.type_.as_deref(), Some("Warning"));
 }
 
@@ -248,7 +270,7 @@ async fn however_much_happened_before_the_end_of_a_job_is_told() {
     let later = written.messages();
     assert_eq!(
         later.last().map(String::as_str),
-        Some("45 more events, the last of them: Deleted")
+        Some("45 more events, above all: 49")
     );
 }
 
@@ -275,6 +297,26 @@ async fn that_a_gang_is_suspended_and_resumed_is_told_beside_all_that_is_made_an
         assert!(told.iter().any(|m| m == reason), "{told:?}");
     }
     assert_eq!(told.len(), 8, "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_and_turns_of_an_application_are_told_beside_its_executors() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for executor in 0..50 {
+        sink.post(
+            &job("u"),
+            Note::normal("SparkExecutorPending", executor.to_string()),
+        );
+    }
+    let told = ["SparkApplicationResuming", "SparkApplicationFailed"];
+    for reason in told {
+        sink.post(&job("u"), Note::warning(reason, reason));
+    }
+    sleep(SECOND).await;
+    let at_once = written.messages();
+    for reason in told {
+        assert!(at_once.iter().any(|m| m == reason), "{at_once:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

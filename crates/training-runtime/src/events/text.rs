@@ -16,16 +16,20 @@ pub(super) enum Matter {
 
 /// What a reason tells. The published ones are made of the kind's name.
 pub(super) fn matter(reason: &str) -> Matter {
-    const OURS: [&str; 4] = [
+    const ENDS: [&str; 6] = [
         "InvalidSpec",
         "BackoffLimitExceeded",
         "DeadlineExceeded",
         "PodsStillRunning",
+        "SparkApplicationFailed",
+        "SparkApplicationCompleted",
     ];
+    // A run that fails is none: others may follow, many a minute.
+    const TURNS: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
     let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
-    if OURS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
+    if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
         Matter::End
-    } else if is(&["JobSuspended", "JobResumed"]) {
+    } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed"]) {
         Matter::Turn
     } else {
         Matter::Course

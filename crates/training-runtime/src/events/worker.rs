@@ -62,9 +62,14 @@ struct Recent {
 struct Folded {
     regarding: Arc<Regarding>,
     count: u64,
-    last: Note,
-    severity: Severity,
+    /// The one to be told: a sum is not to hide an end or a failure behind what went as it should.
+    first: Note,
     due: Instant,
+}
+
+/// Of two notes the one that ranks higher is told, and of equals the later one.
+fn rank(note: &Note) -> (bool, Severity) {
+    (text::matter(&note.reason) == Matter::End, note.severity)
 }
 
 pub(super) struct Worker<W> {
@@ -160,8 +165,9 @@ impl<W: EventWriter> Worker<W> {
             let waits = full || matter == Matter::Course;
             if let Some(folded) = recent.folded.as_mut().filter(|_| waits) {
                 folded.count += 1;
-                folded.severity = folded.severity.max(note.severity);
-                folded.last = note;
+                if rank(&note) >= rank(&folded.first) {
+                    folded.first = note;
+                }
                 self.metrics.events(EventOutcome::Folded, 1);
                 return;
             }
@@ -169,8 +175,7 @@ impl<W: EventWriter> Worker<W> {
                 recent.folded = Some(Folded {
                     regarding: Arc::clone(regarding),
                     count: 1,
-                    severity: note.severity,
-                    last: note,
+                    first: note,
                     // By then all that was written before is more than a minute old.
                     due: now + WINDOW,
                 });
@@ -196,20 +201,13 @@ impl<W: EventWriter> Worker<W> {
             let Folded {
                 regarding,
                 count,
-                last,
-                severity,
+                mut first,
                 due: _,
             } = folded;
-            let note = match count {
-                1 => last,
-                // The last note's reason, so that filters for it find something.
-                _ => Note {
-                    severity,
-                    message: format!("{count} more events, the last of them: {}", last.message),
-                    reason: last.reason,
-                },
-            };
-            self.write(&regarding, &note).await;
+            if count > 1 {
+                first.message = format!("{count} more events, above all: {}", first.message);
+            }
+            self.write(&regarding, &first).await;
         }
     }
 

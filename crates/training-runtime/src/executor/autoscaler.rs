@@ -1,7 +1,7 @@
 //! Calls about autoscalers.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::core::Request as Build;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use training_api::labels;
 use training_core::{AutoscalerView, Blocked, Digest, Uid};
 
-use super::outcome::{Answer, Failure, Stopped, refuse};
+use super::outcome::{Stopped, refuse};
 use super::{Executor, uid};
+use crate::caller::{Answer, Failure};
 use crate::feed::autoscaler::{SlimAutoscaler, autoscaler_view};
 
 /// The reason of the event when an autoscaler is refused.
@@ -22,7 +23,7 @@ impl Executor {
         job: &J,
         wanted: &HorizontalPodAutoscaler,
     ) -> Result<(), Stopped> {
-        match self.create(wanted).await {
+        match self.caller.create(wanted).await {
             Ok(answer) => {
                 self.knows_autoscaler(job, wanted, &answer);
                 Ok(())
@@ -68,13 +69,10 @@ impl Executor {
             },
             "spec": wanted.spec,
         });
-        let params = PatchParams {
-            field_manager: Some(self.manager.clone()),
-            ..PatchParams::default()
-        };
+        let params = self.caller.patch();
         let url = HorizontalPodAutoscaler::url_path(&(), wanted.namespace().as_deref());
         let request = Build::new(url).patch(&wanted.name_any(), &params, &Patch::Merge(&body));
-        match self.call::<Answer>(request).await {
+        match self.caller.call::<Answer>(request).await {
             Ok(answer) => {
                 self.knows_autoscaler(job, wanted, &answer);
                 Ok(())

@@ -1,14 +1,15 @@
 //! Calls about the objects that stand for gangs.
 
-use kube::api::{GetParams, Patch, PatchParams, PostParams};
+use kube::api::Patch;
 use kube::core::Request as Build;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use tokio::time::Instant;
 use training_core::{Blocked, Group, GroupKind, GroupView, Uid};
 
-use super::outcome::{Failure, Stopped, refuse};
+use super::outcome::{Stopped, refuse};
 use super::{Executor, key, uid};
+use crate::caller::Failure;
 use crate::fault::Fault;
 use crate::feed::group::{group_view, is_shown, seen_view};
 use crate::feed::slim::Owned;
@@ -30,13 +31,11 @@ impl Executor {
         at: Address,
         wanted: &Value,
     ) -> Result<(), Stopped> {
-        let params = PostParams {
-            field_manager: Some(self.manager.clone()),
-            ..PostParams::default()
-        };
+        let params = self.caller.post();
         let body =
             serde_json::to_vec(wanted).map_err(|e| Stopped::Fault(Fault::Bug(e.to_string())))?;
         match self
+            .caller
             .ask(Build::new(url(job, at)).create(&params, body))
             .await
         {
@@ -68,12 +67,9 @@ impl Executor {
         name: &str,
         patch: &Value,
     ) -> Result<(), Stopped> {
-        let params = PatchParams {
-            field_manager: Some(self.manager.clone()),
-            ..PatchParams::default()
-        };
+        let params = self.caller.patch();
         let request = Build::new(url(job, at)).patch(name, &params, &Patch::Merge(patch));
-        match self.ask(request).await {
+        match self.caller.ask(request).await {
             Ok(changed) => {
                 self.knows_group(job, at.0, &changed);
                 Ok(())
@@ -128,15 +124,11 @@ impl Executor {
         job: &J,
         at: Address,
     ) -> Result<Option<Owned<GroupView>>, Stopped> {
-        let request = Build::new(url(job, at)).get(&job.name_any(), &GetParams::default());
-        match self.ask::<Group>(request).await {
-            Ok(seen) => {
-                let view = group_view(&seen, at.0, self.parent);
-                Ok(view.filter(|v| v.owner == uid(job)))
-            }
-            Err(Failure::Fault(Fault::Missing { .. })) => Ok(None),
-            Err(failure) => Err(Stopped::Fault(failure.into_fault())),
-        }
+        let (url, name) = (url(job, at), job.name_any());
+        let seen = self.caller.find::<Group>(&url, &name);
+        let seen = seen.await.map_err(Stopped::Fault)?;
+        let view = seen.and_then(|seen| group_view(&seen, at.0, self.parent));
+        Ok(view.filter(|v| v.owner == uid(job)))
     }
 
     pub(super) async fn delete_group<J: Resource<DynamicType = ()>>(

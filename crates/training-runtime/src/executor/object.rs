@@ -3,15 +3,16 @@
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::Resource;
-use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PropagationPolicy};
 use kube::core::Request as Build;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 use training_core::{Blocked, Object, ObjectKind, ObjectView, Stall, Step, Uid};
 
-use super::outcome::{Failure, Refusal, Stopped, refuse};
-use super::{Executor, only, uid};
+use super::outcome::{Refusal, Stopped, refuse};
+use super::{Executor, uid};
+use crate::caller::Failure;
 use crate::fault::{Denial, Fault};
 use crate::feed::object::{SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
 use crate::feed::slim::{Owned, controller};
@@ -26,9 +27,9 @@ impl Executor {
         object: &Object,
     ) -> Result<(), Stopped> {
         let answer = match object {
-            Object::Service(service) => self.create(&**service).await,
-            Object::ConfigMap(config) => self.create(config).await,
-            Object::Job(batch) => self.create(&**batch).await,
+            Object::Service(service) => self.caller.create(&**service).await,
+            Object::ConfigMap(config) => self.caller.create(config).await,
+            Object::Job(batch) => self.caller.create(&**batch).await,
             Object::Secret(secret) => return self.create_secret(secret).await,
         };
         match answer {
@@ -71,7 +72,7 @@ impl Executor {
             data: Some(data),
             ..secret.clone()
         };
-        match self.create(&whole).await {
+        match self.caller.create(&whole).await {
             Ok(_) => Ok(()),
             Err(Failure::Exists(_)) => Err(Stopped::Taken(
                 secret.metadata.name.clone().unwrap_or_default(),
@@ -101,11 +102,11 @@ impl Executor {
             .is_some_and(|l| l.contains_key(crate::feed::object::SELECTOR));
         if let Some(found) = ours.filter(|_| watched) {
             let index = self.children.objects.of_kind(found.view.kind);
-            return if index.found(found) {
-                Ok(())
+            return Err(if index.found(found) {
+                Stopped::Found
             } else {
-                Err(super::gone_by_now(&name))
-            };
+                super::gone_by_now(&name)
+            });
         }
         Err(taken(
             object,
@@ -150,17 +151,14 @@ impl Executor {
         K: Resource<DynamicType = ()>,
         S: Whole + DeserializeOwned,
     {
-        let params = PatchParams {
-            field_manager: Some(self.manager.clone()),
-            ..PatchParams::default()
-        };
+        let params = self.caller.patch();
         let build = Build::new(K::url_path(&(), job.meta().namespace.as_deref()));
         let patch = Patch::Merge(patch);
         let request = match subresource {
             Some(part) => build.patch_subresource(part, name, &params, &patch),
             None => build.patch(name, &params, &patch),
         };
-        match self.ask::<S>(request).await {
+        match self.caller.ask::<S>(request).await {
             Ok(seen) => {
                 if let Some(Owned { key, owner, view }) = object_view(&seen, self.parent) {
                     let index = self.children.objects.of_kind(view.kind);
@@ -192,11 +190,10 @@ impl Executor {
         };
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
-            ..only(&of.to_string())
+            ..DeleteParams::default()
         };
         let index = self.children.objects.of_kind(kind);
-        self.delete_with(job, &url, (name, of), &params, index)
-            .await
+        self.delete_with(job, &url, (name, of), params, index).await
     }
 }
 

@@ -2,15 +2,13 @@
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Resource, ResourceExt};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use training_api::labels;
 use training_core::gang::scheduler_of_pod;
 use training_core::{
-    Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, Uid,
-    names,
+    Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, names,
 };
 
+use crate::caller::Answer;
 use crate::fault::{Denial, Fault};
 
 /// What became of the steps of one plan.
@@ -22,6 +20,8 @@ pub struct Outcome {
     pub refusal: Option<Refusal>,
     /// What went wrong otherwise.
     pub fault: Option<Fault>,
+    /// Something was there already and was read: what the plan was made of is not all that is known now.
+    pub found: bool,
     /// The job itself was deleted.
     pub job_deleted: bool,
     /// The name of a Secret that was made.
@@ -58,62 +58,14 @@ pub struct Refusal {
     pub fault: Fault,
 }
 
-/// The part of an answer that is read.
-#[derive(Deserialize, Debug, Default)]
-#[serde(default)]
-pub(super) struct Answer {
-    pub(super) kind: String,
-    pub(super) metadata: AnswerMeta,
-}
-
-#[derive(Deserialize, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct AnswerMeta {
-    uid: String,
-    pub(super) resource_version: String,
-    deletion_timestamp: Option<IgnoredAny>,
-    deletion_grace_period_seconds: Option<i64>,
-    finalizers: Vec<IgnoredAny>,
-}
-
-impl Answer {
-    /// Which object it is about, and in which version.
-    pub(super) fn identity(&self) -> Option<(Uid, u64)> {
-        let meta = &self.metadata;
-        Some((Uid::parse(&meta.uid)?, meta.resource_version.parse().ok()?))
-    }
-
-    /// The answer to a delete: whether the object has to end first. One that nothing holds, without any time to end in, comes
-    /// back as it was last, and is gone.
-    pub(super) fn is_leaving(&self) -> bool {
-        let meta = &self.metadata;
-        let held = meta.deletion_grace_period_seconds != Some(0) || !meta.finalizers.is_empty();
-        self.kind != "Status" && meta.deletion_timestamp.is_some() && held
-    }
-}
-
-/// Why a call failed.
-pub(super) enum Failure {
-    /// The name is taken.
-    Exists(String),
-    Fault(Fault),
-}
-
 /// Why a step failed.
 pub(super) enum Stopped {
     Refused(Box<Refusal>),
     Fault(Fault),
     /// A Secret has this name, whosesoever it is.
     Taken(String),
-}
-
-impl Failure {
-    pub(super) fn into_fault(self) -> Fault {
-        match self {
-            Self::Exists(message) => Fault::Conflict(message),
-            Self::Fault(fault) => fault,
-        }
-    }
+    /// It was made before, and is now known as it is by now.
+    Found,
 }
 
 impl Outcome {
@@ -207,10 +159,11 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
 /// The view of a pod that was just made, without waiting for the watch.
 pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
     let (role, index) = replica(pod)?;
+    let (uid, version) = answer.identity()?;
     let annotations = pod.metadata.annotations.as_ref();
     Some(PodView {
-        uid: Uid::parse(&answer.metadata.uid)?,
-        version: answer.metadata.resource_version.parse().ok()?,
+        uid,
+        version,
         role: role.into(),
         index,
         attempt: Attempt::parse(
@@ -233,9 +186,10 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
 
 pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<ServiceView> {
     let (role, index) = replica(service)?;
+    let (uid, version) = answer.identity()?;
     Some(ServiceView {
-        uid: Uid::parse(&answer.metadata.uid)?,
-        version: answer.metadata.resource_version.parse().ok()?,
+        uid,
+        version,
         role: role.into(),
         index,
         leaving: false,

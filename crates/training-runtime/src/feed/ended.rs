@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use training_core::{TrainingJob, Uid};
+use training_core::{Stored, Uid};
 
 use super::slim::version;
 
@@ -30,7 +30,7 @@ pub struct Ended {
 
 impl Ended {
     /// The job again; `None` only if what was packed can't be read.
-    pub fn unpack<J: TrainingJob>(&self) -> Option<J> {
+    pub fn unpack<J: Stored>(&self) -> Option<J> {
         serde_json::from_slice(&join(&self.model, &self.difference)?).ok()
     }
 }
@@ -43,7 +43,7 @@ pub struct Packer {
 
 impl Packer {
     /// Packs a job; `None` where it can't be written, or has no uid of the usual form.
-    pub fn pack<J: TrainingJob>(&mut self, job: &J) -> Option<Ended> {
+    pub fn pack<J: Stored>(&mut self, job: &J) -> Option<Ended> {
         let uid = job.meta().uid.as_deref().and_then(Uid::parse)?;
         let (model, difference) = self.split(&serde_json::to_vec(job).ok()?);
         Some(Ended {

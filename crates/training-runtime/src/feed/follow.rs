@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use kube::core::{DynamicResourceScope, NamespaceResourceScope};
+use kube::core::{ClusterResourceScope, DynamicResourceScope, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
 use kube_runtime::utils::Backoff as _;
 use kube_runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Listener;
+use crate::client::what;
 use crate::key::Scope;
 use crate::metrics::{Wanted, WatchTimes};
 
@@ -88,6 +89,20 @@ where
         Self::over(feed, source, scope, selector, api)
     }
 
+    /// The same for a kind without namespaces.
+    pub fn across(
+        feed: &'static str,
+        source: &Source,
+        scope: &Scope,
+        selector: Option<String>,
+    ) -> Self
+    where
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
+    {
+        let api: Api<K> = Api::all(source.client.clone());
+        Self::over(feed, source, scope, selector, api)
+    }
+
     fn over(
         feed: &'static str,
         source: &Source,
@@ -97,11 +112,12 @@ where
     ) -> Self {
         let seconds = u32::try_from(source.timeout.as_secs().max(1)).unwrap_or(u32::MAX);
         let config = Config::default().timeout(seconds).page_size(PAGE);
+        let what = what(api.resource_url(), selector.as_deref());
         let config = match selector {
             Some(selector) => config.labels(&selector),
             None => config,
         };
-        let wanted = source.watches.want(feed, api.resource_url());
+        let wanted = source.watches.want(feed, &what);
         Self {
             feed,
             scope: scope.clone(),

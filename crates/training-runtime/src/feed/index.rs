@@ -7,14 +7,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use training_core::{PodView, ServiceView, Uid};
 
+use super::lately::{KEPT, Lately};
 use super::slim::Owned;
+use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
 /// How long a write of ours counts without the watch showing it.
-const UNSEEN: Duration = Duration::from_secs(30);
-
-/// From so many on, those that are gone are forgotten after [`UNSEEN`].
-const MOST_GONE: usize = 1024;
+const UNSEEN: Duration = KEPT;
 
 /// What an index needs to know of a child.
 pub trait Child: Clone {
@@ -82,15 +81,16 @@ struct Inner<V> {
     /// Created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
     /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
-    gone: HashMap<Uid, Gone>,
-    /// Number of the gone at which they are swept next.
-    sweep_at: usize,
+    gone: Lately<Gone>,
+    /// Whose deletion we asked for, and the watch has not shown yet.
+    asked: HashSet<Uid>,
+    /// Owners that lost a child that we didn't delete: they may be gone themselves, which another watch tells.
+    bereft: Lately<()>,
 }
 
 /// What is known of an object that is gone.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
-    since: Instant,
     /// As of this version. A watch is selected by a label, so it also loses what only loses its label; such an object comes back
     /// at a later version, and what is really gone has none.
     version: u64,
@@ -108,8 +108,9 @@ impl<V> Default for Index<V> {
             owners: HashMap::new(),
             incoming: HashMap::new(),
             unseen: HashMap::new(),
-            gone: HashMap::new(),
-            sweep_at: MOST_GONE,
+            gone: Lately::default(),
+            asked: HashSet::new(),
+            bereft: Lately::default(),
         };
         Self {
             inner: Mutex::new(inner),
@@ -141,7 +142,9 @@ impl<V: Child> Index<V> {
             return Vec::new();
         };
         inner.unseen.retain(|_, since| now < *since + UNSEEN);
-        inner.gone.retain(|_, gone| now < gone.since + UNSEEN);
+        // The list may have swallowed what would have been shown. It costs a question more for those that are still shown.
+        inner.asked.clear();
+        inner.gone.sweep(now);
         for (owner, kids) in &inner.owners {
             if !scope.covers(&kids.key) {
                 next.insert(*owner, kids.clone());
@@ -167,7 +170,7 @@ impl<V: Child> Index<V> {
         }
         next.retain(|_, kids| {
             let back = |c: &V, gone: &Gone| c.version() > gone.version;
-            let there = |c: &V| inner.gone.get(&c.uid()).is_none_or(|gone| back(c, gone));
+            let there = |c: &V| inner.gone.get(c.uid()).is_none_or(|gone| back(c, gone));
             kids.children.retain(there);
             !kids.children.is_empty()
         });
@@ -223,10 +226,10 @@ impl<V: Child> Index<V> {
         let inner = &mut *self.inner.lock();
         let (uid, version) = (owned.view.uid(), owned.view.version());
         // The watch loses an object at the version that it then has, and one that is deleted at a version that it never had.
-        if inner.gone.get(&uid).is_some_and(|g| version < g.version) {
+        if inner.gone.get(uid).is_some_and(|g| version < g.version) {
             return false;
         }
-        inner.gone.remove(&uid);
+        inner.gone.remove(uid);
         inner.unseen.remove(&uid);
         inner.show(owned);
         true
@@ -242,7 +245,18 @@ impl<V: Child> Index<V> {
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
         }
-        remove(&mut inner.owners, owned.owner, uid).then(|| owned.key.clone())
+        let asked = inner.asked.remove(&uid);
+        let removed = remove(&mut inner.owners, owned.owner, uid);
+        if removed && !asked {
+            // Most of these are gone themselves: after a while that is known.
+            inner.bereft.insert(owned.owner, (), now);
+        }
+        removed.then(|| owned.key.clone())
+    }
+
+    /// True if the job has lost a child that we didn't delete since this was asked last.
+    pub fn take_bereft(&self, owner: Uid) -> bool {
+        self.inner.lock().bereft.remove(owner).is_some()
     }
 
     /// An object that is no job's, or no longer: somebody took its labels or its owner away. Returns the job that it was of.
@@ -263,6 +277,14 @@ impl<V: Child> Index<V> {
         Some(key)
     }
 
+    /// The answer to a delete of ours.
+    pub fn answered(&self, owner: Uid, uid: Uid, what: Deleted, now: Instant) {
+        match what {
+            Deleted::Leaving(version) => self.leaving(owner, uid, version),
+            Deleted::Gone => self.gone(owner, uid, now),
+        }
+    }
+
     /// The answer to a delete of ours: the object is on its way out.
     pub fn leaving(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
@@ -272,6 +294,7 @@ impl<V: Child> Index<V> {
             .and_then(|k| k.children.iter_mut().find(|c| c.uid() == uid))
         {
             child.leave(version);
+            inner.asked.insert(uid);
         }
     }
 
@@ -339,27 +362,20 @@ impl<V: Child> Inner<V> {
 
 impl<V> Inner<V> {
     fn is_gone(&mut self, uid: Uid, version: u64) -> bool {
-        let Some(gone) = self.gone.get(&uid) else {
+        let Some(gone) = self.gone.get(uid) else {
             return false;
         };
         let back = version > gone.version;
         if back {
-            self.gone.remove(&uid);
+            self.gone.remove(uid);
         }
         !back
     }
 
-    fn bury(&mut self, uid: Uid, version: u64, since: Instant) {
-        let known = self.gone.get(&uid).map_or(0, |gone| gone.version);
+    fn bury(&mut self, uid: Uid, version: u64, now: Instant) {
+        let known = self.gone.get(uid).map_or(0, |gone| gone.version);
         let version = version.max(known);
-        let now = Gone { since, version };
-        self.gone.insert(uid, now);
-        if self.gone.len() > self.sweep_at {
-            self.gone.retain(|_, gone| since < gone.since + UNSEEN);
-            self.gone.shrink_to(MOST_GONE);
-            // Twice as many as are left, so that a sweep costs little per entry even when thousands go within seconds.
-            self.sweep_at = MOST_GONE.max(self.gone.len() * 2);
-        }
+        self.gone.insert(uid, Gone { version }, now);
     }
 }
 
@@ -558,6 +574,37 @@ mod tests {
             [JobKey::new("ns", "job")]
         );
         assert_eq!((index.of(Uid(7)).len(), index.of(Uid(8)).len()), (0, 1));
+    }
+
+    #[test]
+    fn a_job_is_bereft_once_of_a_child_that_went_without_us() {
+        let owner = service(1, 0, 5).owner;
+        for deletes in [false, true] {
+            let index = Index::default();
+            index.apply(service(1, 0, 5));
+            if deletes {
+                index.leaving(owner, service(1, 0, 5).view.uid(), 6);
+            }
+            assert!(index.deleted(&service(1, 0, 7), Instant::now()).is_some());
+            assert_eq!(index.take_bereft(owner), !deletes);
+            assert!(!index.take_bereft(owner));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_that_are_gone_themselves_are_not_kept_for_ever() {
+        let index = Index::default();
+        for job in 0..10_000 {
+            let mut lost = service(job, 0, 5);
+            lost.owner = Uid(job);
+            index.apply(lost.clone());
+            index.deleted(&lost, Instant::now());
+            if job % 500 == 0 {
+                tokio::time::advance(UNSEEN / 4).await;
+            }
+        }
+        assert!(index.inner.lock().bereft.len() <= 5_000);
+        assert!(index.take_bereft(Uid(9_999)), "the last one is known");
     }
 
     #[tokio::test(start_paused = true)]

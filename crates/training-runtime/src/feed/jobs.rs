@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use training_core::{Framework, JobState, TrainingJob, Uid};
+use training_core::{Framework, Stored, Uid};
 
 use super::ended::{Ended, Packer};
 use super::slim::version;
@@ -44,12 +44,12 @@ impl<J> Clone for Kept<J> {
     }
 }
 
-impl<J: TrainingJob> Kept<J> {
+impl<J: Stored> Kept<J> {
     /// Keeps a job without what is never read; an ended one without its templates, and as small as can be.
     fn new(mut job: J, packer: &mut Packer) -> Self {
         job.meta_mut().managed_fields = None;
         job.annotations_mut().remove(LAST_APPLIED);
-        if !job.status().is_some_and(|s| s.recall().is_finished()) {
+        if !job.has_ended() {
             return Self::Whole(Arc::new(job));
         }
         job.shrink();
@@ -94,7 +94,7 @@ impl<J> Default for Jobs<J> {
     }
 }
 
-impl<J: TrainingJob> Jobs<J> {
+impl<J: Stored> Jobs<J> {
     /// The key of a job.
     pub fn key(job: &J) -> JobKey {
         JobKey::new(

@@ -33,31 +33,30 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// Watches pods, services and these jobs in one namespace, and returns when it sees all that is
-    /// there.
+    /// Watches these jobs and all that they can have in one namespace, and returns when it sees all
+    /// that is there.
     pub async fn start(client: Client, namespace: &str, jobs: &ApiResource) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
-        let core = |kind: &str, plural: &str| {
-            ApiResource::from_gvk_with_plural(
-                &kube::core::GroupVersionKind::gvk("", "v1", kind),
-                plural,
-            )
-        };
-        let kinds = [
-            core("Pod", "pods"),
-            core("Service", "services"),
-            jobs.clone(),
-        ];
+        let mut kinds: Vec<ApiResource> = children(&jobs.kind)
+            .iter()
+            .map(|(group, kind, plural)| {
+                let gvk = kube::core::GroupVersionKind::gvk(group, "v1", kind);
+                ApiResource::from_gvk_with_plural(&gvk, plural)
+            })
+            .collect();
+        kinds.push(jobs.clone());
+        let all = kinds.len();
         let tasks = kinds
+            .into_iter()
             .map(|kind| {
                 let api = Api::namespaced_with(client.clone(), namespace, &kind);
                 tokio::spawn(watch(api, kind.kind, Arc::clone(&state)))
             })
-            .into();
+            .collect();
         let auditor = Self { state, tasks };
         eventually("the auditor to see", HANG, async || {
             let synced = auditor.state.lock().synced;
-            Ok(if synced >= 3 {
+            Ok(if synced >= all {
                 Seen::Yes(())
             } else {
                 Seen::NotYet(synced.to_string())
@@ -146,6 +145,21 @@ impl Drop for Auditor {
         for task in &self.tasks {
             task.abort();
         }
+    }
+}
+
+/// What jobs of a kind can own, as group, kind and plural.
+fn children(kind: &str) -> &'static [(&'static str, &'static str, &'static str)] {
+    const ALL: [(&str, &str, &str); 5] = [
+        ("", "Pod", "pods"),
+        ("", "Service", "services"),
+        ("", "ConfigMap", "configmaps"),
+        ("", "Secret", "secrets"),
+        ("batch", "Job", "jobs"),
+    ];
+    match kind {
+        "MPIJob" => &ALL,
+        _ => &ALL[..2],
     }
 }
 

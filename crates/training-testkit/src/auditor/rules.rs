@@ -53,8 +53,11 @@ fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
     for (kind, condition) in &new {
         let reason = condition["reason"].as_str().unwrap_or_default();
         let message = condition["message"].as_str().unwrap_or_default();
+        // A launcher's Job names its cause and its pod's, as published: `BackoffLimitExceeded/Evicted`.
         let camel = reason.starts_with(|c: char| c.is_ascii_uppercase())
-            && reason.chars().all(|c| c.is_ascii_alphanumeric());
+            && reason
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '/');
         if !camel {
             wrong.push(format!("I-14: {kind} has the reason {reason:?}"));
         }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::DynamicObject;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
 use super::Churn;
 use crate::job::{is_finished, is_true};
-use crate::{JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
 
 /// How long after a user's wish the operator may still act without knowing of it. Its request can
 /// cross the user's on the way. Creation times have whole seconds, and a busy machine is slow.
@@ -20,7 +21,7 @@ const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Pods and services that exist, by kind, namespace and name.
+    /// What jobs own and exists, by kind, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     pub(super) jobs: HashMap<String, Job>,
     /// Creations by owner, for jobs that are seen later than their objects.
@@ -70,7 +71,7 @@ impl State {
         let Ok(value) = serde_json::to_value(object) else {
             return;
         };
-        if matches!(kind, "Pod" | "Service") {
+        if matches!(kind, "Pod" | "Service" | "ConfigMap" | "Secret" | "Job") {
             self.child(kind, object, value);
         } else {
             self.job(object, value);
@@ -116,6 +117,8 @@ impl State {
         }
         job.made_again += 1;
         let limit = job.last["spec"]["runPolicy"]["backoffLimit"].as_i64();
+        // Of an MPIJob it is its launcher's: workers are hosts.
+        let limit = limit.filter(|_| job.last["kind"] != "MPIJob");
         if limit.is_some_and(|limit| job.made_again > limit) {
             let wrong = format!(
                 "I-16: {} is number {} that was made again after a failure, and the limit is {limit:?}",
@@ -154,6 +157,10 @@ impl State {
             // Somebody else's.
             return;
         }
+        if owner.is_some_and(|owner| owner.kind == "Job") {
+            // Made by the controller of such objects.
+            return;
+        }
         let key = key(kind, object);
         let what = format!("{kind} {}", object.name_any());
         if let Some(before) = self.objects.insert(key.clone(), value) {
@@ -176,17 +183,12 @@ impl State {
         };
         let attempt = object.annotations().get(ATTEMPT).map(String::as_str);
         self.made_again(&key, &owner.uid, attempt.unwrap_or_default());
-        let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
-        let expected = format!(
-            "{}-{}-{}",
-            owner.name,
-            label(REPLICA_TYPE),
-            label(REPLICA_INDEX)
-        );
-        if object.name_any() != expected {
-            self.wrong(&format!("I-02: {what} should be called {expected}"));
+        let name = object.name_any();
+        let expected = names(kind, owner, labels);
+        if !expected.contains(&name) {
+            self.wrong(&format!("I-02: {what} should be called {expected:?}"));
         }
-        if !ours || label(JOB_NAME) != owner.name {
+        if !is_labelled(kind, owner, labels) {
             self.wrong(&format!(
                 "I-24: {what} of job {} has the labels {labels:?}",
                 owner.name
@@ -285,6 +287,34 @@ impl State {
     pub(super) fn wrong(&mut self, what: &str) {
         self.violations.insert(what.to_owned());
     }
+}
+
+/// I-02: what an object of a job can be called.
+fn names(kind: &str, owner: &OwnerReference, labels: &BTreeMap<String, String>) -> Vec<String> {
+    let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
+    let full = |ends: &[&str]| ends.iter().map(|end| owner.name.clone() + end).collect();
+    match (owner.kind.as_str(), kind) {
+        ("MPIJob", "Service") => full(&["", "-launcher"]),
+        ("MPIJob", "ConfigMap") => full(&["-config"]),
+        // Another one where nobody knows any more whether the first one is the job's: it is never read.
+        ("MPIJob", "Secret") => full(&["-ssh", "-ssh-1"]),
+        ("MPIJob", "Job") => full(&["-launcher"]),
+        _ => {
+            // Pods of an MPIJob of v2beta1 have another label for it.
+            let role = [REPLICA_TYPE, JOB_ROLE].map(label);
+            let role = role.into_iter().find(|role| !role.is_empty());
+            let role = role.unwrap_or_default();
+            vec![format!("{}-{role}-{}", owner.name, label(REPLICA_INDEX))]
+        }
+    }
+}
+
+/// I-24: whether an object has the labels by which it is found.
+fn is_labelled(kind: &str, owner: &OwnerReference, labels: &BTreeMap<String, String>) -> bool {
+    if owner.kind == "MPIJob" && kind != "Pod" {
+        return labels.get("app") == Some(&owner.name);
+    }
+    labels.contains_key(OPERATOR_NAME) && labels.get(JOB_NAME) == Some(&owner.name)
 }
 
 /// I-05, I-06, I-07: what was created although the job wanted nothing any more. Versions tell what

@@ -446,7 +446,16 @@ impl Shared {
         }
         tokio::spawn(async move {
             let _busy = Busy::new(Arc::clone(&self));
-            if let Err(error) = self.remove(&pod, Some(0)).await {
+            let outcome = async {
+                if pod.tracked && !pod.is_finished() {
+                    // Its Job is told how its containers ended before it goes.
+                    let (exit_code, message) = (143, String::new());
+                    let ended = State::Failed { exit_code, message };
+                    self.become_state(&pod, &ended, pod.restarts).await?;
+                }
+                self.remove(&pod, Some(0)).await
+            };
+            if let Err(error) = outcome.await {
                 self.note(&pod, &error);
             }
         });

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 
-use crate::{JOB_NAME, REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_NAME, JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
 /// The few fields of a pod that are read here.
 #[derive(Resource, Deserialize, Clone, Debug, Default)]
@@ -51,7 +51,7 @@ struct SlimContainerStatus {
 pub struct Replica {
     /// The job's name; empty for a pod of somebody else.
     pub job: String,
-    /// The role as in the label, in lower case.
+    /// The role as in its label, in lower case.
     pub role: String,
     /// The index within the role.
     pub index: u32,
@@ -78,6 +78,8 @@ pub struct SeenPod {
     pub deleting: bool,
     /// In-place restarts of its first container.
     pub restarts: i32,
+    /// Somebody waits for its end: the controller of Jobs.
+    pub(super) tracked: bool,
     pub(super) address: String,
     pub(super) containers: Vec<(String, String)>,
     pub(super) init_containers: Vec<(String, String)>,
@@ -98,7 +100,9 @@ impl SeenPod {
             uid: slim.uid().unwrap_or_default(),
             replica: Replica {
                 job: label(JOB_NAME),
-                role: label(REPLICA_TYPE),
+                role: Some(label(REPLICA_TYPE))
+                    .filter(|role| !role.is_empty())
+                    .unwrap_or_else(|| label(JOB_ROLE)),
                 index: label(REPLICA_INDEX).parse().unwrap_or_default(),
                 incarnation,
             },
@@ -106,6 +110,7 @@ impl SeenPod {
             bound: false,
             deleting: false,
             restarts: 0,
+            tracked: !slim.finalizers().is_empty(),
             // Nobody connects to it; it only has to be an address.
             address: format!("10.128.{}.{}", number / 250 % 250, number % 250 + 1),
             containers: named(&slim.spec.containers),

@@ -60,6 +60,18 @@ pub enum State {
 }
 
 impl State {
+    /// The phase of a pod in it.
+    pub fn phase(&self) -> &'static str {
+        match self {
+            Self::Running | Self::Disrupted { .. } | Self::NodeLost | Self::CrashLoop { .. } => {
+                "Running"
+            }
+            Self::Succeeded => "Succeeded",
+            Self::Failed { .. } | Self::InitFailed { .. } | Self::Evicted => "Failed",
+            Self::Waiting { .. } | Self::Unschedulable { .. } => "Pending",
+        }
+    }
+
     /// Whether its containers are reported to run.
     fn runs(&self) -> bool {
         matches!(
@@ -77,15 +89,8 @@ pub fn now() -> String {
 /// The merge patch that puts a pod into a state; it names the uid, so that it can't reach a
 /// successor of the same name.
 pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
-    let (phase, reason) = match state {
-        State::Running | State::Disrupted { .. } | State::NodeLost | State::CrashLoop { .. } => {
-            ("Running", Value::Null)
-        }
-        State::Succeeded => ("Succeeded", Value::Null),
-        State::Failed { .. } | State::InitFailed { .. } => ("Failed", Value::Null),
-        State::Evicted => ("Failed", json!("Evicted")),
-        State::Waiting { .. } | State::Unschedulable { .. } => ("Pending", Value::Null),
-    };
+    let phase = state.phase();
+    let reason = (*state == State::Evicted).then_some("Evicted");
     if let State::Unschedulable { message } = state {
         // The scheduler writes its condition and nothing else.
         let mut scheduled = condition("PodScheduled", "False", Some("Unschedulable"));

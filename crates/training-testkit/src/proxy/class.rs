@@ -18,7 +18,8 @@ pub struct Call {
     pub subresource: String,
     /// The namespace; empty for what has none, and for all of them.
     pub namespace: String,
-    /// The object's name, also of a create; empty for lists and watches.
+    /// The object's name, also of a create and of a list of one (`fieldSelector=metadata.name=…`); empty for other lists and
+    /// watches.
     pub name: String,
     /// The path with its query.
     pub uri: String,
@@ -64,6 +65,9 @@ impl Call {
         if call.verb == "create" && call.name.is_empty() {
             let name = call.body["metadata"]["name"].as_str().unwrap_or_default();
             name.clone_into(&mut call.name);
+        }
+        if call.verb == "list" {
+            call.name = one(uri.query().unwrap_or_default()).unwrap_or_default();
         }
         call
     }
@@ -127,6 +131,13 @@ impl fmt::Display for Call {
     }
 }
 
+/// The one object that a list is asked for.
+fn one(query: &str) -> Option<String> {
+    let (_, selector) =
+        form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "fieldSelector")?;
+    selector.strip_prefix("metadata.name=").map(str::to_owned)
+}
+
 fn verb(method: &Method, query: &str, named: bool) -> &'static str {
     let watches = query
         .split('&')
@@ -159,6 +170,12 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods/p", "", "get pods p"),
             ("GET", "/api/v1/pods?watch=true&x=1", "", "watch pods"),
             ("GET", "/api/v1/namespaces/a/pods?limit=5", "", "list pods"),
+            (
+                "GET",
+                "/api/v1/namespaces/a/pods?&fieldSelector=metadata.name%3Dp",
+                "",
+                "list pods p",
+            ),
             ("GET", "/api/v1/namespaces/a", "", "get namespaces a"),
             (
                 "POST",

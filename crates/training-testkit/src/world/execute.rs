@@ -2,7 +2,7 @@
 
 use kube::Resource;
 use training_core::{
-    Deletion, Framework, Observed, Plan, StatusWrite, Step, TrainingJob, Uid, Urgency,
+    Deletion, Framework, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid, Urgency,
 };
 
 use super::{Fate, StatusOf, World, view};

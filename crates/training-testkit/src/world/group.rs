@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use training_core::gang::{GangState, Run};
+use training_core::gang::{GangState, Habits, Run};
 use training_core::{
-    Framework, Group, GroupKind, GroupView, Mark, Offer, Offers, PodPhase, PodView, Provider, Step,
-    TrainingJob, Uid,
+    Framework, Group, GroupKind, GroupView, JobCx, Mark, Offer, Offers, PodPhase, PodView,
+    Provider, Step, TrainingJob, Uid,
 };
 
 use super::World;
@@ -245,15 +245,25 @@ impl<F: Framework> World<F> {
         self.ledger.grouped.remove(&kind);
     }
 
+    /// Whether pods of the job wait for their scheduler's word.
+    fn waits_for_groups(&self) -> bool {
+        let habits = self.job().and_then(|job| {
+            let roles = self.framework.roles(job).ok()?;
+            Some(self.framework.gang_habits(&JobCx::new(job, &roles)))
+        });
+        habits != Some(Habits::Mpi)
+    }
+
     /// No pod without its group: the run has had one of each kind, and none is on its way out as far as the operator knows.
     pub(super) fn law_of_gang(&mut self, name: &str, pod: &PodView) {
         let run = self.gang_run();
         let kinds = run.provider.kinds();
         let behaviour = run.provider.behaviour();
+        let waits = self.waits_for_groups();
         let ready = |kind: &GroupKind| {
             let known = self.view.groups.get(kind);
-            self.ledger.grouped.contains(kind)
-                && known.is_some_and(|g| !g.leaving && behaviour.read(g) == GangState::Admitted)
+            let admitted = |g: &GroupView| !waits || behaviour.read(g) == GangState::Admitted;
+            self.ledger.grouped.contains(kind) && known.is_some_and(|g| !g.leaving && admitted(g))
         };
         let marked = Provider::of_mark(pod.mark, &run.provider).unwrap_or_default();
         if !kinds.iter().all(ready) || marked.kinds() != kinds {

@@ -18,27 +18,30 @@ const FAILING: &str = "crates/training-core/src/plan/failing.rs";
 const FINISHED: &str = "crates/training-core/src/plan/finished.rs";
 const PROGRESS: &str = "crates/training-core/src/plan/progress.rs";
 const SUSPENDED: &str = "crates/training-core/src/plan/suspended.rs";
+/// Where calls are made.
+const CALLER: &str = "crates/training-runtime/src/caller.rs";
+/// Where steps are carried out.
 const EXECUTOR: &str = "crates/training-runtime/src/executor.rs";
 
 /// All breaks: first the executor, then the planner.
 pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no resource version in a status write",
-        file: EXECUTOR,
+        file: CALLER,
         from: r#""metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},"#,
         to: r#""metadata": {"uid": meta.uid},"#,
         tests: WRITES,
     },
     Mutation {
         name: "no uid in a status write",
-        file: EXECUTOR,
+        file: CALLER,
         from: r#""metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},"#,
         to: r#""metadata": {"resourceVersion": meta.resource_version},"#,
         tests: WRITES,
     },
     Mutation {
         name: "no uid precondition on a delete",
-        file: EXECUTOR,
+        file: CALLER,
         from: "uid: Some(uid.to_owned()),",
         to: "uid: None,",
         tests: WRITES,
@@ -52,7 +55,7 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the lease is not asked before a request",
-        file: EXECUTOR,
+        file: CALLER,
         from: "if !(self.gate)() {",
         to: "if false {",
         tests: WRITES,
@@ -74,7 +77,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "what is gone comes back with late news",
         file: "crates/training-runtime/src/feed/index.rs",
-        from: "self.gone.insert(uid, now);",
+        from: "self.gone.insert(uid, Gone { version }, now);",
         to: "",
         tests: RUNTIME,
     },

@@ -15,6 +15,10 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"trainyard.dev/node/internal/base"
 	"trainyard.dev/node/internal/image"
 )
@@ -141,7 +145,7 @@ func runNode(c *config) error {
 	if err := <-failed; err != nil {
 		return err
 	}
-	until(func() bool { return exists(containerdRun) })
+	until(criReady)
 	if err := own("kubelet",
 		"--config="+kubernetesDir+"/kubelet.json",
 		"--kubeconfig="+kubernetesDir+"/kubelet.kubeconfig",
@@ -172,6 +176,20 @@ func runNode(c *config) error {
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// criReady tells whether containerd answers a kubelet, which ends where it
+// doesn't. The socket is there before that: on a busy machine by seconds.
+func criReady() bool {
+	conn, err := grpc.NewClient("unix://"+containerdRun, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err = cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
 	return err == nil
 }
 

@@ -34,6 +34,9 @@ pub const NOTHING: Duration = Duration::from_secs(1);
 /// What a status write of it asks.
 pub const STATUS: &str = "PATCH /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt/status";
 
+/// What a list of jobs asks.
+pub const JOBS: &str = "GET /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs";
+
 /// The API server: it sees each request and answers when it likes.
 pub struct Server {
     pub handle: Handle<Request<Body>, Response<Body>>,

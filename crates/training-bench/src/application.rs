@@ -1,0 +1,400 @@
+//! What is written for one `SparkApplication`, as templates: the very bodies that the operator sends.
+//!
+//! They come from the operator's own plan for an application whose name and uid are placeholders. What the operator derives from
+//! an application's uid and spec, ids and the names that hold them, is derived for each application in the same way.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use spark_operator::SparkApplication;
+use spark_operator::course::look::{Pod, Thing};
+use spark_operator::course::seen::{Kind as Sort, Seen};
+use spark_operator::course::step::{Make, Plan, Step};
+use spark_operator::course::{Inquiry, Rules, plan};
+use spark_operator::digest::{self, SpecDigest};
+use spark_operator::{Settings, label, names};
+use training_testkit::builders::SPARK;
+
+use crate::bodies::Resource;
+use crate::drive::status as phase;
+use crate::kind;
+use crate::template::Template;
+
+/// What is made beside the driver: two config maps and two services.
+pub const THINGS: usize = 4;
+/// Requests that the life of such an application can't do without: those, a pod, four statuses.
+pub const LEAST: usize = THINGS + 1 + STATES.len();
+/// The states that are written for it, in their order.
+const STATES: [&str; 4] = ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"];
+
+const NAME: &str = "placeholder-application";
+const NAMESPACE: &str = "placeholder-namespace";
+const UID: &str = "11111111-2222-3333-4444-555555555555";
+const VERSION: &str = "placeholder-version";
+const TIME: &str = "2001-02-03T04:05:06Z";
+/// The same in Spark's own record.
+const MILLIS: &str = "981173106000";
+/// Of the web UI's Service, as the API server chooses it.
+const ADDRESS: &str = "192.0.2.77";
+
+/// What the operator derives from an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The submission.
+    pub submission: String,
+    /// What Spark knows the run by.
+    pub run: String,
+    /// The digits in the names of Spark's objects.
+    pub digits: String,
+    /// Spark's scratch directory.
+    pub scratch: String,
+}
+
+impl Ids {
+    /// Those of the first submission of an application.
+    pub fn new(uid: &str, digest: &SpecDigest) -> Self {
+        Self::of(digest::submission_id(uid, None, digest))
+    }
+
+    /// Those of a submission.
+    pub fn of(submission: String) -> Self {
+        Self {
+            run: names::app_id(&submission),
+            digits: names::unique(&submission, "prefix"),
+            scratch: names::scratch(&submission),
+            submission,
+        }
+    }
+}
+
+/// What stands in the gaps. Where something isn't known, or a template has no gap for it: anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Gaps<'a> {
+    /// The application's name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+    /// Its resource version.
+    pub version: &'a str,
+    /// The present second.
+    pub time: &'a str,
+    /// The same in milliseconds since 1970.
+    pub millis: &'a str,
+    /// The address of the web UI's Service.
+    pub address: &'a str,
+    /// What is derived from all that.
+    pub ids: &'a Ids,
+}
+
+impl<'a> Gaps<'a> {
+    /// What [`Template::fill`] takes, in the order of `Bodies::marks`.
+    pub fn values(&self) -> [&'a str; 12] {
+        let Ids {
+            submission,
+            run,
+            digits,
+            scratch,
+        } = self.ids;
+        [
+            self.name,
+            self.namespace,
+            self.uid,
+            self.version,
+            self.time,
+            self.millis,
+            self.address,
+            run,
+            submission,
+            scratch,
+            digits,
+            // The name of the properties' config map follows what is in it. All that matters here is that each has another.
+            digits,
+        ]
+    }
+}
+
+/// Everything that is written for one application.
+#[derive(Clone, Debug)]
+pub struct Bodies {
+    /// What the driver mounts, and by what it and its web UI are found.
+    pub things: Vec<(Resource, Template)>,
+    /// The place of the web UI's Service among them: the first status names its address.
+    pub ui: usize,
+    /// The driver.
+    pub driver: Template,
+    /// The statuses in their order.
+    pub statuses: Vec<Template>,
+    /// Stands for the spec.
+    pub digest: SpecDigest,
+}
+
+impl Bodies {
+    /// Asks the plan of the operator, set as it is by default.
+    pub fn new() -> Result<Self> {
+        let mut stored = manifest(NAME);
+        let digest = digest::spec_digest(&stored["spec"]);
+        stored["metadata"] = json!({
+            "name": NAME, "namespace": NAMESPACE, "uid": UID, "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": TIME,
+        });
+        let mut app: SparkApplication = serde_json::from_value(stored)?;
+        let (settings, rules) = (Settings::default(), Rules::default());
+        let now: Timestamp = TIME.parse()?;
+        let decide = |app: &SparkApplication, seen: &Seen| {
+            plan(Inquiry {
+                app,
+                digest: &digest,
+                seen,
+                settings: &settings,
+                rules: &rules,
+                now,
+            })
+        };
+        let made = Made::of(decide(&app, &Seen::default()))?;
+        let ids = Ids::new(UID, &digest);
+        let marks = marks(&ids, &made.conf);
+        let marks: Vec<&str> = marks.iter().map(String::as_str).collect();
+        let template = |body: &Value| Template::parse(&body.to_string(), &marks);
+
+        let mut statuses = Vec::new();
+        for (state, word) in STATES.iter().zip(["", "Running", "Succeeded", "Succeeded"]) {
+            let next = decide(&app, &made.seen(word)?);
+            ensure!(next.steps.is_empty(), "{state}: {:?}", next.steps);
+            let write = next.status.with_context(|| format!("no status {state}"))?;
+            let patch = write.patch;
+            ensure!(
+                patch["applicationState"]["state"] == *state,
+                "not {state}: {patch}"
+            );
+            statuses.push(template(
+                &json!({ "metadata": { "uid": UID, "resourceVersion": VERSION }, "status": patch }),
+            ));
+            app.status = Some(write.next);
+        }
+        let last = decide(&app, &made.seen("Succeeded")?);
+        ensure!(
+            last.status.is_none() && last.steps.is_empty(),
+            "one that has ended goes on: {last:?}"
+        );
+        ensure!(
+            made.things.len() == THINGS,
+            "not the application that we count with"
+        );
+        Ok(Self {
+            ui: made.ui()?,
+            things: made
+                .things
+                .iter()
+                .map(|(resource, body)| (*resource, template(body)))
+                .collect(),
+            driver: template(&made.driver),
+            statuses,
+            digest,
+        })
+    }
+}
+
+/// The placeholders of all gaps, in the order of [`Gaps::values`].
+fn marks(ids: &Ids, conf: &str) -> [String; 12] {
+    [
+        NAME,
+        NAMESPACE,
+        UID,
+        VERSION,
+        TIME,
+        MILLIS,
+        ADDRESS,
+        &ids.run,
+        &ids.submission,
+        &ids.scratch,
+        &ids.digits,
+        conf,
+    ]
+    .map(str::to_owned)
+}
+
+/// What was made for an application.
+struct Made {
+    things: Vec<(Resource, Value)>,
+    driver: Value,
+    /// The digits in the name of the properties' config map.
+    conf: String,
+}
+
+impl Made {
+    /// The steps of the first look.
+    fn of(first: Plan) -> Result<Self> {
+        ensure!(
+            first.status.is_none(),
+            "a status before there is a driver: {:?}",
+            first.status
+        );
+        let (mut things, mut driver) = (Vec::new(), None);
+        for step in first.steps {
+            match step {
+                Step::Make(Make::ConfigMap(map)) => {
+                    things.push((Resource::ConfigMap, serde_json::to_value(map)?));
+                }
+                Step::Make(Make::Service(service)) => {
+                    things.push((Resource::Service, serde_json::to_value(service)?));
+                }
+                Step::MakeDriver(pod) => driver = Some(serde_json::to_value(pod)?),
+                other => anyhow::bail!("a new application begins with {other:?}"),
+            }
+        }
+        let mut all = things.iter().map(|(_, body)| &body["metadata"]["name"]);
+        let conf = all.find_map(|name| conf_digits(name.as_str()?));
+        Ok(Self {
+            conf: conf.context("no config map of the properties")?.to_owned(),
+            driver: driver.context("no driver")?,
+            things,
+        })
+    }
+
+    /// The place of the Service that has an address.
+    fn ui(&self) -> Result<usize> {
+        let has = |(resource, body): &(Resource, Value)| {
+            *resource == Resource::Service && body["spec"]["clusterIP"] != "None"
+        };
+        self.things.iter().position(has).context("no web UI")
+    }
+
+    /// What the operator would see, with the driver in a phase, or in none yet.
+    fn seen(&self, word: &str) -> Result<Seen> {
+        let mut pod = self.driver.clone();
+        pod["metadata"]["uid"] = json!("99999999-8888-7777-6666-555555555555");
+        if !word.is_empty() {
+            let told: Value = serde_json::from_str(&phase(kind::container(&SPARK), "", word, 0))?;
+            pod["status"] = told["status"].clone();
+        }
+        let pod: Pod = serde_json::from_value(pod)?;
+        let mut seen = Seen::default();
+        seen.drivers
+            .push(pod.driver().context("a pod that is not the driver")?);
+        let mut ui = self.things[self.ui()?].1.clone();
+        ui["metadata"]["uid"] = json!("88888888-8888-7777-6666-555555555555");
+        ui["spec"]["clusterIP"] = json!(ADDRESS);
+        let ui: Thing<Service> = serde_json::from_value(ui)?;
+        seen.objects.extend(ui.object(Sort::Service));
+        Ok(seen)
+    }
+}
+
+/// The digits in the name of a config map of properties.
+pub fn conf_digits(name: &str) -> Option<&str> {
+    name.strip_prefix("spark-drv-")?.strip_suffix("-conf-map")
+}
+
+/// The label that tells an application's objects and pods.
+pub const APP_NAME: &str = label::APP_NAME;
+/// The program that it runs, in the workload image.
+pub const PROGRAM: &str = "local:///opt/trainyard/pi.py";
+
+/// The application that everything is measured with: a driver and two executors, as users write them. Nobody makes the executors.
+pub fn manifest(name: &str) -> Value {
+    json!({
+        "apiVersion": label::API_VERSION,
+        "kind": SPARK.name,
+        "metadata": { "name": name },
+        "spec": {
+            "type": "Python",
+            "mode": "cluster",
+            // Never pulled: nothing here runs a container.
+            "image": "trainyard.test/spark:1",
+            "sparkVersion": "4.0.1",
+            "mainApplicationFile": PROGRAM,
+            "arguments": ["100"],
+            "restartPolicy": { "type": "Never" },
+            "sparkConf": {
+                "spark.sql.shuffle.partitions": "64",
+                "spark.eventLog.enabled": "false",
+            },
+            "driver": {
+                "cores": 1, "memory": "1g", "labels": { "team": "bench" },
+                "env": [{ "name": "OMP_NUM_THREADS", "value": "1" }],
+            },
+            "executor": {
+                "cores": 1, "instances": 2, "memory": "2g", "labels": { "team": "bench" },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(bodies: &Bodies) -> Vec<String> {
+        let ids = Ids::new("22222222-2222-3333-4444-555555555555", &bodies.digest);
+        let gaps = Gaps {
+            name: "a1",
+            namespace: "ns",
+            uid: "22222222-2222-3333-4444-555555555555",
+            version: "77",
+            time: "2026-01-01T00:00:00Z",
+            millis: "1767225600000",
+            address: "10.0.0.7",
+            ids: &ids,
+        };
+        let things = bodies.things.iter().map(|(_, body)| body);
+        let all = things.chain([&bodies.driver]).chain(&bodies.statuses);
+        all.map(|template| template.fill(&gaps.values())).collect()
+    }
+
+    #[test]
+    fn every_placeholder_of_every_body_is_filled() {
+        let bodies = Bodies::new().unwrap();
+        let all = filled(&bodies);
+        assert_eq!(all.len(), LEAST);
+        let of_placeholders = Ids::new(UID, &bodies.digest);
+        let marks = marks(&of_placeholders, &of_placeholders.digits);
+        for text in &all {
+            for mark in &marks {
+                assert!(!text.contains(mark), "{mark} in {text}");
+            }
+            serde_json::from_str::<Value>(text).unwrap();
+        }
+    }
+
+    /// The floor's bodies are those that the operator makes for the same application, not only of the same form.
+    #[test]
+    fn filled_bodies_are_what_the_operator_makes() {
+        let bodies = Bodies::new().unwrap();
+        let mut stored = manifest("a1");
+        let uid = "22222222-2222-3333-4444-555555555555";
+        stored["metadata"] =
+            json!({ "name": "a1", "namespace": "ns", "uid": uid, "generation": 1 });
+        let app: SparkApplication = serde_json::from_value(stored).unwrap();
+        let made = plan(Inquiry {
+            app: &app,
+            digest: &bodies.digest,
+            seen: &Seen::default(),
+            settings: &Settings::default(),
+            rules: &Rules::default(),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        });
+        let made = Made::of(made).unwrap();
+        let digits = Ids::new(uid, &bodies.digest).digits;
+        let wanted = made.things.iter().map(|(_, body)| body);
+        for (text, wanted) in filled(&bodies).iter().zip(wanted.chain([&made.driver])) {
+            // The one name that the floor client chooses otherwise.
+            let wanted = wanted.to_string().replace(&made.conf, &digits);
+            assert_eq!(*text, wanted);
+        }
+    }
+
+    #[test]
+    fn the_statuses_name_the_web_ui_and_the_times() {
+        let all = filled(&Bodies::new().unwrap());
+        let [submitted, running, succeeding, completed] = &all[LEAST - STATES.len()..] else {
+            panic!("{all:?}")
+        };
+        assert!(submitted.contains("10.0.0.7:4040") && submitted.contains("a1-driver"));
+        assert!(running.contains("RUNNING") && !running.contains("10.0.0.7"));
+        assert!(succeeding.contains("2026-01-01T00:00:00Z"));
+        assert!(completed.contains("COMPLETED"));
+    }
+}

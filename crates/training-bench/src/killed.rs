@@ -1,0 +1,97 @@
+//! Applications whose operator is killed again and again while it submits them: none may get a second driver.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::try_join;
+use http::Method;
+use serde::Deserialize;
+use training_testkit::operator::OperatorProcess;
+
+use crate::application::THINGS;
+use crate::bodies::Resource;
+use crate::http::Ask;
+use crate::kind;
+use crate::load::{Load, Parties};
+use crate::runs::{HANG, SETTLE, USUAL, names, number};
+use crate::size::Setting;
+use crate::stage::{Audit, Client, Stage};
+use crate::store::Pair;
+
+/// How long the operator lives between two kills, once it is ready.
+const LIFE: Duration = Duration::from_millis(500);
+
+/// Counts drivers, and what else there is too much of.
+pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
+    let (count, kills) = setting.size.killed;
+    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let load = Load::start(&stage).await?;
+    let mut driver = stage.driver(USUAL).await?;
+    // Without election: a dead leader's lease would be waited for, and nothing would be under way at the next kill.
+    let options = stage.operator().await?.flag("leader-elect", "false");
+    let mut operator = OperatorProcess::start(options).await?;
+    let apps = names("job", count);
+    let ended = || {
+        let done = |name: &&String| load.seen(name, |app| app.succeeded.is_some()) == Some(true);
+        apps.iter().filter(done).count()
+    };
+    let killing = async {
+        let mut hit = 0;
+        for _ in 0..kills {
+            tokio::time::sleep(LIFE).await;
+            hit += usize::from(ended() < count);
+            operator.kill9()?;
+            operator.restart().await?;
+        }
+        Ok(hit)
+    };
+    let ((), hit) = try_join(load.create_all(&apps), killing).await?;
+    ensure!(hit > 0, "every application had ended before the first kill");
+    say(&format!(
+        "{hit} of {kills} kills hit; {} of {count} applications had ended by then",
+        ended()
+    ));
+    let mut client = Client::Ours(operator);
+    let mut parties = Parties {
+        client: &mut client,
+        driver: &mut driver,
+        stage: &stage,
+    };
+    load.until_succeeded(&apps, HANG, &mut parties).await?;
+    tokio::time::sleep(SETTLE).await;
+    if let Client::Ours(operator) = &client {
+        operator.assert_no_panic()?;
+    }
+    let doubles = load.uids(&apps) - apps.len();
+    load.verify(&apps, doubles).await?;
+    let mut things = 0;
+    for resource in [Resource::ConfigMap, Resource::Service] {
+        things += self::count(&stage, resource).await?;
+    }
+    let wanted = apps.len() * THINGS;
+    ensure!(things >= wanted, "{things} objects of {count} applications");
+    let figures = [
+        ("kills", hit),
+        ("applications", count),
+        ("doubles", doubles),
+        ("left_over", things - wanted),
+    ];
+    let ours = figures.map(|(name, value)| (name.to_owned(), number(value)));
+    Ok(Pair {
+        ours: ours.into(),
+        ..Pair::default()
+    })
+}
+
+/// Objects of runs in the namespace.
+async fn count(stage: &Stage, resource: Resource) -> Result<usize> {
+    #[derive(Deserialize)]
+    struct List {
+        items: Vec<serde::de::IgnoredAny>,
+    }
+    let (path, query) = (resource.path(&stage.namespace), kind::of_jobs(&stage.kind));
+    let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let path = format!("{path}?resourceVersion=0{query}");
+    let body = stage.api.must(Method::GET, &path, Ask::read(list)).await?;
+    Ok(serde_json::from_slice::<List>(&body)?.items.len())
+}

@@ -1,0 +1,335 @@
+//! Calls to the API server, for every writer.
+//!
+//! Each is checked against the lease right before it is sent, has its own deadline, and is sent once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::{HeaderValue, Request};
+use kube::api::{
+    DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+    PropagationPolicy,
+};
+use kube::core::Request as Build;
+use kube::{Client, Resource, ResourceExt};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use training_core::Uid;
+
+use crate::fault::Fault;
+
+/// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
+const IN_FLIGHT: usize = 64;
+/// Asks for an object's metadata instead of the whole object: an answer to a create is then half as large.
+const METADATA_ONLY: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+
+/// Whether this process may write at this moment.
+pub type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A request, or why it can't be made.
+pub type Asked = Result<Request<Vec<u8>>, kube::core::request::Error>;
+
+/// Sends requests.
+pub struct Caller {
+    client: Client,
+    gate: Gate,
+    deadline: Duration,
+    manager: String,
+    in_flight: Semaphore,
+}
+
+/// The part of an answer that is read.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub struct Answer {
+    kind: String,
+    metadata: AnswerMeta,
+}
+
+#[derive(Deserialize, Debug, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct AnswerMeta {
+    uid: String,
+    resource_version: String,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<i64>,
+    finalizers: Vec<IgnoredAny>,
+}
+
+impl Answer {
+    /// Which object it is about, and in which version.
+    pub fn identity(&self) -> Option<(Uid, u64)> {
+        let meta = &self.metadata;
+        Some((Uid::parse(&meta.uid)?, meta.resource_version.parse().ok()?))
+    }
+
+    /// The version alone; 0 if it is none.
+    pub fn version(&self) -> u64 {
+        self.metadata.resource_version.parse().unwrap_or(0)
+    }
+
+    /// True if it is the object of this uid, and nobody is deleting it.
+    fn stands_for(&self, uid: &str) -> bool {
+        self.metadata.uid == uid && self.metadata.deletion_timestamp.is_none()
+    }
+
+    /// The answer to a delete: whether the object has to end first. One that nothing holds, without any time to end in, comes
+    /// back as it was last, and is gone.
+    fn is_leaving(&self) -> bool {
+        let meta = &self.metadata;
+        let held = meta.deletion_grace_period_seconds != Some(0) || !meta.finalizers.is_empty();
+        self.kind != "Status" && meta.deletion_timestamp.is_some() && held
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The name is taken; what the server says.
+    Exists(String),
+    /// Anything else.
+    Fault(Fault),
+}
+
+impl Failure {
+    /// As any other fault.
+    pub fn into_fault(self) -> Fault {
+        match self {
+            Self::Exists(message) => Fault::Conflict(message),
+            Self::Fault(fault) => fault,
+        }
+    }
+}
+
+/// What became of an object that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It has to end first, and is at this version.
+    Leaving(u64),
+    /// It is gone, or its name belongs to another object by now.
+    Gone,
+}
+
+impl Caller {
+    /// A caller that writes under this name.
+    pub fn new(client: Client, gate: Gate, deadline: Duration, manager: &str) -> Self {
+        Self {
+            client,
+            gate,
+            deadline,
+            manager: manager.to_owned(),
+            in_flight: Semaphore::new(IN_FLIGHT),
+        }
+    }
+
+    /// What a create says beside the object.
+    pub fn post(&self) -> PostParams {
+        PostParams {
+            field_manager: Some(self.manager.clone()),
+            ..PostParams::default()
+        }
+    }
+
+    /// What a patch says beside the change.
+    pub fn patch(&self) -> PatchParams {
+        PatchParams {
+            field_manager: Some(self.manager.clone()),
+            ..PatchParams::default()
+        }
+    }
+
+    /// Writes a status: a merge patch that names the object and the version that the decision was based on. Returns the new
+    /// resource version.
+    ///
+    /// # Errors
+    /// [`Fault::Conflict`] if the job has changed since: the decision is void.
+    pub async fn write_status<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        patch: &Value,
+    ) -> Result<String, Fault> {
+        let meta = job.meta();
+        let body = json!({
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": patch,
+        });
+        let url = J::url_path(&(), meta.namespace.as_deref());
+        let request = Build::new(url).patch_subresource(
+            "status",
+            &job.name_any(),
+            &self.patch(),
+            &Patch::Merge(&body),
+        );
+        let answer: Answer = self.call(request).await.map_err(Failure::into_fault)?;
+        Ok(answer.metadata.resource_version)
+    }
+
+    /// Whether a job is there and not being deleted. Its children may be seen to go before itself: watches don't wait for each
+    /// other. A list of one, because the role has no other right to read jobs.
+    ///
+    /// # Errors
+    /// If the API server doesn't say.
+    pub async fn is_there<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<bool, Fault> {
+        #[derive(Deserialize)]
+        struct List {
+            items: Vec<Answer>,
+        }
+        let meta = job.meta();
+        let params = ListParams::default().fields(&format!("metadata.name={}", job.name_any()));
+        let url = J::url_path(&(), meta.namespace.as_deref());
+        let list: List = self
+            .ask(Build::new(url).list(&params))
+            .await
+            .map_err(Failure::into_fault)?;
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        Ok(list.items.iter().any(|item| item.stands_for(uid)))
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// If it was not made, or nobody knows.
+    pub async fn create<K>(&self, object: &K) -> Result<Answer, Failure>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let body = encode(object)?;
+        let url = K::url_path(&(), object.meta().namespace.as_deref());
+        self.call(Build::new(url).create(&self.post(), body)).await
+    }
+
+    /// Reads an object at the URL of its kind; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// If the API server doesn't say.
+    pub async fn find<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        name: &str,
+    ) -> Result<Option<T>, Fault> {
+        let request = Build::new(url).get(name, &GetParams::default());
+        match self.ask(request).await {
+            Ok(object) => Ok(Some(object)),
+            Err(Failure::Fault(Fault::Missing { .. })) => Ok(None),
+            Err(failure) => Err(failure.into_fault()),
+        }
+    }
+
+    /// Deletes the one object of this uid.
+    ///
+    /// # Errors
+    /// If it is still there and not on its way out.
+    pub async fn delete(
+        &self,
+        url: &str,
+        name: &str,
+        uid: Uid,
+        params: DeleteParams,
+    ) -> Result<Deleted, Fault> {
+        let params = DeleteParams {
+            preconditions: only(&uid.to_string()),
+            ..params
+        };
+        match self
+            .call::<Answer>(Build::new(url).delete(name, &params))
+            .await
+        {
+            Ok(answer) if answer.is_leaving() => Ok(Deleted::Leaving(answer.version())),
+            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
+            Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
+                if self.is_gone(url, name, uid).await? {
+                    return Ok(Deleted::Gone);
+                }
+                Err(Fault::Conflict(message))
+            }
+            Err(failure) => Err(failure.into_fault()),
+        }
+    }
+
+    /// A conflict mostly says that the name belongs to another object by now. But whoever stands in front of the API server
+    /// may answer so for a while as well, and an object that is wrongly taken for gone is never asked to go again: so look.
+    async fn is_gone(&self, url: &str, name: &str, uid: Uid) -> Result<bool, Fault> {
+        let request = Build::new(url).get(name, &GetParams::default());
+        match self.call::<Answer>(request).await {
+            Ok(answer) => Ok(answer.identity().is_some_and(|(there, _)| there != uid)),
+            Err(Failure::Fault(Fault::Missing { .. })) => Ok(true),
+            Err(failure) => Err(failure.into_fault()),
+        }
+    }
+
+    /// Deletes a job; what belongs to it goes with it.
+    ///
+    /// # Errors
+    /// If it was replaced by another job of its name, which the next look shows; or if it is refused for a while.
+    pub async fn delete_job<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Fault> {
+        let params = DeleteParams {
+            preconditions: only(job.meta().uid.as_deref().unwrap_or_default()),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let url = J::url_path(&(), job.meta().namespace.as_deref());
+        let request = Build::new(url).delete(&job.name_any(), &params);
+        match self.call::<Answer>(request).await {
+            Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(()),
+            Err(failure) => Err(failure.into_fault()),
+        }
+    }
+
+    /// Sends a request whose answer is wanted as metadata.
+    ///
+    /// # Errors
+    /// If it failed, or nobody knows.
+    pub async fn call<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
+        let request = request.map(|mut request| {
+            request.headers_mut().insert(ACCEPT, METADATA_ONLY);
+            request
+        });
+        self.ask(request).await
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// If it failed, or nobody knows.
+    pub async fn ask<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
+        let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
+        let _place = self.in_flight.acquire().await;
+        // Right before sending: a process that slept through its lease must not write when it wakes.
+        if !(self.gate)() {
+            return Err(Failure::Fault(Fault::NotLeading));
+        }
+        match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if crate::fault::is_already_exists(&error) => {
+                Err(Failure::Exists(match error {
+                    kube::Error::Api(status) => status.message,
+                    other => other.to_string(),
+                }))
+            }
+            Ok(Err(error)) => Err(Failure::Fault(error.into())),
+            Err(_) => Err(Failure::Fault(Fault::Deadline {
+                limit: self.deadline,
+            })),
+        }
+    }
+}
+
+/// An object as it is sent.
+///
+/// # Errors
+/// If it has no JSON: a defect of ours.
+pub fn encode(object: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(object).map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the field wants it")]
+fn only(uid: &str) -> Option<Preconditions> {
+    Some(Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: None,
+    })
+}

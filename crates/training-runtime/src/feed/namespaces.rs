@@ -1,0 +1,137 @@
+//! Which namespaces are served, where that depends on their labels.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt as _;
+use kube_runtime::watcher::{Error, Event};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::{Follow, Listener, Source};
+use crate::key::Scope;
+
+/// The feed's name, in logs and metrics.
+pub const FEED: &str = "namespaces";
+/// How the API server refuses a selector that it can't read.
+const BAD_REQUEST: u16 = 400;
+
+/// The namespaces that are served: those that are named, and those with certain labels at the moment.
+#[derive(Debug)]
+pub struct Namespaces {
+    selector: String,
+    named: HashSet<String>,
+    labelled: Mutex<HashSet<String>>,
+}
+
+impl Namespaces {
+    /// Those of these names, and those that a label selector chooses, which is written as `kubectl get -l` takes it.
+    pub fn new(named: &[String], selector: &str) -> Self {
+        Self {
+            selector: selector.to_owned(),
+            named: named.iter().cloned().collect(),
+            labelled: Mutex::default(),
+        }
+    }
+
+    /// True if a namespace is served.
+    pub fn has(&self, namespace: &str) -> bool {
+        self.named.contains(namespace) || self.labelled.lock().contains(namespace)
+    }
+
+    fn add(&self, namespace: &str) -> bool {
+        let added = self.labelled.lock().insert(namespace.to_owned());
+        added && !self.named.contains(namespace)
+    }
+
+    fn remove(&self, namespace: &str) {
+        if self.labelled.lock().remove(namespace) && !self.named.contains(namespace) {
+            tracing::info!(namespace, "not served any more");
+        }
+    }
+
+    /// Puts a complete list in place of what was known. Answers what is served now and was not before.
+    fn replace(&self, all: HashSet<String>) -> Vec<String> {
+        let gone: Vec<String> = self.labelled.lock().difference(&all).cloned().collect();
+        for namespace in gone {
+            self.remove(&namespace);
+        }
+        let new = all.into_iter().filter(|namespace| self.add(namespace));
+        new.collect()
+    }
+}
+
+/// Watches which namespaces have the labels, and tells of each that is served from now on. Returns only if the API server can't
+/// read the selector, which it says in the log.
+pub async fn watch_namespaces(
+    source: Source,
+    namespaces: Arc<Namespaces>,
+    listener: Arc<impl Listener>,
+    served: impl Fn(&str),
+    synced: watch::Sender<bool>,
+) {
+    let (scope, selector) = (Scope::new(None), namespaces.selector.clone());
+    let serve = |namespace: &str| {
+        tracing::info!(namespace, "served from now on");
+        served(namespace);
+    };
+    let mut events: Follow<Namespace> = Follow::across(FEED, &source, &scope, Some(selector));
+    let mut list = HashSet::new();
+    loop {
+        match events.next(&*listener).await {
+            Ok(Event::Init) => list.clear(),
+            Ok(Event::InitApply(namespace)) => _ = list.insert(namespace.name_any()),
+            Ok(Event::InitDone) => {
+                for namespace in namespaces.replace(std::mem::take(&mut list)) {
+                    serve(&namespace);
+                }
+                synced.send_replace(true);
+                listener.watching(FEED, &scope, None);
+            }
+            Ok(Event::Apply(namespace)) => {
+                let name = namespace.name_any();
+                if namespaces.add(&name) {
+                    serve(&name);
+                }
+            }
+            Ok(Event::Delete(namespace)) => namespaces.remove(&namespace.name_any()),
+            Err(error) => {
+                if let Error::InitialListFailed(kube::Error::Api(said)) = &error
+                    && said.code == BAD_REQUEST
+                {
+                    let selector = &namespaces.selector;
+                    tracing::error!(
+                        selector,
+                        "--namespace-selector can't be read: {}",
+                        said.message
+                    );
+                    return;
+                }
+                listener.watching(FEED, &scope, Some(&error));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> HashSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn named_ones_are_served_whatever_their_labels_and_others_while_they_have_them() {
+        let namespaces = Namespaces::new(&["named".to_owned()], "spark=yes");
+        assert!(namespaces.has("named") && !namespaces.has("a"));
+        assert_eq!(namespaces.replace(set(&["a", "named"])), ["a"]);
+        assert!(namespaces.has("a"));
+        assert!(!namespaces.add("a") && namespaces.add("b"));
+        assert_eq!(namespaces.replace(set(&["b", "c"])), ["c"]);
+        assert!(!namespaces.has("a") && namespaces.has("b"));
+        namespaces.remove("b");
+        assert!(!namespaces.has("b") && namespaces.has("named"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What every look at an object has in common: how long it may take, what follows from how it ended, and when the next one is.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::core::ObjectMeta;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::fault::{Absent, Fault};
+use crate::key::JobKey;
+use crate::metrics::Metrics;
+use crate::retry::{Backoff, Jitter};
+
+/// How a look ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Nothing to be done until then.
+    Quiet(Instant),
+    /// It may not go on before then.
+    Held(Instant),
+    /// It failed.
+    Failed(Fault),
+}
+
+/// What looks keep to, and what they leave behind.
+#[derive(Clone, Copy)]
+pub struct Frame<'a> {
+    /// Longest look.
+    pub deadline: Duration,
+    /// Earliest next attempts of objects whose look failed.
+    pub backoff: &'a Backoff<JobKey>,
+    /// Where counts go.
+    pub metrics: &'a Metrics,
+}
+
+impl Frame<'_> {
+    /// Runs a look; answers when the next one is wanted.
+    pub async fn run(
+        &self,
+        key: &JobKey,
+        meta: &ObjectMeta,
+        looking: impl Future<Output = Ended>,
+    ) -> Option<Instant> {
+        let begun = Instant::now();
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        let span = tracing::info_span!(
+            "pass",
+            job = %key,
+            uid,
+            generation = meta.generation.unwrap_or_default(),
+        );
+        let outcome = tokio::time::timeout(self.deadline, looking.instrument(span)).await;
+        let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
+            limit: self.deadline,
+        }));
+        let (word, next) = match ended {
+            Ended::Quiet(at) => ("done", Some(at)),
+            Ended::Held(at) => ("held", Some(at)),
+            Ended::Failed(Fault::NotLeading) => ("not_leading", None),
+            Ended::Failed(fault) => {
+                let at = self.backoff.record_failure(key, &fault, Instant::now());
+                let wait = at.saturating_duration_since(Instant::now());
+                // Somebody was faster: the job was changed, or deleted and goes with its pods.
+                if matches!(
+                    fault,
+                    Fault::Conflict(_)
+                        | Fault::Missing {
+                            what: Absent::Object,
+                            ..
+                        }
+                ) {
+                    tracing::debug!(job = %key, uid, %fault, ?wait, "looking again");
+                } else {
+                    tracing::warn!(job = %key, uid, %fault, ?wait, "the pass failed");
+                }
+                (fault.as_str(), Some(at))
+            }
+        };
+        self.metrics.pass(word, begun.elapsed());
+        next
+    }
+}
+
+/// When an object is looked at again that nothing happens to.
+#[derive(Clone, Copy)]
+pub struct Rhythm<'a> {
+    /// About this time.
+    pub period: Duration,
+    /// So that not all are looked at together.
+    pub jitter: &'a Mutex<Jitter>,
+}
+
+impl Rhythm<'_> {
+    /// In a while.
+    pub fn safety(&self) -> Instant {
+        let spread = (self.period * 3 / 4, self.period * 5 / 4);
+        Instant::now() + self.jitter.lock().between(spread.0, spread.1)
+    }
+
+    /// At a time, or in a while, whichever is sooner.
+    pub fn wake(&self, at: Option<Timestamp>) -> Instant {
+        let safety = self.safety();
+        let Some(at) = at else { return safety };
+        let millis = at.duration_since(Timestamp::now()).as_millis();
+        // A little later than the second itself: decisions count whole seconds.
+        let millis = u64::try_from(millis.max(0))
+            .unwrap_or(u64::MAX)
+            .saturating_add(10);
+        safety.min(Instant::now() + Duration::from_millis(millis).min(self.period * 2))
+    }
+}
+
+/// The present second: a time in a status holds no more.
+pub fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// Statuses that hold nothing but counts, and since when they wait: more of them may follow at once, and a status write is the
+/// most expensive request of a job's life.
+#[derive(Debug, Default)]
+pub struct Counts(Mutex<HashMap<JobKey, Instant>>);
+
+impl Counts {
+    /// When the status of this look is written at the latest; `None` if now.
+    pub fn wait(
+        &self,
+        key: &JobKey,
+        can_wait: bool,
+        begun: Instant,
+        longest: Duration,
+    ) -> Option<Instant> {
+        let mut waiting = self.0.lock();
+        if !can_wait {
+            waiting.remove(key);
+            return None;
+        }
+        let until = *waiting.entry(key.clone()).or_insert(begun) + longest;
+        // A pass with thousands of steps takes longer than counts may wait.
+        if Instant::now() < until {
+            return Some(until);
+        }
+        waiting.remove(key);
+        None
+    }
+
+    /// Forgets that one waits.
+    pub fn forget(&self, key: &JobKey) {
+        self.0.lock().remove(key);
+    }
+}

@@ -1,0 +1,252 @@
+//! Odd things that a job of hosts meets: a Secret of its name, a launcher that doesn't end, a worker that is put out.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::World;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use training_testkit::builders::{Job, MPI};
+use training_testkit::kubelet::{State, lockstep};
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+/// Long enough to see that something does not happen.
+const STAYS: Duration = Duration::from_secs(2);
+const PRIVATE: &str = "ssh-privatekey";
+
+fn job(name: &str) -> Job {
+    MPI.job(name).role("Launcher", 1).workers(1)
+}
+
+async fn launchers(world: &World, job: &str) -> Result<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    let labels =
+        format!("training.kubeflow.org/job-name={job},training.kubeflow.org/job-role=launcher");
+    Ok(api
+        .list(&ListParams::default().labels(&labels))
+        .await?
+        .items)
+}
+
+/// The Secret that a launcher mounts.
+fn mounted(launcher: &Pod) -> Option<String> {
+    let volumes = launcher.spec.as_ref()?.volumes.iter().flatten();
+    let mut keys = volumes.filter(|v| v.name == "ssh-auth");
+    keys.next()?.secret.as_ref()?.secret_name.clone()
+}
+
+#[tokio::test]
+async fn b_182_b_186_mt_19_keys_are_of_one_job_and_a_secret_that_was_there_is_not_used()
+-> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-keys", lockstep()).await? else {
+        return Ok(());
+    };
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), world.namespace());
+    let planted: Secret = serde_json::from_value(json!({
+        "metadata": { "name": "one-ssh", "labels": { "app": "one" } },
+        "type": "kubernetes.io/ssh-auth",
+        "stringData": { PRIVATE: "planted", "ssh-publickey": "planted" },
+    }))?;
+    secrets.create(&PostParams::default(), &planted).await?;
+    let operator = world.operator().await?;
+    let mut keys = Vec::new();
+    for (name, expected) in [("one", "one-ssh-1"), ("two", "two-ssh")] {
+        world.jobs.create(&job(name).build()).await?;
+        world.kubelet.until_pods(world.namespace(), name, 2).await?;
+        let launcher = launchers(&world, name).await?;
+        let launcher = launcher.first().context("no launcher")?;
+        assert_eq!(mounted(launcher).as_deref(), Some(expected));
+        let volumes = serde_json::to_value(&launcher.spec)?["volumes"].clone();
+        let keys_of = volumes.as_array().into_iter().flatten();
+        let mode = keys_of
+            .filter(|v| v["name"] == "ssh-auth")
+            .map(|v| v["secret"]["defaultMode"].clone())
+            .next();
+        assert_eq!(mode, Some(json!(0o600)), "for exactly /root/.ssh");
+        let secret = secrets.get(expected).await?;
+        let uid = world.jobs.get(name).await?["metadata"]["uid"].clone();
+        assert_eq!(json!(secret.owner_references()[0].uid), uid);
+        keys.push(secret.data.context("no keys")?[PRIVATE].0.clone());
+    }
+    assert_ne!(keys[0], keys[1]);
+    let there = secrets.get("one-ssh").await?;
+    assert_eq!(there.data.context("no data")?[PRIVATE].0, b"planted");
+
+    // They go with their job, and a successor of its name has others.
+    let before = launchers(&world, "two").await?;
+    world.jobs.delete("two").await?;
+    eventually("the keys to be gone", HANG, async || {
+        let gone = secrets.get_opt("two-ssh").await?.is_none();
+        Ok(if gone {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("there".into())
+        })
+    })
+    .await?;
+    world.jobs.create(&job("two").build()).await?;
+    // The garbage collector may still be at the pods of the first.
+    let name = eventually("the successor's launcher", HANG, async || {
+        let there = launchers(&world, "two").await?;
+        let another = there
+            .iter()
+            .find(|pod| before.iter().all(|old| old.uid() != pod.uid()));
+        Ok(match another {
+            Some(pod) => Seen::Yes(mounted(pod).context("no keys")?),
+            None => Seen::NotYet(format!("{} launchers", there.len())),
+        })
+    })
+    .await?;
+    let again = secrets.get(&name).await?.data.context("no keys")?;
+    assert_ne!(again[PRIVATE].0, keys[1]);
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_185_there_is_no_second_launcher_until_the_first_is_gone() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-stuck", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    world.jobs.create(&job("pi").build()).await?;
+    world.kubelet.until_pods(world.namespace(), "pi", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pi").await?;
+    world.jobs.until_true("pi", "Running").await?;
+    world.kubelet.finish_deletes(false);
+    let first = launchers(&world, "pi").await?;
+    let first = first.first().context("no launcher")?.clone();
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    pods.delete(&first.name_any(), &DeleteParams::default())
+        .await?;
+    holds_for(STAYS, async || {
+        let there = launchers(&world, "pi").await?;
+        ensure!(there.len() == 1, "{} launchers", there.len());
+        Ok(())
+    })
+    .await?;
+    world.kubelet.finish_deletes(true);
+    eventually("another launcher", HANG, async || {
+        let there = launchers(&world, "pi").await?;
+        let another = there.iter().any(|pod| pod.uid() != first.uid());
+        Ok(if another && there.len() == 1 {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{} launchers", there.len()))
+        })
+    })
+    .await?;
+    world.kubelet.until_pods(world.namespace(), "pi", 2).await?;
+    world.actor("pi").launcher_succeeds().await?;
+    world.jobs.until_true("pi", "Succeeded").await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_184_the_limits_of_a_job_hold_also_where_a_worker_was_evicted() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-evicted", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let job = job("pi")
+        .restart_policy("Launcher", "Never")
+        .run_policy("backoffLimit", 0)
+        .run_policy("cleanPodPolicy", "Running");
+    world.jobs.create(&job.build()).await?;
+    world.kubelet.until_pods(world.namespace(), "pi", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pi").await?;
+    world.jobs.until_true("pi", "Running").await?;
+    let evicted = State::Evicted;
+    world
+        .kubelet
+        .set(world.namespace(), "pi-worker-0", &evicted)
+        .await?;
+    eventually("another worker", HANG, async || {
+        let pods = world.kubelet.pods(world.namespace(), "pi");
+        let new = pods
+            .iter()
+            .any(|p| p.name == "pi-worker-0" && p.replica.incarnation == 1 && p.bound);
+        Ok(if new {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
+    let job = world.jobs.get("pi").await?;
+    ensure!(
+        !training_testkit::job::is_finished(&job),
+        "{}",
+        job["status"]
+    );
+    world.actor("pi").launcher_fails().await?;
+    let job = world.jobs.until_true("pi", "Failed").await?;
+    let reason = training_testkit::job::condition(&job, "Failed")?.reason;
+    ensure!(reason.starts_with("BackoffLimitExceeded"), "{reason}");
+    eventually("no worker", HANG, async || {
+        let pods = world.kubelet.pods(world.namespace(), "pi");
+        let left: Vec<&str> = pods
+            .iter()
+            .filter(|p| p.replica.role == "worker")
+            .map(|p| p.name.as_str())
+            .collect();
+        Ok(if left.is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(left.join(", "))
+        })
+    })
+    .await?;
+    world.assert_clean(&operator).await
+}
+
+/// What can be said of a manifest alone.
+#[tokio::test]
+async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-asked", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let path = "/spec/sshAuthMountPath";
+    let mount = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0/volumeMounts";
+    let volumes = "/spec/mpiReplicaSpecs/Worker/template/spec/volumes";
+    let refused = [
+        job("b180").set("/spec/mpiImplementation", "LAM"),
+        job("b181a").set(path, ""),
+        job("b181b").set(path, "relative"),
+        job("b181c").set(path, "/"),
+    ];
+    for job in refused {
+        let job = job.build();
+        let name = job["metadata"]["name"].clone();
+        ensure!(world.jobs.create(&job).await.is_err(), "{name} was stored");
+    }
+    // Equal to a mount of the user's: told on the job.
+    let taken = job("b181d")
+        .set(path, "/keys")
+        .set(volumes, json!([{ "name": "mine", "emptyDir": {} }]))
+        .set(mount, json!([{ "name": "mine", "mountPath": "/keys" }]));
+    world.jobs.create(&taken.build()).await?;
+    let failed = world.jobs.until_true("b181d", "Failed").await?;
+    let said = training_testkit::job::condition(&failed, "Failed")?;
+    ensure!(
+        said.message.contains("volumeMounts[0].mountPath"),
+        "{said:?}"
+    );
+    // As published: any other word waits for the workers.
+    let odd = job("b183").set("/spec/launcherCreationPolicy", "Sometimes");
+    world.jobs.create(&odd.build()).await?;
+    world
+        .kubelet
+        .until_pods(world.namespace(), "b183", 1)
+        .await?;
+    let stored: Value = world.jobs.get("b183").await?;
+    assert_eq!(stored["spec"]["launcherCreationPolicy"], "Sometimes");
+    world.kubelet.all_running(world.namespace(), "b183").await?;
+    world
+        .kubelet
+        .until_pods(world.namespace(), "b183", 2)
+        .await?;
+    world.assert_clean(&operator).await
+}

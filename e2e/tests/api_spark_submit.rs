@@ -1,0 +1,252 @@
+//! The real `spark-submit` against a real API server: what it makes of applications is what the recordings say, with which our own
+//! submission is compared.
+//!
+//! `make spark-recordings` makes all recordings again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::submit::recording::{Entry, MASTER, SUBMISSION, VERSIONS, masked};
+use e2e::submit::sandbox::{Ended, Sandbox};
+use e2e::submit::{arguments, recording};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::{Client, Resource, ResourceExt as _};
+use serde_json::{Map, Value, json};
+use training_testkit::control_plane::{ADMIN, ControlPlane, Options, workspace};
+
+/// The images by version of Spark.
+const IMAGES: [(&str, &str); 2] = [
+    (VERSIONS[0], "trainyard/spark:1"),
+    (VERSIONS[1], "trainyard/spark35:1"),
+];
+/// Those that are submitted in every run of the tests: they have a bit of everything.
+const LIVE: [&str; 5] = [
+    "local-dirs-volumes",
+    "python",
+    "secrets",
+    "template-driver",
+    "volumes-driver",
+];
+
+/// Recordings are made instead of compared: of the applications and versions named here, or of all.
+const RECORD: &str = "TRAINYARD_RECORD";
+
+/// An API server that nobody else uses: objects stay as `spark-submit` made them.
+struct Stage {
+    control: ControlPlane,
+    client: Client,
+    master: String,
+}
+
+impl Stage {
+    /// `None` on a cluster where somebody else runs pods.
+    async fn open() -> Result<Option<Self>> {
+        let control = ControlPlane::start(Options::default()).await?;
+        if !control.can().play_kubelet {
+            eprintln!("spark-submit: skipped, this cluster has a kubelet of its own");
+            return Ok(None);
+        }
+        let client = control.client(ADMIN).await?;
+        let kubeconfig = std::fs::read_to_string(control.kubeconfig(ADMIN).await?)?;
+        let kubeconfig: kube::config::Kubeconfig = serde_saphyr::from_str(&kubeconfig)?;
+        let cluster = kubeconfig.clusters.first().and_then(|c| c.cluster.as_ref());
+        let server = cluster
+            .and_then(|c| c.server.clone())
+            .context("no server")?;
+        let stage = Self {
+            control,
+            client,
+            master: format!("k8s://{server}"),
+        };
+        for account in [
+            "default",
+            "spark-operator-spark",
+            "for-driver",
+            "of-template",
+        ] {
+            let account: ServiceAccount =
+                serde_json::from_value(json!({ "metadata": { "name": account } }))?;
+            let _ = stage.api().create(&PostParams::default(), &account).await;
+        }
+        Ok(Some(stage))
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Takes what a pod owns off the API server.
+    async fn taken<K>(&self, uid: &str, to: &mut Vec<Value>) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + serde::Serialize
+            + std::fmt::Debug,
+    {
+        for object in self.api::<K>().list(&ListParams::default()).await? {
+            let owned = object.owner_references().iter().any(|o| o.uid == uid);
+            if !owned && object.uid().as_deref() != Some(uid) {
+                continue;
+            }
+            let now = DeleteParams::default().grace_period(0);
+            self.api::<K>().delete(&object.name_any(), &now).await?;
+            let mut object = serde_json::to_value(object)?;
+            object["kind"] = json!(K::kind(&()));
+            to.push(object);
+        }
+        Ok(())
+    }
+
+    /// Submits an application, and tells what came of it in the form of a recording.
+    async fn record(&self, sandbox: &mut Sandbox, entry: &Entry, version: &str) -> Result<Value> {
+        let application = entry.application(version);
+        let name = application["metadata"]["name"].as_str();
+        let name = entry.named().or(name).context("no name")?;
+        let made = arguments::submission(&application, name, &self.master, SUBMISSION)?;
+        let mut command = vec!["/opt/spark/bin/spark-submit".to_owned()];
+        command.extend(made.arguments.iter().cloned());
+        let mut files = made.files;
+        let kubeconfig = self.control.kubeconfig(ADMIN).await?;
+        files.insert(
+            "/root/.kube/config".to_owned(),
+            std::fs::read_to_string(kubeconfig)?,
+        );
+        let ended = sandbox.run(&command, &files)?;
+        let arguments = made.arguments.iter().map(|a| self.neutral(a));
+        let mut out = json!({ "arguments": arguments.collect::<Vec<_>>() });
+        let pods = self.api::<Pod>().list(&ListParams::default()).await?;
+        ensure!(pods.items.len() < 2, "pods of earlier submissions are left");
+        if ended.code != 0 {
+            ensure!(pods.items.is_empty(), "{}", ended.output);
+            out["refused"] = json!(self.neutral(&why(&ended)));
+            return Ok(out);
+        }
+        let uid = pods.items.first().and_then(kube::ResourceExt::uid);
+        let uid = uid.with_context(|| ended.output.clone())?;
+        let mut all = Vec::new();
+        self.taken::<ConfigMap>(&uid, &mut all).await?;
+        self.taken::<NetworkPolicy>(&uid, &mut all).await?;
+        self.taken::<PersistentVolumeClaim>(&uid, &mut all).await?;
+        self.taken::<Secret>(&uid, &mut all).await?;
+        self.taken::<Service>(&uid, &mut all).await?;
+        self.taken::<Pod>(&uid, &mut all).await?;
+        let objects = recording::collected(&all).context("two objects for the same")?;
+        let mut objects = Value::Object(objects);
+        self.neutralise(&mut objects);
+        out["objects"] = objects;
+        Ok(out)
+    }
+
+    /// A text without this API server's address.
+    fn neutral(&self, text: &str) -> String {
+        let escaped = |text: &str| text.replace(':', "\\:");
+        let scheme = |text: &str| text.trim_start_matches("k8s://").to_owned();
+        let (own, neutral) = (scheme(&self.master), scheme(MASTER));
+        text.replace(&own, &neutral)
+            .replace(&escaped(&own), &escaped(&neutral))
+    }
+
+    fn neutralise(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.neutral(text),
+            Value::Array(items) => items.iter_mut().for_each(|i| self.neutralise(i)),
+            Value::Object(map) => map.values_mut().for_each(|v| self.neutralise(v)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
+/// The line that says what was wrong.
+fn why(ended: &Ended) -> String {
+    let lines = || ended.output.lines().map(str::trim);
+    let cause = lines().rfind(|line| line.starts_with("Caused by: "));
+    let thrown = lines().find(|line| line.starts_with("Exception in thread"));
+    let said = lines().find(|line| line.contains("Error: ") || line.contains("ERROR "));
+    let other = || lines().find(|line| !line.contains(" WARN ") && !line.contains("WARNING"));
+    let line = cause.or(thrown).or(said).or_else(other);
+    // What the API server answered stands there twice.
+    let line = line.unwrap_or_default();
+    masked(line.split(" Received status: ").next().unwrap_or(line))
+}
+
+fn write(path: &Path, value: &Value) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::write(path, serde_json::to_string_pretty(value)? + "\n")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn spark_submit_makes_what_is_recorded() -> Result<()> {
+    let Some(stage) = Stage::open().await? else {
+        return Ok(());
+    };
+    if let Ok(only) = std::env::var(RECORD) {
+        return record(&stage, &only).await;
+    }
+    let directory = recording::directory(&workspace());
+    let (version, image) = IMAGES[0];
+    let mut sandbox = Sandbox::open(image)?;
+    let entries = recording::entries(&directory)?;
+    let entries: BTreeMap<&str, &Entry> = entries.iter().map(|e| (e.name.as_str(), e)).collect();
+    for name in LIVE {
+        let entry = entries.get(name).context(name)?;
+        let now = stage.record(&mut sandbox, entry, version).await?;
+        let then = recording::read(&recording::path(&directory, version, name))?;
+        let differing = recording::differences(name, Some(&then), Some(&now));
+        ensure!(differing.is_empty(), "{differing:#?}");
+    }
+    Ok(())
+}
+
+/// Makes recordings again: all, or those of the applications and versions that are named.
+async fn record(stage: &Stage, only: &str) -> Result<()> {
+    let directory = recording::directory(&workspace());
+    let only: Vec<&str> = only.split_whitespace().collect();
+    let mut provenance = Map::new();
+    let wanted = |word: &str, all: &[&str]| {
+        let some: Vec<&&str> = only.iter().filter(|w| all.contains(w)).collect();
+        some.is_empty() || some.contains(&&word)
+    };
+    let versions = IMAGES.map(|(version, _)| version);
+    let entries = recording::entries(&directory)?;
+    let names: Vec<&str> = entries.iter().map(|e| e.name.as_str()).collect();
+    for (version, image) in IMAGES {
+        if !wanted(version, &versions) {
+            continue;
+        }
+        let mut sandbox = Sandbox::open(image)?;
+        let java = sandbox.run(&["java", "-version"].map(str::to_owned), &BTreeMap::new())?;
+        let server = stage.client.apiserver_version().await?;
+        let java = java.output.lines().find(|l| l.contains("version"));
+        let how = json!({
+            "image": image, "java": java, "kubernetes": server.git_version, "made": "make spark-recordings",
+        });
+        provenance.insert(version.to_owned(), how);
+        for entry in entries.iter().filter(|e| wanted(&e.name, &names)) {
+            let recorded = stage.record(&mut sandbox, entry, version).await;
+            let recorded = recorded.with_context(|| entry.name.clone())?;
+            let said = recorded["refused"].as_str().unwrap_or("made");
+            eprintln!("{version} {}: {said}", entry.name);
+            write(
+                &recording::path(&directory, version, &entry.name),
+                &recorded,
+            )?;
+        }
+    }
+    if !only.is_empty() {
+        return Ok(());
+    }
+    let path = directory.join("provenance.json");
+    write(&path, &Value::Object(provenance))
+}

@@ -1,0 +1,115 @@
+//! Manifests in the shapes that users of the existing operators have, run with nothing changed but image and size.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::look;
+use e2e::pods::{Site, Weight};
+use serde_json::{Value, json};
+use training_testkit::builders::{Kind, MPI};
+use training_testkit::job::Jobs;
+use training_testkit::manifest;
+
+use super::{
+    INTEL, MPICH, Mpi, OPEN_MPI_4, OPEN_MPI_5, assert_first_attempt, assert_ranks_on, launchers,
+    log, workers,
+};
+
+/// What a job's user wrote, but for the images, and for CPUs: the node has two.
+fn written(file: &str, mpi: &Mpi) -> Result<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pods_mpi/manifests");
+    let mut objects = manifest::documents(&path.join(file))?;
+    let mut job = objects.pop().with_context(|| format!("no job in {file}"))?;
+    for role in ["Launcher", "Worker"] {
+        let containers =
+            &mut job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"];
+        for container in containers.as_array_mut().into_iter().flatten() {
+            container["image"] = json!(mpi.image);
+            // Always would ask a registry.
+            container["imagePullPolicy"] = json!("IfNotPresent");
+            if let Some(cpu) = container.pointer_mut("/resources/limits/cpu") {
+                *cpu = json!("200m");
+            }
+        }
+    }
+    Ok(job)
+}
+
+/// Stores a manifest whole, runs it at its first attempt, and gives the job and the launcher's log.
+async fn runs(site: &Site, file: &str, mpi: &Mpi) -> Result<(Value, String)> {
+    let job = written(file, mpi)?;
+    let version = job["apiVersion"].as_str().unwrap_or_default();
+    let version = if version.ends_with("/v1") {
+        "v1"
+    } else {
+        MPI.version
+    };
+    let kind = Kind { version, ..MPI };
+    let jobs = Jobs::of(site.client.clone(), &site.namespace, &kind.resource());
+    let stored = jobs.create(&job).await?;
+    let lost = look::lost(&job["spec"], &stored["spec"], "spec");
+    ensure!(lost.is_empty(), "{file}: {lost:?}");
+    let name = job["metadata"]["name"].as_str().context("no name")?;
+    let done = site.until_true(name, "Succeeded").await?;
+    assert_first_attempt(site, name).await?;
+    Ok((done, log(site, name).await?))
+}
+
+/// The same, with ranks on both workers.
+async fn runs_on_two(file: &str, mpi: &Mpi) -> Result<()> {
+    let prefix = format!("mpi-{}", file.trim_end_matches(".yaml"));
+    let site = super::site(&prefix, Weight::Light).await?;
+    let (done, log) = runs(&site, file, mpi).await?;
+    let name = done["metadata"]["name"].as_str().context("no name")?;
+    assert_ranks_on(&log, &workers(name, 2))?;
+    site.finish("ranks on both").await
+}
+
+#[tokio::test]
+async fn pi_runs_with_open_mpi_and_no_root() -> Result<()> {
+    runs_on_two("pi-openmpi.yaml", &OPEN_MPI_5).await
+}
+
+#[tokio::test]
+async fn pi_runs_with_open_mpi_and_root() -> Result<()> {
+    runs_on_two("pi-root.yaml", &OPEN_MPI_5).await
+}
+
+#[tokio::test]
+async fn pi_runs_with_intel_mpi_an_entry_point_and_a_probe() -> Result<()> {
+    runs_on_two("pi-intel.yaml", &INTEL).await
+}
+
+#[tokio::test]
+async fn pi_runs_with_mpich_an_entry_point_and_a_probe() -> Result<()> {
+    runs_on_two("pi-mpich.yaml", &MPICH).await
+}
+
+#[tokio::test]
+async fn a_benchmark_runs_with_the_options_of_horovod() -> Result<()> {
+    runs_on_two("benchmark.yaml", &OPEN_MPI_4).await
+}
+
+#[tokio::test]
+async fn a_job_of_v1_runs_with_its_policy_beside_the_run_policy() -> Result<()> {
+    let site = super::site("mpi-mnist-v1", Weight::Light).await?;
+    let (done, log) = runs(&site, "mnist-v1.yaml", &OPEN_MPI_4).await?;
+    assert_ranks_on(&log, &workers("mnist", 2))?;
+    ensure!(done["spec"]["submittedAs"] == "v1", "{}", done["spec"]);
+    // What it says there is done.
+    let launcher = look::names(&launchers(&site, "mnist").await?);
+    let launcher: Vec<&str> = launcher.iter().map(String::as_str).collect();
+    site.until_pods("mnist", &launcher).await?;
+    site.finish("ranks on both, and both are gone").await
+}
+
+#[tokio::test]
+async fn a_worker_runs_in_the_nodes_network() -> Result<()> {
+    let site = super::site("mpi-host", Weight::Light).await?;
+    let (_, log) = runs(&site, "host-network.yaml", &OPEN_MPI_5).await?;
+    let worker = site.pod("on-host-worker-0").await?;
+    let node = worker["spec"]["nodeName"].as_str().context("no node")?;
+    ensure!(worker["status"]["podIP"] == worker["status"]["hostIP"]);
+    assert_ranks_on(&log, &[node])?;
+    site.finish(&format!("ranks on {node}")).await
+}

@@ -1,0 +1,197 @@
+//! Schedules whose runs take longer than the pause between them, under each policy side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::pods::spark::{Diary, Entry, has_ended, until_go};
+use e2e::pods::{Site, Weight, eventually};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use training_testkit::job::Jobs;
+use training_testkit::wait::Seen;
+
+/// Whose run an application is.
+const SCHEDULE: &str = "sparkoperator.k8s.io/scheduled-app-name";
+
+pub fn schedules(site: &Site) -> Jobs {
+    let kind = GroupVersionKind::gvk(
+        "sparkoperator.k8s.io",
+        "v1beta2",
+        "ScheduledSparkApplication",
+    );
+    let resource = ApiResource::from_gvk_with_plural(&kind, "scheduledsparkapplications");
+    Jobs::of(site.client.clone(), &site.namespace, &resource)
+}
+
+/// A schedule for every 15 seconds. When runs begin is nothing that Spark has a part in, so the drivers are shells: a dozen
+/// JVMs at once would take two cores a minute.
+fn schedule(name: &str, policy: &str, script: &str) -> Value {
+    let mut run = until_go(name, 1)["spec"].clone();
+    run["image"] = json!("trainyard/python:1");
+    run["driver"] = json!({
+        "coreRequest": "10m",
+        "memory": "16m",
+        "memoryOverhead": "16m",
+        "serviceAccount": "spark-operator-spark",
+        "template": { "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "spark-kubernetes-driver", "command": ["sh", "-c", script],
+            }],
+        } },
+    });
+    json!({
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "ScheduledSparkApplication",
+        "metadata": { "name": name },
+        "spec": {
+            "schedule": "@every 15s",
+            "concurrencyPolicy": policy,
+            "successfulRunHistoryLimit": 1,
+            "failedRunHistoryLimit": 1,
+            "template": run,
+        },
+    })
+}
+
+/// What became of the runs of one schedule.
+#[derive(Debug, Default)]
+struct Runs {
+    /// All that there ever were.
+    began: BTreeSet<String>,
+    /// Those that ended by themselves.
+    ended: BTreeSet<String>,
+    /// Those that were deleted before their end.
+    cut: BTreeSet<String>,
+    /// Most that were neither deleted nor over at once.
+    most: usize,
+    /// Those that are neither deleted nor over.
+    alive: usize,
+    /// Those that are kept after their end.
+    kept: usize,
+}
+
+fn runs(entries: &[Entry], schedule: &str) -> Runs {
+    let mut seen = Runs::default();
+    let mut there: BTreeMap<&str, bool> = BTreeMap::new();
+    for entry in entries {
+        let of = &entry.object["metadata"]["labels"][SCHEDULE];
+        if entry.kind != "SparkApplication" || of != schedule {
+            continue;
+        }
+        let (name, over) = (entry.name.as_str(), has_ended(&entry.object));
+        seen.began.insert(name.to_owned());
+        if entry.gone {
+            there.remove(name);
+            if !over {
+                seen.cut.insert(name.to_owned());
+            }
+        } else {
+            there.insert(name, over);
+            if over {
+                seen.ended.insert(name.to_owned());
+            }
+        }
+        seen.alive = there.values().filter(|over| !**over).count();
+        seen.most = seen.most.max(seen.alive);
+    }
+    seen.kept = there.values().filter(|over| **over).count();
+    seen
+}
+
+#[tokio::test]
+async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says() -> Result<()> {
+    let site = Site::spark("spark-schedules", Weight::Light).await?;
+    let diary = Diary::of(&site);
+    let all = schedules(&site);
+    // Longer than the pause, so that each run is met by the next one.
+    for (policy, script) in [
+        ("Forbid", "sleep 20"),
+        // None of these ends by itself.
+        ("Replace", "sleep 600"),
+        ("Allow", "sleep 20"),
+    ] {
+        let name = policy.to_lowercase();
+        all.create(&schedule(&name, policy, script)).await?;
+    }
+    all.create(&schedule("failing", "Allow", "exit 3")).await?;
+
+    eventually("enough runs", async || {
+        let entries = diary.entries();
+        let of = |name: &str| runs(&entries, name);
+        let (forbid, replace, allow, failing) =
+            (of("forbid"), of("replace"), of("allow"), of("failing"));
+        let enough = forbid.ended.len() >= 2
+            && replace.cut.len() >= 2
+            && allow.ended.len() >= 2
+            && failing.ended.len() >= 2;
+        Ok(if enough {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{forbid:?} {replace:?} {allow:?} {failing:?}"))
+        })
+    })
+    .await?;
+    // Nothing begins any more, so that what there is stays.
+    for name in ["forbid", "replace", "allow", "failing"] {
+        let later = json!({ "spec": { "schedule": "@every 24h" } });
+        all.merge(name, &later).await?;
+    }
+    let (forbid, replace, allow, failing) = eventually("one old run of each", async || {
+        let entries = diary.entries();
+        let of = |name: &str| runs(&entries, name);
+        let all = (of("forbid"), of("replace"), of("allow"), of("failing"));
+        let rest = [&all.0, &all.2, &all.3];
+        Ok(
+            if rest.iter().all(|runs| runs.alive == 0 && runs.kept == 1) {
+                Seen::Yes(all)
+            } else {
+                Seen::NotYet(format!("{all:?}"))
+            },
+        )
+    })
+    .await?;
+    ensure!(forbid.most == 1 && forbid.cut.is_empty(), "{forbid:?}");
+    ensure!(replace.most == 1 && replace.ended.is_empty(), "{replace:?}");
+    ensure!(allow.most >= 2 && allow.cut.is_empty(), "{allow:?}");
+    ensure!(failing.cut.is_empty(), "{failing:?}");
+
+    // The last run is remembered, and so is the one that is kept; it says how it went.
+    let last = |names: &BTreeSet<String>| names.last().cloned().context("no run");
+    let (failed, ended) = (last(&failing.ended)?, last(&forbid.ended)?);
+    eventually("the last runs in the statuses", async || {
+        let failing = all.get("failing").await?["status"].clone();
+        let forbid = all.get("forbid").await?["status"].clone();
+        let there = failing["pastFailedRunNames"] == json!([failed])
+            && forbid["pastSuccessfulRunNames"] == json!([ended]);
+        Ok(if there {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{failing} {forbid}"))
+        })
+    })
+    .await?;
+    let app = site.jobs.get(&failed).await?;
+    let why = &app["status"]["applicationState"]["errorMessage"];
+    ensure!(
+        why.as_str().is_some_and(|why| why.contains("ExitCode: 3")),
+        "{why}"
+    );
+    // A driver of a run that was cut short is gone with it.
+    let drivers = site.pods().list(&kube::api::ListParams::default()).await?;
+    let running = drivers.items.iter().filter(|pod| {
+        let name = kube::ResourceExt::name_any(*pod);
+        name.starts_with("replace-") && pod.metadata.deletion_timestamp.is_none()
+    });
+    ensure!(running.count() <= 1, "{:?}", drivers.items.len());
+    let count = |runs: &Runs| runs.began.len();
+    site.finish(&format!(
+        "runs: forbid {}, replace {}, allow {} ({} at once), failing {}",
+        count(&forbid),
+        count(&replace),
+        count(&allow),
+        allow.most,
+        count(&failing),
+    ))
+    .await
+}

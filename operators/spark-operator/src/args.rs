@@ -1,0 +1,601 @@
+//! The binary's arguments, and those of the published operator that mean the same. They are here, and not in the binary, so that
+//! documents are generated from them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Parser};
+use k8s_openapi::api::networking::v1::IngressTLS;
+use training_runtime::cli::{self, parse_bool, parse_duration};
+use training_runtime::{RuntimeArgs, run::Operator as _};
+
+use crate::course::Rules;
+use crate::schedule::Precision;
+use crate::submission::settings::{IN_CLUSTER, master};
+use crate::submission::{BatchSettings, DriverIngress, Settings, Switch, WebSettings};
+use crate::work::Spark;
+use crate::work::metrics::{Naming, SparkMetrics};
+
+/// What these flags stand under in the help; without it they would stand under the heading before them.
+const APPS: &str = "SparkApplications";
+/// The same of flags that change nothing.
+const INERT: &str = "Accepted for compatibility, without effect";
+/// Batch schedulers that are known by their names.
+const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
+
+/// Runs `SparkApplications` and `ScheduledSparkApplications` (sparkoperator.k8s.io/v1beta2)
+#[derive(Parser, Debug)]
+#[command(name = Spark::NAME, version, about)]
+#[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
+pub struct Cli {
+    /// What every operator understands.
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+
+    /// Labels of namespaces to serve beside those of --namespace, as `kubectl get -l` takes them. The operator then watches all
+    /// namespaces, and needs the right to see them
+    #[arg(long, env = "TRAINYARD_NAMESPACE_SELECTOR", default_value = "", hide_default_value = true, value_name = "SELECTOR", help_heading = APPS)]
+    pub namespace_selector: String,
+
+    /// How long a driver that was submitted may be missing before its run counts as failed
+    #[arg(long, env = "TRAINYARD_DRIVER_POD_CREATION_GRACE_PERIOD", default_value = "10s", value_parser = parse_duration, help_heading = APPS)]
+    pub driver_pod_creation_grace_period: Duration,
+
+    /// How long a driver may wait for its image, and for what its containers are made of, before its run counts as failed
+    #[arg(long, env = "TRAINYARD_DRIVER_WAITING_LIMIT", default_value = "10m", value_parser = parse_duration, help_heading = APPS)]
+    pub driver_waiting_limit: Duration,
+
+    /// Most executors that a status lists
+    #[arg(
+        long,
+        env = "TRAINYARD_MAX_TRACKED_EXECUTOR_PER_APP",
+        default_value_t = 1000,
+        value_name = "COUNT",
+        help_heading = APPS
+    )]
+    pub max_tracked_executor_per_app: usize,
+
+    /// Seconds after which applications that have ended are deleted, where they don't say. 0: never
+    #[arg(
+        long,
+        env = "TRAINYARD_DEFAULT_TIME_TO_LIVE_SECONDS",
+        default_value_t = 0,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(i64).range(0..),
+        help_heading = APPS
+    )]
+    pub default_time_to_live_seconds: i64,
+
+    /// A Spark property for all applications, KEY=VALUE; repeat it for several, or put each on a line of the variable. Whatever an application says wins
+    #[arg(long = "default-conf", env = "TRAINYARD_DEFAULT_CONF", value_delimiter = '\n', value_name = "KEY=VALUE", value_parser = parse_property, help_heading = APPS)]
+    pub default_conf: Vec<(String, String)>,
+
+    /// What drivers know the API server as, such as `k8s://https://10.0.0.1:443`. Default: as the operator's own pod is told
+    #[arg(long, env = "TRAINYARD_SPARK_MASTER", value_name = "URL", help_heading = APPS)]
+    pub spark_master: Option<String>,
+
+    /// Keep the last words of drivers, so that a failure says why
+    #[arg(long, env = "TRAINYARD_DRIVER_LAST_WORDS", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub driver_last_words: bool,
+
+    /// Services and Ingresses that applications ask for by driverIngressOptions are made; false: such applications are refused
+    #[arg(long, env = "TRAINYARD_DRIVER_INGRESS", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub driver_ingress: bool,
+
+    /// A NetworkPolicy for executors, as Spark makes one from 4.2 on. It needs a right that the operator has not by default
+    #[arg(long, env = "TRAINYARD_NETWORK_POLICY", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub network_policy: bool,
+
+    /// A PodDisruptionBudget for drivers of applications that ask for it
+    #[arg(long, env = "TRAINYARD_ENABLE_DRIVER_PDB", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub enable_driver_pdb: bool,
+
+    /// The cluster has the policy that sets memory limits of executors, so that nobody needs to be told that they are missing
+    #[arg(long, env = "TRAINYARD_MEMORY_LIMIT_POLICY", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub memory_limit_policy: bool,
+
+    /// Every application has a Service for its web UI
+    #[arg(long, env = "TRAINYARD_ENABLE_UI_SERVICE", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub enable_ui_service: bool,
+
+    /// The URL of web UIs, such as `{{$appName}}.spark.example.com`; without it they have no Ingress
+    #[arg(long, env = "TRAINYARD_INGRESS_URL_FORMAT", default_value = "", hide_default_value = true, value_name = "FORMAT", help_heading = APPS)]
+    pub ingress_url_format: String,
+
+    /// The class of Ingresses
+    #[arg(long, env = "TRAINYARD_INGRESS_CLASS_NAME", default_value = "", hide_default_value = true, value_name = "NAME", help_heading = APPS)]
+    pub ingress_class_name: String,
+
+    /// TLS of Ingresses whose application names none: a JSON list of TLS objects
+    #[arg(long, env = "TRAINYARD_INGRESS_TLS", default_value = "", hide_default_value = true, value_name = "JSON", help_heading = APPS)]
+    pub ingress_tls: String,
+
+    /// Annotations of Ingresses whose application names none: a JSON object
+    #[arg(long, env = "TRAINYARD_INGRESS_ANNOTATIONS", default_value = "", hide_default_value = true, value_name = "JSON", help_heading = APPS)]
+    pub ingress_annotations: String,
+
+    /// Batch schedulers are served
+    #[arg(long, env = "TRAINYARD_ENABLE_BATCH_SCHEDULER", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
+    pub enable_batch_scheduler: bool,
+
+    /// Schedulers that have the coscheduling plugin; repeat it or separate several by commas
+    #[arg(long, env = "TRAINYARD_KUBE_SCHEDULER_NAMES", value_delimiter = ',', value_name = "NAME", help_heading = APPS)]
+    pub kube_scheduler_names: Vec<String>,
+
+    /// The batch scheduler of applications that name none
+    #[arg(long, env = "TRAINYARD_DEFAULT_BATCH_SCHEDULER", default_value = "", hide_default_value = true, value_name = "NAME", help_heading = APPS)]
+    pub default_batch_scheduler: String,
+
+    /// What times in names of scheduled runs are counted in: nanos, micros, millis, seconds or minutes
+    #[arg(
+        long,
+        env = "TRAINYARD_SCHEDULED_TIMESTAMP_PRECISION",
+        default_value = "nanos",
+        value_name = "UNIT",
+        help_heading = APPS
+    )]
+    pub scheduled_spark_application_timestamp_precision: String,
+
+    /// Stands before the names of applications' metrics
+    #[arg(long, env = "TRAINYARD_METRICS_PREFIX", default_value = "", hide_default_value = true, value_name = "PREFIX", help_heading = APPS)]
+    pub metrics_prefix: String,
+
+    /// Labels of applications that their metrics are told apart by; repeat it or separate several by commas
+    #[arg(long, env = "TRAINYARD_METRICS_LABELS", value_delimiter = ',', value_name = "LABEL", help_heading = APPS)]
+    pub metrics_labels: Vec<String>,
+
+    /// Most values of such a label; further ones are told as `other`
+    #[arg(long, env = "TRAINYARD_METRICS_LABEL_VALUES", default_value_t = 100, value_name = "COUNT", help_heading = APPS)]
+    pub metrics_label_values: usize,
+
+    /// Upper bounds of the time from creation to submission, in seconds
+    #[arg(long, env = "TRAINYARD_METRICS_JOB_SUBMIT_LATENCY_BUCKETS", value_delimiter = ',', default_value = "0.5,1,2,4,8,16,32,64,128,256",
+        value_name = "SECONDS", help_heading = APPS)]
+    pub metrics_job_submit_latency_buckets: Vec<f64>,
+
+    /// Upper bounds of the time from creation to the first run, in seconds
+    #[arg(long, env = "TRAINYARD_METRICS_JOB_START_LATENCY_BUCKETS", value_delimiter = ',',
+        default_value = "30,60,90,120,150,180,210,240,270,300", value_name = "SECONDS", help_heading = APPS)]
+    pub metrics_job_start_latency_buckets: Vec<f64>,
+
+    /// Without effect, but that `false` serves no metrics
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false",
+        value_parser = parse_bool, help_heading = INERT)]
+    pub enable_metrics: Option<bool>,
+
+    /// Without effect: metrics are at /metrics
+    #[arg(long, value_name = "PATH", help_heading = INERT)]
+    pub metrics_endpoint: Option<String>,
+
+    /// Without effect: metrics are served without TLS
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub secure_metrics: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "VERSION", help_heading = INERT)]
+    pub metric_tls_min_version: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "NAMES", help_heading = INERT)]
+    pub metric_tls_cipher_suites: Option<String>,
+
+    /// Without effect
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub enable_http2: Option<String>,
+
+    /// Without effect: there is nothing to profile in this way
+    #[arg(long, value_name = "ADDRESS", help_heading = INERT)]
+    pub pprof_bind_address: Option<String>,
+
+    /// Without effect: the operator is ready when it knows everything
+    #[arg(long, value_name = "DURATION", help_heading = INERT)]
+    pub cache_sync_timeout: Option<String>,
+
+    /// Without effect: nothing waits behind a rate
+    #[arg(long, value_name = "RATE", help_heading = INERT)]
+    pub workqueue_ratelimiter_bucket_qps: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "COUNT", help_heading = INERT)]
+    pub workqueue_ratelimiter_bucket_size: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "DURATION", help_heading = INERT)]
+    pub workqueue_ratelimiter_max_delay: Option<String>,
+
+    /// `PartialRestart=true`: an edit of nothing but `affinity`, `nodeSelector`, `priorityClassName`, `schedulerName` and `tolerations`
+    /// of executors is for those that are made later, and begins no new run. Other published gates have no effect: what they open is
+    /// always there, or an argument of its own
+    #[arg(long, value_name = "NAME=BOOL,...", value_delimiter = ',', value_parser = Gate::parse)]
+    pub feature_gates: Vec<Gate>,
+}
+
+/// Gates that do something here.
+const GATES: [&str; 2] = [PARTIAL_RESTART, "AllAlpha"];
+const PARTIAL_RESTART: &str = "PartialRestart";
+
+/// One word of `--feature-gates`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gate {
+    name: String,
+    open: bool,
+}
+
+impl Gate {
+    /// Reads `NAME=BOOL`, with the words for true and false that Go reads.
+    fn parse(word: &str) -> Result<Self, String> {
+        let (name, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is no NAME=BOOL, such as {PARTIAL_RESTART}=true"))?;
+        let open = match value.trim() {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+            other => return Err(format!("{name}={other}: write true or false")),
+        };
+        Ok(Self {
+            name: name.trim().to_owned(),
+            open,
+        })
+    }
+}
+
+/// Published flags, and ours that mean the same.
+const SAME: [(&str, &str); 7] = [
+    ("--namespaces", "--namespace"),
+    ("--leader-election", "--leader-elect"),
+    ("--leader-election-lock-name", "--leader-election-id"),
+    (
+        "--leader-election-lock-namespace",
+        "--leader-election-namespace",
+    ),
+    ("--leader-election-lease-duration", "--lease-duration"),
+    ("--leader-election-renew-deadline", "--lease-renew-deadline"),
+    ("--leader-election-retry-period", "--lease-retry-period"),
+];
+
+/// Reads a command line, also one of the published operator, whose first words say what its process is to be.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Cli {
+    Cli::parse_from(translated(args))
+}
+
+fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = cli::renamed(cli::normalise_args(args), &SAME);
+    for word in ["controller", "start"] {
+        if args.get(1).is_some_and(|first| first == word) {
+            args.remove(1);
+        }
+    }
+    // A submitter of its own is asked for nothing here.
+    args.retain(|arg| !arg.to_string_lossy().starts_with("--submitter-"));
+    args.into_iter().map(all_namespaces).collect()
+}
+
+/// Where any of the namespaces is the empty one, all are meant. The published chart writes that with quotes.
+fn all_namespaces(arg: OsString) -> OsString {
+    let text = arg.to_string_lossy();
+    let Some(list) = text.strip_prefix("--namespace=") else {
+        return arg;
+    };
+    let list = list.trim_matches('"');
+    if list.split(',').any(|name| name.trim().is_empty()) {
+        return "--namespace=".into();
+    }
+    format!("--namespace={list}").into()
+}
+
+fn parse_property(text: &str) -> Result<(String, String), String> {
+    let parts = text
+        .split_once('=')
+        .filter(|(key, _)| key.starts_with("spark."));
+    let (key, value) = parts.ok_or(format!(
+        "\"{text}\" is not of the form spark.some.key=value"
+    ))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn switch(on: bool) -> Switch {
+    if on { Switch::On } else { Switch::Off }
+}
+
+impl Cli {
+    /// The operator that the arguments ask for.
+    ///
+    /// # Errors
+    /// Names the argument and what it accepts. The process should end with it.
+    pub fn operator(&self) -> anyhow::Result<Spark> {
+        let precision = &self.scheduled_spark_application_timestamp_precision;
+        let Some(precision) = Precision::parse(precision) else {
+            bail!(
+                "--scheduled-spark-application-timestamp-precision={precision}: supported values: nanos, micros, millis, seconds, minutes"
+            );
+        };
+        Ok(Spark {
+            settings: self.settings()?,
+            rules: self.rules(),
+            precision,
+            metrics: SparkMetrics::new(self.naming()),
+            namespace_selector: Some(self.namespace_selector.trim())
+                .filter(|selector| !selector.is_empty())
+                .map(str::to_owned),
+            without_effect: self.without_effect(),
+        })
+    }
+
+    fn without_effect(&self) -> Vec<String> {
+        let given = [
+            ("--metrics-endpoint", self.metrics_endpoint.is_some()),
+            ("--secure-metrics", self.secure_metrics.is_some()),
+            (
+                "--metric-tls-min-version",
+                self.metric_tls_min_version.is_some(),
+            ),
+            (
+                "--metric-tls-cipher-suites",
+                self.metric_tls_cipher_suites.is_some(),
+            ),
+            ("--enable-http2", self.enable_http2.is_some()),
+            ("--pprof-bind-address", self.pprof_bind_address.is_some()),
+            ("--cache-sync-timeout", self.cache_sync_timeout.is_some()),
+            (
+                "--workqueue-ratelimiter-bucket-qps",
+                self.workqueue_ratelimiter_bucket_qps.is_some(),
+            ),
+            (
+                "--workqueue-ratelimiter-bucket-size",
+                self.workqueue_ratelimiter_bucket_size.is_some(),
+            ),
+            (
+                "--workqueue-ratelimiter-max-delay",
+                self.workqueue_ratelimiter_max_delay.is_some(),
+            ),
+        ];
+        let flags = given
+            .into_iter()
+            .filter(|(_, given)| *given)
+            .map(|(name, _)| name.to_owned());
+        let gates = self.feature_gates.iter();
+        let gates = gates.filter(|gate| !GATES.contains(&gate.name.as_str()));
+        let gates = gates.map(|gate| format!("--feature-gates {}", gate.name));
+        flags.chain(gates).collect()
+    }
+
+    fn naming(&self) -> Naming {
+        let labels = self.metrics_labels.iter().filter(|l| !l.is_empty());
+        Naming {
+            prefix: self.metrics_prefix.clone(),
+            labels: labels.cloned().collect(),
+            most_values: self.metrics_label_values,
+            submit: self.metrics_job_submit_latency_buckets.clone(),
+            start: self.metrics_job_start_latency_buckets.clone(),
+        }
+    }
+
+    /// Whether a gate is open. Of several words on one the last counts.
+    fn gate(&self, name: &str) -> bool {
+        let all = [name, "AllAlpha"];
+        let said = |of: &str| {
+            let mut said = self.feature_gates.iter().filter(|gate| gate.name == of);
+            said.next_back().map(|gate| gate.open)
+        };
+        all.into_iter().find_map(said).unwrap_or(false)
+    }
+
+    fn rules(&self) -> Rules {
+        // Rounded up: none at all is something else than a little.
+        let seconds = |time: Duration| {
+            let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            i64::try_from(whole).unwrap_or(i64::MAX)
+        };
+        let ttl = self.default_time_to_live_seconds;
+        Rules {
+            grace: seconds(self.driver_pod_creation_grace_period),
+            most_waiting: seconds(self.driver_waiting_limit),
+            most_executors: self.max_tracked_executor_per_app,
+            time_to_live: (ttl > 0).then_some(ttl),
+            partial_restart: self.gate(PARTIAL_RESTART),
+        }
+    }
+
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let names = self.kube_scheduler_names.iter().filter(|n| !n.is_empty());
+        let kube_schedulers: Vec<String> = names.cloned().collect();
+        let default = &self.default_batch_scheduler;
+        let known = SCHEDULERS.contains(&default.as_str()) || kube_schedulers.contains(default);
+        if self.enable_batch_scheduler && !default.is_empty() && !known {
+            bail!(
+                "--default-batch-scheduler={default}: supported values: volcano, yunikorn, and the names of --kube-scheduler-names"
+            );
+        }
+        let tls: Vec<IngressTLS> = json("--ingress-tls", &self.ingress_tls)?;
+        let annotations: BTreeMap<String, String> =
+            json("--ingress-annotations", &self.ingress_annotations)?;
+        Ok(Settings {
+            master: self.master(),
+            defaults: self.default_conf.iter().cloned().collect(),
+            web: WebSettings {
+                service: switch(self.enable_ui_service),
+                url_format: self.ingress_url_format.clone(),
+                ingress_class: self.ingress_class_name.clone(),
+                annotations,
+                tls,
+            },
+            driver_ingress: if self.driver_ingress {
+                DriverIngress::Served
+            } else {
+                DriverIngress::Refused
+            },
+            batch: BatchSettings {
+                enabled: switch(self.enable_batch_scheduler),
+                default: default.clone(),
+                kube_schedulers,
+            },
+            network_policy: switch(self.network_policy),
+            disruption_budget: switch(self.enable_driver_pdb),
+            last_words: switch(self.driver_last_words),
+            memory_limit_policy: switch(self.memory_limit_policy),
+        })
+    }
+
+    fn master(&self) -> String {
+        let told = self.spark_master.clone().filter(|url| !url.is_empty());
+        told.unwrap_or_else(|| {
+            let var = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
+            let at = (
+                var("KUBERNETES_SERVICE_HOST"),
+                var("KUBERNETES_SERVICE_PORT"),
+            );
+            match at {
+                (Some(host), Some(port)) => master(&host, &port),
+                _ => IN_CLUSTER.to_owned(),
+            }
+        })
+    }
+
+    /// Arguments for the process, where some of the published ones change them.
+    #[must_use]
+    pub fn runtime(&self) -> RuntimeArgs {
+        let mut runtime = self.runtime.clone();
+        if self.enable_metrics == Some(false) {
+            runtime.metrics_bind_address = cli::Bind::Off;
+        }
+        runtime
+    }
+}
+
+fn json<T: Default + serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Result<T> {
+    if text.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_str(text).with_context(|| format!("{flag} is no such JSON"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn read(args: &[&str]) -> Cli {
+        let args = std::iter::once("spark-operator").chain(args.iter().copied());
+        Cli::try_parse_from(translated(args.map(Into::into))).unwrap()
+    }
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_published_command_line_is_understood() {
+        let cli = read(&[
+            "controller",
+            "start",
+            "--zap-log-level=info",
+            "--namespaces=default,team-a",
+            "--controller-threads=10",
+            "--enable-ui-service=true",
+            "--ingress-url-format={{$appName}}.example.com",
+            r#"--ingress-tls=[{"hosts":["*.example.com"],"secretName":"tls"}]"#,
+            r#"--ingress-annotations={"a":"b"}"#,
+            "--enable-batch-scheduler=true",
+            "--kube-scheduler-names=mine",
+            "--default-batch-scheduler=mine",
+            "--enable-metrics=true",
+            "--metrics-bind-address=:8080",
+            "--metrics-endpoint=/metrics",
+            "--metrics-prefix=",
+            "--metrics-labels=app_type",
+            "--metrics-job-start-latency-buckets=30,60",
+            "--leader-election=true",
+            "--leader-election-lock-name=spark-operator-controller-lock",
+            "--leader-election-lock-namespace=spark",
+            "--workqueue-ratelimiter-bucket-qps=50",
+            "--workqueue-ratelimiter-bucket-size=500",
+            "--workqueue-ratelimiter-max-delay=6h",
+            "--driver-pod-creation-grace-period=10s",
+            "--max-tracked-executor-per-app=7",
+            "--scheduled-spark-application-timestamp-precision=seconds",
+            "--default-time-to-live-seconds=60",
+            "--namespace-selector=spark in (yes, maybe)",
+        ]);
+        cli.runtime.validate().unwrap();
+        assert_eq!(cli.runtime.namespaces(), ["default", "team-a"]);
+        assert!(cli.runtime.leader_elect);
+        assert_eq!(
+            cli.runtime.leader_election_id(Spark::NAME),
+            "spark-operator-controller-lock"
+        );
+        assert_eq!(cli.runtime.leader_election_namespace(), "spark");
+        let Spark {
+            settings,
+            rules,
+            precision,
+            metrics: _,
+            namespace_selector,
+            without_effect,
+        } = cli.operator().unwrap();
+        assert_eq!(namespace_selector.as_deref(), Some("spark in (yes, maybe)"));
+        assert_eq!(without_effect.len(), 4, "{without_effect:?}");
+        assert_eq!(precision, Precision::Seconds);
+        assert_eq!((rules.most_executors, rules.time_to_live), (7, Some(60)));
+        assert_eq!(settings.web.tls[0].secret_name.as_deref(), Some("tls"));
+        assert_eq!(settings.web.annotations["a"], "b");
+        assert_eq!(settings.batch.default, "mine");
+    }
+
+    #[test]
+    fn an_empty_namespace_means_all_and_a_submitter_is_not_asked() {
+        for (said, meant) in [
+            ("--namespaces=\"\"", &[][..]),
+            ("--namespaces=", &[]),
+            ("--namespaces=a,", &[]),
+            ("--namespaces=a,b", &["a", "b"]),
+        ] {
+            let cli = read(&["controller", "start", said, "--submitter-url=http://x"]);
+            assert_eq!(cli.runtime.namespaces(), meant, "{said}");
+        }
+        let conf = read(&["--default-conf=spark.jars.packages=a:b:1,c:d:2"]).default_conf;
+        assert_eq!(conf[0].1, "a:b:1,c:d:2");
+    }
+
+    #[test]
+    fn what_can_not_be_run_with_is_refused_by_name() {
+        for (flags, named) in [
+            (&["--ingress-tls={"][..], "--ingress-tls"),
+            (
+                &["--scheduled-spark-application-timestamp-precision=days"][..],
+                "nanos, micros",
+            ),
+            (
+                &[
+                    "--enable-batch-scheduler",
+                    "--default-batch-scheduler=other",
+                ][..],
+                "--default-batch-scheduler=other",
+            ),
+        ] {
+            let error = read(flags).operator().unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let parsed = |flag: &str| Cli::try_parse_from(["spark-operator", flag]);
+        assert!(parsed("--default-time-to-live-seconds=-1").is_err());
+        assert!(parsed("--default-conf=memory=1g").is_err());
+    }
+
+    #[test]
+    fn metrics_can_be_switched_off_as_published() {
+        let off = read(&["--enable-metrics=false", "--metrics-bind-address=:8080"]).runtime();
+        assert_eq!(off.metrics_bind_address, cli::Bind::Off);
+        let on = read(&["--enable-metrics", "--metrics-bind-address=:8080"]).runtime();
+        assert_eq!(on.metrics_bind_address, cli::Bind::Any(8080));
+    }
+}

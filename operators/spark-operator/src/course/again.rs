@@ -1,0 +1,78 @@
+//! Whether something is tried again, and when.
+//!
+//! Source: the published rules. The wait grows with the failures in a row and begins with the failure; the published operator
+//! counts from the last submission, so that a run that took long was never waited for.
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::api::{RestartPolicy, SparkApplicationStatus};
+use crate::defaults::RETRY_INTERVAL;
+
+/// The longest wait: a month. A longer one than that is a slip, and must not overflow.
+const LONGEST: i64 = 31 * 24 * 3600;
+
+/// What is to be done about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Nothing more.
+    Never,
+    /// It is tried again at this time.
+    At(Timestamp),
+}
+
+/// After a failed run.
+pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
+    // Without a count of ours the published one: every submission that led to a driver.
+    let failed = status.failed_runs.or(status.execution_attempts);
+    decide(
+        policy,
+        failed.unwrap_or(1),
+        policy.on_failure_retries,
+        policy.on_failure_retry_interval,
+        status,
+    )
+}
+
+/// After a failed submission.
+pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
+    let failed = status.failed_submissions.or(status.submission_attempts);
+    decide(
+        policy,
+        failed.unwrap_or(1),
+        policy.on_submission_failure_retries,
+        policy.on_submission_failure_retry_interval,
+        status,
+    )
+}
+
+/// True if an application that ended well runs again.
+pub fn after_success(policy: &RestartPolicy) -> bool {
+    policy.type_.as_deref() == Some("Always")
+}
+
+fn decide(
+    policy: &RestartPolicy,
+    failed: i32,
+    retries: Option<i32>,
+    interval: Option<i64>,
+    status: &SparkApplicationStatus,
+) -> Again {
+    let may = match policy.type_.as_deref() {
+        Some("Always") => true,
+        Some("OnFailure") => retries.is_some_and(|most| failed <= most),
+        Some(_) | None => false,
+    };
+    if !may {
+        return Again::Never;
+    }
+    let failures = i64::from(failed.max(1));
+    let seconds = interval
+        .unwrap_or(RETRY_INTERVAL)
+        .max(0)
+        .saturating_mul(failures);
+    let since = status.last_failure_time.as_ref();
+    let since = since.or(status.last_submission_attempt_time.as_ref());
+    let since = since.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let wait = SignedDuration::from_secs(seconds.min(LONGEST));
+    Again::At(since.saturating_add(wait).unwrap_or(Timestamp::MAX))
+}

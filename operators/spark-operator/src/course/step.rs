@@ -1,0 +1,100 @@
+//! What is to be done, as data.
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use training_core::{Note, StatusWrite, Uid};
+
+use super::seen::Kind;
+use crate::api::SparkApplicationStatus;
+use crate::submission::PodGroup;
+
+/// One object to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Make {
+    /// Of properties, of the executors' template, of metrics.
+    ConfigMap(Box<ConfigMap>),
+    /// Of the driver, of the web UI.
+    Service(Box<Service>),
+    /// Of the driver, of the web UI.
+    Ingress(Box<Ingress>),
+    /// Of the driver.
+    Claim(Box<PersistentVolumeClaim>),
+    /// Of the executors.
+    NetworkPolicy(Box<NetworkPolicy>),
+    /// Of the driver.
+    Budget(Box<PodDisruptionBudget>),
+    /// Of a batch scheduler.
+    Group(Box<PodGroup>),
+}
+
+impl Make {
+    /// Its kind and its name.
+    pub fn id(&self) -> (Kind, String) {
+        match self {
+            Self::ConfigMap(object) => (Kind::ConfigMap, object.name_any()),
+            Self::Service(object) => (Kind::Service, object.name_any()),
+            Self::Ingress(object) => (Kind::Ingress, object.name_any()),
+            Self::Claim(object) => (Kind::Claim, object.name_any()),
+            Self::NetworkPolicy(object) => (Kind::NetworkPolicy, object.name_any()),
+            Self::Budget(object) => (Kind::Budget, object.name_any()),
+            Self::Group(group) => (
+                Kind::of_group(&group.api_version),
+                group.metadata.name.clone().unwrap_or_default(),
+            ),
+        }
+    }
+}
+
+/// One change to the world.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Make an object.
+    Make(Make),
+    /// Make the driver, once every [`Step::Make`] before it is done: it is what commits a submission.
+    MakeDriver(Box<Pod>),
+    /// Give a ConfigMap other data.
+    Change {
+        /// As it is to be.
+        map: Box<ConfigMap>,
+        /// The precondition.
+        uid: Uid,
+        /// Another one.
+        resource_version: String,
+    },
+    /// Delete a pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
+    /// Delete another object.
+    Delete {
+        /// Its kind.
+        kind: Kind,
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
+    /// Delete the application at the end of its time to live.
+    DeleteApplication,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The status to write, if it differs.
+    pub status: Option<StatusWrite<SparkApplicationStatus>>,
+    /// What to do.
+    pub steps: Vec<Step>,
+    /// What to tell, once the status is stored.
+    pub notes: Vec<Note>,
+    /// Look again as soon as this is done.
+    pub again: bool,
+    /// When to look again at the latest.
+    pub wake: Option<Timestamp>,
+}

@@ -1,0 +1,200 @@
+//! By what a submission, and a change of a spec, is known. Both follow from what is stored, so that an operator that is restarted at
+//! any point comes to the same.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use training_core::Uid;
+
+use crate::names;
+
+/// The version of [`SpecDigest`]. It rises with its shape, and when the schema loses a field, because stored specs then lose it too, and look changed.
+pub const VERSION: u32 = 2;
+
+/// Fields of a spec whose change is none.
+const WITHOUT: [&str; 2] = ["suspend", "timeToLiveSeconds"];
+
+/// Fields of executors that only say where pods run: an edit of them alone can reach executors that are made later.
+/// Source: the published gate `PartialRestart`.
+const PLACEMENT: [&str; 5] = [
+    "affinity",
+    "nodeSelector",
+    "priorityClassName",
+    "schedulerName",
+    "tolerations",
+];
+
+/// The schema's defaults, by their paths. Without a word, and with this value, a spec says the same. A default that the schema gains
+/// has to be added here.
+pub const DEFAULTS: [(&[&str], &str); 3] = [
+    (&["type"], "Scala"),
+    (&["mode"], "cluster"),
+    (&["restartPolicy", "type"], "Never"),
+];
+
+/// Stands for a stored spec, to be compared later, by another version of the operator as well.
+///
+/// Shape: `2-9f2c…-41d0…`: the version, 32 hexadecimal digits for all but the executors' placement, and 16 for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecDigest {
+    version: u32,
+    hash: String,
+    placement: String,
+}
+
+impl SpecDigest {
+    /// Reads what a digest prints; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (version, rest) = text.split_once('-')?;
+        // One of another version may have other parts.
+        let (hash, placement) = rest.split_once('-').unwrap_or((rest, ""));
+        Some(Self {
+            version: version.parse().ok()?,
+            hash: hash.to_owned(),
+            placement: placement.to_owned(),
+        })
+    }
+
+    /// Stands for where executors are to run.
+    pub fn placement(&self) -> &str {
+        &self.placement
+    }
+
+    /// True if two specs say the same but for where executors run.
+    pub fn is_same_run(&self, other: &Self) -> bool {
+        (self.version, &self.hash) == (other.version, &other.hash)
+    }
+
+    /// True if this can be compared with what is computed now.
+    pub fn is_current(&self) -> bool {
+        self.version == VERSION
+    }
+}
+
+impl fmt::Display for SpecDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.version, self.hash)?;
+        if self.placement.is_empty() {
+            return Ok(());
+        }
+        write!(f, "-{}", self.placement)
+    }
+}
+
+/// The digest of a `spec` as it is stored: of the JSON that the API server gave, never of one that went through types.
+pub fn spec_digest(spec: &Value) -> SpecDigest {
+    let mut spec = canonical(spec);
+    for field in WITHOUT {
+        remove(&mut spec, &[field], None);
+    }
+    for (path, default) in DEFAULTS {
+        remove(&mut spec, path, Some(default));
+    }
+    let placement: Vec<Option<Value>> = PLACEMENT
+        .map(|field| {
+            let executor = spec.get_mut("executor")?.as_object_mut()?;
+            executor.remove(field)
+        })
+        .into();
+    let hash = |value: &Value, digits| {
+        let mut sha = Sha256::new();
+        sha.update(value.to_string().as_bytes());
+        names::hex(&sha.finalize(), digits)
+    };
+    SpecDigest {
+        version: VERSION,
+        hash: hash(&spec, 32),
+        placement: hash(&json!(placement), 16),
+    }
+}
+
+/// Removes a field, with this value where one is named, and parents that have nothing left.
+fn remove(value: &mut Value, path: &[&str], with: Option<&str>) {
+    let (Some(object), Some((first, rest))) = (value.as_object_mut(), path.split_first()) else {
+        return;
+    };
+    if rest.is_empty() {
+        if with.is_none_or(|with| object.get(*first).and_then(Value::as_str) == Some(with)) {
+            object.remove(*first);
+        }
+        return;
+    }
+    if let Some(child) = object.get_mut(*first) {
+        remove(child, rest, with);
+        if child.as_object().is_some_and(Map::is_empty) {
+            object.remove(*first);
+        }
+    }
+}
+
+/// The same with the fields of objects in order, and without those that are null.
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut fields: Vec<_> = object.iter().filter(|(_, v)| !v.is_null()).collect();
+            fields.sort_by_key(|(key, _)| *key);
+            let fields = fields
+                .into_iter()
+                .map(|(key, v)| (key.clone(), canonical(v)));
+            Value::Object(fields.collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(canonical).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
+/// What was recorded of the spec that was submitted last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded<'a> {
+    /// The generation.
+    pub generation: Option<i64>,
+    /// The digest.
+    pub digest: Option<&'a str>,
+}
+
+/// In what a spec differs from the recorded one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It says the same.
+    None,
+    /// Only where executors run.
+    Placement,
+    /// More than that.
+    Run,
+}
+
+/// In what a spec differs from the recorded one.
+///
+/// The generation alone tells of an edit, so what a new schema does to stored specs is none. A digest that is missing, as on
+/// applications of another operator, or of another version, can't be compared and counts as equal; whoever asks then records the
+/// present one.
+pub fn change(recorded: Recorded<'_>, generation: Option<i64>, now: &SpecDigest) -> Change {
+    if recorded.generation.is_some() && recorded.generation == generation {
+        return Change::None;
+    }
+    let then = recorded.digest.and_then(SpecDigest::parse);
+    match then.filter(SpecDigest::is_current) {
+        Some(then) if then.hash != now.hash => Change::Run,
+        Some(then) if then.placement != now.placement => Change::Placement,
+        _ => Change::None,
+    }
+}
+
+/// The id of the submission that follows this one.
+///
+/// Shape: a UUID of version 8. It depends on what is stored alone, so the same submission tried again has the same id; and on the
+/// former id, so that the next submission of the same spec has another.
+pub fn submission_id(uid: &str, previous: Option<&str>, digest: &SpecDigest) -> String {
+    let mut sha = Sha256::new();
+    for part in [uid, previous.unwrap_or_default(), &digest.to_string()] {
+        sha.update(part.len().to_be_bytes());
+        sha.update(part.as_bytes());
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&sha.finalize()[..16]);
+    // Version 8, "made by somebody's own rule", of RFC 9562.
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Uid(u128::from_be_bytes(bytes)).to_string()
+}

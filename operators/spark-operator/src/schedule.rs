@@ -1,0 +1,313 @@
+//! What a schedule does next: which application it makes, which it deletes, and when to look again.
+//!
+//! [`plan`] is pure and total. The name of a run follows from the time that it was scheduled for, so a run that is made twice is
+//! one run.
+
+use std::cmp::Reverse;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::tz::TimeZone;
+
+use crate::api::{
+    ScheduleState, ScheduledSparkApplication, ScheduledSparkApplicationStatus, SparkApplication,
+    State,
+};
+use crate::cron::{self, Schedule};
+use crate::{label, names};
+
+/// Runs of either outcome that are kept where nothing is said. Source: the published behaviour.
+const KEPT: i32 = 1;
+
+/// What the times in names of runs are counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precision {
+    /// Nanoseconds, 19 digits.
+    #[default]
+    Nanos,
+    /// Microseconds, 16 digits.
+    Micros,
+    /// Milliseconds, 13 digits.
+    Millis,
+    /// Seconds, 10 digits.
+    Seconds,
+    /// Minutes, 8 digits.
+    Minutes,
+}
+
+impl Precision {
+    /// From the finest to the coarsest.
+    pub const ALL: [Self; 5] = [
+        Self::Nanos,
+        Self::Micros,
+        Self::Millis,
+        Self::Seconds,
+        Self::Minutes,
+    ];
+
+    /// Reads the flag's word; empty means the default.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "" | "nanos" => Some(Self::Nanos),
+            "micros" => Some(Self::Micros),
+            "millis" => Some(Self::Millis),
+            "seconds" => Some(Self::Seconds),
+            "minutes" => Some(Self::Minutes),
+            _ => None,
+        }
+    }
+
+    /// A time in these units, since 1970.
+    pub fn stamp(self, at: Timestamp) -> String {
+        match self {
+            Self::Nanos => at.as_nanosecond().to_string(),
+            Self::Micros => at.as_microsecond().to_string(),
+            Self::Millis => at.as_millisecond().to_string(),
+            Self::Seconds => at.as_second().to_string(),
+            Self::Minutes => at.as_second().div_euclid(60).to_string(),
+        }
+    }
+
+    /// The shortest time between two runs that have different names. Units: seconds.
+    fn resolves(self) -> i64 {
+        if self == Self::Minutes { 60 } else { 1 }
+    }
+}
+
+/// The name of the run of a time: as fine as was asked for and as fits into a name.
+///
+/// # Errors
+/// If none that fits would tell two runs apart.
+pub fn run_name(
+    schedule: &str,
+    at: Timestamp,
+    asked: Precision,
+    least_pause: i64,
+) -> Result<String, String> {
+    let all = Precision::ALL.into_iter().filter(|p| *p >= asked);
+    for precision in all {
+        let name = format!("{schedule}-{}", precision.stamp(at));
+        if name.len() <= names::MAX_LABEL {
+            if precision.resolves() > least_pause {
+                break;
+            }
+            return Ok(name);
+        }
+    }
+    Err(format!(
+        "metadata.name \"{schedule}\" is too long: the names of its runs, <name>-<time>, have at most {} characters, and shorter times \
+         can't tell runs apart; use at most {} characters",
+        names::MAX_LABEL,
+        names::MAX_LABEL - if least_pause < 60 { 11 } else { 9 }
+    ))
+}
+
+/// What happens while runs are going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// One more is started.
+    Allow,
+    /// None is started.
+    Forbid,
+    /// They are deleted, and one is started.
+    Replace,
+}
+
+impl Concurrency {
+    /// Reads the policy; nothing means [`Concurrency::Allow`], as documented.
+    ///
+    /// # Errors
+    /// If nobody published the word.
+    pub fn parse(word: Option<&str>) -> Result<Self, String> {
+        match word {
+            None | Some("" | "Allow") => Ok(Self::Allow),
+            Some("Forbid") => Ok(Self::Forbid),
+            Some("Replace") => Ok(Self::Replace),
+            Some(other) => Err(format!(
+                "spec.concurrencyPolicy \"{other}\": supported values: \"Allow\", \"Forbid\", \"Replace\""
+            )),
+        }
+    }
+}
+
+/// An application that the schedule has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// What it is doing.
+    pub state: State,
+}
+
+/// What a schedule is decided from, beside itself and its runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    /// The time, in whole seconds.
+    pub now: Timestamp,
+    /// The operator's zone.
+    pub local: &'a TimeZone,
+    /// What names of runs are counted in.
+    pub precision: Precision,
+}
+
+/// What is to be done, in this order: deletions, the new run, the status. The status says that the run was made, so it comes last; an
+/// operator that ends in between makes the run of the same name again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Runs to delete.
+    pub delete: Vec<String>,
+    /// The name of the run to make. That it is there already is fine if the schedule owns it.
+    pub create: Option<String>,
+    /// The status, as it is to be stored.
+    pub status: ScheduledSparkApplicationStatus,
+    /// When to look again, at the latest.
+    pub wake: Option<Timestamp>,
+}
+
+/// What the schedule does now.
+pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], around: Around<'_>) -> Plan {
+    let status = schedule.status.clone().unwrap_or_default();
+    if schedule.spec.suspend == Some(true) {
+        return Plan {
+            status,
+            ..Plan::default()
+        };
+    }
+    match read(schedule, around) {
+        Ok(ready) => go_on(schedule, &ready, status, runs, around),
+        Err(reason) => Plan {
+            status: ScheduledSparkApplicationStatus {
+                schedule_state: ScheduleState::FailedValidation,
+                reason: Some(reason),
+                next_run: None,
+                computed_from: None,
+                ..status
+            },
+            ..Plan::default()
+        },
+    }
+}
+
+struct Ready {
+    times: Schedule,
+    concurrency: Concurrency,
+    /// What the next time is computed from.
+    from: String,
+}
+
+fn read(schedule: &ScheduledSparkApplication, around: Around<'_>) -> Result<Ready, String> {
+    let spec = &schedule.spec;
+    let name = spec.time_zone.as_deref().filter(|z| !z.is_empty());
+    let name = name.unwrap_or(cron::LOCAL);
+    let zone = cron::zone(name, around.local).map_err(|why| format!("Invalid timezone: {why}"))?;
+    let times = Schedule::parse(&spec.schedule, &zone, around.local)?;
+    let concurrency = Concurrency::parse(spec.concurrency_policy.as_deref())?;
+    let own = schedule.metadata.name.as_deref().unwrap_or_default();
+    run_name(own, around.now, around.precision, times.least_pause())?;
+    Ok(Ready {
+        times,
+        concurrency,
+        from: format!("{name} {}", spec.schedule.trim()),
+    })
+}
+
+fn go_on(
+    schedule: &ScheduledSparkApplication,
+    ready: &Ready,
+    mut status: ScheduledSparkApplicationStatus,
+    runs: &[Run],
+    around: Around<'_>,
+) -> Plan {
+    let now = around.now;
+    status.schedule_state = ScheduleState::Scheduled;
+    status.reason = None;
+    // What another operator computed stands until it comes.
+    let edited = status
+        .computed_from
+        .as_ref()
+        .is_some_and(|from| *from != ready.from);
+    if edited || status.next_run.is_none() {
+        status.next_run = ready.times.next(now).map(Time);
+    }
+    status.computed_from = Some(ready.from.clone());
+
+    let (mut delete, mut create) = (Vec::new(), None);
+    let due = status
+        .next_run
+        .as_ref()
+        .map(|time| time.0)
+        .filter(|at| *at <= now);
+    if let Some(at) = due {
+        let own = schedule.metadata.name.as_deref().unwrap_or_default();
+        // That it fits was seen before: the time has as many digits as the present.
+        let due = run_name(own, at, around.precision, ready.times.least_pause()).ok();
+        // What was made before the status could say so is this run, and none that goes on.
+        let made = runs.iter().any(|run| Some(&run.name) == due.as_ref());
+        let others = runs.iter().filter(|run| Some(&run.name) != due.as_ref());
+        let active = others.filter(|run| !run.state.is_terminal());
+        let active: Vec<String> = active.map(|run| run.name.clone()).collect();
+        // Whatever was missed before, this one run stands for all of it.
+        status.next_run = ready.times.next(now).map(Time);
+        if made || active.is_empty() || ready.concurrency != Concurrency::Forbid {
+            if ready.concurrency == Concurrency::Replace {
+                delete = active;
+            }
+            create = due;
+        }
+    }
+    if let Some(name) = &create {
+        status.last_run = Some(Time(now));
+        status.last_run_name = Some(name.clone());
+    }
+    let spec = &schedule.spec;
+    let (kept, gone) = history(runs, &State::Completed, spec.successful_run_history_limit);
+    status.past_successful_run_names = kept;
+    delete.extend(gone);
+    let (kept, gone) = history(runs, &State::Failed, spec.failed_run_history_limit);
+    status.past_failed_run_names = kept;
+    delete.extend(gone);
+    Plan {
+        wake: status.next_run.as_ref().map(|time| time.0),
+        status,
+        delete,
+        create,
+    }
+}
+
+/// The runs of an outcome that are kept, newest first, and the others.
+fn history(runs: &[Run], outcome: &State, limit: Option<i32>) -> (Vec<String>, Vec<String>) {
+    let mut all: Vec<&Run> = runs.iter().filter(|run| run.state == *outcome).collect();
+    all.sort_by_key(|run| (Reverse(run.created), Reverse(run.name.clone())));
+    let limit = usize::try_from(limit.unwrap_or(KEPT)).unwrap_or(0);
+    let mut kept: Vec<String> = all.into_iter().map(|run| run.name.clone()).collect();
+    let gone = kept.split_off(limit.min(kept.len()));
+    (kept, gone)
+}
+
+/// The application of one run.
+pub fn run(schedule: &ScheduledSparkApplication, name: &str) -> SparkApplication {
+    let meta = &schedule.metadata;
+    let own = meta.name.clone().unwrap_or_default();
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    labels.insert(label::SCHEDULED_APP_NAME.to_owned(), own.clone());
+    SparkApplication {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: meta.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![OwnerReference {
+                api_version: label::API_VERSION.to_owned(),
+                kind: "ScheduledSparkApplication".to_owned(),
+                name: own,
+                uid: meta.uid.clone().unwrap_or_default(),
+                controller: None,
+                block_owner_deletion: Some(true),
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: schedule.spec.template.clone(),
+        status: None,
+    }
+}

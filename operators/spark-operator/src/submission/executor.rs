@@ -1,0 +1,202 @@
+//! The template that the driver makes executors from, and the properties that have to help where a template can't.
+//!
+//! Spark puts its own settings on top of the template: of two variables of one name its own comes last and wins, and so do its
+//! scheduler, its node selector and, from 4.1 on, its grace period. What the spec says is to win over them, so it is said in Spark's
+//! own properties as well.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use training_core::Note;
+
+use super::conf::{Properties, env_prefix};
+use super::object::{self, TEMPLATE_KEY, below};
+use super::template::Base;
+use super::{Cx, overlay};
+use crate::api::Role;
+use crate::digest::SpecDigest;
+use crate::{label, memory};
+
+/// The grace period of executors that name none. Units: seconds. Source: Kubernetes, and Spark from 4.1 on.
+const GRACE: i64 = 30;
+
+/// Variables that Spark sets before `spark.executorEnv.*`, which therefore wins.
+const BEFORE: [&str; 8] = [
+    "SPARK_APPLICATION_ID",
+    "SPARK_CONF_DIR",
+    "SPARK_DRIVER_URL",
+    "SPARK_EXECUTOR_CORES",
+    "SPARK_EXECUTOR_ID",
+    "SPARK_EXECUTOR_MEMORY",
+    "SPARK_RESOURCE_PROFILE_ID",
+    "SPARK_USER",
+];
+/// Variables that Spark sets after it: nobody else can.
+const AFTER: [&str; 3] = [
+    "SPARK_EXECUTOR_POD_IP",
+    "SPARK_EXECUTOR_POD_NAME",
+    "SPARK_LOCAL_DIRS",
+];
+
+/// Says in Spark's properties what the template can't.
+pub fn adjust(
+    cx: &Cx<'_>,
+    properties: &mut Properties,
+    scheduler_name: Option<&str>,
+    notes: &mut Vec<Note>,
+) {
+    grace_period(cx, properties);
+    escalation(cx, properties);
+    environment(cx, properties, notes);
+    placement(cx, properties, scheduler_name);
+}
+
+fn grace_period(cx: &Cx<'_>, properties: &mut Properties) {
+    let executor = &cx.spec.executor.pod;
+    let key = "spark.kubernetes.executor.terminationGracePeriodSeconds".to_owned();
+    if let Some(seconds) = executor.termination_grace_period_seconds {
+        properties.insert(key, format!("{seconds}s"));
+        return;
+    }
+    let template = executor.template.as_deref().and_then(|t| t.spec.as_ref());
+    let seconds = template.and_then(|t| t.termination_grace_period_seconds);
+    let seconds = seconds.unwrap_or(GRACE);
+    properties
+        .entry(key)
+        .or_insert_with(|| format!("{seconds}s"));
+}
+
+/// From 4.3 on Spark sets this itself; a context that doesn't speak of it leaves it to Spark, which forbids it.
+fn escalation(cx: &Cx<'_>, properties: &mut Properties) {
+    let context = cx.spec.executor.pod.security_context.as_ref();
+    let allowed = context.and_then(|c| c.allow_privilege_escalation);
+    if let Some(allowed) = allowed.filter(|_| cx.version.at_least(4, 3)) {
+        let key = "spark.kubernetes.executor.securityContext.allowPrivilegeEscalation";
+        properties.insert(key.to_owned(), allowed.to_string());
+    }
+}
+
+fn placement(cx: &Cx<'_>, properties: &mut Properties, scheduler_name: Option<&str>) {
+    let own = "spark.kubernetes.executor.scheduler.name";
+    let said =
+        properties.contains_key(own) || properties.contains_key("spark.kubernetes.scheduler.name");
+    let name = overlay::scheduler(cx, Role::Executor, scheduler_name);
+    if let Some(name) = name.filter(|_| said) {
+        properties.insert(own.to_owned(), name.to_owned());
+    }
+    let own = "spark.kubernetes.executor.node.selector.";
+    let mut said = below(properties, "spark.kubernetes.node.selector.");
+    said.extend(below(properties, own));
+    for (key, value) in &cx.spec.executor.pod.node_selector {
+        if said.contains_key(key) {
+            properties.insert(format!("{own}{key}"), value.clone());
+        }
+    }
+}
+
+/// Makes the spec's variables, and those of its ConfigMaps, win over Spark's.
+fn environment(cx: &Cx<'_>, properties: &mut Properties, notes: &mut Vec<Note>) {
+    let prefix = env_prefix(Role::Executor);
+    let hadoop = properties.contains_key("spark.kubernetes.hadoop.configMapName");
+    let mut all = cx.spec.executor.pod.env.clone();
+    all.extend(overlay::conf_dirs(cx));
+    // The last of one name counts.
+    let mut seen = BTreeSet::new();
+    for variable in all.iter().rev() {
+        let name = variable.name.as_str();
+        if !seen.insert(name) {
+            continue;
+        }
+        let key = format!("{prefix}{name}");
+        let before = BEFORE.contains(&name);
+        let after = AFTER.contains(&name)
+            || name.starts_with("SPARK_JAVA_OPT_")
+            || hadoop && name == "HADOOP_CONF_DIR";
+        if after || before && variable.value_from.is_some() {
+            let text = format!(
+                "spec.executor: the variable {name} has no effect, because Spark sets it on executors itself"
+            );
+            notes.push(Note::warning("SettingIgnored", text));
+            continue;
+        }
+        properties.remove(&format!("spark.kubernetes.executor.secretKeyRef.{name}"));
+        if variable.value_from.is_some() {
+            // Without Spark's own, the template's is the only one.
+            properties.remove(&key);
+        } else if before || properties.contains_key(&key) {
+            properties.insert(key, variable.value.clone().unwrap_or_default());
+        }
+    }
+}
+
+/// What the driver makes executors from.
+pub fn template(cx: &Cx<'_>, scheduler_name: Option<&str>) -> PodTemplateSpec {
+    let Base {
+        labels,
+        mut annotations,
+        mut spec,
+        mut container,
+    } = Base::of(cx.spec.executor.pod.template.as_deref(), Role::Executor);
+    overlay::apply(
+        cx,
+        Role::Executor,
+        scheduler_name,
+        &mut spec,
+        &mut container,
+    );
+    let name = container.name.clone();
+    // The first: that is the one that Spark takes, whatever it is called.
+    spec.containers.insert(0, container);
+    overlay::add_containers(&mut spec.containers, &cx.spec.executor.pod.sidecars);
+    if spec.containers.len() > 1 {
+        // Spark puts its own container behind the others.
+        annotations
+            .entry(label::DEFAULT_CONTAINER.to_owned())
+            .or_insert(name);
+    }
+    if let Some(limit) = memory_limit(cx) {
+        annotations.insert(label::MEMORY_LIMIT.to_owned(), limit);
+    }
+    let owner = OwnerReference {
+        controller: None,
+        block_owner_deletion: None,
+        ..object::owner(cx)
+    };
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels).filter(|l| !l.is_empty()),
+            annotations: Some(annotations).filter(|a| !a.is_empty()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(spec),
+    }
+}
+
+/// What the admission policy is to make of Spark's own limit, where there is one.
+fn memory_limit(cx: &Cx<'_>) -> Option<String> {
+    let said = cx.spec.executor.pod.memory_limit.as_deref();
+    let said = said.filter(|_| cx.inputs.settings.memory_limit_policy.is_on())?;
+    memory::limit(said).ok()
+}
+
+/// The ConfigMap of the template. It can be changed: the driver reads it for every executor.
+///
+/// The text is JSON, which every reader of YAML reads in the same way, whichever version of YAML it knows.
+pub fn config_map(cx: &Cx<'_>, scheduler_name: Option<&str>) -> ConfigMap {
+    let template = template(cx, scheduler_name);
+    // Kubernetes' own types can always be written.
+    let text = serde_json::to_string_pretty(&template).unwrap_or_default();
+    let mut metadata = object::metadata(cx, object::template_name(cx));
+    let digest = SpecDigest::parse(cx.inputs.spec_digest);
+    let placement = digest.map(|d| d.placement().to_owned());
+    if let Some(placement) = placement.filter(|p| !p.is_empty()) {
+        metadata.annotations = Some([(label::PLACEMENT.to_owned(), placement)].into());
+    }
+    ConfigMap {
+        metadata,
+        data: Some([(TEMPLATE_KEY.to_owned(), text)].into()),
+        ..ConfigMap::default()
+    }
+}

@@ -1,0 +1,324 @@
+//! The Services and Ingresses through which a driver is seen from outside.
+//!
+//! Source: the published behaviour.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::networking::v1::{
+    HTTPIngressPath, HTTPIngressRuleValue, Ingress, IngressBackend, IngressRule,
+    IngressServiceBackend, IngressSpec, IngressTLS, ServiceBackendPort,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{Cx, object};
+use crate::api::DriverIngressOptions;
+use crate::{label, names};
+
+/// The web UI's port where none is said.
+pub const UI_PORT: i32 = 4040;
+/// The name of the Service's port where none is said.
+pub const UI_PORT_NAME: &str = "spark-driver-ui-port";
+/// Lets nginx drop the path that leads to the application.
+const REWRITE: &str = "nginx.ingress.kubernetes.io/rewrite-target";
+
+/// A URL in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// `http` or what the format says.
+    pub scheme: String,
+    /// Host and port.
+    pub host: String,
+    /// The path, with its first slash; empty where there is none.
+    pub path: String,
+}
+
+impl Url {
+    /// The URL that a format means for an application. Without a scheme it is `http`.
+    pub fn of(format: &str, cx: &Cx<'_>) -> Self {
+        let text = replaced(
+            format,
+            &[
+                ("$appName", cx.name),
+                ("$appNamespace", cx.namespace),
+                ("$appId", cx.app_id),
+            ],
+        );
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", &text));
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        Self {
+            scheme: scheme.to_owned(),
+            host: host.to_owned(),
+            path: path.to_owned(),
+        }
+    }
+
+    /// The path, where it leads further than the root.
+    pub fn sub_path(&self) -> Option<&str> {
+        Some(self.path.as_str()).filter(|path| !path.is_empty() && *path != "/")
+    }
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://{}{}", self.scheme, self.host, self.path)
+    }
+}
+
+/// A text in which `{{word}}`, with or without blanks, stands for a value.
+fn replaced(text: &str, words: &[(&str, &str)]) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(from) = rest.find("{{") {
+        let (before, inside) = (&rest[..from], &rest[from + 2..]);
+        out.push_str(before);
+        let end = inside.find("}}");
+        let known =
+            end.and_then(|end| words.iter().find(|(word, _)| inside[..end].trim() == *word));
+        if let (Some(end), Some((_, value))) = (end, known) {
+            out.push_str(value);
+            rest = &inside[end + 2..];
+        } else {
+            out.push_str("{{");
+            rest = inside;
+        }
+    }
+    out + rest
+}
+
+/// The URL of the web UI, where it has an Ingress.
+pub fn ui_url(cx: &Cx<'_>) -> Option<Url> {
+    let web = &cx.inputs.settings.web;
+    (web.service.is_on() && !web.url_format.is_empty()).then(|| Url::of(&web.url_format, cx))
+}
+
+/// Tells Spark the path under which its UI is seen, unless the application does.
+pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
+    let url = ui_url(cx);
+    if let Some(path) = url.as_ref().and_then(Url::sub_path) {
+        to.entry("spark.ui.proxyBase".to_owned())
+            .or_insert_with(|| path.to_owned());
+        to.entry("spark.ui.proxyRedirectUri".to_owned())
+            .or_insert_with(|| "/".to_owned());
+    }
+}
+
+/// The port of the UI in the driver. What is no number is the usual port, as published.
+pub fn ui_target(conf: &BTreeMap<String, String>) -> i32 {
+    let port = conf
+        .get("spark.ui.port")
+        .and_then(|p| p.trim().parse().ok());
+    port.unwrap_or(UI_PORT)
+}
+
+/// The port of the UI's Service.
+pub fn ui_port(cx: &Cx<'_>) -> i32 {
+    match &cx.spec.spark_ui_options {
+        Some(options) => options.service_port.unwrap_or(UI_PORT),
+        None => ui_target(&cx.spec.spark_conf),
+    }
+}
+
+/// What is recorded of the UI's Service once it has an address. Shape: `<IP>:<port>`.
+pub fn ui_address(cluster_ip: &str, port: i32) -> String {
+    format!("{cluster_ip}:{port}")
+}
+
+struct Wanted<'a> {
+    name: String,
+    port: i32,
+    port_name: String,
+    target: i32,
+    type_: Option<&'a String>,
+    labels: &'a BTreeMap<String, String>,
+    annotations: &'a BTreeMap<String, String>,
+}
+
+fn service(cx: &Cx<'_>, wanted: Wanted<'_>) -> Service {
+    let mut metadata = object::metadata(cx, wanted.name);
+    if !wanted.labels.is_empty() {
+        // The user's replace the usual ones, as published. Those by which it is found again stay.
+        let ours = metadata.labels.take().unwrap_or_default();
+        let mut labels = wanted.labels.clone();
+        labels.extend(ours);
+        metadata.labels = Some(labels);
+    }
+    metadata.annotations = some(wanted.annotations);
+    let selector = [(label::APP_NAME, cx.name), (label::ROLE, "driver")];
+    let selector = selector.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Service {
+        metadata,
+        spec: Some(ServiceSpec {
+            type_: Some(type_of(wanted.type_)),
+            selector: Some(selector.into()),
+            ports: Some(vec![ServicePort {
+                name: Some(wanted.port_name),
+                port: wanted.port,
+                target_port: Some(IntOrString::Int(wanted.target)),
+                protocol: Some("TCP".to_owned()),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn type_of(asked: Option<&String>) -> String {
+    let asked = asked.filter(|t| !t.is_empty());
+    asked.map_or_else(|| "ClusterIP".to_owned(), Clone::clone)
+}
+
+fn some(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    (!map.is_empty()).then(|| map.clone())
+}
+
+/// The Service of the web UI.
+pub fn ui_service(cx: &Cx<'_>) -> Option<Service> {
+    if !cx.inputs.settings.web.service.is_on() {
+        return None;
+    }
+    let options = cx.spec.spark_ui_options.clone().unwrap_or_default();
+    let port_name = options.service_port_name.filter(|n| !n.is_empty());
+    Some(service(
+        cx,
+        Wanted {
+            name: names::with_suffix(cx.name, "ui-svc"),
+            port: ui_port(cx),
+            port_name: port_name.unwrap_or_else(|| UI_PORT_NAME.to_owned()),
+            target: ui_target(&cx.spec.spark_conf),
+            type_: options.service_type.as_ref(),
+            labels: &options.service_labels,
+            annotations: &options.service_annotations,
+        },
+    ))
+}
+
+struct Door<'a> {
+    name: String,
+    url: &'a Url,
+    service: String,
+    port: i32,
+    annotations: &'a BTreeMap<String, String>,
+    tls: &'a [IngressTLS],
+}
+
+fn ingress(cx: &Cx<'_>, door: Door<'_>) -> Ingress {
+    let web = &cx.inputs.settings.web;
+    let own = door.annotations;
+    let mut annotations = if own.is_empty() {
+        &web.annotations
+    } else {
+        own
+    }
+    .clone();
+    let tls = if door.tls.is_empty() {
+        &web.tls
+    } else {
+        door.tls
+    };
+    let path = match door.url.sub_path() {
+        Some(path) => {
+            annotations.insert(REWRITE.to_owned(), "/$2".to_owned());
+            format!("{path}(/|$)(.*)")
+        }
+        None => door.url.path.clone(),
+    };
+    let mut metadata = object::metadata(cx, door.name);
+    metadata.annotations = some(&annotations);
+    let class = Some(web.ingress_class.clone()).filter(|c| !c.is_empty());
+    let backend = IngressBackend {
+        service: Some(IngressServiceBackend {
+            name: door.service,
+            port: Some(ServiceBackendPort {
+                number: Some(door.port),
+                name: None,
+            }),
+        }),
+        resource: None,
+    };
+    Ingress {
+        metadata,
+        spec: Some(IngressSpec {
+            ingress_class_name: class,
+            rules: Some(vec![IngressRule {
+                host: Some(door.url.host.clone()).filter(|h| !h.is_empty()),
+                http: Some(HTTPIngressRuleValue {
+                    paths: vec![HTTPIngressPath {
+                        backend,
+                        path: Some(path).filter(|p| !p.is_empty()),
+                        path_type: "ImplementationSpecific".to_owned(),
+                    }],
+                }),
+            }]),
+            tls: (!tls.is_empty()).then(|| tls.to_vec()),
+            ..IngressSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The Ingress of the web UI, with its URL.
+pub fn ui_ingress(cx: &Cx<'_>) -> Option<(Ingress, String)> {
+    let url = ui_url(cx)?;
+    let options = cx.spec.spark_ui_options.clone().unwrap_or_default();
+    let made = ingress(
+        cx,
+        Door {
+            name: names::with_suffix(cx.name, "ui-ingress"),
+            url: &url,
+            service: names::with_suffix(cx.name, "ui-svc"),
+            port: ui_port(cx),
+            annotations: &options.ingress_annotations,
+            tls: &options.ingress_tls,
+        },
+    );
+    Some((made, url.to_string()))
+}
+
+/// The Services and Ingresses of `driverIngressOptions`.
+pub fn driver_ingresses(cx: &Cx<'_>) -> Vec<(Service, Option<Ingress>)> {
+    let all = cx.spec.driver_ingress_options.iter();
+    all.filter_map(|options| driver_ingress(cx, options))
+        .collect()
+}
+
+fn driver_ingress(
+    cx: &Cx<'_>,
+    options: &DriverIngressOptions,
+) -> Option<(Service, Option<Ingress>)> {
+    let port = options.service_port?;
+    let name = names::with_suffix(cx.name, &format!("driver-{port}"));
+    let port_name = options.service_port_name.clone().filter(|n| !n.is_empty());
+    let made = service(
+        cx,
+        Wanted {
+            name: name.clone(),
+            port,
+            port_name: port_name.unwrap_or_else(|| format!("driver-ing-{port}")),
+            target: port,
+            type_: options.service_type.as_ref(),
+            labels: &options.service_labels,
+            annotations: &options.service_annotations,
+        },
+    );
+    let format = options
+        .ingress_url_format
+        .as_ref()
+        .filter(|f| !f.is_empty());
+    let door = format.map(|format| {
+        ingress(
+            cx,
+            Door {
+                name: names::with_suffix(cx.name, &format!("ing-{port}")),
+                url: &Url::of(format, cx),
+                service: name,
+                port,
+                annotations: &options.ingress_annotations,
+                tls: &options.ingress_tls,
+            },
+        )
+    });
+    Some((made, door))
+}

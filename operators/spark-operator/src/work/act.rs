@@ -1,0 +1,422 @@
+//! Steps -> API calls.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::StreamExt as _;
+use futures::stream;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PropagationPolicy};
+use kube::core::Request as Build;
+use kube::{Resource as _, ResourceExt as _};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use training_core::Uid;
+use training_runtime::caller::{Asked, Caller, Deleted, Failure, encode};
+use training_runtime::fault::{Absent, Denial, Fault};
+use training_runtime::feed::index::{Child, Index};
+use training_runtime::feed::slim::Owned;
+
+use super::known::{Known, is_watched, run_pod, run_thing};
+use super::stored::App;
+use crate::course::look::{Owner, Pod, Thing};
+use crate::course::seen::{Kind, Refusal, Refused};
+use crate::course::step::{Make, Step};
+use crate::label;
+
+/// Requests of one application that are under way at once.
+const WINDOW: usize = 16;
+
+/// What became of steps.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was refused.
+    pub refused: Option<(Refusal, String)>,
+    /// The name of the driver, which a pod of somebody else has.
+    pub taken: Option<String>,
+    /// What went wrong otherwise.
+    pub fault: Option<Fault>,
+    /// A driver was made.
+    pub submitted: bool,
+    /// What the plan was made of is not all that is known now: something was there already and was read, or what was deleted is
+    /// gone, of which no watch has to tell.
+    pub news: bool,
+}
+
+impl Outcome {
+    /// Of several refusals the gravest says most.
+    fn refused(&mut self, why: Refusal, text: String) {
+        let grave = |why: &Refusal| match why {
+            Refusal::Hopeless => 2,
+            Refusal::Counted => 1,
+            Refusal::Passing => 0,
+        };
+        if self
+            .refused
+            .as_ref()
+            .is_none_or(|(known, _)| grave(known) < grave(&why))
+        {
+            self.refused = Some((why, text));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.refused.is_some() || self.taken.is_some() || self.fault.is_some()
+    }
+}
+
+/// Why a step was not done.
+enum Stopped {
+    Refused(Refusal, String),
+    Taken(String),
+    Fault(Fault),
+    Found,
+}
+
+/// What follows from a step that was done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Silently,
+    Gone,
+}
+
+impl From<Deleted> for Done {
+    fn from(deleted: Deleted) -> Self {
+        match deleted {
+            Deleted::Leaving(_) => Self::Silently,
+            Deleted::Gone => Self::Gone,
+        }
+    }
+}
+
+/// Carries out steps of one application.
+pub struct Actor<'a> {
+    /// What sends them.
+    pub caller: &'a Caller,
+    /// What is known, which follows from what was answered.
+    pub known: &'a Known,
+    /// The application.
+    pub app: &'a App,
+    /// Its uid.
+    pub uid: Uid,
+}
+
+impl Actor<'_> {
+    /// Everything else first and together, then the driver, then the application itself. The first refusal or fault stops what was
+    /// not begun.
+    pub async fn carry_out(&self, steps: &[Step]) -> Outcome {
+        let mut outcome = Outcome::default();
+        let turn = |step: &Step| match step {
+            Step::MakeDriver(_) => 1,
+            Step::DeleteApplication => 2,
+            Step::Make(_) | Step::Change { .. } | Step::DeletePod { .. } | Step::Delete { .. } => 0,
+        };
+        let stopped = AtomicBool::new(false);
+        for now in 0..3 {
+            let due: Vec<&Step> = steps.iter().filter(|s| turn(s) == now).collect();
+            // Over indices: the compiler can't prove the closure general enough for references.
+            let results = stream::iter(0..due.len())
+                .map(|at| {
+                    let (step, stopped) = (due[at], &stopped);
+                    async move {
+                        if stopped.load(Ordering::Relaxed) {
+                            return None;
+                        }
+                        let result = self.step(step).await;
+                        if !matches!(result, Ok(_) | Err(Stopped::Found)) {
+                            stopped.store(true, Ordering::Relaxed);
+                        }
+                        Some((at, result))
+                    }
+                })
+                .buffered(WINDOW)
+                .filter_map(std::future::ready)
+                .collect::<Vec<_>>()
+                .await;
+            let mut found = false;
+            for (at, result) in results {
+                match result {
+                    Ok(done) => {
+                        outcome.submitted |= matches!(due[at], Step::MakeDriver(_));
+                        outcome.news |= done == Done::Gone;
+                    }
+                    Err(Stopped::Found) => found = true,
+                    Err(Stopped::Refused(why, text)) => outcome.refused(why, text),
+                    Err(Stopped::Taken(name)) => outcome.taken = Some(name),
+                    Err(Stopped::Fault(fault)) => outcome.fault = Some(fault),
+                }
+            }
+            outcome.news |= found;
+            if found || outcome.is_stopped() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn namespace(&self) -> String {
+        self.app.object.namespace().unwrap_or_default()
+    }
+
+    async fn step(&self, step: &Step) -> Result<Done, Stopped> {
+        match step {
+            Step::Make(make) => self.make(make).await?,
+            Step::MakeDriver(pod) => self.make_driver(pod).await?,
+            Step::Change {
+                map,
+                uid,
+                resource_version,
+            } => {
+                let meta = json!({
+                    "uid": uid.to_string(), "resourceVersion": resource_version,
+                    "annotations": map.metadata.annotations,
+                });
+                let changed = self.change(&map.name_any(), &meta, &json!(map.data)).await;
+                let changed = changed.map_err(Stopped::Fault)?;
+                if let Some(owned) = run_thing(&changed, Kind::ConfigMap) {
+                    let index = self.known.things(Kind::ConfigMap);
+                    index.written(owned, Instant::now());
+                }
+            }
+            Step::DeletePod { name, uid } => {
+                let url = pods(&self.namespace());
+                let params = DeleteParams::default();
+                let deleted = self.caller.delete(&url, name, *uid, params).await;
+                let what = deleted.map_err(Stopped::Fault)?;
+                self.known.deleted_pod(self.uid, *uid, what);
+                return Ok(what.into());
+            }
+            Step::Delete { kind, name, uid } => {
+                return self.delete(*kind, name, *uid).await.map(Done::from);
+            }
+            Step::DeleteApplication => {
+                let deleted = self.caller.delete_job(self.app).await;
+                deleted.map_err(Stopped::Fault)?;
+            }
+        }
+        Ok(Done::Silently)
+    }
+
+    async fn delete(&self, kind: Kind, name: &str, uid: Uid) -> Result<Deleted, Stopped> {
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let url = kind.url(&self.namespace());
+        let deleted = self.caller.delete(&url, name, uid, params).await;
+        let what = deleted.map_err(Stopped::Fault)?;
+        self.known.deleted_thing(self.uid, kind, uid, what);
+        Ok(what)
+    }
+
+    async fn make(&self, make: &Make) -> Result<(), Stopped> {
+        let (kind, name) = make.id();
+        match make {
+            Make::ConfigMap(map) => self.thing(kind, &**map, name).await,
+            Make::Service(service) => self.thing(kind, &**service, name).await,
+            Make::Ingress(ingress) => self.thing(kind, &**ingress, name).await,
+            Make::Claim(claim) => self.thing(kind, &**claim, name).await,
+            Make::NetworkPolicy(policy) => self.thing(kind, &**policy, name).await,
+            Make::Budget(budget) => self.thing(kind, &**budget, name).await,
+            Make::Group(group) => self.thing(kind, &**group, name).await,
+        }
+    }
+
+    /// Makes an object, and keeps what was answered: the watch will say the same, but later.
+    async fn thing(
+        &self,
+        kind: Kind,
+        object: &impl Serialize,
+        name: String,
+    ) -> Result<(), Stopped> {
+        let url = kind.url(&self.namespace());
+        let body = encode(object).map_err(|f| Stopped::Fault(f.into_fault()))?;
+        let request = Build::new(&url).create(&self.caller.post(), body);
+        match self.answer(kind, request).await {
+            Ok(made) => {
+                if let Some(owned) = run_thing(&made, kind) {
+                    let index = self.known.things(kind);
+                    index.created(owned, Instant::now());
+                }
+                Ok(())
+            }
+            Err(Failure::Exists(message)) => self.exists(kind, &url, object, &name, message).await,
+            Err(Failure::Fault(fault)) => Err(refuse(fault)),
+        }
+    }
+
+    /// Of Services the address is wanted; of others nothing but metadata.
+    async fn answer(&self, kind: Kind, request: Asked) -> Result<Any, Failure> {
+        if kind == Kind::Service {
+            self.caller.ask(request).await
+        } else {
+            self.caller.call(request).await
+        }
+    }
+
+    /// The name of an object is taken: by one of this run that was not seen, or by somebody else's.
+    async fn exists(
+        &self,
+        kind: Kind,
+        url: &str,
+        object: &impl Serialize,
+        name: &str,
+        message: String,
+    ) -> Result<(), Stopped> {
+        let read = self.caller.find::<Any>(url, name);
+        let Some(there) = read.await.map_err(Stopped::Fault)? else {
+            return Err(Stopped::Fault(Fault::Conflict(message)));
+        };
+        let mine = |uid: &str| Uid::parse(uid) == Some(self.uid);
+        if !there.owner().is_some_and(|owner| mine(owner.uid)) {
+            if self.is_of_a_namesake(there.owner()) {
+                return Err(Stopped::Fault(Fault::Conflict(message)));
+            }
+            let text = format!(
+                "{message}, and it is not the application's: delete it, or give the application another name"
+            );
+            return Err(Stopped::Refused(Refusal::Passing, text));
+        }
+        if let Some(owned) = run_thing(&there, kind) {
+            return Err(found(self.known.things(kind), owned, message));
+        }
+        if kind != Kind::ConfigMap {
+            // Another operator made it for a former run, without a word of which.
+            let uid = there.uid().as_deref().and_then(Uid::parse);
+            self.delete(kind, name, uid.unwrap_or_default()).await?;
+            return Err(Stopped::Fault(Fault::Conflict(message)));
+        }
+        // One that is the same for every run, and has what the last one wanted.
+        let change = serde_json::to_value(object)
+            .map_err(|error| Stopped::Fault(Fault::Bug(error.to_string())))?;
+        let meta = json!({"uid": there.uid(), "resourceVersion": there.resource_version()});
+        let changed = self.change(name, &meta, &change["data"]).await;
+        changed.map(drop).map_err(refuse)
+    }
+
+    /// Gives a ConfigMap other data, if it still is the one that is meant.
+    async fn change(&self, name: &str, meta: &Value, data: &Value) -> Result<Any, Fault> {
+        let url = Kind::ConfigMap.url(&self.namespace());
+        let change = json!({"metadata": meta, "data": data});
+        let request = Build::new(&url).patch(name, &self.caller.patch(), &Patch::Merge(&change));
+        self.caller.call(request).await.map_err(Failure::into_fault)
+    }
+
+    /// True if it is what a former application of this name has left, which is about to be collected.
+    fn is_of_a_namesake(&self, owner: Option<Owner<'_>>) -> bool {
+        owner.is_some_and(|owner| {
+            owner.name == self.app.object.name_any() && Uid::parse(owner.uid) != Some(self.uid)
+        })
+    }
+
+    async fn make_driver(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Result<(), Stopped> {
+        let url = pods(&self.namespace());
+        let body = encode(pod).map_err(|f| Stopped::Fault(f.into_fault()))?;
+        let request = Build::new(&url).create(&self.caller.post(), body);
+        match self.caller.ask::<Pod>(request).await {
+            Ok(made) => {
+                if let Some(owned) = run_pod(&made) {
+                    self.known.pods.created(owned, Instant::now());
+                }
+                Ok(())
+            }
+            Err(Failure::Exists(message)) => {
+                let name = pod.name_any();
+                let read = self.caller.find::<Pod>(&url, &name);
+                let Some(there) = read.await.map_err(Stopped::Fault)? else {
+                    return Err(Stopped::Fault(Fault::Conflict(message)));
+                };
+                let ours = run_pod(&there).filter(|owned| owned.owner == self.uid);
+                match ours.filter(|_| is_watched(&there)) {
+                    Some(owned) => Err(found(&self.known.pods, owned, message)),
+                    None if self.is_of_a_namesake(there.owner()) => {
+                        Err(Stopped::Fault(Fault::Conflict(message)))
+                    }
+                    None => Err(Stopped::Taken(name)),
+                }
+            }
+            Err(Failure::Fault(fault)) => Err(refuse(fault)),
+        }
+    }
+}
+
+/// Any object; where its kind matters, somebody else says which.
+type Any = Thing<k8s_openapi::api::core::v1::ConfigMap>;
+
+fn pods(namespace: &str) -> String {
+    k8s_openapi::api::core::v1::Pod::url_path(&(), Some(namespace))
+}
+
+/// What has the name is the run's own, unless it is gone by now.
+fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> Stopped {
+    if index.found(owned) {
+        Stopped::Found
+    } else {
+        Stopped::Fault(Fault::Conflict(message))
+    }
+}
+
+/// What a refused create means.
+fn refuse(fault: Fault) -> Stopped {
+    match fault {
+        // The application goes with its namespace; there is nobody left to tell.
+        Fault::Denied {
+            what: Denial::NamespaceTerminating,
+            ..
+        } => Stopped::Fault(fault),
+        Fault::Denied { message, .. } if message.contains(NO_ACCOUNT) => {
+            Stopped::Refused(Refusal::Counted, message)
+        }
+        Fault::Denied { message, .. }
+        | Fault::Missing {
+            what: Absent::Kind,
+            message,
+        } => Stopped::Refused(Refusal::Passing, message),
+        Fault::Rejected { message, .. } => Stopped::Refused(Refusal::Hopeless, message),
+        Fault::Transient(message) if message.contains(NO_WEBHOOK) => {
+            Stopped::Refused(Refusal::Passing, message)
+        }
+        Fault::Conflict(_)
+        | Fault::Throttled { .. }
+        | Fault::Transient(_)
+        | Fault::Missing { .. }
+        | Fault::Deadline { .. }
+        | Fault::NotLeading
+        | Fault::Bug(_) => Stopped::Fault(fault),
+    }
+}
+
+/// How the API server says that a webhook doesn't answer, which it takes for an error of its own.
+const NO_WEBHOOK: &str = "failed calling webhook";
+/// How the API server says that a pod's ServiceAccount is missing.
+const NO_ACCOUNT: &str = "error looking up service account";
+
+/// What the next look needs to know of a refused attempt.
+pub fn refused(
+    app: &App,
+    steps: &[Step],
+    (why, message): (Refusal, String),
+    at: Timestamp,
+) -> Option<Refused> {
+    let of = |step: &Step| match step {
+        Step::MakeDriver(pod) => pod
+            .metadata
+            .labels
+            .as_ref()?
+            .get(label::SUBMISSION_ID)
+            .cloned(),
+        Step::Make(_)
+        | Step::Change { .. }
+        | Step::DeletePod { .. }
+        | Step::Delete { .. }
+        | Step::DeleteApplication => None,
+    };
+    let status = app.object.status.as_ref();
+    Some(Refused {
+        submission_id: steps.iter().find_map(of)?,
+        attempts: status.and_then(|s| s.submission_attempts).unwrap_or(0),
+        message,
+        at,
+        why,
+    })
+}

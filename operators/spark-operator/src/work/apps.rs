@@ -1,0 +1,358 @@
+//! One look at one application: what is there, what is to be done, and doing it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::core::ObjectMeta;
+use parking_lot::Mutex;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use training_core::{Note, Uid, Urgency};
+use training_runtime::caller::Caller;
+use training_runtime::controller::Reconciler;
+use training_runtime::events::{EventSink, Regarding};
+use training_runtime::fault::Fault;
+use training_runtime::feed::jobs::Jobs;
+use training_runtime::key::JobKey;
+use training_runtime::look::{Counts, Ended, Frame, Rhythm, now};
+use training_runtime::metrics::Metrics;
+use training_runtime::retry::{Backoff, Jitter};
+use training_runtime::told::Told;
+
+use super::act::{self, Actor};
+use super::known::Known;
+use super::metrics::SparkMetrics;
+use super::stored::App;
+use crate::course::mask::Mask;
+use crate::course::seen::{Refusal, Refused, Seen};
+use crate::course::step::{Plan, Step};
+use crate::course::{Inquiry, Rules, plan};
+use crate::submission::Settings;
+
+/// A decision, its write and the look at what follows from it are one pass; more rounds than this never make sense.
+const ROUNDS: usize = 12;
+/// How long a name that somebody else has is left alone: a little less than the plan waits.
+const TAKEN: Duration = Duration::from_secs(28);
+
+/// The times that looks keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Longest look.
+    pub deadline: Duration,
+    /// Longest wait of a status that holds nothing but executors.
+    pub status_delay: Duration,
+    /// An application that nothing happens to is looked at again after about this time.
+    pub safety_period: Duration,
+}
+
+/// Everything that looks at applications need.
+pub struct Apps {
+    /// The applications.
+    pub jobs: Arc<Jobs<App>>,
+    /// What is there beside them.
+    pub known: Arc<Known>,
+    /// What sends requests.
+    pub caller: Arc<Caller>,
+    /// How submissions are made.
+    pub settings: Settings,
+    /// How applications are looked after.
+    pub rules: Rules,
+    /// Earliest next attempts of those whose look failed.
+    pub backoff: Backoff<JobKey>,
+    /// Where events go.
+    pub events: EventSink,
+    /// Where counts of the process go.
+    pub metrics: Arc<Metrics>,
+    /// Where counts of applications go.
+    pub counts: SparkMetrics,
+    /// The times to keep to.
+    pub times: Times,
+    /// What nobody needs to survive a restart: it would come about again.
+    pub passing: Passing,
+}
+
+/// Memory of the process alone.
+pub struct Passing {
+    refused: Mutex<HashMap<JobKey, (Uid, Refused)>>,
+    taken: Mutex<HashMap<JobKey, Taken>>,
+    freed: Mutex<HashMap<JobKey, Instant>>,
+    counts: Counts,
+    jitter: Mutex<Jitter>,
+}
+
+/// A driver's name that somebody else has.
+#[derive(Clone, Debug)]
+struct Taken {
+    of: Uid,
+    /// An edit may name another one.
+    generation: Option<i64>,
+    name: String,
+    until: Instant,
+}
+
+impl Passing {
+    /// Empty, with a seed for the spread of looks.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            refused: Mutex::default(),
+            taken: Mutex::default(),
+            freed: Mutex::default(),
+            counts: Counts::default(),
+            jitter: Mutex::new(Jitter::new(seed)),
+        }
+    }
+}
+
+impl Apps {
+    async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
+        let Some(app) = self.jobs.get(&key) else {
+            self.forget(&key);
+            return None;
+        };
+        let frame = Frame {
+            deadline: self.times.deadline,
+            backoff: &self.backoff,
+            metrics: &self.metrics,
+        };
+        let looking = self.look(&key, Instant::now());
+        frame.run(&key, &app.object.metadata, looking).await
+    }
+
+    fn rhythm(&self) -> Rhythm<'_> {
+        Rhythm {
+            period: self.times.safety_period,
+            jitter: &self.passing.jitter,
+        }
+    }
+
+    async fn look(&self, key: &JobKey, begun: Instant) -> Ended {
+        if let Some(at) = self.backoff.not_before(key).filter(|at| *at > begun) {
+            return Ended::Held(at);
+        }
+        let mut told = Told::new(&self.events);
+        for _ in 0..ROUNDS {
+            let Some(app) = self.jobs.get(key) else {
+                return Ended::Quiet(self.rhythm().safety());
+            };
+            let uid = app.object.metadata.uid.as_deref().and_then(Uid::parse);
+            let Some(uid) = uid else {
+                return Ended::Failed(Fault::Bug("the application has no uid".to_owned()));
+            };
+            let seen = self.observe(key, uid, &app);
+            self.counts.observe(key, &app.object);
+            let mut plan = plan(Inquiry {
+                app: &app.object,
+                digest: &app.digest,
+                seen: &seen,
+                settings: &self.settings,
+                rules: &self.rules,
+                now: now(),
+            });
+            let mut wake = self.rhythm().wake(plan.wake);
+            if let Some(at) = self.may_wait(key, &plan, begun) {
+                wake = wake.min(at);
+                if plan.steps.is_empty() {
+                    return Ended::Quiet(wake);
+                }
+                plan.status = None;
+                plan.notes.clear();
+            }
+            let submits = plan.steps.iter().any(|s| matches!(s, Step::MakeDriver(_)));
+            if submits && self.known.take_bereft(uid) {
+                match self.caller.is_there(&*app).await {
+                    Ok(true) => {}
+                    // Its end is about to be told, and what would be made now would be collected with the rest.
+                    Ok(false) => return Ended::Quiet(wake),
+                    Err(fault) => return Ended::Failed(fault),
+                }
+            }
+            let (idle, again) = (plan.status.is_none() && plan.steps.is_empty(), plan.again);
+            match self.carry_out(key, uid, &app, plan, &mut told).await {
+                Ok(found) => {
+                    self.backoff.forget(key);
+                    if idle || !(again || found) {
+                        return Ended::Quiet(wake);
+                    }
+                }
+                Err(fault) => return Ended::Failed(fault),
+            }
+        }
+        // Something keeps changing under us; it will wake us if it matters, and this bounds what it costs.
+        Ended::Quiet(Instant::now() + Duration::from_secs(1))
+    }
+
+    fn observe(&self, key: &JobKey, uid: Uid, app: &App) -> Seen {
+        let mut seen = self.known.of(uid, || Mask::of(&app.object.spec));
+        let refused = self.passing.refused.lock().get(key).cloned();
+        seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
+        let taken = self.passing.taken.lock().get(key).cloned();
+        let taken = taken.filter(|taken| {
+            let same = (taken.of, taken.generation) == (uid, app.object.metadata.generation);
+            same && taken.until > Instant::now()
+        });
+        seen.taken = taken.map(|taken| taken.name);
+        seen
+    }
+
+    fn may_wait(&self, key: &JobKey, plan: &Plan, begun: Instant) -> Option<Instant> {
+        let status = plan.status.as_ref();
+        let can_wait = status.is_some_and(|s| s.urgency == Urgency::CanWait);
+        let longest = self.times.status_delay;
+        self.passing.counts.wait(key, can_wait, begun, longest)
+    }
+
+    /// Executes a plan in its order: a decision is stored before anything acts on it; what is no decision goes beside. True if
+    /// there is more to be done at once.
+    async fn carry_out(
+        &self,
+        key: &JobKey,
+        uid: Uid,
+        app: &Arc<App>,
+        plan: Plan,
+        told: &mut Told<'_>,
+    ) -> Result<bool, Fault> {
+        let status = plan.status.as_ref();
+        let first = status.is_some_and(|s| s.urgency == Urgency::First);
+        let actor = Actor {
+            caller: &self.caller,
+            known: &self.known,
+            app,
+            uid,
+        };
+        let begun = Instant::now();
+        let act = actor.carry_out(&plan.steps);
+        let (stored, outcome) = if first {
+            self.store(app, &plan, told).await?;
+            (Ok(()), act.await)
+        } else {
+            futures::join!(self.store(app, &plan, told), act)
+        };
+        stored?;
+        if outcome.submitted {
+            self.passing.refused.lock().remove(key);
+            self.passing.taken.lock().remove(key);
+        }
+        let more = outcome.news || outcome.refused.is_some() || outcome.taken.is_some();
+        // What was freed since was in the way then, and is not any more.
+        let freed = self.passing.freed.lock().get(key).copied();
+        let stands = freed.is_none_or(|at| at < begun);
+        if let Some(refusal) = outcome.refused {
+            tracing::warn!(why = ?refusal.0, message = refusal.1, "refused");
+            let refused = act::refused(app, &plan.steps, refusal, now());
+            if let Some(refused) = refused.filter(|r| stands || r.why != Refusal::Passing) {
+                let mut all = self.passing.refused.lock();
+                all.insert(key.clone(), (uid, refused));
+            }
+        }
+        if let Some(name) = outcome.taken.filter(|_| stands) {
+            let taken = Taken {
+                of: uid,
+                generation: app.object.metadata.generation,
+                name,
+                until: Instant::now() + TAKEN,
+            };
+            self.passing.taken.lock().insert(key.clone(), taken);
+        }
+        outcome.fault.map_or(Ok(more), Err)
+    }
+
+    async fn store(&self, app: &Arc<App>, plan: &Plan, told: &mut Told<'_>) -> Result<(), Fault> {
+        if let Some(write) = &plan.status {
+            let version = self.caller.write_status(&**app, &write.patch).await?;
+            let now = now().as_second();
+            self.counts.written(&app.object, &write.next, now);
+            self.jobs.written(app, write.next.clone(), version);
+            let key = Jobs::<App>::key(app);
+            if let Some(app) = self.jobs.get(&key) {
+                self.counts.observe(&key, &app.object);
+            }
+        }
+        for note in &plan.notes {
+            tracing::info!(reason = note.reason, message = note.message, "told");
+        }
+        told.note(&**app, plan.notes.clone());
+        Ok(())
+    }
+}
+
+impl Reconciler for Apps {
+    fn pass(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>> {
+        Box::pin(Self::pass(self, key))
+    }
+
+    fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
+        self.metrics.panicked();
+        tracing::error!(job = %key, %error, "a pass panicked: a defect of the operator");
+        if let Some(app) = self.jobs.get(key) {
+            let text = "a defect of the operator stopped it from looking after this application; it will try again later";
+            let about = Regarding::of::<App>(&app.object.metadata);
+            self.events
+                .post(&Arc::new(about), Note::warning("InternalError", text));
+        }
+        let fault = Fault::Bug("a panic".to_owned());
+        self.backoff.record_failure(key, &fault, Instant::now())
+    }
+
+    fn knows(&self, key: &JobKey) -> bool {
+        self.jobs.get(key).is_some()
+    }
+
+    fn forget(&self, key: &JobKey) {
+        self.backoff.forget(key);
+        self.counts.forget(key);
+        self.passing.refused.lock().remove(key);
+        self.passing.taken.lock().remove(key);
+        self.passing.freed.lock().remove(key);
+        self.passing.counts.forget(key);
+    }
+
+    fn freed(&self, key: &JobKey) {
+        if self.jobs.get(key).is_none() {
+            return;
+        }
+        self.passing
+            .freed
+            .lock()
+            .insert(key.clone(), Instant::now());
+        self.passing.taken.lock().remove(key);
+        let mut refused = self.passing.refused.lock();
+        if refused
+            .get(key)
+            .is_some_and(|(_, r)| r.why == Refusal::Passing)
+        {
+            refused.remove(key);
+        }
+    }
+
+    fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
+        tell_unreadable::<App>(&self.events, metadata, error);
+    }
+
+    fn held(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("applications", self.jobs.len()),
+            ("pods", self.known.pods.len()),
+            ("objects", self.known.len_of_things()),
+        ]
+    }
+}
+
+/// Says that an object can't be read and is set aside.
+pub fn tell_unreadable<K: kube::Resource<DynamicType = ()>>(
+    events: &EventSink,
+    metadata: &ObjectMeta,
+    error: &str,
+) {
+    let about = Regarding::of::<K>(metadata);
+    let text = format!("it can't be read and is set aside: {error}");
+    tracing::warn!(
+        kind = about.kind,
+        namespace = about.namespace,
+        name = about.name,
+        error,
+        "set aside"
+    );
+    events.post(&Arc::new(about), Note::warning("InvalidSpec", text));
+}

@@ -1,0 +1,1264 @@
+//! The course of an application, from its submission to its end.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
+use spark_operator::course::seen::{
+    Driver, End, Executor, Kind, Object, Placement, Refusal, Refused, Seen, Waits,
+};
+use spark_operator::course::step::{Make, Plan, Step};
+use spark_operator::course::{Inquiry, Rules, plan};
+use spark_operator::digest::{SpecDigest, spec_digest};
+use spark_operator::submission::Settings;
+use spark_operator::{SparkApplication, label};
+use training_core::{PodPhase, StatusWrite, Uid, Urgency};
+
+use super::scene::{set, typed, with};
+
+/// An API server with one application in it, and nobody else.
+struct World {
+    app: Value,
+    seen: Seen,
+    now: Timestamp,
+    rules: Rules,
+    settings: Settings,
+    /// What the API server says to the next drivers.
+    refuses: Option<(Refusal, &'static str)>,
+    /// Every state that was written, in its order.
+    states: Vec<String>,
+    events: Vec<String>,
+    /// The submissions of all drivers ever made.
+    drivers: Vec<String>,
+    /// What ConfigMaps were changed to.
+    changed: Vec<String>,
+    /// The API server refuses the next change of one.
+    refuses_changes: bool,
+    deleted: bool,
+    uids: u128,
+    wake: Option<Timestamp>,
+}
+
+impl World {
+    fn new(fields: &[(&str, Value)]) -> Self {
+        Self {
+            app: with(fields),
+            seen: Seen::default(),
+            now: Timestamp::from_second(1_780_000_000).unwrap(),
+            rules: Rules::default(),
+            settings: Settings::default(),
+            refuses: None,
+            states: Vec::new(),
+            events: Vec::new(),
+            drivers: Vec::new(),
+            changed: Vec::new(),
+            refuses_changes: false,
+            deleted: false,
+            uids: 1,
+            wake: None,
+        }
+    }
+
+    fn app(&self) -> SparkApplication {
+        typed(&self.app)
+    }
+
+    fn plan(&self) -> Plan {
+        plan(Inquiry {
+            app: &self.app(),
+            digest: &spec_digest(&self.app["spec"]),
+            seen: &self.seen,
+            settings: &self.settings,
+            rules: &self.rules,
+            now: self.now,
+        })
+    }
+
+    fn uid(&mut self) -> Uid {
+        self.uids += 1;
+        Uid(self.uids)
+    }
+
+    /// Carries out one plan, or its first requests only: then the process is killed, and forgets.
+    fn look(&mut self, killed_after: Option<usize>) -> bool {
+        let plan = self.plan();
+        self.wake = plan.wake;
+        let idle = plan.status.is_none() && plan.steps.is_empty();
+        let first = |s: &StatusWrite<_>| s.urgency == Urgency::First;
+        let mut left = killed_after.unwrap_or(usize::MAX);
+        let mut sends = || {
+            left = left.saturating_sub(1);
+            left > 0
+        };
+        if let Some(write) = plan
+            .status
+            .as_ref()
+            .filter(|s| first(s))
+            .filter(|_| sends())
+        {
+            self.store(&write.next);
+        }
+        let mut refused = false;
+        for step in plan.steps {
+            if refused || !sends() {
+                break;
+            }
+            refused = !self.carry_out(step);
+        }
+        if let Some(write) = plan.status.filter(|s| !first(s)).filter(|_| sends()) {
+            self.store(&write.next);
+        }
+        if killed_after.is_some() {
+            self.seen.refused = None;
+        } else {
+            self.events.extend(plan.notes.into_iter().map(|n| n.reason));
+        }
+        idle || refused && self.refuses.is_some_and(|(why, _)| why == Refusal::Passing)
+    }
+
+    fn store(&mut self, status: &SparkApplicationStatus) {
+        let before = self.state();
+        self.app["status"] = serde_json::to_value(status).unwrap();
+        let after = self.state();
+        if after != before {
+            self.states.push(after.as_str().to_owned());
+        }
+    }
+
+    fn carry_out(&mut self, step: Step) -> bool {
+        match step {
+            Step::Make(make) => {
+                let (kind, name) = make.id();
+                let uid = self.uid();
+                let service = matches!(make, Make::Service(_));
+                let placement = match &make {
+                    Make::ConfigMap(map) => placement(map, 1),
+                    _ => None,
+                };
+                self.seen.objects.push(Object {
+                    kind,
+                    name,
+                    uid,
+                    submission_id: submission_of(&make),
+                    leaving: false,
+                    address: service.then(|| ("10.0.0.7".to_owned(), 4040)),
+                    placement,
+                });
+            }
+            Step::MakeDriver(pod) => {
+                if let Some((why, message)) = self.refuses {
+                    self.seen.refused = Some(Refused {
+                        submission_id: pod.labels()[label::SUBMISSION_ID].clone(),
+                        attempts: self.status()["submissionAttempts"]
+                            .as_i64()
+                            .map_or(0, |n| i32::try_from(n).unwrap()),
+                        message: message.to_owned(),
+                        at: self.now,
+                        why,
+                    });
+                    return false;
+                }
+                assert!(self.seen.drivers.is_empty(), "two drivers at once");
+                let labels = pod.labels();
+                let annotations = pod.annotations();
+                let of = |key: &str| labels.get(key).cloned().unwrap_or_default();
+                self.drivers.push(of(label::SUBMISSION_ID));
+                let uid = self.uid();
+                self.seen.drivers.push(Driver {
+                    name: pod.name_any(),
+                    uid,
+                    submission_id: of(label::SUBMISSION_ID),
+                    app_id: of(label::APP_SELECTOR),
+                    digest: annotations
+                        .get(label::SPEC_DIGEST)
+                        .and_then(|d| SpecDigest::parse(d)),
+                    generation: annotations
+                        .get(label::GENERATION)
+                        .and_then(|g| g.parse().ok()),
+                    phase: PodPhase::Pending,
+                    leaving: false,
+                    end: None,
+                    taken: None,
+                    waits: None,
+                });
+            }
+            Step::Change {
+                map,
+                uid,
+                resource_version,
+            } => {
+                if std::mem::take(&mut self.refuses_changes) {
+                    return false;
+                }
+                let mut objects = self.seen.objects.iter_mut();
+                let there = objects.find(|o| o.uid == uid).unwrap();
+                let before = there.placement.as_ref().unwrap();
+                assert_eq!(before.resource_version, resource_version);
+                there.placement = placement(&map, resource_version.parse::<u32>().unwrap() + 1);
+                let data = map.data.as_ref().unwrap();
+                self.changed.push(data["podspec-configmap-key"].clone());
+            }
+            Step::DeletePod { uid, .. } => {
+                for driver in self.seen.drivers.iter_mut().filter(|d| d.uid == uid) {
+                    driver.leaving = true;
+                }
+                for executor in self.seen.executors.iter_mut().filter(|e| e.uid == uid) {
+                    executor.leaving = true;
+                }
+            }
+            Step::Delete { uid, .. } => self.seen.objects.retain(|o| o.uid != uid),
+            Step::DeleteApplication => self.deleted = true,
+        }
+        true
+    }
+
+    /// Looks until nothing is left to be done.
+    fn settle(&mut self) {
+        for _ in 0..30 {
+            if self.look(None) || self.deleted {
+                return;
+            }
+        }
+        panic!("it never comes to rest: {:?}", self.states);
+    }
+
+    fn status(&self) -> &Value {
+        &self.app["status"]
+    }
+
+    fn state(&self) -> State {
+        self.app()
+            .status
+            .unwrap_or_default()
+            .application_state
+            .state
+    }
+
+    fn error(&self) -> String {
+        let text = self.status()["applicationState"]["errorMessage"].as_str();
+        text.unwrap_or_default().to_owned()
+    }
+
+    fn driver(&mut self) -> &mut Driver {
+        self.seen.drivers.last_mut().expect("a driver")
+    }
+
+    fn driver_runs(&mut self) {
+        self.driver().phase = PodPhase::Running;
+        self.settle();
+    }
+
+    fn driver_ends(&mut self, code: i32) {
+        let driver = self.driver();
+        driver.phase = if code == 0 {
+            PodPhase::Succeeded
+        } else {
+            PodPhase::Failed
+        };
+        driver.end = Some(End {
+            code,
+            reason: if code == 0 { "Completed" } else { "Error" }.to_owned(),
+            said: String::new(),
+        });
+        self.settle();
+    }
+
+    /// Pods that were told to go are gone.
+    fn pods_go(&mut self) {
+        self.seen.drivers.retain(|d| !d.leaving);
+        self.seen.executors.retain(|e| !e.leaving);
+        self.settle();
+    }
+
+    fn executor(&mut self, name: &str, phase: PodPhase) {
+        let uid = self.uid();
+        let driver = self.driver().clone();
+        self.seen.executors.retain(|e| e.name != name);
+        self.seen.executors.push(Executor {
+            name: name.to_owned(),
+            uid,
+            submission_id: driver.submission_id,
+            app_id: driver.app_id,
+            phase,
+            leaving: false,
+            end: None,
+            said: String::new(),
+            created: self.now,
+        });
+    }
+
+    fn later(&mut self, seconds: i64) {
+        self.now = self
+            .now
+            .checked_add(SignedDuration::from_secs(seconds))
+            .unwrap();
+        self.settle();
+    }
+
+    fn edit(&mut self, path: &str, value: Value) {
+        set(&mut self.app["spec"], path, value);
+        let generation = self.app["metadata"]["generation"].as_i64().unwrap();
+        self.app["metadata"]["generation"] = json!(generation + 1);
+        self.settle();
+    }
+
+    fn said(&self, reason: &str) -> usize {
+        self.events.iter().filter(|e| *e == reason).count()
+    }
+}
+
+fn placement(map: &ConfigMap, version: u32) -> Option<Placement> {
+    let digest = map.annotations().get(label::PLACEMENT)?;
+    Some(Placement {
+        digest: digest.clone(),
+        resource_version: version.to_string(),
+    })
+}
+
+fn submission_of(make: &Make) -> String {
+    let metadata = match make {
+        Make::ConfigMap(object) => &object.metadata,
+        Make::Service(object) => &object.metadata,
+        Make::Ingress(object) => &object.metadata,
+        Make::Claim(object) => &object.metadata,
+        Make::NetworkPolicy(object) => &object.metadata,
+        Make::Budget(object) => &object.metadata,
+        Make::Group(object) => &object.metadata,
+    };
+    let labels = metadata.labels.as_ref();
+    let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
+    id.cloned().unwrap_or_default()
+}
+
+fn running(fields: &[(&str, Value)]) -> World {
+    let mut world = World::new(fields);
+    world.settle();
+    world.driver_runs();
+    world
+}
+
+fn on_failure(retries: i32) -> (&'static str, Value) {
+    let policy = json!({
+        "type": "OnFailure", "onFailureRetries": retries, "onFailureRetryInterval": 10,
+        "onSubmissionFailureRetries": retries, "onSubmissionFailureRetryInterval": 10,
+    });
+    ("restartPolicy", policy)
+}
+
+#[test]
+fn an_undisturbed_application_goes_through_its_states_once() {
+    let mut world = World::new(&[]);
+    let first = world.plan();
+    assert!(
+        matches!(first.steps.last(), Some(Step::MakeDriver(_))),
+        "the driver comes last"
+    );
+    assert_eq!(
+        first.status, None,
+        "a submission is recorded once its driver is there"
+    );
+    world.settle();
+    world.driver_runs();
+    world.driver_ends(0);
+    assert_eq!(
+        world.states,
+        ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"]
+    );
+    let status = world.status();
+    assert_eq!(status["submissionID"], json!(world.drivers[0]));
+    assert_eq!(
+        status["sparkApplicationId"],
+        json!(format!("spark-{}", world.drivers[0].replace('-', "")))
+    );
+    assert_eq!(status["submissionAttempts"], 1);
+    assert_eq!(status["executionAttempts"], 1);
+    assert_eq!(status["driverInfo"]["podName"], "spark-pi-driver");
+    assert_eq!(status["driverInfo"]["webUIServiceName"], "spark-pi-ui-svc");
+    assert_eq!(status["driverInfo"]["webUIAddress"], "10.0.0.7:4040");
+    assert_eq!(status["driverInfo"]["webUIPort"], 4040);
+    assert_eq!(status["terminationTime"], "2026-05-28T20:26:40Z");
+    assert_eq!(
+        world.events,
+        [
+            "SparkApplicationSubmitted",
+            "SparkDriverRunning",
+            "SparkDriverCompleted",
+            "SparkApplicationCompleted"
+        ]
+    );
+    assert_eq!(world.drivers.len(), 1);
+    assert!(
+        world.plan().steps.is_empty(),
+        "the driver and its logs stay"
+    );
+}
+
+#[test]
+fn a_driver_that_is_missing_fails_its_run_after_the_grace_period() {
+    let mut world = World::new(&[]);
+    world.settle();
+    world.seen.drivers.clear();
+    world.settle();
+    assert_eq!(world.state(), State::Submitted);
+    assert!(world.wake.is_some(), "it is looked at again without news");
+    world.later(9);
+    assert_eq!(world.state(), State::Submitted);
+    world.later(1);
+    assert_eq!(world.states, ["SUBMITTED", "FAILING", "FAILED"]);
+    assert_eq!(world.error(), "driver pod not found");
+    assert_eq!(world.said("SparkDriverNotFound"), 1);
+
+    let mut world = running(&[]);
+    world.seen.drivers.clear();
+    world.settle();
+    assert_eq!(
+        world.state(),
+        State::Failed,
+        "one that ran is not waited for"
+    );
+}
+
+#[test]
+fn the_end_of_the_time_to_live_deletes_an_ended_application() {
+    for (spec, operator, after, deleted) in [
+        (None, None, 1_000_000, false),
+        (Some(60), None, 60, false),
+        (Some(60), None, 61, true),
+        (None, Some(60), 61, true),
+        (None, Some(0), 61, false),
+        (Some(0), Some(1000), 0, true),
+        (Some(-1), Some(1000), 0, true),
+        (Some(i64::MAX), None, 1_000_000, false),
+    ] {
+        let spec = spec.map(|ttl: i64| ("timeToLiveSeconds", json!(ttl)));
+        let mut world = World::new(spec.as_slice());
+        world.rules.time_to_live = operator;
+        world.settle();
+        world.driver_runs();
+        assert!(!world.deleted, "it runs");
+        world.driver_ends(0);
+        world.later(after);
+        assert_eq!(
+            world.deleted, deleted,
+            "{spec:?} {operator:?} after {after} s"
+        );
+        if !deleted
+            && (operator.is_some_and(|t| t > 0) || world.app["spec"]["timeToLiveSeconds"].is_i64())
+        {
+            assert!(
+                world.wake.is_some(),
+                "it is looked at again when its time is over"
+            );
+        }
+    }
+}
+
+#[test]
+fn executors_are_followed_and_told_and_those_that_vanish_are_not_forgotten() {
+    let mut world = running(&[("executor/instances", json!(2))]);
+    world.executor("exec-1", PodPhase::Pending);
+    world.executor("exec-2", PodPhase::Running);
+    world.settle();
+    assert_eq!(
+        world.status()["executorState"],
+        json!({"exec-1": "PENDING", "exec-2": "RUNNING"})
+    );
+    assert_eq!(world.status()["executors"], "1/2");
+    assert_eq!(world.said("SparkExecutorRunning"), 1);
+    world.executor("exec-1", PodPhase::Failed);
+    world.settle();
+    world.seen.executors.clear();
+    world.settle();
+    assert_eq!(
+        world.status()["executorState"],
+        json!({"exec-1": "FAILED", "exec-2": "UNKNOWN"})
+    );
+    // An executor of another submission is nobody's.
+    world.executor("exec-9", PodPhase::Running);
+    world.seen.executors[0].submission_id = "another".to_owned();
+    world.settle();
+    assert_eq!(world.status()["executorState"]["exec-9"], Value::Null);
+    world.driver_ends(0);
+    assert_eq!(world.state(), State::Completed);
+}
+
+#[test]
+fn a_status_lists_live_executors_first_and_says_how_many_it_leaves_out() {
+    let mut world = running(&[]);
+    world.rules.most_executors = 2;
+    for (name, phase) in [
+        ("exec-1", PodPhase::Succeeded),
+        ("exec-2", PodPhase::Failed),
+        ("exec-3", PodPhase::Running),
+    ] {
+        world.executor(name, phase);
+    }
+    world.settle();
+    assert_eq!(
+        world.status()["executorState"],
+        json!({"exec-2": "FAILED", "exec-3": "RUNNING"})
+    );
+    assert_eq!(world.status()["executorsNotListed"], 1);
+    // However many are allowed, the status fits into an object.
+    world.rules.most_executors = usize::MAX;
+    for n in 0..3000 {
+        world.executor(&format!("exec-{n}-{}", "x".repeat(50)), PodPhase::Running);
+    }
+    let status = world.plan().status.unwrap().next;
+    assert!(serde_json::to_vec(&status).unwrap().len() < 140 * 1024);
+    assert!(status.executors_not_listed > Some(0));
+    assert!(
+        status
+            .executor_state
+            .values()
+            .all(|s| *s == ExecutorState::Running)
+    );
+}
+
+#[test]
+fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
+    let mut world = running(&[("restartPolicy", json!({"type": "Always"}))]);
+    world.executor("exec-1", PodPhase::Running);
+    world.driver_ends(0);
+    assert_eq!(world.state(), State::PendingRerun);
+    assert!(world.driver().leaving);
+    assert_eq!(world.status()["driverInfo"], json!({}));
+    assert_eq!(world.status()["terminationTime"], Value::Null);
+    world.seen.drivers.clear();
+    world.settle();
+    assert_eq!(
+        world.state(),
+        State::PendingRerun,
+        "an executor is still there"
+    );
+    world.pods_go();
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.drivers.len(), 2);
+    assert_ne!(world.drivers[0], world.drivers[1]);
+    assert_eq!(world.status()["executionAttempts"], 2);
+    let old = |o: &&Object| o.submission_id != world.drivers[1];
+    assert_eq!(
+        world.seen.objects.iter().find(old),
+        None,
+        "what the first run left"
+    );
+}
+
+#[test]
+fn a_failed_run_is_tried_again_as_often_and_as_late_as_the_policy_says() {
+    let mut world = running(&[on_failure(2)]);
+    for failure in 1..=2 {
+        world.later(1000);
+        world.driver_ends(3);
+        assert_eq!(world.state(), State::Failing);
+        assert_eq!(
+            world.error(),
+            "driver container failed with ExitCode: 3, Reason: Error"
+        );
+        world.later(10 * failure - 1);
+        assert_eq!(world.state(), State::Failing, "failure {failure}");
+        world.later(1);
+        world.pods_go();
+        assert_eq!(world.state(), State::Submitted);
+        world.driver_runs();
+    }
+    world.driver_ends(3);
+    assert_eq!(world.state(), State::Failed);
+    assert_eq!(world.status()["executionAttempts"], 3);
+    assert!(world.error().contains("driver container failed"));
+    assert!(!world.driver().leaving, "the last driver's log can be read");
+    let known: BTreeSet<&str> = world.states.iter().map(String::as_str).collect();
+    let published = ["FAILED", "FAILING", "PENDING_RERUN", "RUNNING", "SUBMITTED"];
+    assert_eq!(known, published.into());
+}
+
+#[test]
+fn without_retries_or_with_never_a_failed_run_is_the_end() {
+    for policy in [
+        json!({"type": "Never", "onFailureRetries": 5}),
+        json!({"type": "OnFailure"}),
+        json!(null),
+    ] {
+        let mut world = running(&[("restartPolicy", policy)]);
+        world.driver_ends(1);
+        assert_eq!(world.state(), State::Failed);
+    }
+}
+
+#[test]
+fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_stays() {
+    let mut world = World::new(&[on_failure(2)]);
+    world.refuses = Some((Refusal::Counted, "serviceaccount \"spark\" not found"));
+    world.settle();
+    for tried in 1..=2 {
+        assert_eq!(world.state(), State::New);
+        assert_eq!(world.status()["submissionAttempts"], tried);
+        assert!(world.error().contains("failed to run spark-submit"));
+        assert!(world.error().contains("serviceaccount"));
+        world.later(10 * tried - 1);
+        assert_eq!(world.status()["submissionAttempts"], tried, "too early");
+        world.later(1);
+    }
+    assert_eq!(world.states, ["SUBMISSION_FAILED", "FAILED"]);
+    assert_eq!(world.status()["submissionAttempts"], 3);
+    assert_eq!(world.said("SparkApplicationSubmissionFailed"), 3);
+    assert_eq!(world.said("SparkApplicationFailed"), 1);
+    assert!(world.status()["terminationTime"].is_string());
+    assert!(world.seen.drivers.is_empty());
+
+    // What was missing is made in time.
+    let mut world = World::new(&[on_failure(2)]);
+    world.refuses = Some((Refusal::Counted, "serviceaccount \"spark\" not found"));
+    world.settle();
+    world.refuses = None;
+    world.later(10);
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.error(), "");
+    assert_eq!(world.status()["failedSubmissions"], Value::Null);
+}
+
+#[test]
+fn what_will_pass_is_waited_for_and_counts_nothing() {
+    let mut world = World::new(&[]);
+    world.refuses = Some((Refusal::Passing, "exceeded quota: pods"));
+    world.settle();
+    world.settle();
+    assert_eq!(world.state(), State::New);
+    assert_eq!(world.error(), "exceeded quota: pods");
+    assert_eq!(world.status()["submissionAttempts"], Value::Null);
+    assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
+    world.later(60);
+    let maps = world
+        .seen
+        .objects
+        .iter()
+        .filter(|o| o.kind == Kind::ConfigMap);
+    assert_eq!(maps.count(), 2, "another try makes no more of them");
+    world.refuses = None;
+    world.later(29);
+    assert_eq!(world.state(), State::New, "slowly");
+    world.later(1);
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.error(), "");
+}
+
+#[test]
+fn what_can_never_run_fails_at_once_whatever_the_policy() {
+    for (fields, refuses) in [
+        (vec![on_failure(5), ("driver/memory", json!("lots"))], None),
+        (
+            vec![on_failure(5)],
+            Some((Refusal::Hopeless, "Invalid value")),
+        ),
+    ] {
+        let mut world = World::new(&fields);
+        world.refuses = refuses;
+        world.settle();
+        assert_eq!(world.states, ["SUBMISSION_FAILED", "FAILED"]);
+        assert!(
+            world.error().contains("failed to run spark-submit"),
+            "{}",
+            world.error()
+        );
+        assert_eq!(world.drivers.len(), 0);
+        // An edit begins anew.
+        world.refuses = None;
+        world.edit("driver/memory", json!("1g"));
+        assert_eq!(world.state(), State::Submitted);
+        assert_eq!(world.status()["submissionAttempts"], 1);
+    }
+}
+
+#[test]
+fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
+    let mut world = running(&[on_failure(1)]);
+    world.executor("exec-1", PodPhase::Running);
+    world.edit("suspend", json!(true));
+    assert_eq!(world.state(), State::Suspending);
+    assert!(world.driver().leaving && world.seen.executors[0].leaving);
+    world.edit("suspend", json!(false));
+    assert_eq!(world.state(), State::Suspending, "its pods are still there");
+    world.pods_go();
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(
+        world.states,
+        [
+            "SUBMITTED",
+            "RUNNING",
+            "SUSPENDING",
+            "SUSPENDED",
+            "RESUMING",
+            "SUBMITTED"
+        ]
+    );
+    for reason in ["Suspending", "Suspended", "Resuming"] {
+        assert_eq!(
+            world.said(&format!("SparkApplication{reason}")),
+            1,
+            "{reason}"
+        );
+    }
+    assert_eq!(world.drivers.len(), 2);
+    // A resume costs no retry.
+    world.driver_runs();
+    world.driver_ends(1);
+    world.later(10);
+    world.pods_go();
+    assert_eq!(world.state(), State::Submitted);
+}
+
+#[test]
+fn a_new_application_that_is_suspended_submits_nothing_and_an_ended_one_stays_ended() {
+    let mut world = World::new(&[("suspend", json!(true))]);
+    world.settle();
+    assert_eq!(world.states, ["SUSPENDING", "SUSPENDED"]);
+    assert_eq!(world.drivers.len(), 0);
+    // Edits meanwhile change what is submitted.
+    world.edit("executor/instances", json!(7));
+    assert_eq!(world.state(), State::Suspended);
+    world.edit("suspend", json!(false));
+    assert_eq!(world.state(), State::Submitted);
+    world.driver_runs();
+    world.driver_ends(0);
+    world.edit("suspend", json!(true));
+    assert_eq!(world.state(), State::Completed);
+}
+
+#[test]
+fn an_edit_begins_anew_in_any_state_but_one_of_ttl_suspend_or_labels_never() {
+    for ended in [false, true] {
+        let mut world = running(&[("restartPolicy", json!({"type": "Never"}))]);
+        if ended {
+            world.driver_ends(0);
+        }
+        let before = world.states.len();
+        world.edit("timeToLiveSeconds", json!(1_000_000));
+        world.app["metadata"]["labels"] = json!({"a": "b"});
+        world.settle();
+        assert_eq!(world.states.len(), before, "{:?}", world.states);
+        world.edit("arguments", json!(["1000"]));
+        assert_eq!(world.states[before..], ["INVALIDATING"]);
+        world.pods_go();
+        assert_eq!(
+            world.states[before..],
+            ["INVALIDATING", "PENDING_RERUN", "SUBMITTED"]
+        );
+        assert_eq!(world.status()["submissionAttempts"], 1, "counted anew");
+        assert_eq!(world.status()["executionAttempts"], 1);
+        assert_eq!(world.drivers.len(), 2);
+        assert_ne!(world.drivers[0], world.drivers[1]);
+    }
+}
+
+#[test]
+fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
+    let mut world = World::new(&[]);
+    world.seen.taken = Some("spark-pi-driver".to_owned());
+    world.settle();
+    world.settle();
+    assert_eq!(world.state(), State::New);
+    assert!(
+        world.error().contains("spark-pi-driver"),
+        "{}",
+        world.error()
+    );
+    assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
+    assert!(world.wake.is_some(), "nobody tells when it goes");
+    world.seen.taken = None;
+    world.settle();
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.error(), "");
+}
+
+#[test]
+fn a_driver_that_goes_before_it_was_recorded_was_submitted() {
+    let mut world = World::new(&[on_failure(1)]);
+    world.look(Some(usize::MAX));
+    world.driver().leaving = true;
+    world.settle();
+    assert_eq!(world.state(), State::Submitted);
+    world.seen.drivers.clear();
+    world.later(10);
+    assert_eq!(world.state(), State::Failing);
+    world.later(10);
+    assert_eq!(world.state(), State::Submitted);
+    assert_ne!(world.drivers[0], world.drivers[1]);
+}
+
+#[test]
+fn a_driver_goes_whatever_the_next_one_is_called() {
+    let mut world = running(&[]);
+    world.edit("driver/podName", json!("another"));
+    assert_eq!(world.state(), State::Invalidating);
+    assert!(world.driver().leaving);
+    world.pods_go();
+    assert_eq!(world.status()["driverInfo"]["podName"], "another");
+}
+
+#[test]
+fn where_executors_run_can_be_edited_without_a_new_run() {
+    let mut world = running(&[on_failure(1)]);
+    world.rules.partial_restart = true;
+    let drivers = world.drivers.len();
+    world.edit("executor/nodeSelector", json!({ "pool": "b" }));
+    assert_eq!(
+        (world.state(), world.drivers.len()),
+        (State::Running, drivers)
+    );
+    assert_eq!(world.said("SparkApplicationWebhookFieldsUpdated"), 1);
+    let [template] = &world.changed[..] else {
+        panic!("{:?}", world.changed);
+    };
+    assert!(template.contains(r#""pool": "b""#), "{template}");
+    assert_eq!(world.status()["observedGeneration"], 2);
+    // Whatever comes between the change and its record, both are made in the end.
+    for (nth, priority) in [(1, "low"), (2, "lower"), (3, "lowest")] {
+        set(
+            &mut world.app["spec"],
+            "executor/priorityClassName",
+            json!(priority),
+        );
+        world.app["metadata"]["generation"] = json!(2 + nth);
+        match nth {
+            1 => _ = world.look(Some(1)),
+            2 => _ = world.look(Some(2)),
+            _ => world.refuses_changes = true,
+        }
+        world.look(None);
+        world.settle();
+        assert!(world.changed.last().unwrap().contains(priority), "{nth}");
+        assert_eq!(world.status()["observedGeneration"], 2 + nth);
+    }
+    assert_eq!(world.changed.len(), 4, "each once");
+    assert_eq!(world.said("SparkApplicationWebhookFieldsUpdated"), 4);
+    // An edit that is taken back before it was recorded is taken back in the template as well.
+    let spec = world.app["spec"].clone();
+    set(
+        &mut world.app["spec"],
+        "executor/priorityClassName",
+        json!("high"),
+    );
+    world.app["metadata"]["generation"] = json!(6);
+    world.look(Some(2));
+    assert!(world.changed.last().unwrap().contains("high"));
+    assert_eq!(world.status()["observedGeneration"], 5);
+    world.app["spec"] = spec;
+    world.app["metadata"]["generation"] = json!(7);
+    world.settle();
+    assert!(world.changed.last().unwrap().contains("lowest"));
+    assert_eq!(world.status()["observedGeneration"], 7);
+    // What happens meanwhile is not missed.
+    set(
+        &mut world.app["spec"],
+        "executor/priorityClassName",
+        json!("high"),
+    );
+    world.app["metadata"]["generation"] = json!(8);
+    world.driver_ends(3);
+    assert_eq!(world.state(), State::Failing);
+    world.later(10);
+    world.pods_go();
+    world.driver_runs();
+    assert_eq!(
+        (world.state(), world.drivers.len()),
+        (State::Running, drivers + 1)
+    );
+    let drivers = world.drivers.len();
+    // Together with anything else it is an edit like others.
+    set(
+        &mut world.app["spec"],
+        "executor/schedulerName",
+        json!("other"),
+    );
+    world.edit("executor/cores", json!(2));
+    assert_eq!(world.state(), State::Invalidating);
+    world.pods_go();
+    assert_eq!(world.drivers.len(), drivers + 1);
+    world.rules.partial_restart = false;
+    world.edit("executor/tolerations", json!([{ "key": "spot" }]));
+    assert_eq!(world.state(), State::Invalidating, "the gate is shut");
+}
+
+#[test]
+fn where_executors_run_needs_a_new_run_where_no_template_of_ours_is() {
+    let mut world = running(&[]);
+    world.rules.partial_restart = true;
+    for object in &mut world.seen.objects {
+        object.placement = None;
+    }
+    world.edit("executor/nodeSelector", json!({ "pool": "b" }));
+    assert_eq!(world.state(), State::Invalidating);
+    assert_eq!(world.said("SparkApplicationWebhookFieldsUpdated"), 0);
+}
+
+#[test]
+fn a_driver_whose_record_is_missing_stays_when_only_its_executors_are_to_go_elsewhere() {
+    let mut world = running(&[on_failure(1)]);
+    world.rules.partial_restart = true;
+    world.driver_ends(3);
+    world.later(10);
+    world.seen.drivers.retain(|d| !d.leaving);
+    // The next driver is made, and nothing is written of it.
+    for _ in 0..10 {
+        if world.drivers.len() < 2 {
+            world.look(None);
+        }
+    }
+    let (state, made) = (world.state(), world.drivers.len());
+    assert_eq!((state, made), (State::PendingRerun, 2));
+    world.edit("executor/nodeSelector", json!({ "pool": "b" }));
+    assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 2));
+    assert!(!world.driver().leaving);
+    assert!(world.changed.last().unwrap().contains("pool"));
+}
+
+#[test]
+fn a_driver_that_never_started_goes_with_its_run() {
+    let mut world = World::new(&[]);
+    world.settle();
+    let since = world.now;
+    world.driver().waits = Some(Waits {
+        reason: "CreateContainerConfigError".to_owned(),
+        message: "secret \"s\" not found".to_owned(),
+        since,
+    });
+    world.later(600);
+    assert_eq!(world.state(), State::Failed);
+    assert!(world.driver().leaving, "else it runs when the secret comes");
+}
+
+#[test]
+fn an_application_that_is_being_deleted_takes_its_run_along() {
+    let mut world = running(&[]);
+    world.executor("exec-1", PodPhase::Running);
+    world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
+    world.look(None);
+    assert!(world.driver().leaving && world.seen.executors[0].leaving);
+    assert_eq!(world.seen.objects, []);
+    assert_eq!(world.plan(), Plan::default());
+}
+
+#[test]
+fn names_that_do_not_change_are_waited_for() {
+    let mut world = running(&[("restartPolicy", json!({"type": "Always"}))]);
+    world.driver_ends(0);
+    // The Service of the web UI has a finalizer.
+    let uid = world.uid();
+    let submission_id = world.drivers[0].clone();
+    world.seen.objects.push(Object {
+        kind: Kind::Service,
+        name: "spark-pi-ui-svc".to_owned(),
+        uid,
+        submission_id,
+        leaving: true,
+        address: None,
+        placement: None,
+    });
+    world.pods_go();
+    assert_eq!(world.state(), State::PendingRerun);
+    world.seen.objects.clear();
+    world.settle();
+    assert_eq!(world.state(), State::Submitted);
+}
+
+#[test]
+fn a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
+    let mut world = World::new(&[]);
+    // The whole submission is made; the process is killed before the status is written; and then the spec is edited.
+    world.look(Some(usize::MAX));
+    let made = world.driver().submission_id.clone();
+    world.app["spec"]["arguments"] = json!(["5"]);
+    world.app["metadata"]["generation"] = json!(2);
+    world.look(None);
+    assert_eq!(world.status()["submissionID"], json!(made));
+    assert_eq!(world.drivers.len(), 1);
+    // What was edited since is noticed by the driver's own record.
+    world.settle();
+    assert_eq!(world.state(), State::Invalidating);
+}
+
+#[test]
+fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
+    for (reason, limit) in [
+        ("InvalidImageName", Some(0)),
+        ("ImagePullBackOff", Some(600)),
+        ("CreateContainerConfigError", Some(600)),
+        ("Unschedulable", None),
+    ] {
+        let mut world = World::new(&[]);
+        world.settle();
+        let since = world.now;
+        world.driver().waits = Some(Waits {
+            reason: reason.to_owned(),
+            message: "for reasons".to_owned(),
+            since,
+        });
+        world.settle();
+        let text = format!("driver pod spark-pi-driver: {reason}: for reasons");
+        assert_eq!(world.error(), text);
+        if limit != Some(0) {
+            assert_eq!(world.state(), State::Submitted);
+            world.later(599);
+            assert_eq!(world.state(), State::Submitted);
+        }
+        world.later(1);
+        let expected = if limit.is_some() {
+            State::Failed
+        } else {
+            State::Submitted
+        };
+        assert_eq!(world.state(), expected, "{reason}");
+        assert_eq!(world.error(), text);
+    }
+}
+
+#[test]
+fn drivers_are_judged_by_the_container_that_runs_spark() {
+    let end = |code| {
+        Some(End {
+            code,
+            reason: "OOMKilled".to_owned(),
+            said: "last words".to_owned(),
+        })
+    };
+    for (phase, ended, state, error) in [
+        (PodPhase::Running, end(0), "COMPLETED", ""),
+        (PodPhase::Failed, end(0), "COMPLETED", ""),
+        (PodPhase::Succeeded, None, "COMPLETED", ""),
+        (
+            PodPhase::Running,
+            end(137),
+            "FAILED",
+            "driver container failed with ExitCode: 137, Reason: OOMKilled\nlast words",
+        ),
+        (
+            PodPhase::Failed,
+            None,
+            "FAILED",
+            "driver container status missing",
+        ),
+        (PodPhase::Unknown, None, "UNKNOWN", ""),
+    ] {
+        let mut world = running(&[]);
+        world.driver().phase = phase;
+        world.driver().end = ended;
+        world.settle();
+        assert_eq!(world.state().as_str(), state, "{phase:?}");
+        assert_eq!(world.error(), error);
+    }
+    let mut world = running(&[]);
+    world.driver().taken = Some((
+        "Evicted".to_owned(),
+        "the node was low on memory".to_owned(),
+    ));
+    world.driver_ends(137);
+    assert!(
+        world
+            .error()
+            .contains("Evicted: the node was low on memory"),
+        "{}",
+        world.error()
+    );
+}
+
+/// As the published operator leaves an application.
+fn left_by_another(state: &str, more: &Value) -> World {
+    let mut world = World::new(&[on_failure(3)]);
+    let mut status = json!({
+        "applicationState": {"state": state}, "driverInfo": {"podName": "spark-pi-driver"},
+        "submissionID": "e1c2e1b4-1111-4222-8333-444444444444", "sparkApplicationId": "spark-old",
+        "submissionAttempts": 1, "executionAttempts": 1, "lastSubmissionAttemptTime": "2026-05-28T20:26:00Z",
+        "terminationTime": null,
+    });
+    let more = more.as_object().cloned().unwrap_or_default();
+    status.as_object_mut().unwrap().extend(more);
+    world.app["status"] = status;
+    world
+}
+
+fn its_driver(world: &mut World, phase: PodPhase) {
+    let uid = world.uid();
+    world.seen.drivers.push(Driver {
+        name: "spark-pi-driver".to_owned(),
+        uid,
+        submission_id: "e1c2e1b4-1111-4222-8333-444444444444".to_owned(),
+        app_id: "spark-old".to_owned(),
+        digest: None,
+        generation: None,
+        phase,
+        leaving: false,
+        end: None,
+        taken: None,
+        waits: None,
+    });
+}
+
+#[test]
+fn what_another_operator_left_goes_on_where_it_was() {
+    // Ended ones are not touched at all.
+    for state in ["COMPLETED", "FAILED"] {
+        let mut world = left_by_another(state, &json!({"terminationTime": "2026-05-28T20:26:30Z"}));
+        its_driver(&mut world, PodPhase::Succeeded);
+        let plan = world.plan();
+        assert_eq!((plan.status, plan.steps), (None, vec![]), "{state}");
+    }
+    for state in ["SUBMITTED", "RUNNING", "UNKNOWN"] {
+        let mut world = left_by_another(state, &json!({}));
+        its_driver(&mut world, PodPhase::Running);
+        world.settle();
+        assert_eq!(world.state(), State::Running, "{state}");
+        assert_eq!(world.drivers.len(), 0, "nothing is submitted again");
+        assert_eq!(world.status()["submissionAttempts"], 1);
+        world.driver_ends(0);
+        assert_eq!(world.state(), State::Completed);
+    }
+    for (state, states) in [
+        ("SUCCEEDING", vec!["COMPLETED"]),
+        ("FAILING", vec!["PENDING_RERUN", "SUBMITTED"]),
+        ("PENDING_RERUN", vec!["SUBMITTED"]),
+        ("INVALIDATING", vec!["PENDING_RERUN", "SUBMITTED"]),
+        ("RESUMING", vec!["SUBMITTED"]),
+        ("SUSPENDED", vec!["RESUMING", "SUBMITTED"]),
+        ("SUSPENDING", vec!["SUSPENDED", "RESUMING", "SUBMITTED"]),
+        ("SUBMISSION_FAILED", vec!["PENDING_RERUN", "SUBMITTED"]),
+    ] {
+        let mut world = left_by_another(state, &json!({}));
+        if !["SUCCEEDING", "SUBMISSION_FAILED"].contains(&state) {
+            its_driver(&mut world, PodPhase::Running);
+        }
+        world.settle();
+        world.pods_go();
+        assert_eq!(world.states, states, "{state}");
+    }
+    let mut world = left_by_another("SUBMISSION_FAILED", &json!({"submissionAttempts": 4}));
+    world.settle();
+    assert_eq!(world.states, ["FAILED"], "its tries are used up");
+    // Runs of the other operator count: two of three retries are used up.
+    let mut world = left_by_another("RUNNING", &json!({"executionAttempts": 3}));
+    its_driver(&mut world, PodPhase::Running);
+    world.settle();
+    world.driver_ends(1);
+    world.later(1000);
+    world.pods_go();
+    assert_eq!(world.state(), State::Submitted);
+    world.driver_runs();
+    world.driver_ends(1);
+    assert_eq!(world.state(), State::Failed);
+    assert_eq!(world.status()["executionAttempts"], 4);
+    let mut world = left_by_another("FAILING", &json!({"executionAttempts": 4}));
+    its_driver(&mut world, PodPhase::Failed);
+    world.settle();
+    assert_eq!(world.states, ["FAILED"], "so are its runs");
+}
+
+#[test]
+fn an_unknown_state_is_left_alone() {
+    let mut world = left_by_another("REHEARSING", &json!({}));
+    its_driver(&mut world, PodPhase::Running);
+    let plan = world.plan();
+    assert_eq!((plan.status, plan.steps), (None, vec![]));
+}
+
+#[test]
+fn an_ended_application_gives_back_what_holds_resources() {
+    let mut world = running(&[]);
+    world.executor("exec-1", PodPhase::Running);
+    world.executor("exec-2", PodPhase::Succeeded);
+    let id = world.driver().submission_id.clone();
+    for (n, kind) in [Kind::Claim, Kind::VolcanoGroup, Kind::Budget]
+        .into_iter()
+        .enumerate()
+    {
+        let uid = world.uid();
+        world.seen.objects.push(Object {
+            kind,
+            name: n.to_string(),
+            uid,
+            submission_id: id.clone(),
+            leaving: false,
+            address: None,
+            placement: None,
+        });
+    }
+    world.driver_ends(0);
+    let kinds: BTreeSet<Kind> = world.seen.objects.iter().map(|o| o.kind).collect();
+    assert_eq!(kinds, [Kind::ConfigMap, Kind::Service].into());
+    assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
+}
+
+/// What may happen to an application.
+#[derive(Clone, Debug)]
+enum Deed {
+    Look,
+    Kill(usize),
+    Runs,
+    Ends(i32),
+    Go,
+    Vanish,
+    Suspend(bool),
+    Edit(u8),
+    Time(i64),
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        4 => Just(Deed::Look),
+        3 => (0usize..6).prop_map(Deed::Kill),
+        2 => Just(Deed::Runs),
+        2 => (0i32..2).prop_map(Deed::Ends),
+        4 => Just(Deed::Go),
+        1 => Just(Deed::Vanish),
+        1 => any::<bool>().prop_map(Deed::Suspend),
+        1 => (0u8..3).prop_map(Deed::Edit),
+        2 => (1i64..40).prop_map(Deed::Time),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_submission_has_two_drivers_whatever_happens_and_whenever_the_operator_dies(
+        deeds in prop::collection::vec(deed(), 1..60),
+        policy in prop_oneof![Just("Never"), Just("Always"), Just("OnFailure")],
+    ) {
+        let mut policy_of = on_failure(2).1;
+        policy_of["type"] = json!(policy);
+        let mut world = World::new(&[("restartPolicy", policy_of)]);
+        for deed in deeds {
+            match deed {
+                Deed::Look => { world.look(None); }
+                Deed::Kill(steps) => { world.look(Some(steps)); }
+                Deed::Runs => if let Some(d) = world.seen.drivers.last_mut() && d.end.is_none() { d.phase = PodPhase::Running; },
+                Deed::Ends(code) => if let Some(d) = world.seen.drivers.last_mut() && d.end.is_none() {
+                    d.phase = if code == 0 { PodPhase::Succeeded } else { PodPhase::Failed };
+                    d.end = Some(End { code, ..End::default() });
+                },
+                Deed::Go => { world.seen.drivers.retain(|d| !d.leaving); }
+// One that goes before it was recorded was never submitted.
+                Deed::Vanish => {
+                    let recorded = world.status()["submissionID"].clone();
+                    world.seen.drivers.retain(|d| recorded != d.submission_id.as_str());
+                }
+                Deed::Suspend(on) => { set(&mut world.app["spec"], "suspend", json!(on)); }
+                Deed::Edit(n) => {
+                    set(&mut world.app["spec"], "arguments", json!([n.to_string()]));
+                    let generation = world.app["metadata"]["generation"].as_i64().unwrap_or(1);
+                    world.app["metadata"]["generation"] = json!(generation + 1);
+                }
+                Deed::Time(seconds) => {
+                    world.now = world.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+                }
+            }
+        }
+        // Two drivers at once are noticed when the second is made.
+        let ids: BTreeSet<&String> = world.drivers.iter().collect();
+        prop_assert_eq!(world.drivers.len(), ids.len(), "{:?}", world.drivers);
+        // And it always comes to rest.
+        world.app["spec"]["suspend"] = json!(false);
+        world.settle();
+        world.pods_go();
+    }
+}

@@ -1,0 +1,22 @@
+//! The library of the Spark operator, in one program: each would be linked with all of Kubernetes' types.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod api;
+mod beside;
+mod course;
+mod cron;
+mod defaults;
+mod digest;
+mod driver;
+mod golden;
+mod laws;
+mod look;
+mod memory;
+mod overlay;
+mod properties;
+mod refusal;
+mod scene;
+mod schedule;
+mod submit;
