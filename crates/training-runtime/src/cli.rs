@@ -288,6 +288,11 @@ impl RuntimeArgs {
         Ok(())
     }
 
+    /// True if all namespaces are asked for by an empty name, and not by saying nothing.
+    pub fn names_all_namespaces(&self) -> bool {
+        self.namespace.iter().any(String::is_empty)
+    }
+
     /// The namespaces to serve, sorted, each once. Empty means all.
     pub fn namespaces(&self) -> Vec<String> {
         let mut names: Vec<_> = self

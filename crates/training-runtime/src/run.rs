@@ -401,6 +401,8 @@ async fn passes(
             async move {
                 let _running = running;
                 if !admitted {
+                    // What was counted of it while its namespace was served is of yesterday.
+                    reconciler.forget(&key);
                     return None;
                 }
                 reconciler.pass(key).await

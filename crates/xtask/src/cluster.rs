@@ -35,6 +35,13 @@ impl Cluster {
         command
     }
 
+    /// Waits until a deployment runs as it was applied, for at most two minutes.
+    pub fn rolled_out(&self, namespace: &str, deployment: &str) -> Result<(), String> {
+        let what = format!("deployment/{deployment}");
+        let args = ["rollout", "status", &what, "--timeout", "120s"];
+        process::run(&mut self.kubectl(["-n", namespace].into_iter().chain(args)))
+    }
+
     /// Imports docker-archives. Into a cluster of the user's we can't import: its nodes pull from a registry of their own.
     pub fn load(&self, files: &[&str]) -> Result<(), String> {
         let Some(name) = &self.name else {

@@ -13,6 +13,8 @@ use crate::{paths, process};
 
 /// The cluster of the demo.
 const NAME: &str = "demo";
+/// Where the operators are deployed.
+pub const SYSTEM: &str = "trainyard-system";
 /// A hang ends the demo; two slow cores need about a minute.
 const LIMIT: Duration = Duration::from_mins(10);
 
@@ -259,16 +261,7 @@ pub fn deploy(cluster: &Cluster, operator: &str, how: Build) -> Result<(), Strin
         "-k",
         &manifests,
     ]))?;
-    let deployment = format!("deployment/{operator}");
-    process::run(&mut cluster.kubectl([
-        "-n",
-        "trainyard-system",
-        "rollout",
-        "status",
-        &deployment,
-        "--timeout",
-        "120s",
-    ]))
+    cluster.rolled_out(SYSTEM, operator)
 }
 
 /// Changes whenever the file does.

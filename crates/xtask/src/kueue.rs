@@ -40,13 +40,5 @@ pub fn install(name: &str) -> Result<(), String> {
         ));
     }
     deploy(&cluster)?;
-    process::run(&mut cluster.kubectl([
-        "-n",
-        "kueue-system",
-        "rollout",
-        "status",
-        "deployment/kueue-controller-manager",
-        "--timeout",
-        "120s",
-    ]))
+    cluster.rolled_out("kueue-system", "kueue-controller-manager")
 }

@@ -504,7 +504,8 @@ fn with_pods(stage: &Stage, programs: &[&str], how: Build) -> Result<End, String
     // Kueue looks for its kinds when it starts.
     let mut operators = OPERATORS.iter();
     let deployed = operators.try_for_each(|operator| demo::deploy(&cluster, operator, how));
-    let deployed = deployed.and_then(|()| shorten(&cluster));
+    // Nobody waits ten minutes here for an image that never comes.
+    let deployed = deployed.and_then(|()| waiting_limit(&cluster, "=60s"));
     let deployed = deployed.and_then(|()| queues());
     let result = deployed.and_then(|()| {
         let mut cargo = cargo_command(e2e_args(programs)?);
@@ -528,25 +529,21 @@ fn with_pods(stage: &Stage, programs: &[&str], how: Build) -> Result<End, String
     });
     if cluster.name.is_some() {
         cluster::down(NAME)?;
+    } else {
+        waiting_limit(&cluster, "-")?;
     }
     result
 }
 
-/// Nobody waits ten minutes here for an image that never comes.
-fn shorten(cluster: &cluster::Cluster) -> Result<(), String> {
-    let (system, deployment) = ("trainyard-system", "deployment/spark-operator");
-    let limit = "TRAINYARD_DRIVER_WAITING_LIMIT=60s";
-    process::quiet(&mut cluster.kubectl(["-n", system, "set", "env", deployment, limit]))?;
-    let rollout = [
-        "-n",
-        system,
-        "rollout",
-        "status",
-        deployment,
-        "--timeout",
-        "120s",
-    ];
-    process::quiet(&mut cluster.kubectl(rollout)).map(drop)
+/// Sets or, where nothing follows its name but `-`, takes back how long a driver may wait for its image.
+fn waiting_limit(cluster: &cluster::Cluster, said: &str) -> Result<(), String> {
+    let (deployment, variable) = ("spark-operator", "TRAINYARD_DRIVER_WAITING_LIMIT");
+    let (what, set) = (
+        format!("deployment/{deployment}"),
+        format!("{variable}{said}"),
+    );
+    process::quiet(&mut cluster.kubectl(["-n", demo::SYSTEM, "set", "env", &what, &set]))?;
+    cluster.rolled_out(demo::SYSTEM, deployment)
 }
 
 /// Gives the tests' cluster its images, which it keeps while it is down.

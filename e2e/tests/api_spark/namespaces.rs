@@ -83,9 +83,14 @@ async fn namespaces_are_served_while_they_have_the_labels_and_named_ones_always(
     })
     .await?;
     create(&stage, other, "late").await?;
+    // An edit would submit it anew where it is served.
+    let edit = Patch::Merge(json!({ "spec": { "executor": { "instances": 3 } } }));
+    let apps: Api<SparkApplication> = Api::namespaced(stage.client.clone(), other);
+    apps.patch("waits", &PatchParams::default(), &edit).await?;
     create(&stage, stage.name(), "second").await?;
     until_submitted(&stage, stage.name(), "second").await?;
     ensure!(state(&stage, other, "late").await?.is_none());
+    ensure!(state(&stage, other, "waits").await? == Some(State::Submitted));
 
     // What an operator finds when it starts counts as well.
     label(&stage, other, "serves", Some("nobody")).await?;

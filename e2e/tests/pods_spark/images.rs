@@ -40,6 +40,15 @@ async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result
     site.jobs
         .create(&with_image("late", "registry.invalid/spark:1"))
         .await?;
+    let app = site
+        .until_app("late", "waiting for its image", |app| {
+            message(app).contains("ImagePull")
+        })
+        .await?;
+    ensure!(state(&app) == "SUBMITTED", "{}", app["status"]);
+    let waits = message(&app).to_owned();
+    ensure!(waits.contains("registry.invalid/spark:1"), "{waits}");
+
     let app = site.until_app("wrong", "over", has_ended).await?;
     ensure!(state(&app) == "FAILED", "{}", app["status"]);
     let why = message(&app).to_owned();
@@ -54,14 +63,6 @@ async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result
     // Its driver would wait for ever.
     until_gone(&site, "wrong-driver").await?;
 
-    let app = site
-        .until_app("late", "waiting for its image", |app| {
-            message(app).contains("ImagePull")
-        })
-        .await?;
-    ensure!(state(&app) == "SUBMITTED", "{}", app["status"]);
-    let waits = message(&app).to_owned();
-    ensure!(waits.contains("registry.invalid/spark:1"), "{waits}");
     let app = site.until_app("late", "over", has_ended).await?;
     ensure!(state(&app) == "FAILED", "{}", app["status"]);
     let last = message(&app);

@@ -35,7 +35,8 @@ pub struct Cli {
     pub runtime: RuntimeArgs,
 
     /// Labels of namespaces to serve beside those of --namespace, as `kubectl get -l` takes them. The operator then watches all
-    /// namespaces, and needs the right to see them
+    /// namespaces, and serves none of them without the right to list and watch namespaces, which the namespaced install doesn't give.
+    /// Without effect where --namespace is given and empty, which means all
     #[arg(long, env = "TRAINYARD_NAMESPACE_SELECTOR", default_value = "", hide_default_value = true, value_name = "SELECTOR", help_heading = APPS)]
     pub namespace_selector: String,
 
@@ -323,11 +324,16 @@ impl Cli {
             rules: self.rules(),
             precision,
             metrics: SparkMetrics::new(self.naming()),
-            namespace_selector: Some(self.namespace_selector.trim())
-                .filter(|selector| !selector.is_empty())
-                .map(str::to_owned),
+            namespace_selector: self.selector(),
             without_effect: self.without_effect(),
         })
+    }
+
+    /// The labels of the namespaces to serve, unless all are served.
+    fn selector(&self) -> Option<String> {
+        let all = self.runtime.names_all_namespaces();
+        let selector = self.namespace_selector.trim();
+        (!all && !selector.is_empty()).then(|| selector.to_owned())
     }
 
     fn without_effect(&self) -> Vec<String> {
@@ -562,7 +568,13 @@ mod tests {
         ] {
             let cli = read(&["controller", "start", said, "--submitter-url=http://x"]);
             assert_eq!(cli.runtime.namespaces(), meant, "{said}");
+            let chosen = read(&[said, "--namespace-selector=a=b"]).selector();
+            assert_eq!(chosen.is_none(), meant.is_empty(), "{said}");
         }
+        assert_eq!(
+            read(&["--namespace-selector=a=b"]).selector().as_deref(),
+            Some("a=b")
+        );
         let conf = read(&["--default-conf=spark.jars.packages=a:b:1,c:d:2"]).default_conf;
         assert_eq!(conf[0].1, "a:b:1,c:d:2");
     }

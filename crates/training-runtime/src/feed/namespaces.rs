@@ -63,7 +63,7 @@ impl Namespaces {
 }
 
 /// Watches which namespaces have the labels, and tells of each that is served from now on. Returns only if the API server can't
-/// read the selector, which it says in the log.
+/// read the selector at the very first, which it says in the log.
 pub async fn watch_namespaces(
     source: Source,
     namespaces: Arc<Namespaces>,
@@ -99,6 +99,7 @@ pub async fn watch_namespaces(
             Err(error) => {
                 if let Error::InitialListFailed(kube::Error::Api(said)) = &error
                     && said.code == BAD_REQUEST
+                    && !*synced.borrow()
                 {
                     let selector = &namespaces.selector;
                     tracing::error!(
