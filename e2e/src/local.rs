@@ -14,7 +14,7 @@ use training_testkit::control_plane::target_directory;
 /// The image that every node has: its process does nothing and never ends.
 const PAUSE: &str = "docker.io/trainyard/pause:1";
 /// When a wait counts as a hang.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 /// Between two looks at the host.
 const PAUSE_BETWEEN: Duration = Duration::from_millis(20);
 

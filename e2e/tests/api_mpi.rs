@@ -430,7 +430,7 @@ async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() ->
     );
     assert_eq!(
         job["status"]["completionTime"],
-        job["status"]["completionTime"]
+        launcher["status"]["completionTime"],
     );
     let events = look::events(&stage.client, stage.name(), "pi").await?;
     let reasons: Vec<&str> = events.iter().map(|event| event.1.as_str()).collect();

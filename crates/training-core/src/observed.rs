@@ -27,6 +27,10 @@ pub struct Observed {
     pub batch_pods: Vec<BatchPod>,
     /// The job's Secret, until the status names it.
     pub secret: SecretView,
+    /// Of what the status names by its uid: what was seen to go lately. A Job that had ended by then still counts as there.
+    pub gone: Vec<crate::Uid>,
+    /// The last look failed, for a reason that passes.
+    pub failing: bool,
     /// What kept the last pass from being carried out.
     pub stall: Option<Stall>,
     /// How the operator is set.

@@ -208,7 +208,7 @@ fn children(schema: &Value) -> Vec<(&str, &Value)> {
 }
 
 /// Keys of applications, their objects and their pods.
-const SPARK_LABELS: [(&str, &str, &str, &str); 12] = [
+const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
     (
         spark::APP_NAME,
         "label",
@@ -274,6 +274,12 @@ const SPARK_LABELS: [(&str, &str, &str, &str); 12] = [
         "annotation",
         "drivers",
         "The generation of that spec",
+    ),
+    (
+        spark::CONTAINER,
+        "annotation",
+        "drivers and executors whose template has a container of another name",
+        "The container that runs Spark: its end is the pod's",
     ),
     (
         spark::MEMORY_LIMIT,

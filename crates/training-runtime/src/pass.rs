@@ -137,7 +137,7 @@ impl<F: Framework> Worker<F> {
                 return Ended::Failed(Fault::Bug("the job has no uid".to_owned()));
             };
             self.ask_for_groups(key, &job);
-            let seen = self.observe(key, uid);
+            let seen = self.observe(key, uid, &job);
             let blocked = seen.stall.as_ref().map(|s| s.blocks);
             let stalled = blocked.is_some();
             let mut plan = plan(&self.framework, &job, &seen, now());
@@ -253,7 +253,7 @@ impl<F: Framework> Worker<F> {
         }
     }
 
-    fn observe(&self, key: &JobKey, uid: Uid) -> Observed {
+    fn observe(&self, key: &JobKey, uid: Uid, job: &F::Job) -> Observed {
         let stall = self
             .passing
             .stalls
@@ -272,17 +272,18 @@ impl<F: Framework> Worker<F> {
                 offers: self.groups.offers(),
                 kueue: self.groups.kueue(),
             },
+            failing: self.backoff.failures(key) > 0,
             stall,
             rules: self.settings.rules,
             ..Observed::default()
         };
         if !F::OBJECTS.is_empty() {
-            self.observe_objects(key, uid, &mut seen);
+            self.observe_objects(key, uid, job, &mut seen);
         }
         seen
     }
 
-    fn observe_objects(&self, key: &JobKey, uid: Uid, seen: &mut Observed) {
+    fn observe_objects(&self, key: &JobKey, uid: Uid, job: &F::Job, seen: &mut Observed) {
         seen.objects = self.objects.of(uid);
         let made = || seen.objects.iter().filter(|o| o.batch.is_some());
         if F::OWN_METRICS.is_some()
@@ -290,7 +291,19 @@ impl<F: Framework> Worker<F> {
         {
             self.metrics.launches(&key.namespace, &launcher.name);
         }
-        seen.batch_pods = made().flat_map(|o| self.batch_pods.of(o.uid)).collect();
+        let named = job.status().map(|status| status.made_once.values());
+        let named = named
+            .into_iter()
+            .flatten()
+            .filter_map(|text| Uid::parse(text));
+        // The pods of a Job that is gone may still be on their way out.
+        let mut batches: Vec<Uid> = made().map(|o| o.uid).chain(named.clone()).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        let pods = batches.into_iter().flat_map(|of| self.batch_pods.of(of));
+        seen.batch_pods = pods.collect();
+        let jobs = self.objects.of_kind(training_core::ObjectKind::Job);
+        seen.gone = named.filter(|uid| jobs.has_gone(*uid)).collect();
         let secrets = self.passing.secrets.lock();
         if let Some((_, secret)) = secrets.get(key).filter(|(of, _)| *of == uid) {
             seen.secret = secret.clone();

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 /// When a wait counts as a hang. Generous: it separates "slow machine" from "never", and no test
 /// measures with it.
-pub const HANG: Duration = Duration::from_mins(1);
+pub const HANG: Duration = Duration::from_mins(3);
 
 /// How often a condition is looked at. Short against everything that tests wait for, long against
 /// the cost of one look.

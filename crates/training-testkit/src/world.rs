@@ -64,6 +64,9 @@ pub struct World<F: Framework> {
     /// Of these there are never old news.
     objects: BTreeMap<Place, (ObjectView, Object)>,
     batch_pods: BTreeMap<String, BatchPod>,
+    gone: Vec<Uid>,
+    /// The last look failed, for a reason that passes.
+    pub failing: bool,
     secrets: BTreeSet<String>,
     /// What the operator knows of the job's Secret.
     secret: SecretView,
@@ -118,6 +121,8 @@ impl<F: Framework> World<F> {
             groups: BTreeMap::new(),
             objects: BTreeMap::new(),
             batch_pods: BTreeMap::new(),
+            gone: Vec::new(),
+            failing: false,
             secrets: BTreeSet::new(),
             secret: SecretView::default(),
             sought: Vec::new(),
@@ -204,6 +209,8 @@ impl<F: Framework> World<F> {
             objects: self.objects.values().map(|(v, _)| v.clone()).collect(),
             batch_pods: self.batch_pods.values().cloned().collect(),
             secret: self.secret.clone(),
+            gone: self.gone.clone(),
+            failing: self.failing,
             stall: self.stall.clone(),
             rules: self.rules,
         }
@@ -276,6 +283,8 @@ impl<F: Framework> World<F> {
     /// The operator dies, and starts again with full lists and an empty mind.
     pub fn crash(&mut self) {
         self.stall = None;
+        self.failing = false;
+        self.gone.clear();
         self.sought.clear();
         self.secret = SecretView::default();
         self.view = View {

@@ -409,7 +409,7 @@ pub fn spark_recordings() -> Result<(), String> {
 
 /// A cut of each kind around every write of every life; and how fast a standby takes over.
 fn deep_sweep(stage: &Stage) -> Result<End, String> {
-    let mut cargo = e2e_command(&["api_sweep", "api_election"], Build::Shipped)?;
+    let mut cargo = e2e_command(&["api_sweep", "api_spark", "api_election"], Build::Shipped)?;
     Ok(counted(stage, cargo.env("TRAINYARD_DEEP", "1")))
 }
 

@@ -102,6 +102,42 @@ pub struct Cli {
     /// Without effect: see --log-filter
     #[arg(long, value_name = "LEVEL", help_heading = INERT)]
     pub stderrthreshold: Option<String>,
+
+    /// Without effect: see --log-filter
+    #[arg(long, value_name = "FILTER", help_heading = INERT)]
+    pub vmodule: Option<String>,
+
+    /// Without effect
+    #[arg(long = "log_backtrace_at", value_name = "FILE:LINE", help_heading = INERT)]
+    pub log_backtrace_at: Option<String>,
+
+    /// Without effect: logs go to standard error
+    #[arg(long = "log_dir", value_name = "DIRECTORY", help_heading = INERT)]
+    pub log_dir: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long = "log_file", value_name = "FILE", help_heading = INERT)]
+    pub log_file: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long = "log_file_max_size", value_name = "MEGABYTES", help_heading = INERT)]
+    pub log_file_max_size: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long = "one_output", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub one_output: Option<String>,
+
+    /// Without effect: lines are JSON, or text as --log-format says
+    #[arg(long = "add_dir_header", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub add_dir_header: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long = "skip_headers", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub skip_headers: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long = "skip_log_headers", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
+    pub skip_log_headers: Option<String>,
 }
 
 /// What the binary does beside running the operator.
@@ -185,6 +221,15 @@ mod tests {
         let cli = read(&[
             "-alsologtostderr",
             "-v=2",
+            "-vmodule=a=1",
+            "-log_backtrace_at=:0",
+            "-log_dir=/tmp",
+            "-log_file=/tmp/x",
+            "-log_file_max_size=1800",
+            "-one_output",
+            "-add_dir_header=false",
+            "-skip_headers",
+            "-skip_log_headers=true",
             "--lock-namespace=mpi",
             "--kubeConfig",
             "/x",

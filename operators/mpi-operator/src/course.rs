@@ -16,7 +16,7 @@ use training_core::plan::{clean, failing, finished, gang, progress, suspended};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Note, Object,
     ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, Slot, SlotState, SpecError,
-    Step, Transition, Urgency, Verdict, gang::Gang, mould, pod, verdict::Saying,
+    Step, Transition, Uid, Urgency, Verdict, gang::Gang, mould, pod, verdict::Saying,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
@@ -87,6 +87,15 @@ impl<'a> Look<'a> {
             .filter(|p| !matches!(p.pod.phase, PodPhase::Succeeded | PodPhase::Failed))
     }
 
+    /// True if a pod of a launcher's Job that is gone still runs: two launchers are never there at once.
+    fn former_lives(&self) -> bool {
+        let batch = self.batch.map(|(view, _)| view.uid);
+        let mut pods = self.seen.batch_pods.iter();
+        pods.any(|p| {
+            Some(p.batch) != batch && !matches!(p.pod.phase, PodPhase::Succeeded | PodPhase::Failed)
+        })
+    }
+
     /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
         let mut census = Census::take(roles, self.seen, &draft.memory);
@@ -147,6 +156,9 @@ pub(crate) fn advance(
         return Ok(());
     };
     let common = look.common(&secret);
+    if draft.starts {
+        look.tell_replaced(&common, draft)?;
+    }
     if look.settle_objects(&common, &census, draft) {
         look.settle_pods(&common, &census, draft)?;
     } else {
@@ -176,9 +188,10 @@ pub(crate) fn rest(
     if !draft.memory.holds(ConditionType::Suspended) {
         let reason = format!("{KIND}Suspended");
         let message = mpi.say(cx, &Saying::Suspended);
-        draft.set(ConditionType::Suspended, true, &reason, &message);
         let paused = mpi.say(cx, &Saying::Paused);
         draft.set(ConditionType::Running, false, &reason, &paused);
+        // The last one is what is shown.
+        draft.set(ConditionType::Suspended, true, &reason, &message);
         draft.notes.push(Note::normal(reason, message));
         if draft.memory.started.is_some() || !seen.pods.is_empty() {
             // Whatever is left of the run so far is outdated when the job is resumed.
@@ -266,6 +279,17 @@ impl<'a> Look<'a> {
         }
     }
 
+    /// Tells which variables of the templates give way to ours, when a run begins.
+    fn tell_replaced(&self, common: &Common<'_>, draft: &mut Draft) -> Result<(), SpecError> {
+        let mut replaced = pods::launcher(common)?.replaced;
+        if self.setup.workers.is_some() {
+            replaced
+                .extend(pods::worker(common, 0, draft.memory.attempt(WORKER_LABEL, 0))?.replaced);
+        }
+        progress::tell_replaced(replaced, draft);
+        Ok(())
+    }
+
     /// The launcher's end is the job's. True if it has come.
     fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
         if let Some((_, batch)) = self.batch {
@@ -278,8 +302,10 @@ impl<'a> Look<'a> {
             }
         } else {
             let policy = &self.cx.job.spec.run_policy;
-            let known = draft.memory.made_once.contains_key(LAUNCHER_UID);
-            if !known || policy.ttl_seconds_after_finished.is_none() {
+            let known = draft.memory.made_once.get(LAUNCHER_UID);
+            let known = known.and_then(|uid| Uid::parse(uid));
+            let seen_to_go = |uid| self.seen.gone.contains(&uid);
+            if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {
                 return false;
             }
             // Only a finished Job is removed by its time to live. Another one would run the program again.
@@ -461,7 +487,8 @@ impl<'a> Look<'a> {
                 draft
                     .steps
                     .push(Step::CreateObject(Box::new(Object::Secret(secret))));
-                (draft.withheld, draft.again) = (true, true);
+                // Where that goes wrong the job says at least that it was seen.
+                (draft.withheld, draft.again) = (!self.seen.failing, true);
                 return None;
             }
         };
@@ -583,7 +610,7 @@ impl<'a> Look<'a> {
         };
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
-            if may_run {
+            if may_run && !self.former_lives() {
                 return self.create_launcher(common, false, gang, draft);
             }
             return Ok(());

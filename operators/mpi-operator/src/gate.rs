@@ -92,15 +92,21 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
         unresolved: Instant::now() + Duration::from_secs(args.unresolved),
         silent: Duration::from_secs(args.silent),
     };
-    let names = args.resolves.iter().map(|name| (name.clone(), None));
-    let given_up_names: Vec<_> = futures::stream::iter(names)
-        .map(|(name, ports)| look(name, ports, limits))
+    let given_up_names: Vec<_> = futures::stream::iter(args.resolves.clone())
+        .map(|name| look(name, None, limits, || true))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
     let ports = Some(args.ports.as_slice());
     let mut looks = futures::stream::iter(hosts)
-        .map(|host| look(host, ports, limits))
+        .map(|host| {
+            // A job that is made smaller has fewer hosts after a while.
+            let still = {
+                let host = host.clone();
+                move || is_listed(&args.hostfile, &host)
+            };
+            look(host, ports, limits, still)
+        })
         .buffer_unordered(AT_ONCE);
     let mut given_up = Vec::new();
     for (host, end) in given_up_names {
@@ -108,7 +114,8 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     }
     while let Some((host, end)) = looks.next().await {
         match end {
-            Ok(()) => {
+            Ok(Found::NoHost) => println!("{host} is no host of the job any more"),
+            Ok(Found::There) => {
                 println!("{host} answers");
                 if args.any {
                     given_up.clear();
@@ -148,6 +155,15 @@ pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
     let _ = std::fs::write(file, text);
 }
 
+/// What became of a host that is not waited for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It answers.
+    There,
+    /// The host file doesn't list it any more.
+    NoHost,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     unresolved: Instant,
@@ -168,12 +184,18 @@ fn hosts(text: &str, own: Option<&str>) -> BTreeSet<String> {
         .collect()
 }
 
-/// Looks at one host until it answers at one of the ports, or resolves where none is given.
+/// True unless a host file can be read and doesn't list a host any more.
+fn is_listed(hostfile: &Path, host: &str) -> bool {
+    std::fs::read_to_string(hostfile).map_or(true, |text| hosts(&text, None).contains(host))
+}
+
+/// Looks at one host until it answers at one of the ports, or resolves where none is given, or is no host of the job any more.
 async fn look(
     host: String,
     ports: Option<&[u16]>,
     limits: Limits,
-) -> (String, Result<(), GivenUp>) {
+    still: impl Fn() -> bool,
+) -> (String, Result<Found, GivenUp>) {
     let mut silent_at = None;
     loop {
         let found: Vec<_> = match lookup_host((host.as_str(), 0)).await {
@@ -181,16 +203,19 @@ async fn look(
             Err(_) => Vec::new(),
         };
         if ports.is_none() && !found.is_empty() {
-            return (host, Ok(()));
+            return (host, Ok(Found::There));
         }
         for address in &found {
             for port in ports.into_iter().flatten() {
                 let mut at = *address;
                 at.set_port(*port);
                 if greets(at).await {
-                    return (host, Ok(()));
+                    return (host, Ok(Found::There));
                 }
             }
+        }
+        if !still() {
+            return (host, Ok(Found::NoHost));
         }
         let now = Instant::now();
         if found.is_empty() && silent_at.is_none() {
@@ -298,6 +323,21 @@ mod tests {
             given_up = wait(&args) => assert_eq!(given_up.unwrap(), []),
             () = late => unreachable!("it serves for ever"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_is_taken_off_the_list_is_not_waited_for_any_more() {
+        let file = file("no-such-host.invalid slots=1\nnor-this.invalid slots=1\n");
+        let smaller = async {
+            sleep(Duration::from_millis(700)).await;
+            std::fs::write(file.path(), "# none\n").unwrap();
+        };
+        let args = GateArgs {
+            unresolved: 60,
+            ..args(file.path(), &[22])
+        };
+        let (given_up, ()) = tokio::join!(wait(&args), smaller);
+        assert_eq!(given_up.unwrap(), []);
     }
 
     #[tokio::test]

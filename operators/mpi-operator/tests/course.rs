@@ -322,7 +322,7 @@ fn a_job_made_suspended_has_its_objects_and_a_suspended_launcher_and_no_pod() {
     world.settle();
     assert_eq!(
         world.conditions(),
-        ["Created=True", "Suspended=True", "Running=False"]
+        ["Created=True", "Running=False", "Suspended=True"]
     );
     assert_eq!(
         condition(&world, "Suspended")["message"],
@@ -373,7 +373,7 @@ fn a_running_job_that_is_suspended_keeps_its_objects_and_starts_again_with_new_w
     assert!(is_suspended(&world));
     assert_eq!(
         world.conditions(),
-        ["Created=True", "Suspended=True", "Running=False"]
+        ["Created=True", "Running=False", "Suspended=True"]
     );
     assert_eq!(world.pod_names(), Vec::<&str>::new());
     assert_eq!(
@@ -594,7 +594,15 @@ fn a_launcher_that_somebody_deletes_is_made_again_unless_it_may_have_ended() {
     world.settle();
     assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
 
-    let mut world = running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(0));
+    // Also where Kubernetes may have removed it, if it was seen to go before its end.
+    let with_ttl = || running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(0));
+    let mut world = with_ttl();
+    world.lose_object(ObjectKind::Job, LAUNCHER);
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+    assert!(!world.conditions().contains(&"Failed=True".to_owned()));
+
+    let mut world = with_ttl();
     world.lose_object(ObjectKind::Job, LAUNCHER);
     world.crash();
     world.settle();
@@ -603,6 +611,43 @@ fn a_launcher_that_somebody_deletes_is_made_again_unless_it_may_have_ended() {
         "the program does not run twice"
     );
     assert_eq!(condition(&world, "Failed")["reason"], "LauncherGone");
+}
+
+#[test]
+fn a_launcher_is_not_made_again_while_a_pod_of_the_former_one_runs() {
+    let mut world = running(|_| ());
+    world.lose_batch(LAUNCHER);
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+    world.lose_living_batch_pods();
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+}
+
+#[test]
+fn a_job_says_that_it_was_seen_although_its_secret_can_not_be_made() {
+    let mut world = world_of(|_| ());
+    let status = |world: &mut World<Mpi>| world.plan().status.is_some();
+    assert!(!status(&mut world), "it is stored with the Secret's name");
+    world.failing = true;
+    assert!(status(&mut world));
+}
+
+#[test]
+fn variables_that_give_way_to_ours_are_told_once() {
+    let mut world = world_of(|job| {
+        let spec = &mut job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"];
+        spec["containers"][0]["env"] = json!([{"name": "OMPI_MCA_plm_rsh_args", "value": "-v"}]);
+    });
+    world.settle();
+    let told = world.events();
+    let about = told.iter().filter(|e| e.contains("EnvReplaced"));
+    assert_eq!(
+        about.collect::<Vec<_>>(),
+        [
+            "Warning EnvReplaced: the pod template's OMPI_MCA_plm_rsh_args gave way to the rendezvous values"
+        ]
+    );
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl Default for Rules {
     }
 }
 
+/// The longest message of a status. Units: bytes.
+const MESSAGE: usize = 4096;
+/// How long after the end of its time a pod may still be there before that is told. Units: seconds.
+const LATE: i64 = 30;
+
 /// What a decision is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Inquiry<'a> {
@@ -101,6 +106,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
         };
     }
     course.decide();
+    course.cut_message();
     let Course {
         status, mut plan, ..
     } = course;
@@ -267,6 +273,17 @@ impl Course<'_> {
         self.status.observed_generation = generation;
     }
 
+    /// A message quotes what it speaks of, which may be as long as an object may be; a status that is too long is never stored.
+    fn cut_message(&mut self) {
+        if let Some(text) = &mut self.status.application_state.error_message
+            && let Some(end) = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at))
+            && text.len() > MESSAGE
+        {
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+
     fn wake(&mut self, at: Timestamp) {
         let before = self.plan.wake.get_or_insert(at);
         *before = (*before).min(at);
@@ -338,18 +355,19 @@ impl Course<'_> {
     fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
         let seen = self.ask.seen;
         let mut gone = true;
-        let drivers = seen
-            .drivers
-            .iter()
-            .map(|d| (&d.name, d.uid, &d.submission_id, d.leaving));
+        let drivers = seen.drivers.iter();
+        let drivers = drivers.map(|d| (&d.name, d.uid, &d.submission_id, d.leaving, d.due));
         let executors = seen.executors.iter();
-        let executors = executors.map(|e| (&e.name, e.uid, &e.submission_id, e.leaving));
-        for (name, uid, id, leaving) in drivers.chain(executors) {
+        let executors = executors.map(|e| (&e.name, e.uid, &e.submission_id, e.leaving, e.due));
+        for (name, uid, id, leaving, due) in drivers.chain(executors) {
             if !of(id) {
                 continue;
             }
             gone = false;
             self.delete_pod(name, uid, leaving);
+            if let Some(due) = due {
+                self.wait_for(name, due);
+            }
         }
         // A driver that was never recorded was a submission as well: the next one must not have its id.
         let mut ids = seen.drivers.iter().map(|d| &d.submission_id);
@@ -360,6 +378,18 @@ impl Course<'_> {
             self.plan.steps.extend(deletion(object));
         }
         gone
+    }
+
+    /// A pod that doesn't go although its time is over is named.
+    fn wait_for(&mut self, pod: &str, due: Timestamp) {
+        let late = later(due, LATE);
+        if self.ask.now < late {
+            return self.wake(late);
+        }
+        let text = format!(
+            "waits for the pod {pod} to end, which should have ended at {due}: its node may not answer, or a finalizer keeps it"
+        );
+        self.status.application_state.error_message = Some(text);
     }
 
     /// Deletes a pod, unless somebody does already.
@@ -381,15 +411,16 @@ impl Course<'_> {
             }
             self.wake(later(until, 1));
         }
+        // What another operator has finished is left as it is: it says FAILED of drivers that run on.
+        if self.status.spec_digest.is_none() {
+            return;
+        }
+        self.track();
         let seen = self.ask.seen;
-        // What another operator has finished is not written to.
-        if self.status.spec_digest.is_some() {
-            self.track();
-            // A driver that never started would start in the end, for an application that has ended.
-            let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
-            for driver in seen.drivers.iter().filter(unborn) {
-                self.delete_pod(&driver.name, driver.uid, driver.leaving);
-            }
+        // A driver that never started would start in the end, for an application that has ended.
+        let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
+        for driver in seen.drivers.iter().filter(unborn) {
+            self.delete_pod(&driver.name, driver.uid, driver.leaving);
         }
         let ended = |e: &Executor| matches!(e.phase, PodPhase::Succeeded | PodPhase::Failed);
         for executor in seen.executors.iter().filter(|e| !ended(e)) {

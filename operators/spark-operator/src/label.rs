@@ -42,6 +42,8 @@ pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 pub const SPEC_DIGEST: &str = "trainyard.dev/spec-digest";
 /// On a driver: the generation of that spec. Ours.
 pub const GENERATION: &str = "trainyard.dev/generation";
+/// On a pod: the container that runs Spark, where a template gives it another name than the usual one. Ours.
+pub const CONTAINER: &str = "trainyard.dev/spark-container";
 /// On the ConfigMap of the executors' template: stands for where that template puts them. Ours.
 pub const PLACEMENT: &str = "trainyard.dev/executor-placement";
 /// On executors: the memory limit that an admission policy is to give them, where the operator runs with it.

@@ -156,8 +156,10 @@ pub struct Around<'a> {
 /// operator that ends in between makes the run of the same name again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Runs to delete.
+    /// Runs that give way to the one that is made.
     pub delete: Vec<String>,
+    /// Runs that are too old to be kept.
+    pub prune: Vec<String>,
     /// The name of the run to make. That it is there already is fine if the schedule owns it.
     pub create: Option<String>,
     /// The status, as it is to be stored.
@@ -233,7 +235,7 @@ fn go_on(
     }
     status.computed_from = Some(ready.from.clone());
 
-    let (mut delete, mut create) = (Vec::new(), None);
+    let (mut delete, mut prune, mut create) = (Vec::new(), Vec::new(), None);
     let due = status
         .next_run
         .as_ref()
@@ -264,14 +266,17 @@ fn go_on(
     let spec = &schedule.spec;
     let (kept, gone) = history(runs, &State::Completed, spec.successful_run_history_limit);
     status.past_successful_run_names = kept;
-    delete.extend(gone);
+    prune.extend(gone);
     let (kept, gone) = history(runs, &State::Failed, spec.failed_run_history_limit);
     status.past_failed_run_names = kept;
-    delete.extend(gone);
+    prune.extend(gone);
+    // One that has ended before the status could say that it was made: without it, it would be made a second time.
+    prune.retain(|name| create.as_ref() != Some(name));
     Plan {
         wake: status.next_run.as_ref().map(|time| time.0),
         status,
         delete,
+        prune,
         create,
     }
 }

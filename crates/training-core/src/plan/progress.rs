@@ -99,7 +99,8 @@ fn fill<F: Framework>(
 ) -> Result<(), SpecError> {
     remove_surplus(cx, seen, census, draft);
     if draft.starts {
-        tell_replaced(framework, cx, draft)?;
+        let replaced = replaced(framework, cx, draft)?;
+        tell_replaced(replaced, draft);
     }
     gang::clear(cx.name, seen, draft);
     let run = draft.memory.gang.clone().unwrap_or_default();
@@ -282,30 +283,37 @@ fn make_missing<F: Framework>(
     Ok(())
 }
 
-/// Tells which variables of the templates give way to ours, when a run begins: its pods may come only after its gang's group.
-fn tell_replaced<F: Framework>(
+/// The variables of the templates that give way to ours.
+fn replaced<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
-    draft: &mut Draft,
-) -> Result<(), SpecError> {
-    let mut replaced = Vec::new();
+    draft: &Draft,
+) -> Result<Vec<String>, SpecError> {
+    let mut all = Vec::new();
     // The replicas of one role have the same variables.
     for me in cx.roles.ranks().filter(|me| me.index == 0) {
         let attempt = draft.memory.attempt(&me.role.label, me.index);
-        for name in pod::render(framework, cx, me, attempt)?.replaced {
-            if !replaced.contains(&name) {
-                replaced.push(name);
-            }
+        all.extend(pod::render(framework, cx, me, attempt)?.replaced);
+    }
+    Ok(all)
+}
+
+/// Tells which variables of the templates give way to ours, each once, when a run begins: its pods may come only after its gang's
+/// group.
+pub fn tell_replaced(replaced: Vec<String>, draft: &mut Draft) {
+    let mut names: Vec<String> = Vec::new();
+    for name in replaced {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    if !replaced.is_empty() {
-        let names = replaced.join(", ");
+    if !names.is_empty() {
+        let names = names.join(", ");
         draft.notes.push(Note::warning(
             "EnvReplaced",
             format!("the pod template's {names} gave way to the rendezvous values"),
         ));
     }
-    Ok(())
 }
 
 /// Whether the pace of replacements allows this replica's next pod now; if not, remembers when it will.

@@ -307,6 +307,11 @@ impl<V: Child> Index<V> {
         inner.bury(uid, u64::MAX, now);
     }
 
+    /// True if an object was seen to go, lately.
+    pub fn has_gone(&self, uid: Uid) -> bool {
+        self.inner.lock().gone.get(uid).is_some()
+    }
+
     /// Forgets what is left of the jobs of this name.
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();

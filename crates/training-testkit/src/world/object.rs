@@ -135,9 +135,25 @@ impl<F: Framework> World<F> {
 
     /// Somebody deletes an object.
     pub fn lose_object(&mut self, kind: ObjectKind, name: &str) {
-        if let Some((view, _)) = self.objects.remove(&(kind, name.to_owned())) {
-            self.batch_pods.retain(|_, pod| pod.batch != view.uid);
+        if let Some(uid) = self.take_object(kind, name) {
+            self.batch_pods.retain(|_, pod| pod.batch != uid);
         }
+    }
+
+    /// Somebody deletes a Job, whose pods take their time to end.
+    pub fn lose_batch(&mut self, name: &str) {
+        let Some(uid) = self.take_object(ObjectKind::Job, name) else {
+            return;
+        };
+        for pod in self.batch_pods.values_mut().filter(|p| p.batch == uid) {
+            pod.pod.leaving = true;
+        }
+    }
+
+    fn take_object(&mut self, kind: ObjectKind, name: &str) -> Option<Uid> {
+        let (view, _) = self.objects.remove(&(kind, name.to_owned()))?;
+        self.gone.push(view.uid);
+        Some(view.uid)
     }
 
     /// The controller of Jobs looks at one: one that is not suspended gets a pod, and one that is loses it.

@@ -273,6 +273,10 @@ impl Course<'_> {
             .unwrap_or(self.ask.digest)
             .to_string();
         let generation = driver.generation.or(self.generation());
+        if self.status.spec_digest.is_none() {
+            let state = self.status.application_state.state.clone();
+            self.take_over(&state);
+        }
         self.record(digest, generation);
         let info = self.driver_info(driver);
         let status = &mut self.status;

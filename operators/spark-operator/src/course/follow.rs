@@ -26,6 +26,9 @@ impl Course<'_> {
             (PodPhase::Unknown, _) => State::Unknown,
         };
         if to == self.status.application_state.state {
+            if to == State::Running {
+                self.status.application_state.error_message = taken_away(driver);
+            }
             return;
         }
         match to {
@@ -51,7 +54,7 @@ impl Course<'_> {
                     "SparkDriverRunning",
                     format!("Driver {name} is running"),
                 ));
-                self.status.application_state.error_message = None;
+                self.status.application_state.error_message = taken_away(driver);
             }
             _ => {
                 let text = format!("Driver {name} in unknown state");
@@ -114,7 +117,14 @@ impl Course<'_> {
             duration(rules.grace)
         );
         self.tell(Note::warning("SparkDriverNotFound", text));
-        self.fail("driver pod not found".to_owned());
+        // Of a pod whose node is lost nobody sees the end.
+        let state = &self.status.application_state;
+        let taken = state.error_message.as_ref();
+        let why = match taken.filter(|_| state.state == State::Running) {
+            Some(taken) => format!("driver pod not found; {taken}"),
+            None => "driver pod not found".to_owned(),
+        };
+        self.fail(why);
     }
 
     /// The present run has failed.
@@ -145,14 +155,20 @@ fn failure(driver: &Driver) -> String {
         ),
         None => "driver container status missing".to_owned(),
     };
-    if let Some((reason, message)) = &driver.taken {
-        text = format!("{text}; the pod was taken away: {reason}: {message}");
+    if let Some(taken) = taken_away(driver) {
+        text = format!("{text}; {taken}");
     }
     let said = driver.end.as_ref().map(|end| end.said.trim());
     if let Some(said) = said.filter(|said| !said.is_empty()) {
         text = format!("{text}\n{said}");
     }
     text
+}
+
+/// What took a driver away, or is about to.
+fn taken_away(driver: &Driver) -> Option<String> {
+    let (reason, message) = driver.taken.as_ref()?;
+    Some(format!("the pod was taken away: {reason}: {message}"))
 }
 
 /// A duration as the published operator writes it. Units of `seconds`: seconds.

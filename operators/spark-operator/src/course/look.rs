@@ -170,6 +170,7 @@ impl Pod {
             generation: annotation(label::GENERATION).and_then(|g| g.parse().ok()),
             phase: PodPhase::parse(&self.status.phase),
             leaving: leaving(meta),
+            due: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Driver),
             taken: self.taken(),
             waits: self.waits(),
@@ -191,6 +192,7 @@ impl Pod {
             app_id: label(meta, label::APP_SELECTOR),
             phase: PodPhase::parse(&self.status.phase),
             leaving: leaving(meta),
+            due: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Executor),
             said: self.status.message.clone(),
             created: created(meta),
@@ -199,7 +201,10 @@ impl Pod {
 
     /// How the container that runs Spark ended.
     fn end(&self, role: Role) -> Option<End> {
-        let spark = |c: &&Container| c.name == role.container();
+        let annotations = self.metadata.annotations.as_ref();
+        let own = annotations.and_then(|a| a.get(label::CONTAINER));
+        let name = own.map_or(role.container(), String::as_str);
+        let spark = |c: &&Container| c.name == name;
         let container = self.status.container_statuses.iter().find(spark)?;
         let ended = container.state.terminated.as_ref()?;
         Some(End {
@@ -288,6 +293,8 @@ fn last_words(text: &str, mask: &Mask) -> String {
         return String::new();
     }
     let mut text = mask.hide(text);
+    // Colours and carriage returns are of a terminal.
+    text.retain(|c| !c.is_control() || matches!(c, '\n' | '\t'));
     if text.len() > LAST_WORDS {
         let telling: Vec<&str> = text.lines().filter(|line| !is_noise(line)).collect();
         let telling = telling.join("\n");

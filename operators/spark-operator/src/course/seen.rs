@@ -39,6 +39,8 @@ pub struct Driver {
     pub phase: PodPhase,
     /// It has a deletion timestamp.
     pub leaving: bool,
+    /// When it should be gone, if it has one.
+    pub due: Option<Timestamp>,
     /// How the container that runs Spark ended.
     pub end: Option<End>,
     /// Why it ended, where that was not of its own: eviction, preemption, a lost node. Shape: a reason and a sentence.
@@ -84,6 +86,8 @@ pub struct Executor {
     pub phase: PodPhase,
     /// It has a deletion timestamp.
     pub leaving: bool,
+    /// When it should be gone, if it has one.
+    pub due: Option<Timestamp>,
     /// How its container ended.
     pub end: Option<End>,
     /// The pod's own message, with what is secret masked.

@@ -17,6 +17,7 @@ use super::{Cx, Refusal, object};
 use crate::api::Role;
 use crate::defaults;
 use crate::memory::{field, quantity};
+use crate::names;
 
 /// The annotation by which Volcano finds the group of a pod.
 pub const VOLCANO_GROUP: &str = training_api::labels::VOLCANO_GROUP;
@@ -95,7 +96,7 @@ pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<Marks, Refusal> {
         "volcano" => volcano(cx, properties, &mut out)?,
         "yunikorn" => yunikorn(cx, properties, &mut out)?,
         _ if settings.kube_schedulers.iter().any(|known| known == name) => {
-            let group = format!("{}-pg", cx.name);
+            let group = names::with_suffix(cx.name, "pg");
             for role in ROLES {
                 out.mark(role, "label", PLUGIN_GROUP, &group);
             }

@@ -80,6 +80,9 @@ pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod,
         let text = "spec.driver.template: args of the Spark container come before Spark's own, and the image may not understand them";
         notes.push(Note::warning("SettingIgnored", text));
     }
+    if container.name != Role::Driver.container() {
+        annotations.insert(label::CONTAINER.to_owned(), container.name.clone());
+    }
     spec.containers.push(container);
     overlay::add_containers(&mut spec.containers, &cx.spec.driver.pod.sidecars);
     annotations.insert(

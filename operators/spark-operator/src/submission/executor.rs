@@ -146,6 +146,9 @@ pub fn template(cx: &Cx<'_>, scheduler_name: Option<&str>) -> PodTemplateSpec {
         &mut container,
     );
     let name = container.name.clone();
+    if name != Role::Executor.container() {
+        annotations.insert(label::CONTAINER.to_owned(), name.clone());
+    }
     // The first: that is the one that Spark takes, whatever it is called.
     spec.containers.insert(0, container);
     overlay::add_containers(&mut spec.containers, &cx.spec.executor.pod.sidecars);

@@ -172,7 +172,11 @@ pub fn driver_service(cx: &Cx<'_>, properties: &Properties, ports: Ports) -> Ser
     let mut metadata = metadata(cx, name);
     let labels = metadata.labels.get_or_insert_default();
     let own = below(properties, "spark.kubernetes.driver.service.label.");
-    labels.extend(own);
+    // By those it is known which submission it belongs to.
+    labels.extend(
+        own.into_iter()
+            .filter(|(key, _)| !key.starts_with(label::OURS)),
+    );
     labels.insert(label::APP_SELECTOR.to_owned(), cx.app_id.to_owned());
     let annotations = below(properties, "spark.kubernetes.driver.service.annotation.");
     metadata.annotations = (!annotations.is_empty()).then_some(annotations);

@@ -23,11 +23,6 @@ pub struct Base {
     pub container: Container,
 }
 
-/// The name of a role's Spark container, whose end is the run's end. A template may have given it another than the usual one.
-pub fn container_name(template: Option<&PodTemplateSpec>, role: Role) -> String {
-    Base::of(template, role).container.name
-}
-
 impl Base {
     /// Takes a template apart. Owners and finalizers are left behind: they are the operator's business.
     pub fn of(template: Option<&PodTemplateSpec>, role: Role) -> Self {

@@ -184,7 +184,9 @@ impl Apps {
     }
 
     fn observe(&self, key: &JobKey, uid: Uid, app: &App) -> Seen {
-        let mut seen = self.known.of(uid, || Mask::of(&app.object.spec));
+        let mut seen = self
+            .known
+            .of(uid, || Mask::of(&app.object.spec, &self.settings.defaults));
         let refused = self.passing.refused.lock().get(key).cloned();
         seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
         let taken = self.passing.taken.lock().get(key).cloned();

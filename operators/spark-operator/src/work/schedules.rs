@@ -211,17 +211,7 @@ impl Schedules {
     ) -> Result<(), Fault> {
         let namespace = schedule.namespace().unwrap_or_default();
         let url = SparkApplication::url_path(&(), Some(&namespace));
-        let going = there
-            .iter()
-            .filter(|k| !k.leaving && plan.delete.contains(&k.run.name));
-        for Kept { uid: of, run, .. } in going {
-            let params = DeleteParams {
-                propagation_policy: Some(PropagationPolicy::Background),
-                ..DeleteParams::default()
-            };
-            let what = self.caller.delete(&url, &run.name, *of, params).await?;
-            self.runs.answered(uid, *of, what, Instant::now());
-        }
+        self.delete(uid, &url, there, &plan.delete).await?;
         if let Some(name) = &plan.create {
             self.make(schedule, uid, &url, name).await?;
         }
@@ -230,6 +220,29 @@ impl Schedules {
         if let Some(patch) = merge_patch(&value(&old), &value(&plan.status)) {
             let version = self.caller.write_status(&**schedule, &patch).await?;
             self.jobs.written(schedule, plan.status, version);
+        }
+        // The last: nothing waits for it.
+        self.delete(uid, &url, there, &plan.prune).await
+    }
+
+    /// Deletes runs by their names, with what is theirs.
+    async fn delete(
+        &self,
+        uid: Uid,
+        url: &str,
+        there: &[Kept],
+        names: &[String],
+    ) -> Result<(), Fault> {
+        let going = there
+            .iter()
+            .filter(|k| !k.leaving && names.contains(&k.run.name));
+        for Kept { uid: of, run, .. } in going {
+            let params = DeleteParams {
+                propagation_policy: Some(PropagationPolicy::Background),
+                ..DeleteParams::default()
+            };
+            let what = self.caller.delete(url, &run.name, *of, params).await?;
+            self.runs.answered(uid, *of, what, Instant::now());
         }
         Ok(())
     }

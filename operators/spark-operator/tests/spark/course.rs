@@ -181,6 +181,7 @@ impl World {
                         .and_then(|g| g.parse().ok()),
                     phase: PodPhase::Pending,
                     leaving: false,
+                    due: None,
                     end: None,
                     taken: None,
                     waits: None,
@@ -285,6 +286,7 @@ impl World {
             app_id: driver.app_id,
             phase,
             leaving: false,
+            due: None,
             end: None,
             said: String::new(),
             created: self.now,
@@ -943,6 +945,55 @@ fn an_application_that_is_being_deleted_takes_its_run_along() {
 }
 
 #[test]
+fn a_pod_that_does_not_go_is_named() {
+    let mut world = running(&[]);
+    world.edit("arguments", json!(["2"]));
+    let now = world.now;
+    world.driver().due = Some(now);
+    world.later(29);
+    assert_eq!(
+        (world.state(), world.error()),
+        (State::Invalidating, String::new())
+    );
+    world.later(1);
+    assert!(
+        world
+            .error()
+            .starts_with("waits for the pod spark-pi-driver to end"),
+        "{}",
+        world.error()
+    );
+    world.pods_go();
+    assert_eq!(
+        (world.state(), world.error()),
+        (State::Submitted, String::new())
+    );
+}
+
+#[test]
+fn a_message_that_is_too_long_is_cut() {
+    let mut world = World::new(&[("driver/memory", json!("ä".repeat(100_000)))]);
+    world.settle();
+    assert_eq!(world.state(), State::Failed);
+    let text = world.error();
+    assert!(text.len() < 4200 && text.ends_with('…'), "{}", text.len());
+}
+
+#[test]
+fn runs_of_another_operator_count_also_where_it_had_suspended_them() {
+    let mut world = left_by_another("SUSPENDED", &json!({"executionAttempts": 4}));
+    world.settle();
+    assert_eq!(world.state(), State::Submitted);
+    world.driver_runs();
+    world.driver_ends(1);
+    assert_eq!(
+        world.state(),
+        State::Failed,
+        "its three retries are used up"
+    );
+}
+
+#[test]
 fn names_that_do_not_change_are_waited_for() {
     let mut world = running(&[("restartPolicy", json!({"type": "Always"}))]);
     world.driver_ends(0);
@@ -1065,6 +1116,29 @@ fn drivers_are_judged_by_the_container_that_runs_spark() {
     );
 }
 
+#[test]
+fn a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
+    let mut world = running(&[on_failure(1)]);
+    world.driver().taken = Some((
+        "DeletionByTaintManager".to_owned(),
+        "the node does not answer".to_owned(),
+    ));
+    world.driver().leaving = true;
+    world.settle();
+    let cause = "the pod was taken away: DeletionByTaintManager: the node does not answer";
+    assert_eq!(
+        (world.state().as_str(), world.error()),
+        ("RUNNING", cause.to_owned())
+    );
+    assert_eq!(world.drivers.len(), 1, "it may still run");
+    world.seen.drivers.clear();
+    world.settle();
+    assert_eq!(world.status()["failedRuns"], 1);
+    assert_eq!(world.error(), format!("driver pod not found; {cause}"));
+    world.later(1000);
+    assert_eq!(world.drivers.len(), 2);
+}
+
 /// As the published operator leaves an application.
 fn left_by_another(state: &str, more: &Value) -> World {
     let mut world = World::new(&[on_failure(3)]);
@@ -1091,6 +1165,7 @@ fn its_driver(world: &mut World, phase: PodPhase) {
         generation: None,
         phase,
         leaving: false,
+        due: None,
         end: None,
         taken: None,
         waits: None,
@@ -1102,7 +1177,9 @@ fn what_another_operator_left_goes_on_where_it_was() {
     // Ended ones are not touched at all.
     for state in ["COMPLETED", "FAILED"] {
         let mut world = left_by_another(state, &json!({"terminationTime": "2026-05-28T20:26:30Z"}));
-        its_driver(&mut world, PodPhase::Succeeded);
+        // It says FAILED of drivers that run on, and those have executors.
+        its_driver(&mut world, PodPhase::Running);
+        world.executor("exec-1", PodPhase::Running);
         let plan = world.plan();
         assert_eq!((plan.status, plan.steps), (None, vec![]), "{state}");
     }
@@ -1113,8 +1190,10 @@ fn what_another_operator_left_goes_on_where_it_was() {
         assert_eq!(world.state(), State::Running, "{state}");
         assert_eq!(world.drivers.len(), 0, "nothing is submitted again");
         assert_eq!(world.status()["submissionAttempts"], 1);
+        world.executor("exec-1", PodPhase::Running);
         world.driver_ends(0);
         assert_eq!(world.state(), State::Completed);
+        assert!(world.seen.executors[0].leaving, "it is ours since then");
     }
     for (state, states) in [
         ("SUCCEEDING", vec!["COMPLETED"]),

@@ -1,8 +1,6 @@
 //! The driver's pod beyond the published example.
 
 use serde_json::{Value, json};
-use spark_operator::api::Role;
-use spark_operator::submission::template::container_name;
 use spark_operator::submission::{Settings, Switch};
 
 use crate::scene::{APP_ID, container, env, json as to_json, names, submitted, try_submit, with};
@@ -95,7 +93,10 @@ fn a_placeholder_of_the_application_s_id_is_replaced() {
                 "driver/annotations",
                 json!({ "run": "{{APP_ID}}-{{EXECUTOR_ID}}x" }),
             ),
-            ("driver/serviceLabels", json!({ "run": "{{APP_ID}}" })),
+            (
+                "driver/serviceLabels",
+                json!({ "run": "{{APP_ID}}", "sparkoperator.k8s.io/submission-id": "x" }),
+            ),
         ]))
     };
     let new = to_json(&fields("4.0.5").driver);
@@ -106,10 +107,9 @@ fn a_placeholder_of_the_application_s_id_is_replaced() {
         to_json(&old.driver)["metadata"]["labels"]["run"],
         "{{APP_ID}}"
     );
-    assert_eq!(
-        to_json(&old.driver_service)["metadata"]["labels"]["run"],
-        "{{APP_ID}}"
-    );
+    let service = to_json(&old.driver_service)["metadata"]["labels"].clone();
+    assert_eq!(service["run"], "{{APP_ID}}");
+    assert_ne!(service["sparkoperator.k8s.io/submission-id"], "x");
 }
 
 #[test]
@@ -458,21 +458,18 @@ fn without_a_container_of_the_name_the_first_is_spark_s_and_keeps_its_own() {
             "driver/template",
             json!({ "spec": { "containers": containers } }),
         )]));
-        names(&to_json(&made.driver)["spec"]["containers"])
+        let driver = to_json(&made.driver);
+        let spark = &driver["metadata"]["annotations"]["trainyard.dev/spark-container"];
+        (names(&driver["spec"]["containers"]), spark.clone())
     };
-    assert_eq!(
-        of(json!([{ "name": "mine" }, { "name": "log" }])),
-        ["log", "mine"]
-    );
-    let template =
-        serde_json::from_value(json!({ "spec": { "containers": [{ "name": "mine" }] } })).unwrap();
-    assert_eq!(container_name(Some(&template), Role::Driver), "mine");
-    assert_eq!(
-        container_name(None, Role::Executor),
-        "spark-kubernetes-executor"
-    );
-    assert_eq!(of(json!([{}])), ["spark-kubernetes-driver"]);
-    assert_eq!(of(json!([])), ["spark-kubernetes-driver"]);
+    let (names, spark) = of(json!([{ "name": "mine" }, { "name": "log" }]));
+    assert_eq!(names, ["log", "mine"]);
+    assert_eq!(spark, "mine", "its end is the run's");
+    for unnamed in [json!([{}]), json!([])] {
+        let (names, spark) = of(unnamed);
+        assert_eq!(names, ["spark-kubernetes-driver"]);
+        assert_eq!(spark, Value::Null);
+    }
 }
 
 #[test]

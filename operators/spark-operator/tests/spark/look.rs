@@ -1,5 +1,7 @@
 //! What is read of pods and other objects, and what is hidden of it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use spark_operator::api::Role;
@@ -128,6 +130,33 @@ fn the_cause_of_a_failure_stands_before_its_stack_and_is_not_cut_off() {
 }
 
 #[test]
+fn a_container_of_another_name_is_known_by_its_annotation() {
+    let ended = (
+        "status/containerStatuses",
+        json!([
+            {"name": "main", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}},
+            {"name": "spark-kubernetes-driver", "state": {"terminated": {"exitCode": 0}}},
+        ]),
+    );
+    let code = |fields: &[(&str, Value)]| driver(fields).end.unwrap().code;
+    assert_eq!(code(std::slice::from_ref(&ended)), 0);
+    let named = (
+        "metadata/annotations",
+        json!({"trainyard.dev/spark-container": "main"}),
+    );
+    assert_eq!(code(&[ended, named]), 3);
+}
+
+#[test]
+fn colours_and_carriage_returns_are_left_out() {
+    let said = driver(&[terminated("driver", "\u{1b}[31mred\r\n\tline\0")]);
+    assert_eq!(
+        said.masked(&Mask::default()).end.unwrap().said,
+        "[31mred\n\tline"
+    );
+}
+
+#[test]
 fn last_words_do_not_tell_what_the_spec_keeps_secret() {
     let app = typed(&with(&[
         (
@@ -140,21 +169,27 @@ fn last_words_do_not_tell_what_the_spec_keeps_secret() {
             json!([{"name": "DB_PASSWORD", "value": "swordfish"}, {"name": "PLAIN", "value": "plain"}]),
         ),
         ("executor/envVars", json!({"API_TOKEN": "tok-12345"})),
+        (
+            "driver/template",
+            json!({"spec": {"containers": [{"name": "a", "env": [{"name": "API_TOKEN", "value": "templated"}]}]}}),
+        ),
+        (
+            "driver/sidecars",
+            json!([{"name": "b", "env": [{"name": "PASSWORD", "value": "beside"}]}]),
+        ),
     ]));
-    let mask = Mask::of(&app.spec);
+    let defaults = [("spark.ssl.keyPassword".to_owned(), "for-all".to_owned())];
+    let mask = Mask::of(&app.spec, &BTreeMap::from(defaults));
     let pod = pod(
         "driver",
         &[terminated(
             "driver",
-            "hunter22 hunter2 swordfish tok-12345 abc plain 4040",
+            "hunter22 hunter2 swordfish tok-12345 templated beside for-all abc plain 4040",
         )],
     );
     let said = pod.driver().unwrap().masked(&mask).end.unwrap().said;
     let hidden = "*********(redacted)";
-    assert_eq!(
-        said,
-        format!("{hidden} {hidden} {hidden} {hidden} abc plain 4040")
-    );
+    assert_eq!(said, format!("{} abc plain 4040", [hidden; 7].join(" ")));
 }
 
 #[test]

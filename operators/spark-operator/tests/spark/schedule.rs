@@ -137,6 +137,30 @@ fn a_run_that_was_made_before_the_status_said_so_is_this_one() {
 }
 
 #[test]
+fn a_run_that_ended_before_the_status_said_so_is_not_made_twice() {
+    for state in [State::Completed, State::Failed] {
+        let own = a_run("nightly-1777636800", "2026-05-01T12:00:00Z", state);
+        let none = ["successfulRunHistoryLimit", "failedRunHistoryLimit"].map(|f| (f, json!(0)));
+        let mut schedule = due(&none);
+        let plan = pass(
+            &schedule,
+            std::slice::from_ref(&own),
+            "2026-05-01T12:00:09Z",
+        );
+        assert_eq!(plan.create.as_ref(), Some(&own.name));
+        assert!(plan.prune.is_empty(), "{:?}", plan.prune);
+        // Once it is stored that it was made, it goes.
+        schedule.status = Some(plan.status);
+        let plan = pass(
+            &schedule,
+            std::slice::from_ref(&own),
+            "2026-05-01T12:00:10Z",
+        );
+        assert_eq!((plan.create, plan.prune), (None, vec![own.name]));
+    }
+}
+
+#[test]
 fn a_suspended_schedule_is_left_as_it_is() {
     let schedule = due(&[("suspend", json!(true))]);
     let plan = pass(&schedule, &[], "2026-05-01T12:00:00Z");
@@ -220,14 +244,14 @@ fn old_runs_go_by_their_outcome() {
     let plan = pass(&due(&[]), &runs, now);
     assert_eq!(plan.status.past_successful_run_names, ["b"]);
     assert_eq!(plan.status.past_failed_run_names, ["c"]);
-    assert_eq!(plan.delete, ["a", "d"]);
+    assert_eq!(plan.prune, ["a", "d"]);
     let limits = [
         ("successfulRunHistoryLimit", json!(5)),
         ("failedRunHistoryLimit", json!(0)),
     ];
     let plan = pass(&due(&limits), &runs, now);
     assert_eq!(plan.status.past_successful_run_names, ["b", "a"]);
-    assert_eq!(plan.delete, ["c", "d"]);
+    assert_eq!(plan.prune, ["c", "d"]);
 }
 
 #[test]

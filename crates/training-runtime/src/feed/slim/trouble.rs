@@ -31,10 +31,14 @@ pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Troub
     }))
 }
 
-/// The words that an init container left behind although it ended well.
+/// What our own containers' names begin with.
+const OURS: &str = "trainyard-";
+
+/// The words that an init container of ours left behind although it ended well.
 pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
     let init = pod.status.init_container_statuses.iter().flatten();
-    let mut ended = init.filter_map(SlimContainer::terminated);
+    let ours = init.filter(|c| c.name.as_deref().is_some_and(|name| name.starts_with(OURS)));
+    let mut ended = ours.filter_map(SlimContainer::terminated);
     let said = ended.find_map(|t| t.message.as_deref().filter(|_| t.exit_code == Some(0)))?;
     let said = clean(said.trim(), SAID);
     (!said.is_empty()).then(|| said.into())
