@@ -52,6 +52,10 @@ pub enum Fate {
 
 /// One operator and one job.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a trouble of its own"
+)]
 pub struct World<F: Framework> {
     framework: F,
     /// The time, in whole seconds.
