@@ -49,22 +49,32 @@ pub struct Refused {
 impl Table {
     /// Reads the table of a kind.
     pub fn read(kind: &Kind) -> Result<Self> {
-        let operators = workspace().join("operators");
-        let read = |path: &str| {
-            let path = operators.join(path);
-            let text =
-                std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            let text = text
-                .replace("REPLICA_MAP", kind.replica_map)
-                .replace("CONTAINER", kind.container)
-                .replace("PORT", kind.port.0)
-                .replace("KIND", kind.name);
-            serde_saphyr::from_str::<Self>(&text).with_context(|| path.display().to_string())
-        };
-        let mut table = read("every-kind/validation.yaml")?;
-        let own = read(&format!("{}/tests/data/validation.yaml", kind.operator))?;
+        let mut table = Self::common(kind, "Master")?;
+        let own = Self::of_file(
+            &format!("{}/tests/data/validation.yaml", kind.operator),
+            kind,
+            "Master",
+        )?;
         table.rows.extend(own.rows);
         Ok(table)
+    }
+
+    /// The rows that all kinds have. `first` is the role that stands for the Master.
+    pub fn common(kind: &Kind, first: &str) -> Result<Self> {
+        Self::of_file("every-kind/validation.yaml", kind, first)
+    }
+
+    fn of_file(path: &str, kind: &Kind, first: &str) -> Result<Self> {
+        let path = workspace().join("operators").join(path);
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = text
+            .replace("REPLICA_MAP", kind.replica_map)
+            .replace("CONTAINER", kind.any_container())
+            .replace("PORT", kind.port.0)
+            .replace("KIND", kind.name)
+            .replace("Master:", &format!("{first}:"))
+            .replace("[Master]", &format!("[{first}]"));
+        serde_saphyr::from_str::<Self>(&text).with_context(|| path.display().to_string())
     }
 
     /// The object of a row's first request.
