@@ -130,10 +130,9 @@ pub enum GangState {
 }
 
 /// What the published operators of a kind do differently about gangs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habits {
     /// Pods wait for Volcano's word; a template's own scheduler is kept; a group's queue is set once.
-    #[default]
     Training,
     /// Pods don't wait; every pod gets the gang's scheduler; the queue follows the job, whose annotation names one where its
     /// policy doesn't; the class may be that of a template.

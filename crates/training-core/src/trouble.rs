@@ -307,13 +307,15 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
             .map(|by| after(by, Cause::PodStuckTerminating))
         {
             // The cluster took it off a node that doesn't carry that out.
-            Some(Finding::Is(_)) if pod.disrupted && !ended(pod) => Finding::Is(Cause::NodeLost),
+            Some(Finding::Is(_)) if pod.disrupted && !pod.phase.has_ended() => {
+                Finding::Is(Cause::NodeLost)
+            }
             Some(finding) => finding,
             None => Finding::Nothing,
         };
     }
     match (trouble.cause, trouble.since) {
-        _ if ended(pod) => Finding::Nothing,
+        _ if pod.phase.has_ended() => Finding::Nothing,
         (Some(cause), Some(since)) => after(since, cause),
         (Some(cause), None) => Finding::Is(cause),
         (None, Some(since)) => match since.checked_add(SETTLED) {
@@ -324,14 +326,10 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     }
 }
 
-fn ended(pod: &PodView) -> bool {
-    matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed)
-}
-
 /// Since when a pod is lost, if it is: its node doesn't answer, or it is long overdue and has not ended.
 pub fn lost_since(pod: &PodView, now: Timestamp) -> Option<Timestamp> {
     let trouble = pod.trouble.as_deref()?;
-    if trouble.forced || ended(pod) {
+    if trouble.forced || pod.phase.has_ended() {
         return None;
     }
     match find(pod, now) {

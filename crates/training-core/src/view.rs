@@ -34,6 +34,11 @@ impl PodPhase {
             _ => Self::Unknown,
         }
     }
+
+    /// True if no container of the pod runs any more, nor will.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
 }
 
 /// The attempt a pod was made for. Ordered: an older attempt is less.

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use training_api::JobStatus;
 use training_core::gang::{Run, Setting};
 use training_core::{
-    AutoscalerView, BatchPod, Blocked, Framework, JobState as _, Note, Observed, Plan, PodView,
-    Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob as _, Transition, Uid,
-    Urgency, is_managed_elsewhere, plan,
+    AutoscalerView, BatchPod, Blocked, Framework, JobState as _, Note, ObjectKind, Observed, Plan,
+    PodView, Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob as _, Transition,
+    Uid, Urgency, is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;
@@ -272,7 +272,6 @@ impl<F: Framework> Worker<F> {
                 offers: self.groups.offers(),
                 kueue: self.groups.kueue(),
             },
-            failing: self.backoff.failures(key) > 0,
             stall,
             rules: self.settings.rules,
             ..Observed::default()
@@ -291,19 +290,21 @@ impl<F: Framework> Worker<F> {
         {
             self.metrics.launches(&key.namespace, &launcher.name);
         }
-        let named = job.status().map(|status| status.made_once.values());
-        let named = named
-            .into_iter()
-            .flatten()
-            .filter_map(|text| Uid::parse(text));
+        let stored = job.status().map(|status| status.made_once.values());
+        let stored = stored.into_iter().flatten();
+        let named: Vec<Uid> = stored.filter_map(|text| Uid::parse(text)).collect();
         // The pods of a Job that is gone may still be on their way out.
-        let mut batches: Vec<Uid> = made().map(|o| o.uid).chain(named.clone()).collect();
+        let mut batches: Vec<Uid> = made().map(|o| o.uid).chain(named.iter().copied()).collect();
         batches.sort_unstable();
         batches.dedup();
         let pods = batches.into_iter().flat_map(|of| self.batch_pods.of(of));
         seen.batch_pods = pods.collect();
-        let jobs = self.objects.of_kind(training_core::ObjectKind::Job);
-        seen.gone = named.filter(|uid| jobs.has_gone(*uid)).collect();
+        let jobs = self.objects.of_kind(ObjectKind::Job);
+        seen.gone = named
+            .into_iter()
+            .filter(|uid| jobs.has_gone(*uid))
+            .collect();
+        seen.failing = self.backoff.failures(key) > 0;
         let secrets = self.passing.secrets.lock();
         if let Some((_, secret)) = secrets.get(key).filter(|(of, _)| *of == uid) {
             seen.secret = secret.clone();

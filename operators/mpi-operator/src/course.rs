@@ -83,17 +83,14 @@ impl<'a> Look<'a> {
 
     /// Those of them that have not ended: a Job that is suspended keeps the others.
     fn living(&self) -> impl Iterator<Item = &'a BatchPod> {
-        self.launchers()
-            .filter(|p| !matches!(p.pod.phase, PodPhase::Succeeded | PodPhase::Failed))
+        self.launchers().filter(|p| !p.pod.phase.has_ended())
     }
 
     /// True if a pod of a launcher's Job that is gone still runs: two launchers are never there at once.
     fn former_lives(&self) -> bool {
         let batch = self.batch.map(|(view, _)| view.uid);
         let mut pods = self.seen.batch_pods.iter();
-        pods.any(|p| {
-            Some(p.batch) != batch && !matches!(p.pod.phase, PodPhase::Succeeded | PodPhase::Failed)
-        })
+        pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
     }
 
     /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.

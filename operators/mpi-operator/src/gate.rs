@@ -86,7 +86,7 @@ impl fmt::Display for GivenUp {
 pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     let text = std::fs::read_to_string(&args.hostfile)
         .with_context(|| format!("read {}", args.hostfile.display()))?;
-    let hosts = hosts(&text, args.own.as_deref());
+    let hosts = waited_for(&text, args.own.as_deref());
     println!("waiting for {} hosts", hosts.len());
     let limits = Limits {
         unresolved: Instant::now() + Duration::from_secs(args.unresolved),
@@ -170,23 +170,24 @@ struct Limits {
     silent: Duration,
 }
 
-/// The hosts of a host file: what stands before the slots, each once, without `own`.
-fn hosts(text: &str, own: Option<&str>) -> BTreeSet<String> {
-    let host = |line: &str| {
-        let end = line.find([' ', '\t', ':']).unwrap_or(line.len());
-        line[..end].to_owned()
-    };
+/// The hosts of a host file: what stands before the slots.
+fn hosts(text: &str) -> impl Iterator<Item = &str> {
+    let host = |line: &str| line.find([' ', '\t', ':']).unwrap_or(line.len());
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(host)
-        .filter(|host| Some(host.as_str()) != own)
-        .collect()
+        .map(move |line| &line[..host(line)])
+}
+
+/// The hosts to wait for: each once, without `own`.
+fn waited_for(text: &str, own: Option<&str>) -> BTreeSet<String> {
+    let others = hosts(text).filter(|host| Some(*host) != own);
+    others.map(str::to_owned).collect()
 }
 
 /// True unless a host file can be read and doesn't list a host any more.
 fn is_listed(hostfile: &Path, host: &str) -> bool {
-    std::fs::read_to_string(hostfile).map_or(true, |text| hosts(&text, None).contains(host))
+    std::fs::read_to_string(hostfile).map_or(true, |text| hosts(&text).any(|listed| listed == host))
 }
 
 /// Looks at one host until it answers at one of the ports, or resolves where none is given, or is no host of the job any more.
@@ -282,7 +283,7 @@ mod tests {
     fn hosts_are_read_from_every_form_of_a_line() {
         let text =
             "a.pi.ns.svc slots=2\nb.pi.ns.svc:4\n\n# none\na.pi.ns.svc slots=2\nme slots=1\n";
-        let hosts = hosts(text, Some("me"));
+        let hosts = waited_for(text, Some("me"));
         assert_eq!(
             hosts.into_iter().collect::<Vec<_>>(),
             ["a.pi.ns.svc", "b.pi.ns.svc"]

@@ -275,11 +275,9 @@ impl Course<'_> {
 
     /// A message quotes what it speaks of, which may be as long as an object may be; a status that is too long is never stored.
     fn cut_message(&mut self) {
-        if let Some(text) = &mut self.status.application_state.error_message
-            && let Some(end) = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at))
-            && text.len() > MESSAGE
-        {
-            text.truncate(end);
+        let text = self.status.application_state.error_message.as_mut();
+        if let Some(text) = text.filter(|text| text.len() > MESSAGE) {
+            text.truncate(text.floor_char_boundary(MESSAGE));
             text.push('…');
         }
     }
@@ -422,7 +420,7 @@ impl Course<'_> {
         for driver in seen.drivers.iter().filter(unborn) {
             self.delete_pod(&driver.name, driver.uid, driver.leaving);
         }
-        let ended = |e: &Executor| matches!(e.phase, PodPhase::Succeeded | PodPhase::Failed);
+        let ended = |e: &Executor| e.phase.has_ended();
         for executor in seen.executors.iter().filter(|e| !ended(e)) {
             self.delete_pod(&executor.name, executor.uid, executor.leaving);
         }

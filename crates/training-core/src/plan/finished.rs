@@ -68,7 +68,7 @@ pub fn stricter(own: CleanPodPolicy, memory: &Memory, rules: Rules) -> CleanPodP
 pub fn takes(policy: CleanPodPolicy, phase: PodPhase) -> bool {
     match policy {
         CleanPodPolicy::None => false,
-        CleanPodPolicy::Running => !matches!(phase, PodPhase::Succeeded | PodPhase::Failed),
+        CleanPodPolicy::Running => !phase.has_ended(),
         CleanPodPolicy::All => true,
     }
 }

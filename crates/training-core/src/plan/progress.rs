@@ -231,10 +231,8 @@ fn remove_surplus<J: TrainingJob>(
 /// True while a pod of the run before a restart of all, or before a suspension, may still be at work: a new replica could join its
 /// rendezvous, and would wait there for replicas that are gone.
 pub fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
-    let at_work = |pod: &PodView| {
-        pod.attempt.gang < draft.memory.gang_attempt
-            && !matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed)
-    };
+    let at_work =
+        |pod: &PodView| pod.attempt.gang < draft.memory.gang_attempt && !pod.phase.has_ended();
     census.slots.iter().filter_map(|s| s.pod).any(at_work)
 }
 

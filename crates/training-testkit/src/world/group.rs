@@ -6,8 +6,8 @@ use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use training_core::gang::{GangState, Habits, Run};
 use training_core::{
-    Framework, Group, GroupKind, GroupView, JobCx, Mark, Offer, Offers, PodPhase, PodView,
-    Provider, Step, TrainingJob, Uid,
+    Framework, Group, GroupKind, GroupView, JobCx, Mark, Offer, Offers, PodView, Provider, Step,
+    TrainingJob, Uid,
 };
 
 use super::World;
@@ -135,9 +135,7 @@ impl<F: Framework> World<F> {
     }
 
     fn uses_group(&self) -> bool {
-        let lives = |p: &PodView| {
-            p.mark == Mark::Native && !matches!(p.phase, PodPhase::Succeeded | PodPhase::Failed)
-        };
+        let lives = |p: &PodView| p.mark == Mark::Native && !p.phase.has_ended();
         self.pods().any(|(_, p)| lives(p))
     }
 

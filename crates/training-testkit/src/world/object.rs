@@ -173,9 +173,7 @@ impl<F: Framework> World<F> {
             return;
         }
         (batch.started, view.version) = (true, version);
-        let lives = |p: &BatchPod| {
-            p.batch == uid && !matches!(p.pod.phase, PodPhase::Failed | PodPhase::Succeeded)
-        };
+        let lives = |p: &BatchPod| p.batch == uid && !p.pod.phase.has_ended();
         if !self.batch_pods.values().any(lives) {
             let pod_name = format!("{name}-{version:05}");
             let pod = new_pod(&pod_name, uid, version);
@@ -185,7 +183,7 @@ impl<F: Framework> World<F> {
 
     /// The pods of suspended Jobs that have not ended are gone; the others stay with their Job.
     pub fn lose_living_batch_pods(&mut self) {
-        let ended = |p: &BatchPod| matches!(p.pod.phase, PodPhase::Failed | PodPhase::Succeeded);
+        let ended = |p: &BatchPod| p.pod.phase.has_ended();
         self.batch_pods.retain(|_, pod| ended(pod));
     }
 
@@ -193,9 +191,7 @@ impl<F: Framework> World<F> {
     pub fn change_batch_pod(&mut self, change: impl FnOnce(&mut PodView)) {
         let version = self.next_version();
         let mut pods = self.batch_pods.values_mut();
-        if let Some(pod) =
-            pods.find(|p| !matches!(p.pod.phase, PodPhase::Failed | PodPhase::Succeeded))
-        {
+        if let Some(pod) = pods.find(|p| !p.pod.phase.has_ended()) {
             change(&mut pod.pod);
             pod.pod.version = version;
         }

@@ -304,8 +304,7 @@ fn last_words(text: &str, mask: &Mask) -> String {
         }
     }
     let from = text.len().saturating_sub(LAST_WORDS);
-    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at));
-    text[from.unwrap_or(text.len())..].to_owned()
+    text[text.ceil_char_boundary(from)..].to_owned()
 }
 
 /// Frames of a Java stack, and what Spark says while it ends: behind them stands what went wrong.
