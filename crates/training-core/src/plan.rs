@@ -294,6 +294,12 @@ impl Draft {
         );
     }
 
+    /// The job ends now, and never before it started: the clock may have been set back since.
+    pub fn complete(&mut self) {
+        let start = self.memory.started.unwrap_or(self.now);
+        self.memory.completed = Some(self.now.max(start));
+    }
+
     /// The status goes at least so soon.
     pub fn urgency(&mut self, urgency: Urgency) {
         self.urgency = self.urgency.max(urgency);

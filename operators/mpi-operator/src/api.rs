@@ -58,6 +58,7 @@ pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
 #[x_kube(
     validation = schema::has_type(REPLICA_MAP, LAUNCHER),
     validation = schema::has_one(REPLICA_MAP, LAUNCHER),
+    validation = types_of_v1_are_known(),
     validation = workers_are_counted(),
     validation = restart_policies_are_known(),
     validation = schema::managed_by_stays(),
@@ -223,6 +224,17 @@ fn launcher_name_fits() -> Rule {
         .reason(Reason::FieldValueInvalid)
         .field_path(".metadata.name")
         .optional_old_self(true)
+}
+
+/// `v1` knows two replica types; what else a job of `v2beta1` has is left alone, as published.
+fn types_of_v1_are_known() -> Rule {
+    Rule::new(format!(
+        "self.?submittedAs.orValue('{V2BETA1}') != '{V1}' || \
+         self.{REPLICA_MAP}.all(t, t in ['{LAUNCHER}', '{WORKER}'])"
+    ))
+    .message("supported replica types: \"Launcher\", \"Worker\"")
+    .reason(Reason::FieldValueInvalid)
+    .field_path(format!(".{REPLICA_MAP}"))
 }
 
 /// `v1` takes no word on the number of workers for none; `v2beta1` wants one, and at least one worker.

@@ -125,8 +125,14 @@ pub(crate) fn advance(
 ) -> Result<(), SpecError> {
     let setup = Setup::of(cx.job)?;
     let look = Look::new(mpi, cx, &setup, seen);
+    let resumes = draft.memory.holds(ConditionType::Suspended);
+    if resumes && look.still_launches() {
+        // The Job was never suspended, for instance because of a conflict. Its pod is of the former run and would hold the former
+        // group: it stops before the job resumes.
+        return rest(mpi, cx, seen, draft);
+    }
     look.tell_created(draft);
-    if draft.memory.holds(ConditionType::Suspended) {
+    if resumes {
         suspended::resume(mpi, cx, seen, draft);
     }
     if draft.starts {
@@ -593,6 +599,12 @@ impl<'a> Look<'a> {
             }
         }
         self.settle_launcher(common, census, gang.as_ref(), draft)
+    }
+
+    /// Whether the launcher's Job runs pods, or may.
+    fn still_launches(&self) -> bool {
+        self.batch
+            .is_some_and(|(view, batch)| !batch.suspended && batch.end.is_none() && !view.leaving)
     }
 
     fn settle_launcher(

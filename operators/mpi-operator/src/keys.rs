@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_job_has_a_key_of_its_own_that_no_log_shows() {
+    fn mt_19_i_51_every_job_has_a_key_of_its_own_that_no_log_shows() {
         let (one, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         assert_ne!(one.public, other.public);
         assert!(!format!("{one:?}").contains("PRIVATE"));

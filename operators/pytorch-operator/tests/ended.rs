@@ -8,6 +8,7 @@ mod server;
 
 use std::sync::Arc;
 
+use kube::ResourceExt as _;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::json;
@@ -17,6 +18,9 @@ use training_core::Stored as _;
 use training_runtime::feed::{self, jobs::Jobs, slim};
 use training_runtime::key::JobKey;
 use training_testkit::builders;
+
+/// An annotation that the operator reads.
+const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
 /// A job that has ended, at this version.
 fn ended(version: &str, change: impl FnOnce(builders::Job) -> builders::Job) -> PyTorchJob {
@@ -32,22 +36,22 @@ fn ended(version: &str, change: impl FnOnce(builders::Job) -> builders::Job) -> 
         "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:00Z",
         "ready": "2/2", "restarts": 3, "lastFailure": {"pod": "pt-worker-0", "exitCode": 137},
     });
-    let mut job = typed(change(
-        pt(1)
-            .set("/status", status)
-            .set("/metadata/annotations", json!({"team": "a \"b\" ü"})),
-    ));
+    let mut job = typed(change(pt(1).set("/status", status).set(
+        "/metadata/annotations",
+        json!({"team": "a \"b\" ü", RESTART_SCOPE: "Gang"}),
+    )));
     job.metadata.resource_version = Some(version.to_owned());
     job
 }
 
 #[test]
-fn an_ended_job_keeps_everything_but_its_templates() {
+fn an_ended_job_keeps_all_but_its_templates_and_its_users_annotations() {
     let jobs = Jobs::default();
     let mut job = ended("41", |job| job.run_policy("ttlSecondsAfterFinished", 60));
     assert!(jobs.apply(job.clone()));
     assert!(!jobs.apply(job.clone()), "the same once more is no news");
     job.shrink();
+    job.annotations_mut().remove("team");
     let key = JobKey::new("ns1", "pt");
     assert_eq!(jobs.get(&key).as_deref(), Some(&job));
     // A second one, which is kept as what differs from the first.

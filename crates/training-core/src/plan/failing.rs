@@ -339,7 +339,7 @@ pub fn remember_role<J: TrainingJob>(
 /// Stores the end: condition, completion time, events.
 pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
     draft.set(ConditionType::Failed, true, reason, message);
-    draft.memory.completed = Some(draft.now);
+    draft.complete();
     draft.memory.made_from = None;
     draft.transitions.push(Transition::Failed);
     draft.notes.push(note);

@@ -153,7 +153,7 @@ fn succeed<F: Framework>(
     let reason = format!("{}Succeeded", F::Job::kind(&()));
     let message = framework.say(cx, &Saying::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
-    draft.memory.completed = Some(draft.now);
+    draft.complete();
     draft.memory.made_from = None;
     finished::fold(draft);
     draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));

@@ -13,6 +13,8 @@ use crate::key::{JobKey, Scope};
 
 /// What the existing clients store to compute their patches; as large as the job, and nobody's business here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// What the operator's own annotations begin with.
+const OURS: &str = "trainyard.dev/";
 
 /// All jobs of one kind.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl<J> Clone for Kept<J> {
 }
 
 impl<J: Stored> Kept<J> {
-    /// Keeps a job without what is never read; an ended one without its templates, and as small as can be.
+    /// Keeps a job without what is never read; an ended one without its templates and its users' annotations, and as small as can be.
     fn new(mut job: J, packer: &mut Packer) -> Self {
         job.meta_mut().managed_fields = None;
         job.annotations_mut().remove(LAST_APPLIED);
@@ -53,6 +55,7 @@ impl<J: Stored> Kept<J> {
             return Self::Whole(Arc::new(job));
         }
         job.shrink();
+        job.annotations_mut().retain(|key, _| key.starts_with(OURS));
         packer
             .pack(&job)
             .map_or_else(|| Self::Whole(Arc::new(job)), |e| Self::Ended(Box::new(e)))

@@ -117,6 +117,7 @@ impl Course<'_> {
             duration(rules.grace)
         );
         self.tell(Note::warning("SparkDriverNotFound", text));
+        self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
         // Of a pod whose node is lost nobody sees the end.
         let state = &self.status.application_state;
         let taken = state.error_message.as_ref();

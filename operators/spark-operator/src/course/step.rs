@@ -93,6 +93,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What to tell, once the status is stored.
     pub notes: Vec<Note>,
+    /// The name of a driver that no watch shows, so that its run has failed. It is read before this is done: a list may have been
+    /// wrong, and a second driver would run beside it.
+    pub lost: Option<String>,
     /// Look again as soon as this is done.
     pub again: bool,
     /// When to look again at the latest.

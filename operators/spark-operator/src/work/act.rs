@@ -309,6 +309,18 @@ impl Actor<'_> {
         })
     }
 
+    /// Reads a driver that no watch shows. True if it is there, is the application's, and is known from now on.
+    ///
+    /// # Errors
+    /// If the read fails.
+    pub async fn find_driver(&self, name: &str) -> Result<bool, Fault> {
+        let url = pods(&self.namespace());
+        let there = self.caller.find::<Pod>(&url, name).await?;
+        let ours = there.as_ref().filter(|there| is_watched(there));
+        let ours = ours.and_then(run_pod).filter(|pod| pod.owner == self.uid);
+        Ok(ours.is_some_and(|pod| self.known.pods.found(pod)))
+    }
+
     async fn make_driver(&self, pod: &k8s_openapi::api::core::v1::Pod) -> Result<(), Stopped> {
         let url = pods(&self.namespace());
         let body = encode(pod).map_err(|f| Stopped::Fault(f.into_fault()))?;

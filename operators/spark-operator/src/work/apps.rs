@@ -132,6 +132,7 @@ impl Apps {
             return Ended::Held(at);
         }
         let mut told = Told::new(&self.events);
+        let mut sought = false;
         for _ in 0..ROUNDS {
             let Some(app) = self.jobs.get(key) else {
                 return Ended::Quiet(self.rhythm().safety());
@@ -150,6 +151,14 @@ impl Apps {
                 rules: &self.rules,
                 now: now(),
             });
+            if let Some(name) = plan.lost.as_deref().filter(|_| !sought) {
+                sought = true;
+                match self.actor(&app, uid).find_driver(name).await {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(fault) => return Ended::Failed(fault),
+                }
+            }
             let mut wake = self.rhythm().wake(plan.wake);
             if let Some(at) = self.may_wait(key, &plan, begun) {
                 wake = wake.min(at);
@@ -181,6 +190,15 @@ impl Apps {
         }
         // Something keeps changing under us; it will wake us if it matters, and this bounds what it costs.
         Ended::Quiet(Instant::now() + Duration::from_secs(1))
+    }
+
+    fn actor<'a>(&'a self, app: &'a App, uid: Uid) -> Actor<'a> {
+        Actor {
+            caller: &self.caller,
+            known: &self.known,
+            app,
+            uid,
+        }
     }
 
     fn observe(&self, key: &JobKey, uid: Uid, app: &App) -> Seen {
@@ -217,12 +235,7 @@ impl Apps {
     ) -> Result<bool, Fault> {
         let status = plan.status.as_ref();
         let first = status.is_some_and(|s| s.urgency == Urgency::First);
-        let actor = Actor {
-            caller: &self.caller,
-            known: &self.known,
-            app,
-            uid,
-        };
+        let actor = self.actor(app, uid);
         let begun = Instant::now();
         let act = actor.carry_out(&plan.steps);
         let (stored, outcome) = if first {
