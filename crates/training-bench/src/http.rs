@@ -15,10 +15,9 @@ use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt as _;
 use serde::Deserialize;
-use training_testkit::control_plane::config_from;
+use training_testkit::control_plane::{config_from, connections};
 
 /// Whole objects.
 pub const JSON: &str = "application/json";
@@ -71,7 +70,7 @@ impl Api {
         connector.set_nodelay(true);
         let connector = config.rustls_https_connector_with_connector(connector)?;
         Ok(Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client: connections(connector),
             base: config
                 .cluster_url
                 .to_string()

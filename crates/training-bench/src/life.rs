@@ -63,14 +63,14 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     // The start of the client: watches, lists, the lease.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let audit = stage.control.audit()?;
-    let (mark, before) = (audit.mark()?, Counts::read(&stage.api).await?);
+    let (mark, before) = (audit.mark().await?, Counts::read(&stage.api).await?);
     for few in jobs.chunks(5) {
         load.create_all(few).await?;
         load.until_succeeded(few, HANG, &mut parties).await?;
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     let flows = Counts::read(&stage.api).await?.since(&before, side);
-    let mut entries = audit.by_user(mark, &user(side, &stage.kind))?;
+    let mut entries = audit.by_user(mark, &user(side, &stage.kind)).await?;
     load.verify(jobs, 0).await?;
     let made = sample(stage, &jobs[0]).await?;
     if let Client::Ours(mut operator) = client {

@@ -1,15 +1,25 @@
 //! The audit log of the API server: what it was really asked, by whom.
+//!
+//! The effect of a request can be seen before the line of its answer is written. So every look at the log catches up first: it
+//! sends a request of its own, the marker, waits for its line, and then for the answers of all requests whose arrival was written
+//! before that. A request's arrival is written before it has any effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
+
+use crate::control_plane::client_from;
+use crate::wait::{HANG, Seen, eventually};
 
 /// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,68 +101,115 @@ impl fmt::Display for Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// The log file of a running API server, written before the answer is given.
+/// The path of markers, which is no resource's.
+const MARKER: &str = "/trainyard-audit-marker/";
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The log file of a running API server.
 #[derive(Clone, Debug)]
 pub struct AuditLog {
     path: PathBuf,
+    /// Who sends markers.
+    kubeconfig: PathBuf,
+    scan: Arc<Mutex<Scan>>,
 }
 
 impl AuditLog {
-    /// The log at a path.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+    /// The log at a path, of an API server that can be asked by this kubeconfig.
+    pub fn at(path: impl Into<PathBuf>, kubeconfig: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            kubeconfig: kubeconfig.into(),
+            scan: Arc::default(),
+        }
     }
 
-    /// The end of the log as it is now.
-    pub fn mark(&self) -> Result<Mark> {
+    /// The end of the log, behind the lines of everything that has had an effect so far.
+    pub async fn mark(&self) -> Result<Mark> {
+        self.caught_up(|_| true).await?;
         Ok(Mark(fs::metadata(&self.path)?.len()))
     }
 
-    /// What was written after a mark, and the mark after that.
-    pub fn read(&self, from: Mark) -> Result<(Vec<Entry>, Mark)> {
-        let mut file = File::open(&self.path)
-            .with_context(|| format!("no audit log at {}", self.path.display()))?;
-        // A line that was half written at the mark was begun before it.
-        let back = from.0.saturating_sub(1);
-        file.seek(SeekFrom::Start(back))?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
-        let end_of_line = |byte: &u8| *byte == b'\n';
-        let begin = match text.iter().position(end_of_line) {
-            _ if from.0 == 0 => 0,
-            Some(at) => at + 1,
-            None => return Ok((Vec::new(), from)),
-        };
-        // The last line may be half written; it is read next time.
-        let whole = text.iter().rposition(end_of_line).map_or(0, |at| at + 1);
-        let entries = parse(&String::from_utf8_lossy(&text[begin..whole]))?;
-        Ok((entries, Mark(back + whole as u64)))
+    /// What anybody asked after a mark.
+    pub async fn since(&self, from: Mark) -> Result<Vec<Entry>> {
+        self.caught_up(|_| true).await?;
+        Ok(self.written(from)?.0)
     }
 
     /// What a user asked after a mark.
-    pub fn by_user(&self, from: Mark, user: &str) -> Result<Vec<Entry>> {
-        let (entries, _) = self.read(from)?;
-        Ok(entries
-            .into_iter()
-            .filter(|entry| entry.user == user)
-            .collect())
+    pub async fn by_user(&self, from: Mark, user: &str) -> Result<Vec<Entry>> {
+        self.caught_up(|asks| asks == user).await?;
+        let (mut entries, _) = self.written(from)?;
+        entries.retain(|entry| entry.user == user);
+        Ok(entries)
     }
 
-    /// What a user asked for in a namespace and had no right to, so far: MT-60.
-    pub fn denied(&self, user: &str, namespace: &str) -> Result<Vec<String>> {
-        let text = fs::read(&self.path)
-            .with_context(|| format!("no audit log at {}", self.path.display()))?;
-        let text = String::from_utf8_lossy(&text);
+    /// Waits for the lines of all that such users have asked for so far.
+    async fn caught_up(&self, users: impl Fn(&str) -> bool) -> Result<()> {
+        self.catch_up(users, async |marker| self.send(marker).await)
+            .await
+    }
+
+    /// The same with a way to send the marker.
+    async fn catch_up(
+        &self,
+        users: impl Fn(&str) -> bool,
+        send: impl AsyncFnOnce(&str) -> Result<()>,
+    ) -> Result<()> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("{MARKER}{}-{number}", std::process::id());
+        send(&marker).await?;
+        eventually("the audit log to catch up", HANG, async || {
+            let mut scan = self.scan.lock();
+            scan.advance(&self.path)?;
+            let Some(at) = scan.markers.get(&marker).copied() else {
+                return Ok(Seen::NotYet("no marker".to_owned()));
+            };
+            let before = |open: &&(u64, String)| open.0 < at && users(&open.1);
+            let waits = scan.open.values().filter(before).count();
+            if waits > 0 {
+                return Ok(Seen::NotYet(format!("{waits} requests without answers")));
+            }
+            scan.markers.remove(&marker);
+            Ok(Seen::Yes(()))
+        })
+        .await
+    }
+
+    /// Sends a marker. Nobody has anything to answer to it.
+    async fn send(&self, marker: &str) -> Result<()> {
+        let client = client_from(&self.kubeconfig).await?;
+        let request = http::Request::get(marker).body(Vec::new())?;
+        match client.request_text(request).await {
+            Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The lines after a mark that stand there now, and the mark after them.
+    fn written(&self, from: Mark) -> Result<(Vec<Entry>, Mark)> {
+        let (text, next) = whole_lines(&self.path, from)?;
+        Ok((parse(&text)?, next))
+    }
+
+    /// All that a user asked for in a namespace so far, and the lines of what of it was denied: MT-60.
+    pub async fn all_of(&self, user: &str, namespace: &str) -> Result<(Vec<Entry>, Vec<String>)> {
+        self.caught_up(|asks| asks == user).await?;
+        self.all_so_far(user, namespace)
+    }
+
+    fn all_so_far(&self, user: &str, namespace: &str) -> Result<(Vec<Entry>, Vec<String>)> {
+        let (text, _) = whole_lines(&self.path, Mark::default())?;
         // Looked at as text: to understand every line would take longer than most tests.
-        let told = [
-            "\"authorization.k8s.io/decision\":\"forbid\"",
-            user,
-            namespace,
-        ];
-        let lines = text
+        let lines: Vec<&str> = text
             .lines()
-            .filter(|line| told.iter().all(|part| line.contains(part)));
-        Ok(lines.map(str::to_owned).collect())
+            .filter(|line| line.contains(user) && line.contains(namespace))
+            .collect();
+        let mut entries = parse(&lines.join("\n"))?;
+        entries.retain(|entry| entry.user == user && entry.namespace == namespace);
+        let forbidden = "\"authorization.k8s.io/decision\":\"forbid\"";
+        let denied = lines.iter().filter(|line| line.contains(forbidden));
+        Ok((entries, denied.map(|line| (*line).to_owned()).collect()))
     }
 
     /// Waits until a user has asked nothing that `counts` for a `quiet` while.
@@ -167,11 +224,11 @@ impl AuditLog {
         limit: Duration,
     ) -> Result<()> {
         let end = Instant::now() + limit;
-        let mut at = self.mark()?;
+        let mut at = self.mark().await?;
         let mut since = Instant::now();
         loop {
             sleep(Duration::from_millis(50)).await;
-            let (entries, next) = self.read(at)?;
+            let (entries, next) = self.written(at)?;
             at = next;
             let last = entries
                 .iter()
@@ -180,7 +237,14 @@ impl AuditLog {
                 since = Instant::now();
             }
             if since.elapsed() >= quiet {
-                return Ok(());
+                // Lines that are late look like quiet.
+                self.caught_up(|asks| asks == user).await?;
+                let (entries, next) = self.written(at)?;
+                at = next;
+                if !entries.iter().any(|e| e.user == user && counts(e)) {
+                    return Ok(());
+                }
+                since = Instant::now();
             }
             anyhow::ensure!(
                 Instant::now() < end,
@@ -188,6 +252,66 @@ impl AuditLog {
             );
         }
     }
+}
+
+/// What is known of the lines of a log, each of which is looked at once.
+#[derive(Debug, Default)]
+struct Scan {
+    at: Mark,
+    lines: u64,
+    /// Requests without an answer, by their ids: the number of the line, and who asked.
+    open: HashMap<String, (u64, String)>,
+    /// The numbers of the lines of markers.
+    markers: HashMap<String, u64>,
+}
+
+impl Scan {
+    fn advance(&mut self, log: &Path) -> Result<()> {
+        let (text, next) = whole_lines(log, self.at)?;
+        self.at = next;
+        for line in text.lines() {
+            self.lines += 1;
+            // Looked at as text: to understand every line would take longer than most tests.
+            let field = |name: &str| -> Option<&str> {
+                let (_, rest) = line.split_once(name)?;
+                rest.split('"').next()
+            };
+            let Some(id) = field("\"auditID\":\"") else {
+                continue;
+            };
+            if field("\"stage\":\"") == Some("RequestReceived") {
+                let user = field("\"username\":\"").unwrap_or_default();
+                self.open
+                    .insert(id.to_owned(), (self.lines, user.to_owned()));
+            } else {
+                self.open.remove(id);
+            }
+            let uri = field("\"requestURI\":\"").unwrap_or_default();
+            if uri.starts_with(MARKER) {
+                self.markers.entry(uri.to_owned()).or_insert(self.lines);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The whole lines after a mark, and the mark after them. A line that is half written is read the next time.
+fn whole_lines(log: &Path, from: Mark) -> Result<(String, Mark)> {
+    let mut file = File::open(log).with_context(|| format!("no audit log at {}", log.display()))?;
+    // A line that was half written at the mark was begun before it.
+    let back = from.0.saturating_sub(1);
+    file.seek(SeekFrom::Start(back))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let end_of_line = |byte: &u8| *byte == b'\n';
+    let begin = match text.iter().position(end_of_line) {
+        _ if from.0 == 0 => 0,
+        Some(at) => at + 1,
+        None => return Ok((String::new(), from)),
+    };
+    let whole = text.iter().rposition(end_of_line).map_or(0, |at| at + 1);
+    let lines = String::from_utf8_lossy(&text[begin..whole]).into_owned();
+    Ok((lines, Mark(back + whole as u64)))
 }
 
 /// Reads the lines of a log, one entry per request.
@@ -297,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn mt_60_a_request_without_the_right_is_told() {
+    fn mt_60_i_46_a_request_without_the_right_is_told() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let line = |decision: &str| {
             format!(
@@ -306,22 +430,74 @@ mod tests {
         };
         let text = format!("{}\n{}\n", line("allow"), line("forbid"));
         std::fs::write(file.path(), text).unwrap();
-        let log = AuditLog::at(file.path());
-        assert_eq!(log.denied("op", "\"a\"").unwrap(), [line("forbid")]);
-        assert_eq!(log.denied("op", "\"b\"").unwrap(), Vec::<String>::new());
+        let log = log(file.path());
+        let all = |namespace| log.all_so_far("op", namespace).unwrap();
+        assert_eq!((all("a").0.len(), all("a").1), (2, vec![line("forbid")]));
+        assert_eq!(all("absent"), (Vec::new(), Vec::new()));
     }
 
     #[test]
     fn a_half_written_line_is_read_when_it_is_whole() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let log = AuditLog::at(file.path());
+        let log = log(file.path());
         let line = LOG.lines().nth(1).unwrap();
         std::fs::write(file.path(), &line[..40]).unwrap();
-        let (entries, at) = log.read(Mark::default()).unwrap();
+        let (entries, at) = log.written(Mark::default()).unwrap();
         assert!(entries.is_empty());
         std::fs::write(file.path(), format!("{line}\n")).unwrap();
-        let (entries, at) = log.read(at).unwrap();
+        let (entries, at) = log.written(at).unwrap();
         assert_eq!(entries.len(), 1);
-        assert_eq!(log.mark().unwrap(), at);
+        assert_eq!(at, Mark(line.len() as u64 + 1));
+    }
+
+    fn log(path: &Path) -> AuditLog {
+        AuditLog::at(path, "unused")
+    }
+
+    fn append(path: &Path, id: &str, stage: &str, user: &str, uri: &str) {
+        use std::io::Write as _;
+        let line = format!(
+            r#"{{"auditID":"{id}","stage":"{stage}","requestURI":"{uri}","verb":"patch","user":{{"username":"{user}"}}}}"#
+        );
+        let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// Reads while the answer's line, or the marker's, is still to be written; answers the entries that were read.
+    async fn read_early(the_marker_is_late: bool, user: &str) -> usize {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path();
+        let log = log(path);
+        append(path, "a", "RequestReceived", user, "/pods");
+        let marked = async |marker: &str| {
+            let (path, marker) = (path.to_owned(), marker.to_owned());
+            if !the_marker_is_late {
+                append(&path, "m", "ResponseComplete", "admin", &marker);
+            }
+            let user = user.to_owned();
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(100)).await;
+                append(&path, "a", "ResponseComplete", &user, "/pods");
+                if the_marker_is_late {
+                    append(&path, "m", "ResponseComplete", "admin", &marker);
+                }
+            });
+            Ok(())
+        };
+        log.catch_up(|asks| asks == "op", marked).await.unwrap();
+        let (mut entries, _) = log.written(Mark::default()).unwrap();
+        entries.retain(|entry| entry.user == user);
+        entries.len()
+    }
+
+    #[tokio::test]
+    async fn a_line_that_comes_late_is_waited_for() {
+        assert_eq!(read_early(false, "op").await, 1, "behind the marker's");
+        assert_eq!(read_early(true, "op").await, 1, "before the marker's");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_answers_of_others() {
+        assert_eq!(read_early(false, "other").await, 0);
     }
 }

@@ -156,12 +156,15 @@ pub struct Job {
 
 impl Job {
     fn new(kind: &Kind, name: &str) -> Self {
-        let object = json!({
-            "apiVersion": format!("kubeflow.org/{}", kind.version),
+        let mut object = json!({
+            "apiVersion": format!("{}/{}", kind.group, kind.version),
             "kind": kind.name,
             "metadata": { "name": name },
-            "spec": { kind.replica_map: {} },
+            "spec": {},
         });
+        if !kind.replica_map.is_empty() {
+            object["spec"][kind.replica_map] = json!({});
+        }
         Self {
             object,
             replica_map: kind.replica_map,

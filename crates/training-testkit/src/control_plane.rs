@@ -13,12 +13,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use hyper::body::Body;
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
+use kube::client::ConfigExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
+use tower::{BoxError, ServiceBuilder};
 
 use crate::audit::AuditLog;
 use crate::builders::{KINDS, MPI, SPARK_OPERATOR, operator_user};
@@ -82,6 +87,7 @@ pub struct ControlPlane {
     dir: PathBuf,
     can: Can,
     process: Option<Process>,
+    audit: AuditLog,
     installed: tokio::sync::Mutex<std::collections::BTreeSet<String>>,
 }
 
@@ -118,6 +124,7 @@ impl ControlPlane {
         // A second installation is refused, and is no mistake.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = scratch_directory()?;
+        let audit = AuditLog::at(dir.join("audit.log"), dir.join("kubeconfig"));
         if let Some(kubeconfig) = std::env::var_os(KUBECONFIG_VARIABLE) {
             fs::copy(&kubeconfig, dir.join("kubeconfig"))
                 .with_context(|| format!("{KUBECONFIG_VARIABLE} is {}", kubeconfig.display()))?;
@@ -130,6 +137,7 @@ impl ControlPlane {
                 dir,
                 can,
                 process: None,
+                audit,
                 installed: tokio::sync::Mutex::default(),
             });
         }
@@ -143,6 +151,7 @@ impl ControlPlane {
             dir,
             can,
             process,
+            audit,
             installed: tokio::sync::Mutex::default(),
         })
     }
@@ -158,9 +167,9 @@ impl ControlPlane {
     }
 
     /// The audit log.
-    pub fn audit(&self) -> Result<AuditLog> {
+    pub fn audit(&self) -> Result<&AuditLog> {
         anyhow::ensure!(self.can.audit, "this control plane writes no audit log");
-        Ok(AuditLog::at(self.dir.join("audit.log")))
+        Ok(&self.audit)
     }
 
     /// The kubeconfig file of a user.
@@ -271,9 +280,28 @@ impl Drop for ControlPlane {
 
 /// A client from a kubeconfig file, with neither retries nor timeouts of its own.
 pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
-    let mut config = config_from(kubeconfig).await?;
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    let config = config_from(kubeconfig).await?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(connections(config.rustls_https_connector()?));
+    Ok(Client::new(service, config.default_namespace))
+}
+
+/// Connections to the API server. It closes idle ones after 90 s, and hyper's pool keeps them just as long: a request sent in
+/// that moment would fail.
+pub fn connections<C, B>(connector: C) -> hyper_util::client::legacy::Client<C, B>
+where
+    C: Connect + Clone,
+    B: Body + Send,
+    B::Data: Send,
+{
+    const IDLE: Duration = Duration::from_secs(30);
+    hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .build(connector)
 }
 
 /// What a kubeconfig file says about reaching the API server.

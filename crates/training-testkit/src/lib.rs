@@ -9,6 +9,7 @@
 //!   audit           what the API server itself wrote down, per user
 //!   snapshot        the end state of a job, without what differs from run to run
 //!   world           a cluster as a data structure, which holds plans to the laws
+//!   explore         every state of a world that some moves lead to
 //!   scene           a world in the words of the operators' tables
 //!   validation      the tables of good and bad jobs
 //!   job, builders   manifests as JSON, and waiting for what becomes of them
@@ -24,6 +25,8 @@ pub mod audit;
 pub mod auditor;
 pub mod builders;
 pub mod control_plane;
+pub mod explore;
+pub mod hostile;
 pub mod job;
 pub mod kubelet;
 pub mod manifest;
@@ -46,3 +49,7 @@ pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 /// The label that marks the pod on whose exit the job's success depends; of an `MPIJob`'s pods, the role.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
+/// The label that names the `SparkApplication` of a pod.
+pub const SPARK_APP_NAME: &str = "sparkoperator.k8s.io/app-name";
+/// The label that says whether a pod of a `SparkApplication` is its driver or an executor.
+pub const SPARK_ROLE: &str = "spark-role";

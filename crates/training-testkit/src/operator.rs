@@ -1,14 +1,16 @@
 //! The operator as a process of its own, which can be killed.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use kube::config::Kubeconfig;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -32,6 +34,8 @@ pub struct Options {
     pub flags: Vec<String>,
     /// The file that its output goes to; a restart appends.
     pub log: PathBuf,
+    /// Where its output goes instead, never to be read: a full device, say.
+    pub output: Option<PathBuf>,
 }
 
 impl Options {
@@ -48,6 +52,7 @@ impl Options {
             namespace: namespace.to_owned(),
             flags: flags.map(str::to_owned).to_vec(),
             log: log.to_owned(),
+            output: None,
         }
     }
 
@@ -173,9 +178,23 @@ impl OperatorProcess {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.context("a process without an id")?, signal)?;
+        kill_process(self.handle()?, signal)?;
         Ok(())
+    }
+
+    /// From now on it gets no more descriptors than this.
+    pub fn limit_descriptors(&self, most: u64) -> Result<()> {
+        let limit = Rlimit {
+            current: Some(most),
+            ..getrlimit(Resource::Nofile)
+        };
+        prlimit(Some(self.handle()?), Resource::Nofile, limit)?;
+        Ok(())
+    }
+
+    fn handle(&self) -> Result<Pid> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        pid.context("a process without an id")
     }
 
     /// Starts it again with the same options, after it has ended, and does not wait until it is
@@ -202,6 +221,16 @@ impl OperatorProcess {
     /// The status and body of a path of the probe port.
     pub async fn probe(&self, path: &str) -> Result<(u16, String)> {
         get(self.health, path).await
+    }
+
+    /// Where its probes are.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health
+    }
+
+    /// Where its metrics are.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.metrics
     }
 
     /// The text of `/metrics`.
@@ -242,7 +271,34 @@ impl OperatorProcess {
         Ok(())
     }
 
-    fn log_tail(&self) -> String {
+    /// I-50: it has no connection but to its API server and from those who ask its own two ports, and listens on no other.
+    pub fn assert_connections(&self) -> Result<()> {
+        let server = server(&self.options.kubeconfig)?;
+        let ports = [self.health.port(), self.metrics.port()];
+        let process = PathBuf::from("/proc").join(self.pid().to_string());
+        // A process that has ended has none.
+        let Ok(files) = fs::read_dir(process.join("fd")) else {
+            return Ok(());
+        };
+        let sockets: BTreeSet<String> = files
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .filter_map(|to| {
+                let inode = to.to_str()?.strip_prefix("socket:[")?;
+                Some(inode.strip_suffix(']')?.to_owned())
+            })
+            .collect();
+        let mut wrong = Vec::new();
+        for table in ["tcp", "tcp6", "udp", "udp6"] {
+            let table = fs::read_to_string(process.join("net").join(table)).unwrap_or_default();
+            wrong.extend(strangers(&table, &sockets, server, &ports));
+        }
+        anyhow::ensure!(wrong.is_empty(), "I-50: {}", wrong.join("\n"));
+        Ok(())
+    }
+
+    /// The last lines that it has written.
+    pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
@@ -293,7 +349,7 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
     let log = OpenOptions::new()
         .create(true)
         .append(true)
-        .open(&options.log)?;
+        .open(options.output.as_ref().unwrap_or(&options.log))?;
     // setpriv replaces itself by the operator, so that the process id is the operator's.
     let setpriv = Path::new("/usr/bin/setpriv");
     let mut command = if setpriv.exists() {
@@ -317,6 +373,48 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
     command
         .spawn()
         .with_context(|| format!("can't start {}", binary.display()))
+}
+
+/// Where the API server of a kubeconfig is.
+fn server(kubeconfig: &Path) -> Result<SocketAddr> {
+    let config = Kubeconfig::read_from(kubeconfig)?;
+    let cluster = config.clusters.first().and_then(|c| c.cluster.as_ref());
+    let server = cluster.and_then(|cluster| cluster.server.as_ref());
+    let server = server.context("a kubeconfig without a server")?;
+    // A proxy of a test speaks without TLS.
+    let (_, address) = server.split_once("://").unwrap_or(("", server));
+    address
+        .trim_end_matches('/')
+        .parse()
+        .with_context(|| format!("{server} is no address"))
+}
+
+/// The lines of a table of `/proc/net` that are sockets of a process and lead to others than its server, or listen on others than
+/// its ports.
+fn strangers(
+    table: &str,
+    sockets: &BTreeSet<String>,
+    server: SocketAddr,
+    ports: &[u16],
+) -> Vec<String> {
+    const INODE: usize = 9;
+    let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
+    // The address stands there as the kernel has it in memory.
+    let server = match server.ip() {
+        IpAddr::V4(ip) => {
+            let ip = u32::from_le_bytes(ip.octets());
+            format!("{ip:08X}:{:04X}", server.port())
+        }
+        IpAddr::V6(_) => String::new(),
+    };
+    let lines = table.lines().skip(1).filter(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let inode = fields.get(INODE);
+        let ours = inode.is_some_and(|inode| sockets.contains(*inode));
+        let own = || port(fields[1]).is_some_and(|port| ports.contains(&port));
+        ours && !own() && fields[2] != server
+    });
+    lines.map(str::to_owned).collect()
 }
 
 /// An address that nobody listens on, and that nobody gets by chance before the operator does: the ports below 32768 are not
@@ -354,4 +452,49 @@ async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n").context("half an answer")?;
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     Ok((code.context("an answer without a status")?, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i_50_connections_to_others_are_told() {
+        let row = |local: &str, remote: &str, inode: u32| {
+            format!(
+                "   0: {local} {remote} 01 00000000:00000000 00:00000000 00000000 0 0 {inode} 1\n"
+            )
+        };
+        let server: SocketAddr = "127.0.0.1:6443".parse().unwrap();
+        let sockets = BTreeSet::from(["7".to_owned()]);
+        let strange = |local: &str, remote: &str, inode: u32| {
+            let table = format!("head\n{}", row(local, remote, inode));
+            strangers(&table, &sockets, server, &[8080]).len()
+        };
+        assert_eq!(
+            strange("0100007F:C000", "0100007F:192B", 7),
+            0,
+            "the server"
+        );
+        assert_eq!(
+            strange("0100007F:1F90", "0100007F:C000", 7),
+            0,
+            "who asks for metrics"
+        );
+        assert_eq!(
+            strange("0100007F:C000", "08080808:01BB", 7),
+            1,
+            "somebody else"
+        );
+        assert_eq!(
+            strange("0100007F:1F91", "00000000:0000", 7),
+            1,
+            "another port to listen on"
+        );
+        assert_eq!(
+            strange("0100007F:C000", "08080808:01BB", 8),
+            0,
+            "another process"
+        );
+    }
 }

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, NamespaceResourceScope};
 use kube::{Client, Resource, ResourceExt};
@@ -14,13 +16,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::JOB_NAME;
+use crate::auditor::masked;
 
 /// All objects of one job without what differs from run to run, as `kind/name` → path → value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot(pub BTreeMap<String, BTreeMap<String, String>>);
 
 /// Fields that differ between two runs that mean the same.
-const MASKED: [&str; 15] = [
+const MASKED: [&str; 16] = [
     "uid",
     "resourceVersion",
     "generation",
@@ -36,11 +39,15 @@ const MASKED: [&str; 15] = [
     "deletionTimestamp",
     "timestamp",
     "time",
+    "webUIAddress",
 ];
+
+/// What precedes the only time in the properties of a submission.
+const SUBMIT_TIME: &str = "spark.app.submitTime=";
 
 impl Snapshot {
     /// The job and all that is its own as they are now. A pod whose name was made up by the API server goes by what it
-    /// begins with and its number.
+    /// begins with and its number; so do objects of a `SparkApplication` whose names change with every submission.
     pub async fn take(
         client: Client,
         namespace: &str,
@@ -48,22 +55,21 @@ impl Snapshot {
         name: &str,
     ) -> Result<Self> {
         let mut snapshot = Self::default();
+        let at = (&client, namespace);
+        if jobs.kind == "SparkApplication" {
+            return Self::of_spark(at, jobs, name).await;
+        }
         let of_job = format!("{JOB_NAME}={name}");
-        let made_up = snapshot.all::<Pod>(&client, namespace, &of_job).await?;
-        snapshot.all::<Service>(&client, namespace, &of_job).await?;
+        let made_up = snapshot.all::<Pod>(at, &of_job).await?;
+        snapshot.all::<Service>(at, &of_job).await?;
         if jobs.kind == "MPIJob" {
             let of_job = format!("app={name}");
-            snapshot.all::<Service>(&client, namespace, &of_job).await?;
-            snapshot
-                .all::<ConfigMap>(&client, namespace, &of_job)
-                .await?;
-            snapshot.all::<Secret>(&client, namespace, &of_job).await?;
-            snapshot.all::<Job>(&client, namespace, &of_job).await?;
+            snapshot.all::<Service>(at, &of_job).await?;
+            snapshot.all::<ConfigMap>(at, &of_job).await?;
+            snapshot.all::<Secret>(at, &of_job).await?;
+            snapshot.all::<Job>(at, &of_job).await?;
         }
-        let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, jobs);
-        if let Some(job) = api.get_opt(name).await? {
-            snapshot.add("job", name, &serde_json::to_value(&job)?["status"]);
-        }
+        snapshot.itself(at, jobs, name).await?;
         for value in snapshot.0.values_mut().flat_map(BTreeMap::values_mut) {
             for (name, called) in &made_up {
                 *value = value.replace(name, called);
@@ -72,13 +78,67 @@ impl Snapshot {
         Ok(snapshot)
     }
 
+    async fn of_spark(at: (&Client, &str), jobs: &ApiResource, name: &str) -> Result<Self> {
+        let mut snapshot = Self::default();
+        let of_app = format!("sparkoperator.k8s.io/app-name={name}");
+        let mut made_up = snapshot.all::<Pod>(at, &of_app).await?;
+        made_up.extend(snapshot.all::<Service>(at, &of_app).await?);
+        made_up.extend(snapshot.all::<ConfigMap>(at, &of_app).await?);
+        made_up.extend(snapshot.all::<PersistentVolumeClaim>(at, &of_app).await?);
+        made_up.extend(snapshot.all::<Ingress>(at, &of_app).await?);
+        made_up.extend(snapshot.all::<NetworkPolicy>(at, &of_app).await?);
+        made_up.extend(snapshot.all::<PodDisruptionBudget>(at, &of_app).await?);
+        let id = snapshot.itself(at, jobs, name).await?;
+        let ids: Vec<String> = id.into_iter().collect();
+        Ok(snapshot.submitted(&made_up, &ids, at.1))
+    }
+
+    /// Replaces what stands for a submission in names, keys and values.
+    fn submitted(self, names: &[(String, String)], ids: &[String], namespace: &str) -> Self {
+        let mut digits: BTreeSet<String> = ids.iter().map(|id| id.replace('-', "")).collect();
+        // The digits of a submission that are in a name are in commands and properties as well.
+        for (name, _) in names {
+            let parts = name.split('-').filter(|part| masked(part) != **part);
+            digits.extend(parts.map(str::to_owned));
+        }
+        let plain = |text: &str| {
+            let text = without_time(&without_uids(text)).replace(namespace, "NAMESPACE");
+            digits
+                .iter()
+                .fold(text, |text, d| text.replace(d.as_str(), "…"))
+        };
+        let all = self.0.into_iter().map(|(object, leaves)| {
+            let leaves = leaves.into_iter();
+            (
+                object,
+                leaves.map(|(k, v)| (plain(&k), plain(&v))).collect(),
+            )
+        });
+        Self(all.collect())
+    }
+
+    /// Adds the job's status. Answers the id of its submission, if it has one.
+    async fn itself(
+        &mut self,
+        (client, namespace): (&Client, &str),
+        jobs: &ApiResource,
+        name: &str,
+    ) -> Result<Option<String>> {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, jobs);
+        let Some(job) = api.get_opt(name).await? else {
+            return Ok(None);
+        };
+        let status = &serde_json::to_value(&job)?["status"];
+        self.add("job", name, status);
+        Ok(status["submissionID"].as_str().map(str::to_owned))
+    }
+
     /// Adds the objects of a kind with a label.
     ///
     /// Answers the names that were made up, with what they are called here.
     async fn all<K>(
         &mut self,
-        client: &Client,
-        namespace: &str,
+        (client, namespace): (&Client, &str),
         labels: &str,
     ) -> Result<Vec<(String, String)>>
     where
@@ -99,6 +159,15 @@ impl Snapshot {
                 let number = made_up.len() + 1;
                 made_up.push((name, format!("{begin}…{number}")));
                 name = format!("{begin}…{number}");
+                value["metadata"]["name"] = name.as_str().into();
+            } else if jobs_kind(&value) == "SparkApplication" && masked(&name) != name {
+                let begin = masked(&name);
+                let kind = K::kind(&()).to_lowercase();
+                let called = (1..=self.0.len() + 1)
+                    .map(|number| format!("{begin}#{number}"))
+                    .find(|called| !self.0.contains_key(&format!("{kind}/{called}")));
+                let called = called.unwrap_or_default();
+                made_up.push((std::mem::replace(&mut name, called.clone()), called));
                 value["metadata"]["name"] = name.as_str().into();
             }
             if let Some(list) = value["status"]["conditions"].as_array_mut() {
@@ -213,6 +282,43 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     }
 }
 
+/// The kind of the job that owns an object.
+fn jobs_kind(object: &Value) -> &str {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    // An executor belongs to its driver in the first place.
+    let last = owners.and_then(|owners| owners.last());
+    last.and_then(|owner| owner["kind"].as_str())
+        .unwrap_or_default()
+}
+
+/// A text with `…` for every uid in it.
+fn without_uids(text: &str) -> String {
+    const LENGTH: usize = 36;
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let uid = rest.get(..LENGTH).filter(|begin| is_uid(begin));
+        let taken = if uid.is_some() {
+            out.push('…');
+            LENGTH
+        } else {
+            out.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[taken..];
+    }
+    out
+}
+
+/// The properties of a submission without its time.
+fn without_time(text: &str) -> String {
+    let Some((before, after)) = text.split_once(SUBMIT_TIME) else {
+        return text.to_owned();
+    };
+    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{before}{SUBMIT_TIME}…{after}")
+}
+
 /// The token volume that the `ServiceAccount` admission adds has a random name; a uid is no more than that, wherever it is told.
 fn generated(text: &str) -> bool {
     text.starts_with("kube-api-access-") || is_uid(text)
@@ -262,6 +368,30 @@ mod tests {
             "- pod/a .status.conditions[Ready].status = \"True\"\n\
              + pod/a .status.conditions[Ready].status = \"False\"\n"
         );
+    }
+
+    #[test]
+    fn what_every_submission_makes_anew_is_no_difference() {
+        let taken = |id: u8, namespace: &str, cores: u8| {
+            let uid = format!("01234567-89ab-4def-8123-{id:012x}");
+            let digits = format!("{id:016x}");
+            let name = format!("pi-{digits}-driver-svc");
+            let mut snapshot = Snapshot::default();
+            snapshot.add(
+                "service",
+                "pi-…-driver-svc#1",
+                &json!({
+                    "spec": { "selector": { "spark-app-selector": format!("spark-{}", uid.replace('-', "")) } },
+                    "data": { "spark.properties": format!(
+                        "# Submission {uid}\nspark.app.submitTime={id}7\nspark.driver.host={name}.{namespace}.svc\n\
+                         spark.driver.cores={cores}\n"
+                    ) },
+                }),
+            );
+            snapshot.submitted(&[(name.clone(), name)], &[uid], namespace)
+        };
+        assert_eq!(taken(1, "a-1", 1).diff(&taken(2, "a-2", 1)), "");
+        assert_ne!(taken(1, "a-1", 1).diff(&taken(2, "a-2", 2)), "");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::builders::Kind;
+use crate::builders::{Kind, MPI};
 use crate::control_plane::workspace;
 
 /// The table of one kind: the rows that all kinds have, then its own.
@@ -46,6 +46,67 @@ pub struct Refused {
     pub text: String,
 }
 
+/// The versions through which an `MPIJob` is served.
+pub const MPI_VERSIONS: [&str; 2] = ["v1", "v2beta1"];
+
+/// A row that an `MPIJob` answers otherwise than the other kinds.
+struct Differs {
+    /// The beginning of the row's name.
+    row: &'static str,
+    /// The versions in which it does.
+    versions: &'static [&'static str],
+    /// The field and the text of the refusal; `None` where the job is accepted.
+    refused: Option<(&'static str, &'static str)>,
+}
+
+const OF_MPI: &[Differs] = &[
+    // Its main containers have any name.
+    Differs {
+        row: "B-014 no container",
+        versions: &MPI_VERSIONS,
+        refused: None,
+    },
+    // The launcher's name has no index, and has to leave room for the first worker's all the same.
+    Differs {
+        row: "B-030 the master alone",
+        versions: &MPI_VERSIONS,
+        refused: Some(("metadata.name", "54 characters")),
+    },
+    // It has one manager more, which the message lists first.
+    Differs {
+        row: "B-092 managed by somebody unknown",
+        versions: &MPI_VERSIONS,
+        refused: Some((
+            "spec.runPolicy.managedBy",
+            "supported values: \"kubeflow.org/mpi-operator\", \"kubeflow.org/training-operator\"",
+        )),
+    },
+    // Workers that are not counted are none in `v1`, and a mistake in `v2beta1`.
+    Differs {
+        row: "B-004 replica counts may be left out",
+        versions: &["v2beta1"],
+        refused: Some((
+            "spec.mpiReplicaSpecs[Worker].replicas",
+            "must be greater than or equal to 1",
+        )),
+    },
+    // `v2beta1` has two of them.
+    Differs {
+        row: "restart policies of each kind",
+        versions: &["v2beta1"],
+        refused: Some((
+            "spec.mpiReplicaSpecs",
+            "supported values: \"Never\", \"OnFailure\"",
+        )),
+    },
+    // The queue of its group follows the job, as published.
+    Differs {
+        row: "B-098 another queue",
+        versions: &MPI_VERSIONS,
+        refused: None,
+    },
+];
+
 impl Table {
     /// Reads the table of a kind.
     pub fn read(kind: &Kind) -> Result<Self> {
@@ -56,6 +117,30 @@ impl Table {
             "Master",
         )?;
         table.rows.extend(own.rows);
+        Ok(table)
+    }
+
+    /// The table of `MPIJob` as one version of its API answers: the common rows, where it differs with its own verdict, then its
+    /// own rows.
+    pub fn mpi(version: &str) -> Result<Self> {
+        let mut table = Self::common(&MPI, "Launcher")?;
+        for differs in OF_MPI.iter().filter(|d| d.versions.contains(&version)) {
+            let rows = table.rows.iter_mut();
+            let mut rows = rows.filter(|r| r.name.starts_with(differs.row)).peekable();
+            anyhow::ensure!(rows.peek().is_some(), "no row is called {}", differs.row);
+            for row in rows {
+                row.refused = differs.refused.map(|(field, text)| Refused {
+                    field: field.to_owned(),
+                    text: text.to_owned(),
+                });
+            }
+        }
+        let file = format!("{}/tests/data/validation-{version}.yaml", MPI.operator);
+        for file in [format!("{}/tests/data/validation.yaml", MPI.operator), file] {
+            table
+                .rows
+                .extend(Self::of_file(&file, &MPI, "Launcher")?.rows);
+        }
         Ok(table)
     }
 

@@ -11,15 +11,16 @@
 
 mod autoscaler;
 mod execute;
+pub mod feed;
 mod group;
 mod law;
 mod moves;
 mod object;
+mod state;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
@@ -33,7 +34,7 @@ pub use moves::Move;
 
 use execute::{Calls, Interruption};
 use object::Place;
-use view::View;
+use view::{Listed, View};
 
 /// The status of a framework's job.
 type StatusOf<F> = <<F as Framework>::Job as Stored>::Status;
@@ -50,8 +51,30 @@ pub enum Fate {
     LostAfter(u32),
 }
 
+/// What becomes of one call of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It is carried out, and the operator knows.
+    Answered,
+    /// It is carried out, and the operator doesn't know.
+    Lost,
+    /// The operator dies before it.
+    Unsent,
+}
+
+impl Fate {
+    /// What becomes of a call, after so many others.
+    pub fn call(self, at: u32) -> Call {
+        match self {
+            Self::CrashAfter(n) if at >= n => Call::Unsent,
+            Self::LostAfter(n) if at >= n => Call::Lost,
+            Self::Whole | Self::CrashAfter(_) | Self::LostAfter(_) => Call::Answered,
+        }
+    }
+}
+
 /// One operator and one job.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a trouble of its own"
@@ -61,17 +84,18 @@ pub struct World<F: Framework> {
     /// The time, in whole seconds.
     pub now: Timestamp,
     job: Option<F::Job>,
-    pods: BTreeMap<String, (PodView, Pod)>,
-    services: BTreeMap<String, (ServiceView, Service)>,
+    pods: BTreeMap<String, PodView>,
+    services: BTreeMap<String, ServiceView>,
     autoscaler: Option<AutoscalerView>,
     groups: BTreeMap<GroupKind, GroupView>,
-    /// Of these there are never old news.
     objects: BTreeMap<Place, (ObjectView, Object)>,
     batch_pods: BTreeMap<String, BatchPod>,
-    gone: Vec<Uid>,
     /// The last look failed, for a reason that passes.
     pub failing: bool,
-    secrets: BTreeSet<String>,
+    /// Names of Secrets, and whether the job made them.
+    secrets: BTreeMap<String, bool>,
+    /// Names that objects of somebody else have, as `Kind name`.
+    foreign: BTreeSet<String>,
     /// What the operator knows of the job's Secret.
     secret: SecretView,
     /// Kinds of groups that the operator has looked for by their name.
@@ -117,7 +141,7 @@ impl<F: Framework> World<F> {
         Self {
             framework,
             now: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000),
-            view: View::new(&job),
+            view: View::new(Some(job.clone())),
             job: Some(job),
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
@@ -125,9 +149,9 @@ impl<F: Framework> World<F> {
             groups: BTreeMap::new(),
             objects: BTreeMap::new(),
             batch_pods: BTreeMap::new(),
-            gone: Vec::new(),
             failing: false,
-            secrets: BTreeSet::new(),
+            secrets: BTreeMap::new(),
+            foreign: BTreeSet::new(),
             secret: SecretView::default(),
             sought: Vec::new(),
             gang: training_core::gang::Setting::default(),
@@ -169,9 +193,7 @@ impl<F: Framework> World<F> {
 
     /// The stored pods by name.
     pub fn pods(&self) -> impl Iterator<Item = (&str, &PodView)> {
-        self.pods
-            .iter()
-            .map(|(name, (view, _))| (name.as_str(), view))
+        self.pods.iter().map(|(name, view)| (name.as_str(), view))
     }
 
     /// The names of the stored services.
@@ -191,7 +213,7 @@ impl<F: Framework> World<F> {
 
     /// A stored pod.
     pub fn pod(&self, name: &str) -> Option<&PodView> {
-        self.pods.get(name).map(|(view, _)| view)
+        self.pods.get(name)
     }
 
     /// What the operator would decide now, from what it knows.
@@ -204,16 +226,16 @@ impl<F: Framework> World<F> {
 
     fn observed(&self) -> Observed {
         Observed {
-            pods: self.view.pods.values().cloned().collect(),
-            services: self.view.services.values().cloned().collect(),
-            autoscaler: self.view.autoscaler.clone(),
-            groups: self.view.groups.values().cloned().collect(),
+            pods: self.view.pods.known().values().cloned().collect(),
+            services: self.view.services.known().values().cloned().collect(),
+            autoscaler: self.view.autoscaler.known().get(&()).cloned(),
+            groups: self.view.groups.known().values().cloned().collect(),
             sought: self.sought.clone(),
             gang: self.gang.clone(),
-            objects: self.objects.values().map(|(v, _)| v.clone()).collect(),
-            batch_pods: self.batch_pods.values().cloned().collect(),
+            objects: self.view.objects.known().values().cloned().collect(),
+            batch_pods: self.view.batch_pods.known().values().cloned().collect(),
             secret: self.secret.clone(),
-            gone: self.gone.clone(),
+            gone: self.view.gone.clone(),
             failing: self.failing,
             stall: self.stall.clone(),
             rules: self.rules,
@@ -256,14 +278,12 @@ impl<F: Framework> World<F> {
         let interrupted = self.execute(plan, &seen, &mut calls, status_before).err();
         if !matches!(
             interrupted,
-            Some(Interruption::Refused | Interruption::Taken)
+            Some(Interruption::Refused | Interruption::Taken(_))
         ) {
             self.stall = None;
         }
         match interrupted {
             Some(Interruption::Crash) => self.crash(),
-            // Nobody knows what became of the call: the job is read again before anything else is decided.
-            Some(Interruption::Lost) => self.view.deliver_job(),
             Some(Interruption::Refused) => {
                 self.stall = Some(Stall {
                     reason: "QuotaExceeded",
@@ -272,15 +292,16 @@ impl<F: Framework> World<F> {
                     blocks: Blocked::All,
                 });
             }
-            Some(Interruption::Taken) => {
+            Some(Interruption::Taken(blocks)) => {
                 self.stall = Some(Stall {
                     reason: "NameConflict",
                     message: "already exists".to_owned(),
                     hopeless: false,
-                    blocks: Blocked::Autoscaler,
+                    blocks,
                 });
             }
-            Some(Interruption::Conflict) | None => {}
+            // Nobody knows what became of a lost call: the next pass goes by what the watches have shown by then.
+            Some(Interruption::Lost | Interruption::Conflict) | None => {}
         }
     }
 
@@ -288,25 +309,32 @@ impl<F: Framework> World<F> {
     pub fn crash(&mut self) {
         self.stall = None;
         self.failing = false;
-        self.gone.clear();
         self.sought.clear();
         self.secret = SecretView::default();
-        self.view = View {
+        self.view = View::new(None);
+        self.view.list(self.listed());
+    }
+
+    /// What lists show now.
+    fn listed(&self) -> Listed<F::Job> {
+        let objects = self.objects.iter();
+        Listed {
             job: self.job.clone(),
-            pods: self
-                .pods
-                .iter()
-                .map(|(n, (v, _))| (n.clone(), v.clone()))
-                .collect(),
-            services: self
-                .services
-                .iter()
-                .map(|(n, (v, _))| (n.clone(), v.clone()))
-                .collect(),
+            pods: self.pods.clone(),
+            services: self.services.clone(),
             autoscaler: self.autoscaler.clone(),
             groups: self.shown_groups(),
-            ..View::default()
-        };
+            objects: objects
+                .map(|(at, (v, _))| (at.clone(), v.clone()))
+                .collect(),
+            batch_pods: self.batch_pods.clone(),
+        }
+    }
+
+    /// The operator's watches begin anew with lists.
+    pub fn list(&mut self) {
+        let listed = self.listed();
+        self.view.list(listed);
     }
 
     fn next_version(&mut self) -> u64 {
@@ -338,8 +366,8 @@ impl<F: Framework> World<F> {
 
     /// A pod's object is removed.
     fn vanish(&mut self, name: &str) {
-        if let Some((pod, _)) = self.pods.remove(name) {
-            self.view.news_of_pod(name, Err(pod.uid));
+        if let Some(pod) = self.pods.remove(name) {
+            self.view.pods.send(name.to_owned(), Err(pod.uid));
         }
     }
 
@@ -349,27 +377,27 @@ impl<F: Framework> World<F> {
             return self.drop_service(name);
         }
         let version = self.next_version();
-        if let Some((service, _)) = self.services.get_mut(name) {
+        if let Some(service) = self.services.get_mut(name) {
             (service.leaving, service.version) = (true, version);
-            let news = service.clone();
-            self.view.news_of_service(name, Ok(news));
+            self.view
+                .services
+                .send(name.to_owned(), Ok(service.clone()));
         }
     }
 
     fn drop_service(&mut self, name: &str) {
-        if let Some((service, _)) = self.services.remove(name) {
-            self.view.news_of_service(name, Err(service.uid));
+        if let Some(service) = self.services.remove(name) {
+            self.view.services.send(name.to_owned(), Err(service.uid));
         }
     }
 
     /// Changes a pod as its kubelet does.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodView)) {
         let version = self.next_version();
-        if let Some((pod, _)) = self.pods.get_mut(name) {
+        if let Some(pod) = self.pods.get_mut(name) {
             change(pod);
             pod.version = version;
-            let news = pod.clone();
-            self.view.news_of_pod(name, Ok(news));
+            self.view.pods.send(name.to_owned(), Ok(pod.clone()));
         }
     }
 
@@ -392,6 +420,7 @@ impl<F: Framework> World<F> {
 
     /// Lets time pass.
     pub fn tick(&mut self, seconds: i64) {
-        self.now += SignedDuration::from_secs(seconds);
+        let wait = SignedDuration::from_secs(seconds);
+        self.now = self.now.saturating_add(wait).unwrap_or(Timestamp::MAX);
     }
 }

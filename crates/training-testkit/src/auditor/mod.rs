@@ -3,8 +3,10 @@
 //! It has its own connection, which no test breaks, and it knows nothing of the operator but what
 //! is in the API.
 
+mod kinds;
 mod rest;
 mod rules;
+mod spark;
 mod state;
 mod summary;
 
@@ -20,8 +22,10 @@ use kube_runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+pub(crate) use kinds::masked;
 pub use summary::{Churn, Summary, difference};
 
+use crate::audit::Entry;
 use crate::wait::{HANG, Seen, eventually};
 use state::State;
 
@@ -37,7 +41,7 @@ impl Auditor {
     /// that is there.
     pub async fn start(client: Client, namespace: &str, jobs: &ApiResource) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
-        let mut kinds: Vec<ApiResource> = children(&jobs.kind)
+        let mut kinds: Vec<ApiResource> = kinds::children(&jobs.kind)
             .iter()
             .map(|(group, kind, plural)| {
                 let gvk = kube::core::GroupVersionKind::gvk(group, "v1", kind);
@@ -66,12 +70,15 @@ impl Auditor {
         Ok(auditor)
     }
 
-    /// How often each object was created and deleted so far.
+    /// How often each object was created and deleted so far. A name that changes with every submission of a
+    /// `SparkApplication` stands there with `…` for what changes.
     pub fn summary(&self) -> Summary {
-        let state = self.state.lock();
-        let rows = state.churn.iter();
-        rows.map(|((kind, _, name), churn)| (format!("{kind}/{name}"), *churn))
-            .collect()
+        self.state.lock().summary(None)
+    }
+
+    /// The same of what the job of a name had.
+    pub fn summary_of(&self, job: &str) -> Summary {
+        self.state.lock().summary(Some(job))
     }
 
     /// How many events it has checked.
@@ -81,7 +88,17 @@ impl Auditor {
 
     /// What it has found wrong so far.
     pub fn violations(&self) -> Vec<String> {
-        self.state.lock().violations.iter().cloned().collect()
+        self.state.lock().verdict(false).into_iter().collect()
+    }
+
+    /// I-25 and I-27: what is wrong with the requests of an operator in the namespace.
+    pub fn meddled(&self, asked: &[Entry]) -> Vec<String> {
+        self.state.lock().meddled(asked)
+    }
+
+    /// Says that nobody collects what deleted jobs leave behind, so that I-28 can't hold.
+    pub fn expect_no_collection(&self) {
+        self.state.lock().uncollected = true;
     }
 
     /// Waits until no event has come for a while, so that it has seen what the test has seen.
@@ -102,7 +119,7 @@ impl Auditor {
         .await
     }
 
-    /// Waits until everything is as it must be when nothing moves any more: I-03 and I-18.
+    /// Waits until everything is as it must be when nothing moves any more: I-03, I-07, I-09, I-18, I-19 and I-28.
     ///
     /// # Errors
     /// When it does not come to that; with what is wrong then.
@@ -121,16 +138,7 @@ impl Auditor {
     /// Fails if any invariant was broken.
     pub async fn assert_clean(&self) -> Result<()> {
         self.settled().await?;
-        let mut violations = self.violations();
-        let state = self.state.lock();
-        for creation in &state.creations {
-            if !state.jobs.contains_key(&creation.owner) {
-                violations.push(format!(
-                    "I-24: {} is owned by no job that was seen",
-                    creation.what
-                ));
-            }
-        }
+        let violations: Vec<String> = self.state.lock().verdict(true).into_iter().collect();
         anyhow::ensure!(
             violations.is_empty(),
             "invariants broken:\n{}",
@@ -145,21 +153,6 @@ impl Drop for Auditor {
         for task in &self.tasks {
             task.abort();
         }
-    }
-}
-
-/// What jobs of a kind can own, as group, kind and plural.
-fn children(kind: &str) -> &'static [(&'static str, &'static str, &'static str)] {
-    const ALL: [(&str, &str, &str); 5] = [
-        ("", "Pod", "pods"),
-        ("", "Service", "services"),
-        ("", "ConfigMap", "configmaps"),
-        ("", "Secret", "secrets"),
-        ("batch", "Job", "jobs"),
-    ];
-    match kind {
-        "MPIJob" => &ALL,
-        _ => &ALL[..2],
     }
 }
 

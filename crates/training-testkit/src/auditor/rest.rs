@@ -5,20 +5,42 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::job::{is_finished, is_true};
-use crate::{REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
-/// What is wrong with a job and its pods, once the operator has had its time.
-pub(super) fn at_rest(job: &Value, pods: &[&Value]) -> Vec<String> {
+/// Who may be named in `managedBy` by jobs that are ours.
+const OURS: [&str; 2] = [
+    "kubeflow.org/training-operator",
+    "kubeflow.org/mpi-operator",
+];
+/// The role of an MPIJob whose pods a Job makes.
+const LAUNCHER: &str = "Launcher";
+
+/// What is wrong with a job and its objects, once the operator has had its time.
+pub(super) fn at_rest(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let policy = &job["spec"]["runPolicy"];
     let ours = policy["managedBy"]
         .as_str()
-        .is_none_or(|by| by == "kubeflow.org/training-operator");
+        .is_none_or(|by| OURS.contains(&by));
     let leaving = !job["metadata"]["deletionTimestamp"].is_null();
     if leaving || !ours {
         return wrong;
     }
+    let pods: Vec<&Value> = objects
+        .iter()
+        .filter(|(kind, _)| *kind == "Pod")
+        .map(|(_, pod)| *pod)
+        .collect();
+    let is_mpi = job["spec"]["mpiReplicaSpecs"].is_object();
+    if policy["suspend"] == true && !is_finished(job) {
+        wrong.extend(still_there(&pods));
+    }
+    wrong.extend(topology(job, objects));
     for (role, replicas) in roles(job) {
+        if is_mpi && role == LAUNCHER {
+            wrong.extend(launcher(job, objects));
+            continue;
+        }
         let label = role.to_lowercase();
         let finished = indices(
             job["status"]["finishedIndices"][&label]
@@ -73,6 +95,129 @@ pub(super) fn at_rest(job: &Value, pods: &[&Value]) -> Vec<String> {
     wrong
 }
 
+/// I-28: what a job that is gone has left behind.
+pub(super) fn left_over(objects: &[(&str, &Value)]) -> Vec<String> {
+    let stays = |(_, object): &&(&str, &Value)| object["metadata"]["deletionTimestamp"].is_null();
+    let left = objects.iter().filter(stays);
+    left.map(|(kind, object)| {
+        format!(
+            "I-28: the job is gone, and has left {kind} {}",
+            object["metadata"]["name"]
+        )
+    })
+    .collect()
+}
+
+/// The value of a variable of a pod's containers.
+fn env<'a>(pod: &'a Value, name: &str) -> Option<&'a str> {
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let mut env = containers.filter_map(|c| c["env"].as_array()).flatten();
+    env.find(|variable| variable["name"] == name)?["value"].as_str()
+}
+
+/// I-09: the pods of a job that was never edited agree on who they are.
+fn topology(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let edited = job["metadata"]["generation"].as_i64() > Some(1);
+    let grows = job["spec"]["enableDynamicWorker"] == true;
+    if edited || grows {
+        return wrong;
+    }
+    let pods: Vec<&Value> = objects
+        .iter()
+        .filter(|(kind, pod)| *kind == "Pod" && place(pod).is_some())
+        .map(|(_, pod)| *pod)
+        .collect();
+    let is_master = |pod: &Value| place(pod).is_some_and(|(role, _)| role == "master");
+    let cluster = |pod: &Value| -> Option<String> {
+        let config: Value = serde_json::from_str(env(pod, "TF_CONFIG")?).ok()?;
+        Some(config["cluster"].to_string())
+    };
+    let same = |name: &str, of: &dyn Fn(&Value) -> Option<String>| {
+        let values: BTreeSet<String> = pods.iter().filter_map(|pod| of(pod)).collect();
+        (values.len() > 1).then(|| format!("I-09: {name} is {values:?}"))
+    };
+    for name in [
+        "WORLD_SIZE",
+        "MASTER_PORT",
+        "PET_NNODES",
+        "WORKER_PORT",
+        "WORKER_ADDRS",
+    ] {
+        wrong.extend(same(name, &|pod| env(pod, name).map(str::to_owned)));
+    }
+    wrong.extend(same("MASTER_ADDR", &|pod| {
+        let address = env(pod, "MASTER_ADDR").filter(|_| !is_master(pod));
+        address.map(str::to_owned)
+    }));
+    wrong.extend(same("the cluster", &cluster));
+    let ranks: Vec<u64> = pods
+        .iter()
+        .filter_map(|pod| env(pod, "RANK")?.parse().ok())
+        .collect();
+    let different: BTreeSet<u64> = ranks.iter().copied().collect();
+    let total: i64 = roles(job).iter().map(|(_, replicas)| replicas).sum();
+    let all = i64::try_from(ranks.len()).is_ok_and(|there| there == total);
+    let gaps = all && different != (0..total.unsigned_abs()).collect();
+    if different.len() != ranks.len() || gaps {
+        wrong.push(format!("I-09: the ranks are {ranks:?} of {total}"));
+    }
+    wrong
+}
+
+/// I-07: the pods of a suspended job that nobody has told to go.
+fn still_there(pods: &[&Value]) -> Option<String> {
+    let stays = |pod: &&&Value| {
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        pod["metadata"]["deletionTimestamp"].is_null() && !matches!(phase, "Succeeded" | "Failed")
+    };
+    let left: Vec<&Value> = pods
+        .iter()
+        .filter(stays)
+        .map(|p| &p["metadata"]["name"])
+        .collect();
+    (!left.is_empty()).then(|| format!("I-07: suspended, and it has {left:?}"))
+}
+
+/// I-03 and I-18 of an MPIJob's launcher, whose pods a Job makes.
+fn launcher(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let of = |key: &str| {
+        let counts = &job["status"]["replicaStatuses"][LAUNCHER];
+        counts[key].as_i64().unwrap_or_default()
+    };
+    let (active, succeeded, failed) = (of("active"), of("succeeded"), of("failed"));
+    if !(0..=1).contains(&active) || !(0..=1).contains(&succeeded) || failed < 0 {
+        wrong.push(format!(
+            "I-18: {LAUNCHER} counts {active}, {succeeded}, {failed}"
+        ));
+    }
+    let batch: Vec<&Value> = objects
+        .iter()
+        .filter(|(kind, _)| *kind == "Job")
+        .map(|(_, batch)| *batch)
+        .collect();
+    if is_finished(job) || is_true(job, "Stalled") {
+        return wrong;
+    }
+    match batch[..] {
+        [batch] => {
+            let is = batch["status"]["failed"].as_i64().unwrap_or_default();
+            if failed != is {
+                wrong.push(format!(
+                    "I-18: {failed} launchers failed, and its Job says {is}"
+                ));
+            }
+        }
+        [] if is_true(job, "Running") => {
+            wrong.push("I-03: it runs, and has no launcher".to_owned());
+        }
+        [] => {}
+        _ => wrong.push(format!("I-03: it has {} launchers", batch.len())),
+    }
+    wrong
+}
+
 /// Whether a pod failed in a way that counts: not one that others ended for their own reasons.
 pub(super) fn counts_as_failure(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
@@ -121,7 +266,11 @@ fn roles(job: &Value) -> Vec<(String, i64)> {
 fn place(pod: &Value) -> Option<(&str, (u64, &Value))> {
     let labels = &pod["metadata"]["labels"];
     let index = labels[REPLICA_INDEX].as_str()?.parse().ok()?;
-    Some((labels[REPLICA_TYPE].as_str()?, (index, pod)))
+    // Pods of an MPIJob of v2beta1 have another label for it.
+    let role = labels[REPLICA_TYPE]
+        .as_str()
+        .or(labels[JOB_ROLE].as_str())?;
+    Some((role, (index, pod)))
 }
 
 /// The numbers of `0-2,5`.
@@ -162,7 +311,8 @@ mod tests {
     }
 
     fn wrong(job: &Value, pods: &[Value]) -> String {
-        at_rest(job, &pods.iter().collect::<Vec<_>>()).join("\n")
+        let objects: Vec<(&str, &Value)> = pods.iter().map(|pod| ("Pod", pod)).collect();
+        at_rest(job, &objects).join("\n")
     }
 
     #[test]
@@ -193,6 +343,74 @@ mod tests {
             wrong(&job(3, &over), &[]).contains("I-18"),
             "also at the end"
         );
+    }
+
+    #[test]
+    fn i_07_pods_of_a_suspended_job_are_told() {
+        let mut suspended = job(1, &json!({}));
+        suspended["spec"]["runPolicy"] = json!({ "suspend": true });
+        assert!(wrong(&suspended, &[pod(0, "Running")]).contains("I-07"));
+        assert!(!wrong(&suspended, &[pod(0, "Succeeded")]).contains("I-07"));
+    }
+
+    #[test]
+    fn i_09_pods_that_disagree_on_their_world_are_told() {
+        let with = |index: u32, env: &[(&str, &str)]| {
+            let mut pod = pod(index, "Running");
+            let env = env
+                .iter()
+                .map(|(name, value)| json!({ "name": name, "value": value }));
+            pod["spec"]["containers"] = json!([{ "env": env.collect::<Vec<_>>() }]);
+            pod
+        };
+        let job = job(2, &counts(2, 0, 0));
+        let pair = |a: &[(&str, &str)], b: &[(&str, &str)]| [with(0, a), with(1, b)];
+        let (first, second) = ([("RANK", "0")], [("RANK", "1")]);
+        assert_eq!(wrong(&job, &pair(&first, &second)), "");
+        for pods in [
+            pair(&first, &first),
+            pair(&second, &[("RANK", "2")]),
+            pair(&[("WORLD_SIZE", "2")], &[("WORLD_SIZE", "3")]),
+            pair(&[("MASTER_ADDR", "a")], &[("MASTER_ADDR", "b")]),
+            pair(
+                &[("TF_CONFIG", r#"{"cluster":{"worker":["a"]}}"#)],
+                &[("TF_CONFIG", r#"{"cluster":{"worker":["b"]}}"#)],
+            ),
+        ] {
+            assert!(wrong(&job, &pods).contains("I-09"), "{pods:?}");
+        }
+        let mut edited = job.clone();
+        edited["metadata"] = json!({ "generation": 2 });
+        assert_eq!(
+            wrong(&edited, &pair(&first, &first)),
+            "",
+            "pods of two specs"
+        );
+    }
+
+    #[test]
+    fn i_03_i_18_a_launcher_is_what_its_job_is() {
+        let job = |running: &str, failed: u32| {
+            json!({
+                "spec": { "mpiReplicaSpecs": { "Launcher": { "replicas": 1 } } },
+                "status": {
+                    "conditions": [{ "type": "Running", "status": running }],
+                    "replicaStatuses": { "Launcher": { "failed": failed } },
+                },
+            })
+        };
+        let batch = json!({ "status": { "failed": 1 } });
+        assert!(at_rest(&job("True", 1), &[("Job", &batch)]).is_empty());
+        assert!(at_rest(&job("True", 0), &[("Job", &batch)])[0].contains("I-18"));
+        assert!(at_rest(&job("True", 0), &[])[0].contains("I-03"));
+        assert!(at_rest(&job("False", 0), &[]).is_empty());
+    }
+
+    #[test]
+    fn i_28_what_a_job_that_is_gone_has_left_is_told() {
+        let (left, mut leaving) = (json!({ "metadata": { "name": "a" } }), json!({}));
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(left_over(&[("Pod", &left), ("Pod", &leaving)]).len(), 1);
     }
 
     #[test]

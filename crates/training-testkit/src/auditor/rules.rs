@@ -28,8 +28,28 @@ pub(super) fn job(before: Option<&Value>, now: &Value) -> Vec<String> {
         }
     }
     times(before, now, &mut wrong);
+    wrong.extend(generations(before, now));
     if let Some(before) = before {
         wrong.extend(super::rest::restarts(before, now));
+    }
+    wrong
+}
+
+/// I-19: what the status is of is no newer than the spec, and never becomes older. Nothing is of a spec that is to be acted on
+/// anew.
+pub(super) fn generations(before: Option<&Value>, now: &Value) -> Vec<String> {
+    let observed = |job: &Value| job["status"]["observedGeneration"].as_i64();
+    let mut wrong = Vec::new();
+    let (seen, generation) = (observed(now), now["metadata"]["generation"].as_i64());
+    if seen > generation {
+        wrong.push(format!(
+            "I-19: observed {seen:?} of generation {generation:?}"
+        ));
+    }
+    if let (Some(was), Some(is)) = (before.and_then(observed), seen)
+        && is < was
+    {
+        wrong.push(format!("I-19: observedGeneration fell from {was} to {is}"));
     }
     wrong
 }
@@ -43,7 +63,7 @@ fn by_type(job: &Value) -> BTreeMap<&str, &Value> {
         .collect()
 }
 
-fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
+pub(super) fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
     let old = before.map(by_type).unwrap_or_default();
     let new = by_type(now);
     let listed = now["status"]["conditions"].as_array().map_or(0, Vec::len);
@@ -188,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broken_invariant_is_told_by_its_id() {
+    fn i_12_to_i_17_each_broken_invariant_is_told_by_its_id() {
         let done = json!({"startTime": OLD, "completionTime": NEW});
         let succeeded = with(&[("Succeeded", "True", OLD)], &done);
         let running = with(&[("Running", "True", OLD)], &json!({}));

@@ -1,4 +1,7 @@
 //! What the auditor knows, and what it makes of each event.
+//!
+//! Resource versions say what was stored first, in whatever order the watches report it. What depends on the order of two
+//! resources is therefore judged when the verdict is asked for, by versions, and never by the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,46 +10,96 @@ use kube::api::DynamicObject;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
-use super::Churn;
+use super::kinds::{self, SPARK};
+use super::{Churn, Summary, spark};
+use crate::audit::Entry;
 use crate::job::{is_finished, is_true};
-use crate::{JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_NAME, REPLICA_INDEX, REPLICA_TYPE};
 
-/// How long after a user's wish the operator may still act without knowing of it. Its request can
-/// cross the user's on the way. Creation times have whole seconds, and a busy machine is slow.
-const CROSSING: i64 = 3;
 /// The annotation of a pod that says which attempt it is of.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 /// The annotation of a job that says what restarts together.
 const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
+/// Kind, namespace and name.
+type Key = (String, String, String);
+
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What jobs own and exists, by kind, namespace and name.
-    objects: BTreeMap<(String, String, String), Value>,
+    /// What jobs own and exists.
+    objects: BTreeMap<Key, Value>,
     pub(super) jobs: HashMap<String, Job>,
-    /// Creations by owner, for jobs that are seen later than their objects.
-    pub(super) creations: Vec<Creation>,
-    pub(super) churn: BTreeMap<(String, String, String), Churn>,
-    /// Pods that failed and are gone, by kind, namespace and name, with the job that they were of.
-    failed: BTreeMap<(String, String, String), String>,
+    creations: Vec<Creation>,
+    /// What came and went, by the names that objects have in a summary, and the name of its job.
+    churn: BTreeMap<(Key, String), (Churn, String)>,
+    /// Pods that failed and are gone, with the job that they were of.
+    failed: BTreeMap<Key, String>,
     /// The uids of pods that were told to go before they failed: who is stopped fails, and costs nothing.
     stopped: BTreeSet<String>,
-    pub(super) violations: BTreeSet<String>,
+    /// Objects that belong to somebody else, and names that an object of a job had at some time.
+    foreign: BTreeSet<Key>,
+    own: BTreeSet<Key>,
+    /// Children whose job has not been seen yet: the watches of different resources have no order.
+    early: Vec<(String, DynamicObject)>,
+    /// Nobody collects what deleted jobs leave behind.
+    pub(super) uncollected: bool,
+    violations: BTreeSet<String>,
     pub(super) events: usize,
     pub(super) synced: usize,
     /// The last error of a watch.
     pub(super) trouble: String,
 }
 
-#[derive(Debug)]
+/// From one version on, up to another one.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: u64,
+    to: Option<u64>,
+}
+
+impl Span {
+    fn contains(self, version: u64) -> bool {
+        self.from < version && self.to.is_none_or(|to| version < to)
+    }
+}
+
+/// The spans in which something held.
+#[derive(Clone, Debug, Default)]
+struct Spans(Vec<Span>);
+
+impl Spans {
+    /// It holds, or doesn't, since a version.
+    fn note(&mut self, holds: bool, version: u64) {
+        let open = self.0.last_mut().filter(|span| span.to.is_none());
+        match (open, holds) {
+            (None, true) => self.0.push(Span {
+                from: version,
+                to: None,
+            }),
+            (Some(span), false) => span.to = Some(version),
+            (Some(_), true) | (None, false) => {}
+        }
+    }
+
+    fn contains(&self, version: u64) -> bool {
+        self.0.iter().any(|span| span.contains(version))
+    }
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Job {
     last: Value,
-    /// The version with which the terminal condition was stored.
-    ended: Option<u64>,
-    /// When the user's wish to delete it was stored. Units: seconds.
-    deleted: Option<i64>,
-    /// The version and time since which it is suspended. Units of the time: seconds.
-    suspended: Option<(u64, i64)>,
+    /// While a terminal status was stored.
+    ended: Spans,
+    /// While the user wanted it to rest, and the operator had stored that it does.
+    suspended: Spans,
+    /// The version with which its deletion was stored.
+    deleted: Option<u64>,
+    /// The first version after that with which the operator stored a status: it had read of the deletion, because its writes
+    /// are refused unless they name the last version.
+    knew: Option<u64>,
+    /// The names that an application asked for as its driver's.
+    drivers: BTreeSet<String>,
     /// How often a pod of it was made again after a failure.
     made_again: i64,
     /// The restarts of all its pods together that are in it already, by the gang's attempt.
@@ -56,13 +109,13 @@ pub(super) struct Job {
 }
 
 #[derive(Debug)]
-pub(super) struct Creation {
-    pub(super) what: String,
-    is_pod: bool,
-    pub(super) owner: String,
+struct Creation {
+    what: String,
+    kind: String,
+    name: String,
+    labels: BTreeMap<String, String>,
+    owner: OwnerReference,
     version: u64,
-    /// Units: seconds.
-    at: i64,
 }
 
 impl State {
@@ -71,7 +124,7 @@ impl State {
         let Ok(value) = serde_json::to_value(object) else {
             return;
         };
-        if matches!(kind, "Pod" | "Service" | "ConfigMap" | "Secret" | "Job") {
+        if kinds::is_child(kind) {
             self.child(kind, object, value);
         } else {
             self.job(object, value);
@@ -81,16 +134,42 @@ impl State {
     pub(super) fn gone(&mut self, kind: &str, object: &DynamicObject) {
         self.events += 1;
         let key = key(kind, object);
+        self.early.retain(|(_, child)| child.uid() != object.uid());
         if let Some(last) = self.objects.remove(&key) {
             self.remember_failure(&key, &last);
-            self.churn.entry(key).or_default().deletes += 1;
+            self.churn(&key, object).deletes += 1;
         }
         if let Some(job) = object.uid().and_then(|uid| self.jobs.get_mut(&uid)) {
             job.gone = true;
+            job.deleted.get_or_insert(version(object));
         }
     }
 
-    fn remember_failure(&mut self, key: &(String, String, String), last: &Value) {
+    /// How often each object was created and deleted so far; of one job where its name is given.
+    pub(super) fn summary(&self, job: Option<&str>) -> Summary {
+        let rows = self.churn.iter();
+        let rows = rows.filter(|(_, (_, of))| job.is_none_or(|job| job == of));
+        let mut summary = Summary::new();
+        for (((kind, _, name), _), (churn, _)) in rows {
+            let row = summary.entry(format!("{kind}/{name}")).or_default();
+            row.creates += churn.creates;
+            row.deletes += churn.deletes;
+        }
+        summary
+    }
+
+    fn churn(&mut self, key: &Key, object: &DynamicObject) -> &mut Churn {
+        let owner = spark::application(object).or_else(|| controller(object));
+        let (of, name) = owner.map_or(("", ""), |owner| (&owner.kind, &owner.name));
+        let lasting = kinds::lasting(of, &key.2);
+        // What lasts of a name may be the same for two jobs.
+        let of_one = if lasting == key.2 { "" } else { name };
+        let key = (key.0.clone(), key.1.clone(), lasting);
+        let row = self.churn.entry((key, of_one.to_owned()));
+        &mut row.or_insert_with(|| (Churn::default(), name.to_owned())).0
+    }
+
+    fn remember_failure(&mut self, key: &Key, last: &Value) {
         let uid = last["metadata"]["uid"].as_str().unwrap_or_default();
         let was_stopped = self.stopped.remove(uid);
         if key.0 == "Pod" && !was_stopped && super::rest::counts_as_failure(last) {
@@ -103,7 +182,7 @@ impl State {
     /// I-16: a pod takes the place of one that failed.
     ///
     /// Where all pods are restarted together, that is one restart, however many of them had failed.
-    fn made_again(&mut self, key: &(String, String, String), owner: &str, attempt: &str) {
+    fn made_again(&mut self, key: &Key, owner: &str, attempt: &str) {
         if self.failed.remove(key).is_none_or(|of| of != owner) {
             return;
         }
@@ -130,42 +209,60 @@ impl State {
 
     /// What is not yet as it must be in the end.
     pub(super) fn restless(&self) -> Vec<String> {
-        let there = self.jobs.iter().filter(|(_, job)| !job.gone);
-        there
-            .flat_map(|(uid, job)| {
-                let pods: Vec<&Value> = self
-                    .objects
-                    .iter()
-                    .filter(|(key, pod)| {
-                        key.0 == "Pod" && pod["metadata"]["ownerReferences"][0]["uid"] == **uid
-                    })
-                    .map(|(_, pod)| pod)
-                    .collect();
-                super::rest::at_rest(&job.last, &pods)
-            })
-            .collect()
+        let jobs = self.jobs.iter();
+        jobs.flat_map(|(uid, job)| {
+            let objects: Vec<(&str, &Value)> = self
+                .objects
+                .iter()
+                .filter(|(_, object)| is_of(object, uid))
+                .map(|((kind, _, _), object)| (kind.as_str(), object))
+                .collect();
+            let name = &job.last["metadata"]["name"];
+            let wrong = if job.gone {
+                let collected = if self.uncollected { &[][..] } else { &objects };
+                super::rest::left_over(collected)
+            } else if job.last["kind"] == SPARK {
+                spark::at_rest(&job.last, &objects)
+            } else {
+                super::rest::at_rest(&job.last, &objects)
+            };
+            wrong
+                .into_iter()
+                .map(move |wrong| format!("{wrong} ({name})"))
+        })
+        .collect()
     }
 
     fn child(&mut self, kind: &str, object: &DynamicObject, value: Value) {
         let labels = object.labels();
-        let owner = object
-            .owner_references()
-            .iter()
-            .find(|owner| owner.controller == Some(true));
-        let ours = labels.contains_key(OPERATOR_NAME);
-        if !ours && owner.is_none_or(|owner| !self.jobs.contains_key(&owner.uid)) {
-            // Somebody else's.
+        let owner = controller(object);
+        let executor = spark::application(object);
+        let of_known = [owner, executor];
+        let of_known = of_known.into_iter().flatten();
+        let mut of_known = of_known.filter(|owner| self.jobs.contains_key(&owner.uid));
+        if !kinds::is_marked(labels) && of_known.next().is_none() {
+            let key = key(kind, object);
+            if let Some(known) = self.objects.get_mut(&key) {
+                // It was left without its owner.
+                *known = value;
+            } else if owner.is_none_or(|owner| !kinds::is_job(&owner.kind)) {
+                self.foreign.insert(key);
+            } else {
+                self.early.push((kind.to_owned(), object.clone()));
+            }
             return;
         }
+        self.own.insert(key(kind, object));
         if owner.is_some_and(|owner| owner.kind == "Job") {
             // Made by the controller of such objects.
             return;
         }
         let key = key(kind, object);
         let what = format!("{kind} {}", object.name_any());
+        let twice = env_twice(&value);
         if let Some(before) = self.objects.insert(key.clone(), value) {
             if before["metadata"]["uid"] == object.uid().unwrap_or_default() {
-                if kind == "Pod" {
+                if kind == "Pod" && executor.is_none() {
                     self.one_pod_per_rank(object);
                     let leaving = !before["metadata"]["deletionTimestamp"].is_null();
                     if leaving && before["status"]["phase"] != "Failed" {
@@ -176,38 +273,34 @@ impl State {
             }
             self.remember_failure(&key, &before);
         }
-        self.churn.entry(key.clone()).or_default().creates += 1;
-        let Some(owner) = owner else {
+        self.churn(&key, object).creates += 1;
+        if executor.is_some() {
+            // Made by a driver.
+            return;
+        }
+        let Some(owner) = owner.cloned() else {
             self.wrong(&format!("I-24: {what} has no controller"));
             return;
         };
+        for name in twice {
+            self.wrong(&format!("I-11: {what} has the variable {name} twice"));
+        }
         let attempt = object.annotations().get(ATTEMPT).map(String::as_str);
         self.made_again(&key, &owner.uid, attempt.unwrap_or_default());
-        let name = object.name_any();
-        let expected = names(kind, owner, labels);
-        if !expected.contains(&name) {
-            self.wrong(&format!("I-02: {what} should be called {expected:?}"));
-        }
-        if !is_labelled(kind, owner, labels) {
+        if !kinds::is_labelled(kind, &owner, labels) {
             self.wrong(&format!(
                 "I-24: {what} of job {} has the labels {labels:?}",
                 owner.name
             ));
         }
-        let creation = Creation {
+        self.creations.push(Creation {
             what,
-            is_pod: kind == "Pod",
-            owner: owner.uid.clone(),
+            kind: kind.to_owned(),
+            name: object.name_any(),
+            labels: labels.clone(),
             version: version(object),
-            at: object
-                .creation_timestamp()
-                .map_or(0, |time| time.0.as_second()),
-        };
-        if let Some(job) = self.jobs.get(&creation.owner) {
-            let wrong = after_the_end(job, &creation);
-            self.violations.extend(wrong);
-        }
-        self.creations.push(creation);
+            owner,
+        });
         if kind == "Pod" {
             self.one_pod_per_rank(object);
         }
@@ -248,104 +341,148 @@ impl State {
 
     fn job(&mut self, object: &DynamicObject, value: Value) {
         let (uid, name) = (object.uid().unwrap_or_default(), object.name_any());
-        let before = self.jobs.get(&uid);
-        for wrong in super::rules::job(before.map(|job| &job.last), &value) {
+        let known = self.jobs.remove(&uid);
+        let before = known.as_ref().map(|job| &job.last);
+        let is_spark = value["kind"] == SPARK;
+        let wrong = if is_spark {
+            spark::rules(before, &value)
+        } else {
+            super::rules::job(before, &value)
+        };
+        for wrong in wrong {
             self.violations.insert(format!("{wrong} ({name})"));
         }
-        let suspended =
-            value["spec"]["runPolicy"]["suspend"] == true && is_true(&value, "Suspended");
-        let now = k8s_openapi::jiff::Timestamp::now().as_second();
-        let job = Job {
-            ended: before
-                .and_then(|job| job.ended)
-                .or_else(|| is_finished(&value).then(|| version(object))),
-            deleted: object
-                .meta()
-                .deletion_timestamp
-                .as_ref()
-                .map(|time| time.0.as_second()),
-            suspended: suspended.then(|| {
-                before
-                    .and_then(|job| job.suspended)
-                    .unwrap_or((version(object), now))
-            }),
-            made_again: before.map_or(0, |job| job.made_again),
-            gangs: before.map_or_else(BTreeSet::new, |job| job.gangs.clone()),
-            gone: false,
-            last: value,
+        let (ended, suspended) = if is_spark {
+            (spark::is_finished(&value), spark::is_suspended(&value))
+        } else {
+            let wish = value["spec"]["runPolicy"]["suspend"] == true;
+            (is_finished(&value), wish && is_true(&value, "Suspended"))
         };
-        let late: Vec<String> = self
-            .creations
-            .iter()
-            .filter(|creation| creation.owner == uid)
-            .flat_map(|creation| after_the_end(&job, creation))
-            .collect();
-        self.violations.extend(late);
-        self.jobs.insert(uid, job);
+        let mut job = known.unwrap_or_default();
+        let now = version(object);
+        job.ended.note(ended, now);
+        job.suspended.note(suspended, now);
+        if job.deleted.is_some() && job.last["status"] != value["status"] {
+            job.knew.get_or_insert(now);
+        }
+        if object.meta().deletion_timestamp.is_some() {
+            job.deleted.get_or_insert(now);
+        }
+        job.drivers.extend(kinds::driver_name(&value));
+        job.last = value;
+        self.jobs.insert(uid.clone(), job);
+        let of_job =
+            |(_, child): &(String, DynamicObject)| controller(child).is_some_and(|o| o.uid == uid);
+        let early = std::mem::take(&mut self.early).into_iter();
+        let (known, early): (Vec<_>, Vec<_>) = early.partition(of_job);
+        self.early = early;
+        for (kind, child) in known {
+            self.seen(&kind, &child);
+        }
     }
 
     pub(super) fn wrong(&mut self, what: &str) {
         self.violations.insert(what.to_owned());
     }
-}
 
-/// I-02: what an object of a job can be called.
-fn names(kind: &str, owner: &OwnerReference, labels: &BTreeMap<String, String>) -> Vec<String> {
-    let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
-    let full = |ends: &[&str]| ends.iter().map(|end| owner.name.clone() + end).collect();
-    match (owner.kind.as_str(), kind) {
-        ("MPIJob", "Service") => full(&["", "-launcher"]),
-        ("MPIJob", "ConfigMap") => full(&["-config"]),
-        // Another one where nobody knows any more whether the first one is the job's: it is never read.
-        ("MPIJob", "Secret") => full(&["-ssh", "-ssh-1"]),
-        ("MPIJob", "Job") => full(&["-launcher"]),
-        _ => {
-            // Pods of an MPIJob of v2beta1 have another label for it.
-            let role = [REPLICA_TYPE, JOB_ROLE].map(label);
-            let role = role.into_iter().find(|role| !role.is_empty());
-            let role = role.unwrap_or_default();
-            vec![format!("{}-{role}-{}", owner.name, label(REPLICA_INDEX))]
+    /// I-25 and I-27: what was changed or deleted though it never was a job's, and jobs that were written as a whole.
+    pub(super) fn meddled(&self, asked: &[Entry]) -> Vec<String> {
+        let changed = asked.iter().filter(|entry| {
+            let changes = ["update", "patch", "delete"].contains(&entry.verb.as_str());
+            changes && entry.code < 300
+        });
+        let mut wrong = Vec::new();
+        for entry in changed {
+            let key = |kind: &str| (kind.to_owned(), entry.namespace.clone(), entry.name.clone());
+            let foreign = kinds::of_plural(&entry.resource).map(key);
+            if foreign.is_some_and(|key| self.foreign.contains(&key) && !self.own.contains(&key)) {
+                wrong.push(format!(
+                    "I-25: {} {}, which is no job's",
+                    entry.what(),
+                    entry.name
+                ));
+            }
+            let jobs = entry.resource.ends_with("jobs") && entry.resource != "jobs"
+                || entry.resource.ends_with("sparkapplications");
+            if jobs && entry.verb == "update" && entry.subresource.is_empty() {
+                wrong.push(format!("I-27: {} {}", entry.what(), entry.name));
+            }
         }
+        wrong
+    }
+
+    /// All that was found wrong. Once every event has been seen, an owner that nobody saw is one that never was: I-24.
+    pub(super) fn verdict(&self, complete: bool) -> BTreeSet<String> {
+        let mut wrong = self.violations.clone();
+        for creation in &self.creations {
+            match self.jobs.get(&creation.owner.uid) {
+                Some(job) => wrong.extend(ill_timed_or_named(job, creation)),
+                None if complete => {
+                    let what = &creation.what;
+                    wrong.insert(format!("I-24: {what} is owned by no job that was seen"));
+                }
+                None => {}
+            }
+        }
+        wrong
     }
 }
 
-/// I-24: whether an object has the labels by which it is found.
-fn is_labelled(kind: &str, owner: &OwnerReference, labels: &BTreeMap<String, String>) -> bool {
-    if owner.kind == "MPIJob" && kind != "Pod" {
-        return labels.get("app") == Some(&owner.name);
+/// The variables that a container of a pod has more than once.
+fn env_twice(object: &Value) -> BTreeSet<String> {
+    let lists = ["initContainers", "containers"].map(|list| object["spec"][list].as_array());
+    let mut twice = BTreeSet::new();
+    for container in lists.into_iter().flatten().flatten() {
+        let mut names = BTreeSet::new();
+        let env = container["env"].as_array().into_iter().flatten();
+        let again = env
+            .filter_map(|variable| variable["name"].as_str())
+            .filter(|name| !names.insert(*name));
+        twice.extend(again.map(str::to_owned));
     }
-    labels.contains_key(OPERATOR_NAME) && labels.get(JOB_NAME) == Some(&owner.name)
+    twice
 }
 
-/// I-05, I-06, I-07: what was created although the job wanted nothing any more. Versions tell what
-/// was stored first, whatever order the watches tell it in.
-fn after_the_end(job: &Job, creation: &Creation) -> Vec<String> {
+/// Whether an object belongs to a job of this uid.
+fn is_of(object: &Value, uid: &str) -> bool {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == uid))
+}
+
+fn controller(object: &DynamicObject) -> Option<&OwnerReference> {
+    let mut owners = object.owner_references().iter();
+    owners.find(|owner| owner.controller == Some(true))
+}
+
+/// I-02, and I-05 to I-07: what was created although the job wanted nothing any more.
+fn ill_timed_or_named(job: &Job, creation: &Creation) -> Vec<String> {
+    let Creation { what, version, .. } = creation;
     let mut wrong = Vec::new();
-    if job.ended.is_some_and(|version| version < creation.version) {
-        wrong.push(format!(
-            "I-06: {} was created after the job's end",
-            creation.what
-        ));
+    let names = kinds::names(
+        &creation.kind,
+        &creation.owner,
+        &creation.labels,
+        &job.drivers,
+    );
+    if !names.allow(&creation.name) {
+        wrong.push(format!("I-02: {what} should be called {names:?}"));
     }
-    if job.deleted.is_some_and(|at| creation.at > at + CROSSING) {
-        wrong.push(format!(
-            "I-05: {} was created for a deleted job",
-            creation.what
-        ));
+    if job.ended.contains(*version) {
+        wrong.push(format!("I-06: {what} was created after the job's end"));
     }
-    let suspended = job
-        .suspended
-        .is_some_and(|(version, at)| creation.version > version && creation.at > at + CROSSING);
-    if suspended && creation.is_pod {
-        wrong.push(format!(
-            "I-07: {} was created for a suspended job",
-            creation.what
-        ));
+    // A request may cross the user's on the way, and what follows from other watches may cross that of jobs. What the operator
+    // knew of the deletion shows in the status that it stored later.
+    if job.knew.is_some_and(|knew| knew < *version) {
+        wrong.push(format!("I-05: {what} was created for a deleted job"));
+    }
+    // The operator itself has stored that the job is suspended: nothing crosses that.
+    if creation.kind == "Pod" && job.suspended.contains(*version) {
+        wrong.push(format!("I-07: {what} was created for a suspended job"));
     }
     wrong
 }
 
-fn key(kind: &str, object: &DynamicObject) -> (String, String, String) {
+fn key(kind: &str, object: &DynamicObject) -> Key {
     (
         kind.to_owned(),
         object.namespace().unwrap_or_default(),
@@ -366,6 +503,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::OPERATOR_NAME;
 
     fn object(value: Value) -> DynamicObject {
         serde_json::from_value(value).unwrap()
@@ -436,5 +574,293 @@ mod tests {
     #[test]
     fn i_16_who_was_stopped_before_it_failed_costs_nothing() {
         assert!(made_again("Replica", true).is_empty());
+    }
+
+    fn named(kind: &str, name: &str, version: u64, more: &Value) -> DynamicObject {
+        let mut value = json!({
+            "apiVersion": "v1", "kind": kind,
+            "metadata": {
+                "name": name, "namespace": "ns", "uid": format!("{name}-{version}"),
+                "resourceVersion": version.to_string(),
+                "labels": {
+                    OPERATOR_NAME: "pytorchjob-controller", JOB_NAME: "pt",
+                    REPLICA_TYPE: "worker", REPLICA_INDEX: "0",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "pt",
+                    "uid": "job", "controller": true,
+                }],
+            },
+        });
+        merge(&mut value, more);
+        object(value)
+    }
+
+    fn merge(to: &mut Value, from: &Value) {
+        match from {
+            Value::Object(fields) if to.is_object() => {
+                for (name, value) in fields {
+                    merge(&mut to[name], value);
+                }
+            }
+            other => *to = other.clone(),
+        }
+    }
+
+    fn worker(version: u64) -> DynamicObject {
+        named("Pod", "pt-worker-0", version, &json!({}))
+    }
+
+    /// A version of the job.
+    fn at(version: u64, more: &Value) -> DynamicObject {
+        let mut value = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": {
+                "name": "pt", "namespace": "ns", "uid": "job", "resourceVersion": version.to_string(),
+            },
+            "spec": {}, "status": {},
+        });
+        merge(&mut value, more);
+        object(value)
+    }
+
+    fn ids(state: &State) -> Vec<String> {
+        let wrong = state.verdict(true).into_iter();
+        let mut ids: Vec<String> = wrong.map(|w| w[..4].to_owned()).collect();
+        ids.dedup();
+        ids
+    }
+
+    fn leaving() -> Value {
+        json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })
+    }
+
+    #[test]
+    fn i_01_i_04_two_pods_of_one_index_are_told() {
+        let both = |phase: &str| {
+            let mut state = State::default();
+            state.seen("PyTorchJob", &at(1, &json!({})));
+            let first = named(
+                "Pod",
+                "pt-worker-0",
+                2,
+                &json!({ "status": { "phase": phase } }),
+            );
+            state.seen("Pod", &first);
+            state.seen("Pod", &named("Pod", "pt-worker-00", 3, &json!({})));
+            ids(&state)
+        };
+        assert_eq!(both("Running"), ["I-01", "I-02"]);
+        assert_eq!(both("Failed"), ["I-02", "I-04"]);
+    }
+
+    #[test]
+    fn a_child_that_is_seen_before_its_job_counts_once_the_job_is_seen() {
+        let mut state = State::default();
+        // A Service of an MPIJob has none of the labels that mark a child.
+        let meta = |name: &str, uid: &str| json!({ "name": name, "namespace": "ns", "uid": uid, "resourceVersion": "1" });
+        let mut service =
+            json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta("pi", "service") });
+        service["metadata"]["labels"] = json!({ "app": "pi" });
+        service["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "pi", "uid": "job", "controller": true,
+        }]);
+        state.seen("Service", &object(service));
+        assert!(state.summary(None).is_empty());
+        let job = json!({ "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta("pi", "job"), "spec": {} });
+        state.seen("MPIJob", &object(job));
+        let made = Churn {
+            creates: 1,
+            deletes: 0,
+        };
+        assert_eq!(
+            state.summary(None),
+            Summary::from([("Service/pi".to_owned(), made)])
+        );
+    }
+
+    #[test]
+    fn i_02_i_24_wrong_names_owners_and_labels_are_told() {
+        let made = |more: &Value| {
+            let mut state = State::default();
+            state.seen("PyTorchJob", &at(1, &json!({})));
+            state.seen("Pod", &named("Pod", "pt-worker-0", 2, more));
+            ids(&state)
+        };
+        assert!(made(&json!({})).is_empty());
+        assert_eq!(
+            made(&json!({ "metadata": { "name": "pt-worker-1" } })),
+            ["I-02"]
+        );
+        assert_eq!(
+            made(&json!({ "metadata": { "ownerReferences": [] } })),
+            ["I-24"]
+        );
+        assert_eq!(
+            made(&json!({ "metadata": { "labels": { JOB_NAME: "x" } } })),
+            ["I-24"]
+        );
+        let mut state = State::default();
+        state.seen("Pod", &worker(2));
+        assert_eq!(ids(&state), ["I-24"], "a job that nobody saw");
+    }
+
+    #[test]
+    fn i_05_what_is_made_after_the_operator_knew_of_a_deletion_is_told() {
+        let crossing = |steps: &[(&str, DynamicObject)]| {
+            let mut state = State::default();
+            state.seen("PyTorchJob", &at(1, &json!({})));
+            state.seen("PyTorchJob", &at(5, &leaving()));
+            for (what, object) in steps {
+                let kind = object.types.as_ref().unwrap().kind.clone();
+                match *what {
+                    "seen" => state.seen(&kind, object),
+                    _ => state.gone(&kind, object),
+                }
+            }
+            ids(&state)
+        };
+        assert!(
+            crossing(&[("seen", worker(6))]).is_empty(),
+            "requests cross"
+        );
+        let replaced = [
+            ("seen", worker(2)),
+            ("gone", worker(6)),
+            ("seen", worker(7)),
+        ];
+        assert!(crossing(&replaced).is_empty(), "so do watches");
+        let mut stored = leaving();
+        stored["status"] = json!({ "restarts": 1 });
+        let stored = at(6, &stored);
+        assert_eq!(
+            crossing(&[("seen", stored.clone()), ("seen", worker(7))]),
+            ["I-05"]
+        );
+        assert_eq!(
+            crossing(&[("seen", worker(7)), ("seen", stored)]),
+            ["I-05"],
+            "late watch"
+        );
+    }
+
+    #[test]
+    fn i_06_i_07_what_is_made_after_the_end_or_for_a_suspended_job_is_told() {
+        let done = json!({ "status": {
+            "completionTime": "2026-01-01T00:00:00Z",
+            "conditions": [{ "type": "Failed", "status": "True", "reason": "A", "message": "m" }],
+        }});
+        let rests = json!({
+            "spec": { "runPolicy": { "suspend": true } },
+            "status": { "conditions": [
+                { "type": "Suspended", "status": "True", "reason": "A", "message": "m" },
+            ]},
+        });
+        for (news, id) in [(&done, "I-06"), (&rests, "I-07")] {
+            let made = |version: u64| {
+                let mut state = State::default();
+                state.seen("PyTorchJob", &at(1, &json!({})));
+                // The watches tell it in this order.
+                state.seen("Pod", &worker(version));
+                state.seen("PyTorchJob", &at(5, news));
+                ids(&state)
+            };
+            assert!(made(4).is_empty(), "{id}");
+            assert_eq!(made(6), [id]);
+        }
+        let mut state = State::default();
+        state.seen("PyTorchJob", &at(5, &rests));
+        state.seen("PyTorchJob", &at(8, &json!({})));
+        state.seen("Pod", &worker(9));
+        assert!(ids(&state).is_empty(), "resumed");
+    }
+
+    #[test]
+    fn i_06_an_application_that_was_edited_runs_again() {
+        let app = |version: u64, generation: u32, word: &str| {
+            object(json!({
+                "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": SPARK,
+                "metadata": {
+                    "name": "pi", "namespace": "ns", "uid": "app", "generation": generation,
+                    "resourceVersion": version.to_string(),
+                },
+                "status": {
+                    "applicationState": { "state": word }, "observedGeneration": 1,
+                    "terminationTime": "2026-01-01T00:00:00Z",
+                },
+            }))
+        };
+        let driver = |version: u64| {
+            object(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "pi-driver", "namespace": "ns", "uid": format!("d{version}"),
+                    "resourceVersion": version.to_string(),
+                    "labels": {
+                        kinds::SPARK_NAME: "pi", kinds::SUBMISSION: "one",
+                        "sparkoperator.k8s.io/launched-by-spark-operator": "true",
+                    },
+                    "ownerReferences": [{
+                        "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": SPARK, "name": "pi",
+                        "uid": "app", "controller": true,
+                    }],
+                },
+            }))
+        };
+        let run = |made: u64| {
+            let mut state = State::default();
+            state.seen(SPARK, &app(5, 1, "COMPLETED"));
+            state.seen("Pod", &driver(made));
+            state.seen(SPARK, &app(8, 2, "INVALIDATING"));
+            ids(&state)
+        };
+        assert_eq!(run(6), ["I-06"]);
+        assert!(run(9).is_empty());
+    }
+
+    #[test]
+    fn i_11_a_variable_that_a_container_has_twice_is_told() {
+        let mut state = State::default();
+        state.seen("PyTorchJob", &at(1, &json!({})));
+        let env = json!([{ "name": "RANK", "value": "0" }, { "name": "RANK", "value": "1" }]);
+        let spec = json!({ "spec": { "containers": [{ "env": env }] } });
+        state.seen("Pod", &named("Pod", "pt-worker-0", 2, &spec));
+        assert_eq!(ids(&state), ["I-11"]);
+    }
+
+    #[test]
+    fn i_25_i_27_requests_for_what_is_no_job_s_are_told() {
+        let entry = |verb: &str, resource: &str, name: &str| Entry {
+            user: "op".into(),
+            user_agent: String::new(),
+            verb: verb.into(),
+            resource: resource.into(),
+            subresource: String::new(),
+            namespace: "ns".into(),
+            name: name.into(),
+            code: 200,
+            uri: String::new(),
+        };
+        let mut state = State::default();
+        state.seen("PyTorchJob", &at(1, &json!({})));
+        state.seen("Pod", &worker(2));
+        let theirs = json!({ "metadata": { "ownerReferences": [], "labels": null } });
+        state.seen("Pod", &named("Pod", "theirs", 3, &theirs));
+        let asked = |entries: &[Entry]| state.meddled(entries);
+        assert!(asked(&[entry("delete", "pods", "pt-worker-0")]).is_empty());
+        assert!(asked(&[entry("get", "pods", "theirs")]).is_empty());
+        assert!(asked(&[entry("delete", "pods", "theirs")])[0].starts_with("I-25"));
+        assert!(asked(&[entry("update", "pytorchjobs", "pt")])[0].starts_with("I-27"));
+    }
+
+    #[test]
+    fn i_28_objects_of_a_job_that_is_gone_are_told_at_rest() {
+        let mut state = State::default();
+        state.seen("PyTorchJob", &at(1, &json!({})));
+        state.seen("Pod", &worker(2));
+        state.gone("PyTorchJob", &at(3, &json!({})));
+        assert!(state.restless()[0].starts_with("I-28"));
+        state.gone("Pod", &worker(4));
+        assert!(state.restless().is_empty());
     }
 }

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt as _};
 use serde::Deserialize;
 
-use crate::{JOB_NAME, JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
+use crate::{JOB_NAME, JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, SPARK_APP_NAME, SPARK_ROLE};
 
 /// The few fields of a pod that are read here.
 #[derive(Resource, Deserialize, Clone, Debug, Default)]
@@ -88,6 +88,10 @@ pub struct SeenPod {
 impl SeenPod {
     pub(super) fn new(slim: &SlimPod, incarnation: u32, number: usize) -> Self {
         let label = |key: &str| slim.labels().get(key).cloned().unwrap_or_default();
+        let first = |keys: &[&str]| {
+            let mut labels = keys.iter().map(|key| label(key));
+            labels.find(|value| !value.is_empty()).unwrap_or_default()
+        };
         let named = |containers: &[SlimContainer]| {
             containers
                 .iter()
@@ -99,10 +103,8 @@ impl SeenPod {
             name: slim.name_any(),
             uid: slim.uid().unwrap_or_default(),
             replica: Replica {
-                job: label(JOB_NAME),
-                role: Some(label(REPLICA_TYPE))
-                    .filter(|role| !role.is_empty())
-                    .unwrap_or_else(|| label(JOB_ROLE)),
+                job: first(&[JOB_NAME, SPARK_APP_NAME]),
+                role: first(&[REPLICA_TYPE, JOB_ROLE, SPARK_ROLE]),
                 index: label(REPLICA_INDEX).parse().unwrap_or_default(),
                 incarnation,
             },

@@ -25,6 +25,8 @@ pub struct Call {
     pub uri: String,
     /// The body of a write; `Null` where there is none.
     pub body: Value,
+    /// The bearer token that it came with.
+    pub token: String,
 }
 
 impl Call {
@@ -35,6 +37,7 @@ impl Call {
             uri: uri.to_string(),
             // A body that is no JSON is none that our operators send.
             body: serde_json::from_slice(body).unwrap_or_default(),
+            token: token(request).unwrap_or_default(),
             ..Self::default()
         };
         let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
@@ -129,6 +132,15 @@ impl fmt::Display for Call {
             write!(f, " {}", self.name)
         }
     }
+}
+
+fn token<B>(request: &Request<B>) -> Option<String> {
+    let header = request.headers().get(http::header::AUTHORIZATION)?;
+    header
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
+        .map(str::to_owned)
 }
 
 /// The one object that a list is asked for.

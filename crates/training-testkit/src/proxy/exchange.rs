@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING,
 };
-use http::{Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
@@ -138,6 +139,20 @@ impl Shared {
                 rule.hit();
                 tokio::time::sleep(time).await;
                 Ok(self.pass_on(request).await?.map(stream::untouched))
+            }
+            Action::DelayBetween(least, most) => {
+                rule.hit();
+                let span = most.saturating_sub(least).as_millis();
+                let more = fastrand::u64(0..=u64::try_from(span).unwrap_or(u64::MAX));
+                tokio::time::sleep(least + Duration::from_millis(more)).await;
+                Ok(self.pass_on(request).await?.map(stream::untouched))
+            }
+            Action::CloseAfter => {
+                let mut answer = self.pass_on(request).await?;
+                rule.hit();
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(CONNECTION, close);
+                Ok(answer.map(stream::untouched))
             }
             Action::Hold(gate) => {
                 rule.hit();

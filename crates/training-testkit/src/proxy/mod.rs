@@ -26,7 +26,6 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::Connect;
-use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt as _;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -40,7 +39,7 @@ pub use rule::{Action, Answer, Applied, Change, Effect, Filter, Gate, Rule, Turn
 use socket::Socket;
 use stream::Broken;
 
-use crate::control_plane::config_from;
+use crate::control_plane::{config_from, connections};
 use crate::wait::{HANG, Seen, eventually};
 
 /// A request that went through.
@@ -95,7 +94,7 @@ impl Proxy {
     where
         C: Connect + Clone + Send + Sync + 'static,
     {
-        let client: Client<C, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
+        let client: Client<C, Full<Bytes>> = connections(connector);
         let server = server.clone();
         let upstream: Upstream = Box::new(move |mut request| {
             let target = target(&server, request.uri());

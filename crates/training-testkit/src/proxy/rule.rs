@@ -82,6 +82,10 @@ pub enum Action {
     Silence(Effect),
     /// The request waits before it is passed on.
     Delay(Duration),
+    /// The request waits before it is passed on, each time so long by chance.
+    DelayBetween(Duration, Duration),
+    /// The API server's own answer, after which the connection is closed.
+    CloseAfter,
     /// The request waits before it is passed on until the gate is opened.
     Hold(Gate),
     /// The API server does what it is asked; the test is told, and the answer waits for it.
@@ -254,6 +258,16 @@ impl Rule {
             seen: Arc::default(),
             hits: Arc::default(),
         }
+    }
+
+    /// Breaks only every n-th request that matches.
+    #[must_use]
+    pub fn every(mut self, n: usize) -> Self {
+        let (matches, seen) = (Arc::clone(&self.matches), AtomicUsize::new(0));
+        self.matches = Arc::new(move |call| {
+            matches(call) && (seen.fetch_add(1, Ordering::SeqCst) + 1).is_multiple_of(n)
+        });
+        self
     }
 
     /// Breaks only the n-th request that matches, counted from one.

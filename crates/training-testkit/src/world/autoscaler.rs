@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::{Resource, ResourceExt};
-use training_core::{AutoscalerView, Digest, Framework, JobCx, Step, TrainingJob, Uid};
+use training_core::{AutoscalerView, Blocked, Digest, Framework, JobCx, Step, TrainingJob, Uid};
 
 use super::World;
 use super::execute::Interruption;
@@ -30,7 +30,7 @@ impl<F: Framework> World<F> {
         match step {
             Step::CreateAutoscaler(made) if self.job.is_some() => {
                 if self.taken {
-                    return Err(Interruption::Taken);
+                    return Err(Interruption::Taken(Blocked::Autoscaler));
                 }
                 // A name that is taken by its own is a conflict and changes nothing.
                 if self.autoscaler.is_none() {
@@ -76,13 +76,13 @@ impl<F: Framework> World<F> {
     }
 
     fn store_autoscaler(&mut self, now: AutoscalerView) {
-        self.view.autoscaler_news.push_back(Ok(now.clone()));
+        self.view.autoscaler.send((), Ok(now.clone()));
         self.autoscaler = Some(now);
     }
 
     pub(super) fn drop_autoscaler(&mut self) {
         if let Some(gone) = self.autoscaler.take() {
-            self.view.autoscaler_news.push_back(Err(gone.uid));
+            self.view.autoscaler.send((), Err(gone.uid));
         }
     }
 

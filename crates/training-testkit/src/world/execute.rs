@@ -2,10 +2,12 @@
 
 use kube::Resource;
 use training_core::{
-    Deletion, Framework, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid, Urgency,
+    Blocked, Deletion, Framework, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid,
+    Urgency,
 };
 
-use super::{Fate, StatusOf, World, view};
+use super::object::Place;
+use super::{Call, Fate, StatusOf, World, view};
 
 /// A call that did not have its answer.
 pub(super) enum Interruption {
@@ -13,8 +15,8 @@ pub(super) enum Interruption {
     Lost,
     Conflict,
     Refused,
-    /// The autoscaler's name belongs to somebody else.
-    Taken,
+    /// A name belongs to somebody else, and this waits for it.
+    Taken(Blocked),
 }
 
 impl<F: Framework> World<F> {
@@ -59,12 +61,15 @@ impl<F: Framework> World<F> {
                 return Err(end);
             }
         }
-        let mut taken = false;
+        let mut taken: Option<Blocked> = None;
         for step in creates {
             refused = refused || self.refusing;
             if !refused {
                 match self.create(step, calls) {
-                    Err(Interruption::Taken) => taken = true,
+                    // What keeps everything from going on says more than what keeps an autoscaler.
+                    Err(Interruption::Taken(blocks)) => {
+                        taken = taken.filter(|known| known.keeps_pods()).or(Some(blocks));
+                    }
                     other => other?,
                 }
             }
@@ -76,10 +81,8 @@ impl<F: Framework> World<F> {
         }
         if refused {
             Err(Interruption::Refused)
-        } else if taken {
-            Err(Interruption::Taken)
         } else {
-            Ok(())
+            taken.map_or(Ok(()), |blocks| Err(Interruption::Taken(blocks)))
         }
     }
 
@@ -126,37 +129,28 @@ impl<F: Framework> World<F> {
                     if how == Deletion::Forced {
                         self.vanish(&name);
                     }
-                    return answer.map(|()| self.view.learn_pod(&name));
+                    return answer.map(|()| self.learn_pod(name));
                 }
+                return answer.map(|()| self.view.pods.went(&name, uid));
             }
             Step::DeleteService { name, uid } => {
-                if self.services.get(&name).is_some_and(|(s, _)| s.uid == uid) {
+                if self.services.get(&name).is_some_and(|s| s.uid == uid) {
                     self.writes.push(format!("delete service {name}"));
                     self.ask_service_to_go(&name);
-                    return answer.map(|()| self.view.learn_service(&name));
+                    return answer.map(|()| self.learn_service(name));
                 }
+                return answer.map(|()| self.view.services.went(&name, uid));
             }
             Step::DeleteJob => {
-                self.law_of_ttl();
-                self.writes.push("delete job".to_owned());
-                self.job = None;
-                self.view.news_of_job(None);
-                let names: Vec<String> = self.pods.keys().cloned().collect();
-                for name in &names {
-                    self.vanish(name);
+                // It is gone already where the answer to the delete before this one was lost.
+                if self.job.is_some() {
+                    self.delete_job();
                 }
-                let names: Vec<String> = self.services.keys().cloned().collect();
-                for name in &names {
-                    self.drop_service(name);
-                }
-                self.drop_autoscaler();
-                self.drop_groups();
-                self.drop_objects();
                 return answer.map(|()| self.view.deliver_job());
             }
             step @ (Step::ChangeAutoscaler { .. } | Step::DeleteAutoscaler { .. }) => {
                 if self.call_autoscaler(step)? {
-                    return answer.map(|()| self.view.learn_autoscaler());
+                    return answer.map(|()| self.learn_autoscaler());
                 }
             }
             Step::FindGroup { kind, .. } => {
@@ -171,8 +165,8 @@ impl<F: Framework> World<F> {
                 }
             }
             step @ (Step::ChangeObject { .. } | Step::DeleteObject { .. }) => {
-                if self.call_object(step)? {
-                    return answer;
+                if let Some(place) = self.call_object(step)? {
+                    return answer.map(|()| self.learn_object(place));
                 }
             }
             Step::CreatePod(_)
@@ -182,6 +176,25 @@ impl<F: Framework> World<F> {
             | Step::CreateGroup { .. } => {}
         }
         answer
+    }
+
+    /// Deletes the job, and with it everything that it owns.
+    fn delete_job(&mut self) {
+        self.law_of_ttl();
+        self.writes.push("delete job".to_owned());
+        self.job = None;
+        self.view.news_of_job(None);
+        let names: Vec<String> = self.pods.keys().cloned().collect();
+        for name in &names {
+            self.vanish(name);
+        }
+        let names: Vec<String> = self.services.keys().cloned().collect();
+        for name in &names {
+            self.drop_service(name);
+        }
+        self.drop_autoscaler();
+        self.drop_groups();
+        self.drop_objects();
     }
 
     /// Deletes a pod under the precondition that it is the one that was meant.
@@ -201,32 +214,34 @@ impl<F: Framework> World<F> {
         match step {
             Step::CreatePod(pod) => {
                 let name = pod.metadata.name.clone().unwrap_or_default();
-                // A name that is taken is a conflict and changes nothing.
+                self.free("Pod", &name)?;
+                // A name that is taken by its own is a conflict: the object is read, and nothing changes.
                 if !self.pods.contains_key(&name) && self.job.is_some() {
                     let version = self.next_version();
                     let view = view::of_new_pod(&pod, version);
                     self.law_of_new_pod(&name, &pod, &view);
                     self.writes.push(format!("create pod {name}"));
-                    self.view.news_of_pod(&name, Ok(view.clone()));
-                    self.pods.insert(name.clone(), (view, *pod));
-                    return answer.map(|()| self.view.learn_pod(&name));
+                    self.view.pods.send(name.clone(), Ok(view.clone()));
+                    self.pods.insert(name.clone(), view);
                 }
+                return answer.map(|()| self.learn_pod(name));
             }
             Step::CreateService(service) => {
                 let name = service.metadata.name.clone().unwrap_or_default();
+                self.free("Service", &name)?;
                 if !self.services.contains_key(&name) && self.job.is_some() {
                     let version = self.next_version();
                     let view = view::of_new_service(&service, version);
                     self.law_of_new_object(&name, &service.metadata);
                     self.writes.push(format!("create service {name}"));
-                    self.view.news_of_service(&name, Ok(view.clone()));
-                    self.services.insert(name.clone(), (view, *service));
-                    return answer.map(|()| self.view.learn_service(&name));
+                    self.view.services.send(name.clone(), Ok(view.clone()));
+                    self.services.insert(name.clone(), view);
                 }
+                return answer.map(|()| self.learn_service(name));
             }
             step @ Step::CreateAutoscaler(_) => {
                 if self.call_autoscaler(step)? {
-                    return answer.map(|()| self.view.learn_autoscaler());
+                    return answer.map(|()| self.learn_autoscaler());
                 }
             }
             step @ Step::CreateGroup { kind, .. } => {
@@ -235,13 +250,21 @@ impl<F: Framework> World<F> {
                 }
             }
             Step::CreateObject(object) => {
-                let secret = object.watched().is_none().then(|| object.name());
-                let made = self.make_object(*object);
-                return answer.map(|()| match secret {
-                    Some(name) if made => self.secret.made = Some(name.into()),
-                    Some(_) => self.secret.taken += 1,
-                    None => {}
-                });
+                let name = object.name();
+                let Some(kind) = object.watched() else {
+                    let made = self.make_secret(&object, name.clone());
+                    return answer.map(|()| {
+                        if made {
+                            self.secret.made = Some(name.into());
+                        } else {
+                            self.secret.taken += 1;
+                        }
+                    });
+                };
+                self.free(kind.as_str(), &name)?;
+                let place = (kind, name);
+                self.make_object(&place, *object);
+                return answer.map(|()| self.learn_object(place));
             }
             Step::DeletePod { .. }
             | Step::DeleteService { .. }
@@ -256,6 +279,35 @@ impl<F: Framework> World<F> {
         }
         answer
     }
+
+    /// The API server finds the name of a new object free of somebody else's.
+    fn free(&self, kind: &str, name: &str) -> Result<(), Interruption> {
+        if self.foreign.contains(&format!("{kind} {name}")) {
+            Err(Interruption::Taken(Blocked::All))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The operator knows the newest of a pod from an answer.
+    fn learn_pod(&mut self, name: String) {
+        let now = self.pods.get(&name).cloned();
+        self.view.pods.answer(name, now);
+    }
+
+    fn learn_service(&mut self, name: String) {
+        let now = self.services.get(&name).cloned();
+        self.view.services.answer(name, now);
+    }
+
+    fn learn_autoscaler(&mut self) {
+        self.view.autoscaler.answer((), self.autoscaler.clone());
+    }
+
+    fn learn_object(&mut self, place: Place) {
+        let now = self.objects.get(&place).map(|(view, _)| view.clone());
+        self.view.objects.answer(place, now);
+    }
 }
 
 /// The calls of one pass.
@@ -269,10 +321,10 @@ impl Calls {
     fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
         let at = self.made;
         self.made += 1;
-        match self.fate {
-            Fate::CrashAfter(n) if at >= n => Err(Interruption::Crash),
-            Fate::LostAfter(n) if at >= n => Ok(Err(Interruption::Lost)),
-            Fate::Whole | Fate::CrashAfter(_) | Fate::LostAfter(_) => Ok(Ok(())),
+        match self.fate.call(at) {
+            Call::Unsent => Err(Interruption::Crash),
+            Call::Lost => Ok(Err(Interruption::Lost)),
+            Call::Answered => Ok(Ok(())),
         }
     }
 }

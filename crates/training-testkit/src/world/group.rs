@@ -92,7 +92,7 @@ impl<F: Framework> World<F> {
     /// What has no label of the operator's is not shown by its watch.
     fn tell_group(&mut self, kind: GroupKind, now: GroupView) {
         if is_shown(&now) {
-            self.view.group_news.push_back((kind, Ok(now.clone())));
+            self.view.groups.send(kind, Ok(now.clone()));
         }
         self.groups.insert(kind, now);
     }
@@ -102,8 +102,7 @@ impl<F: Framework> World<F> {
         let version = self.next_version();
         if let Some(group) = self.groups.get_mut(&kind) {
             (group.digest, group.version) = (None, version);
-            let news = (kind, Err(group.uid));
-            self.view.group_news.push_back(news);
+            self.view.groups.send(kind, Err(group.uid));
         }
     }
 
@@ -115,10 +114,9 @@ impl<F: Framework> World<F> {
 
     /// The operator knows the newest of a group from an answer.
     pub(super) fn learn_group(&mut self, kind: GroupKind) {
-        match self.groups.get(&kind) {
-            Some(group) => self.view.groups.insert(kind, group.clone()),
-            None => self.view.groups.remove(&kind),
-        };
+        self.view
+            .groups
+            .answer(kind, self.groups.get(&kind).cloned());
     }
 
     /// A group gets its deletion timestamp where things are sticky, or while its protection holds; otherwise it is gone.
@@ -141,7 +139,7 @@ impl<F: Framework> World<F> {
 
     fn drop_group(&mut self, kind: GroupKind) {
         if let Some(gone) = self.groups.remove(&kind).filter(is_shown) {
-            self.view.group_news.push_back((kind, Err(gone.uid)));
+            self.view.groups.send(kind, Err(gone.uid));
         }
     }
 
@@ -259,13 +257,13 @@ impl<F: Framework> World<F> {
         let behaviour = run.provider.behaviour();
         let waits = self.waits_for_groups();
         let ready = |kind: &GroupKind| {
-            let known = self.view.groups.get(kind);
+            let known = self.view.groups.known().get(kind);
             let admitted = |g: &GroupView| !waits || behaviour.read(g) == GangState::Admitted;
             self.ledger.grouped.contains(kind) && known.is_some_and(|g| !g.leaving && admitted(g))
         };
         let marked = Provider::of_mark(pod.mark, &run.provider).unwrap_or_default();
         if !kinds.iter().all(ready) || marked.kinds() != kinds {
-            let seen = &self.view.groups;
+            let seen = self.view.groups.known();
             self.breaches.push(format!(
                 "{name} was made without its group under {run}, marked for {marked}: {seen:?}"
             ));

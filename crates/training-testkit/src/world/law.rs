@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use training_core::{
-    Framework, JobState, Memory, Observed, Plan, PodPhase, PodView, StatusWrite, TrainingJob, Uid,
-    names,
+    Framework, JobState, Memory, Object, ObjectKind, Observed, Plan, PodPhase, PodView,
+    StatusWrite, TrainingJob, Uid, names,
 };
 
 use super::{StatusOf, World};
@@ -17,7 +17,7 @@ use crate::{JOB_NAME, OPERATOR_NAME};
 const STATUS_BYTES: usize = 32 * 1024;
 
 /// What the laws need to know of the past.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     /// Places whose failed pod was removed to make room for another one.
     failed: BTreeSet<String>,
@@ -29,6 +29,8 @@ pub(super) struct Ledger {
     limit: i64,
     /// There was a time without a backoff limit.
     unlimited: bool,
+    /// The program of a Job has ended, as the status can tell.
+    over: bool,
     /// Kinds of groups that the present run has had.
     pub(super) grouped: BTreeSet<training_core::GroupKind>,
 }
@@ -92,7 +94,7 @@ impl<F: Framework> World<F> {
         let gang = new.gang_attempt;
         let view = &self.view;
         let roles = view.job.as_ref().and_then(|j| self.framework.roles(j).ok());
-        let done = view.pods.iter().filter(|(_, p)| {
+        let done = view.pods.known().iter().filter(|(_, p)| {
             let role = roles.as_ref().and_then(|r| r.by_label(&p.role));
             p.phase == PodPhase::Succeeded
                 && p.attempt.gang >= gang
@@ -252,7 +254,8 @@ impl<F: Framework> World<F> {
         );
         let failed = pod.phase == PodPhase::Failed && !pod.disrupted && !pod.leaving;
         let counts = outdated && pod.attempt.gang == memory.gang_attempt;
-        if failed && counts && !surplus && !ended(&memory) {
+        // What a Job runs is counted by its controller.
+        if F::OBJECTS.is_empty() && failed && counts && !surplus && !ended(&memory) {
             self.ledger.failed.insert(name.to_owned());
         }
     }
@@ -274,6 +277,7 @@ impl<F: Framework> World<F> {
 
     pub(super) fn law_of_new_pod(&mut self, name: &str, pod: &Pod, view: &PodView) {
         self.law_of_new_object(name, &pod.metadata);
+        self.law_of_secrets(name, pod.spec.as_ref());
         self.law_of_gang(name, view);
         let memory = self.memory();
         let suspends = |j: &F::Job| j.run_policy().suspend == Some(true);
@@ -281,7 +285,8 @@ impl<F: Framework> World<F> {
         self.law(!suspended && !ended(&memory), || {
             format!("{name} was made for a job at rest")
         });
-        let done = self.ledger.done.contains(name);
+        // Where a Job runs the program another pod is a host, which is needed again.
+        let done = F::OBJECTS.is_empty() && self.ledger.done.contains(name);
         self.law(
             !done && !memory.has_finished(&view.role, view.index),
             || format!("{name} runs again"),
@@ -323,14 +328,69 @@ impl<F: Framework> World<F> {
         });
     }
 
+    /// The Secrets that a pod of ours mounts are the job's own.
+    fn law_of_secrets(&mut self, name: &str, spec: Option<&PodSpec>) {
+        let volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
+        let secrets = volumes.filter_map(|v| v.secret.as_ref()?.secret_name.clone());
+        for secret in secrets.collect::<Vec<_>>() {
+            self.law(self.secrets.get(&secret) == Some(&true), || {
+                format!("{name} mounts somebody else's Secret {secret}")
+            });
+        }
+    }
+
+    /// A further object is the job's, is not made after its end, and a Job runs nothing while the job is suspended or a pod of
+    /// the Job before it lives.
+    pub(super) fn law_of_new_further_object(&mut self, object: &Object) {
+        self.law_of_owner(object);
+        let (name, memory) = (object.name(), self.memory());
+        self.law(!ended(&memory), || {
+            format!("{name} was made for a job that has ended")
+        });
+        let Object::Job(batch) = object else {
+            return;
+        };
+        let spec = batch.spec.as_ref();
+        self.law_of_secrets(&name, spec.and_then(|s| s.template.spec.as_ref()));
+        let runs = spec.is_some_and(|s| s.suspend != Some(true));
+        let asked = |j: &F::Job| j.run_policy().suspend == Some(true);
+        let suspended = self.view.job.as_ref().is_some_and(asked);
+        self.law(!(runs && suspended), || {
+            format!("{name} runs although the job is suspended")
+        });
+        let former = self.view.batch_pods.known().values();
+        let former = former.filter(|p| !p.pod.phase.has_ended()).count();
+        self.law(!runs || former == 0, || {
+            format!("{name} was made beside {former} pods of the Job before it")
+        });
+        let over = self.ledger.over;
+        self.law(!over, || format!("{name} runs the program again"));
+    }
+
+    /// A Job that had ended is removed. Where the status knows that it ran, its end is not repeated.
+    pub(super) fn law_of_lapsed(&mut self, uid: Uid) {
+        let known = self.memory().made_once;
+        self.ledger.over |= known.values().any(|text| Uid::parse(text) == Some(uid));
+    }
+
+    /// A further object goes after the end of its job, or as a Job that runs nothing.
+    pub(super) fn law_of_lost_object(&mut self, kind: ObjectKind, name: &str, suspended: bool) {
+        let memory = self.memory();
+        let idle = kind == ObjectKind::Job && suspended;
+        self.law(ended(&memory) || idle, || {
+            format!("{name} was deleted although its job goes on")
+        });
+    }
+
     /// What holds once nothing moves any more. The operator must know everything.
     pub fn law_at_rest(&mut self) {
-        let (pods, services): (Vec<PodView>, usize) = (
-            self.pods.values().map(|(p, _)| p.clone()).collect(),
-            self.services.len(),
-        );
+        let (pods, services): (Vec<PodView>, usize) =
+            (self.pods.values().cloned().collect(), self.services.len());
+        let objects = self.objects.len();
         let Some(job) = self.job.clone() else {
-            return self.law(pods.is_empty() && services == 0, || "orphans".to_owned());
+            return self.law(pods.is_empty() && services + objects == 0, || {
+                "orphans".to_owned()
+            });
         };
         let plan = self.plan();
         self.law(plan.is_idle() && !plan.again, || {
@@ -356,18 +416,32 @@ impl<F: Framework> World<F> {
         let mut found = Vec::new();
         // A group that goes is waited for, and one that protects pods goes with the last of them.
         let held = self.groups().any(|g| g.leaving);
+        let alone = F::OBJECTS.is_empty();
+        let mut wanted = 0;
         for rank in roles.ranks() {
+            // The program of such a kind runs in a Job.
+            if !alone && rank.role.speaks {
+                continue;
+            }
+            wanted += 1;
             let name = names::replica(&job.name_any(), &rank.role.label, rank.index);
             let finished = memory.has_finished(&rank.role.label, rank.index);
             if !finished && !held && !self.pods.contains_key(&name) {
                 found.push(format!("{name} is missing"));
             }
-            if !held && !self.services.contains_key(&name) {
+            if F::REPLICA_SERVICES && !held && !self.services.contains_key(&name) {
                 found.push(format!("service {name} is missing"));
             }
         }
-        if !held && services != roles.total() as usize || pods.len() > roles.total() as usize {
+        if !held && F::REPLICA_SERVICES && services != wanted || pods.len() > wanted {
             found.push("something is left over".to_owned());
+        }
+        for kind in F::OBJECTS {
+            // A launcher may wait for hosts that ended.
+            let waits = *kind == ObjectKind::Job;
+            if !waits && !self.objects.keys().any(|(k, _)| k == kind) {
+                found.push(format!("there is no {}", kind.as_str()));
+            }
         }
         for role in &roles {
             let mine = pods.iter().filter(|p| *p.role == *role.label);
@@ -379,6 +453,14 @@ impl<F: Framework> World<F> {
                 .cloned()
                 .unwrap_or_default();
             let sum = [counts.active, counts.succeeded, counts.failed].map(i64::from);
+            if !alone && role.speaks {
+                let launching = self.batch_pods.values();
+                let launching = launching.filter(|p| p.pod.phase == PodPhase::Running);
+                if sum[0] != i64::try_from(launching.count()).unwrap_or(i64::MAX) {
+                    found.push(format!("{counts:?} of {}", role.key));
+                }
+                continue;
+            }
             if sum[0] != i64::try_from(running).unwrap_or(i64::MAX)
                 || sum.iter().any(|n| *n < 0)
                 || sum.iter().sum::<i64>() > i64::from(role.replicas)

@@ -1,6 +1,7 @@
 //! What kubelets, users and accidents do to a world.
 
 use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use training_core::{Framework, PodPhase, Step};
 
@@ -57,6 +58,14 @@ pub enum Move {
     Tick(u16),
     /// From now on the API server refuses to make anything, or not any more.
     Refuse(bool),
+    /// Something happens to a Job of the job, or to its pods.
+    Batch(u8),
+    /// Somebody deletes one of the job's further objects.
+    Lose(u8),
+    /// Somebody else takes a name that the operator is about to use, or gives all of them back.
+    Take(u8),
+    /// A watch repeats an event, loses one, or begins anew with a list.
+    Watch(u8),
     /// From now on pods that end stay until they are let go, or not any more.
     Sticky(bool),
 }
@@ -64,7 +73,7 @@ pub enum Move {
 impl Move {
     /// The move that three numbers stand for. Likely ones have more numbers; zeros are a harmless one, for shrinking.
     pub fn drawn(kind: u8, pick: u8, more: u8) -> Self {
-        match kind % 72 {
+        match kind % 80 {
             0..=11 => Self::FullPass,
             12..=17 => Self::Pass(Fate::Whole, more.is_multiple_of(2)),
             18..=20 => Self::Pass(
@@ -95,6 +104,10 @@ impl Move {
             67..=68 => Self::Autoscaler(pick),
             62..=63 => Self::Group(pick),
             61 => Self::Sticky(more.is_multiple_of(2)),
+            72..=75 => Self::Batch(pick),
+            76 => Self::Lose(pick),
+            77 => Self::Take(pick),
+            78..=79 => Self::Watch(pick),
             _ => Self::Tick(u16::from(pick % 4) * u16::from(more)),
         }
     }
@@ -161,18 +174,52 @@ impl<F: Framework> World<F> {
             Move::Touch => self.edit(|_| {}),
             Move::Deliver(jobs, pods, services) => {
                 self.view.deliver_jobs(usize::from(jobs));
-                self.view.deliver_pods(usize::from(pods));
-                self.view.deliver_services(usize::from(services));
-                self.view.deliver_autoscalers(usize::from(services));
-                self.view.deliver_groups(usize::from(services));
+                self.view.pods.deliver(usize::from(pods));
+                self.view.services.deliver(usize::from(services));
+                self.view.autoscaler.deliver(usize::from(services));
+                self.view.groups.deliver(usize::from(services));
+                self.view.deliver_objects(usize::from(services));
+                self.view.batch_pods.deliver(usize::from(pods));
             }
             Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
             Move::FullPass => self.pass(),
             Move::Crash => self.crash(),
             Move::Late(pick) => self.arrive(pick),
             Move::Tick(seconds) => self.tick(i64::from(seconds)),
+            Move::Batch(what) => self.happen_to_batch(what),
+            Move::Lose(pick) => self.lose(pick),
+            Move::Take(pick) => self.take_name(pick),
+            Move::Watch(what) => {
+                let listed = self.listed();
+                self.view.trouble(what, listed);
+            }
             Move::Refuse(refuse) => self.refusing = refuse,
             Move::Sticky(sticky) => self.sticky = sticky,
+        }
+    }
+
+    /// Somebody else gets the name of an object that the operator is about to make; every fourth time all such objects go.
+    fn take_name(&mut self, pick: u8) {
+        if pick.is_multiple_of(4) {
+            return self.foreign.clear();
+        }
+        let made_by = |step: &Step| match step {
+            Step::CreatePod(pod) => Some(("Pod", pod.name_any())),
+            Step::CreateService(service) => Some(("Service", service.name_any())),
+            Step::CreateObject(object) => Some((object.kind(), object.name())),
+            _ => None,
+        };
+        let names: Vec<_> = self.plan().steps.iter().filter_map(made_by).collect();
+        let Some((kind, name)) = names.get(usize::from(pick) % names.len().max(1)) else {
+            return;
+        };
+        let there = match *kind {
+            "Pod" => self.pods.contains_key(name),
+            "Secret" => return self.take_secret_name(name),
+            _ => self.services.contains_key(name) || self.has_object(kind, name),
+        };
+        if !there {
+            self.foreign.insert(format!("{kind} {name}"));
         }
     }
 
@@ -247,6 +294,7 @@ impl<F: Framework> World<F> {
             .map(|(n, p)| (n.to_owned(), p.phase, p.leaving))
             .collect();
         let mut moved = self.services_go() | self.groups_go() | self.schedulers_move();
+        moved |= self.batches_move(finish);
         for (name, phase, leaving) in pods {
             match phase {
                 _ if leaving => self.vanish(&name),
@@ -254,7 +302,10 @@ impl<F: Framework> World<F> {
                     p.phase = PodPhase::Running;
                     p.ready = true;
                 }),
-                PodPhase::Running if finish => self.end(&name, PodPhase::Succeeded, Some(0)),
+                // Where a Job runs the program its other pods are hosts, which run until they are deleted.
+                PodPhase::Running if finish && F::OBJECTS.is_empty() => {
+                    self.end(&name, PodPhase::Succeeded, Some(0));
+                }
                 PodPhase::Running | PodPhase::Succeeded | PodPhase::Failed | PodPhase::Unknown => {
                     continue;
                 }
@@ -266,7 +317,7 @@ impl<F: Framework> World<F> {
 
     /// Services that were asked to go are gone.
     fn services_go(&mut self) -> bool {
-        let leaving = self.services.iter().filter(|(_, (s, _))| s.leaving);
+        let leaving = self.services.iter().filter(|(_, s)| s.leaving);
         let leaving: Vec<String> = leaving.map(|(n, _)| n.clone()).collect();
         for name in &leaving {
             self.drop_service(name);
@@ -280,27 +331,42 @@ impl<F: Framework> World<F> {
     pub fn come_to_rest(&mut self, finish: bool) {
         // Far more than any history needs; a world that is not at rest then never will be.
         const ROUNDS: usize = 300;
-        /// A wait longer than any pause between replacements is a limit or a time to live.
-        const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
-        (self.sticky, self.refusing, self.taken) = (false, false, false);
-        self.gang.offers = training_core::Offers::all();
-        self.view.deliver_all();
+        self.calm();
         for _ in 0..ROUNDS {
-            self.view.deliver_all();
-            let plan = self.plan();
-            if !plan.is_idle() || self.stall.is_some() {
-                self.pass();
-            } else if self.kubelets_move(finish) {
-                // What they did is news.
-            } else if let Some(at) = plan
-                .wake
-                .filter(|at| self.now.duration_until(*at) <= PATIENCE)
-            {
-                self.now = self.now.max(at);
-            } else {
-                return self.law_at_rest();
+            if !self.settle(finish) {
+                return;
             }
         }
         self.breaches.push(format!("no rest: {:?}", self.plan()));
+    }
+
+    /// From now on nothing stands in the operator's way, and its watches begin anew with lists.
+    pub(super) fn calm(&mut self) {
+        (self.sticky, self.refusing, self.taken) = (false, false, false);
+        self.foreign.clear();
+        self.gang.offers = training_core::Offers::all();
+        self.list();
+    }
+
+    /// The next step on the way to rest. False at rest, where the laws of rest have been looked at.
+    pub(super) fn settle(&mut self, finish: bool) -> bool {
+        /// A wait longer than any pause between replacements is a limit or a time to live.
+        const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
+        self.view.deliver_all();
+        let plan = self.plan();
+        if !plan.is_idle() || self.stall.is_some() {
+            self.pass();
+        } else if self.kubelets_move(finish) {
+            // What they did is news.
+        } else if let Some(at) = plan
+            .wake
+            .filter(|at| self.now.duration_until(*at) <= PATIENCE)
+        {
+            self.now = self.now.max(at);
+        } else {
+            self.law_at_rest();
+            return false;
+        }
+        true
     }
 }

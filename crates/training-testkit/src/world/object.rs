@@ -4,7 +4,7 @@ use kube::Resource;
 use serde_json::{Value, json};
 use training_core::{
     Attempt, BatchEnd, BatchPod, BatchView, Framework, Mark, Object, ObjectKind, ObjectView,
-    PodPhase, PodView, Step, Uid,
+    PodPhase, PodView, Step, TrainingJob, Uid,
 };
 
 use super::World;
@@ -18,7 +18,7 @@ impl<F: Framework> World<F> {
     pub fn object_names(&self) -> Vec<String> {
         let places = self.objects.keys();
         let watched = places.map(|(kind, name)| format!("{} {name}", kind.as_str()));
-        let secrets = self.secrets.iter().map(|name| format!("Secret {name}"));
+        let secrets = self.secrets.keys().map(|name| format!("Secret {name}"));
         watched.chain(secrets).collect()
     }
 
@@ -35,34 +35,57 @@ impl<F: Framework> World<F> {
 
     /// Somebody else has a Secret of this name.
     pub fn take_secret_name(&mut self, name: &str) {
-        self.secrets.insert(name.to_owned());
+        self.secrets.insert(name.to_owned(), false);
     }
 
-    /// True if the object is made; a name that is taken is a conflict, and changes nothing.
-    pub(super) fn make_object(&mut self, object: Object) -> bool {
-        let name = object.name();
-        let Some(kind) = object.watched() else {
-            let new = self.job.is_some() && self.secrets.insert(name.clone());
-            if new {
-                self.writes.push(format!("create Secret {name}"));
-            }
-            return new;
-        };
-        let place = (kind, name);
-        if self.job.is_none() || self.objects.contains_key(&place) {
-            return false;
+    /// True if the Secret is made; one whose name is taken is never read, whoever has it.
+    pub(super) fn make_secret(&mut self, secret: &Object, name: String) -> bool {
+        let new = self.job.is_some() && !self.secrets.contains_key(&name);
+        if new {
+            self.law_of_owner(secret);
+            self.writes.push(format!("create Secret {name}"));
+            self.secrets.insert(name, true);
         }
-        self.law_of_owner(&object);
+        new
+    }
+
+    /// Makes an object, unless its name is taken by its own.
+    pub(super) fn make_object(&mut self, place: &Place, object: Object) {
+        if self.job.is_none() || self.objects.contains_key(place) {
+            return;
+        }
+        self.law_of_new_further_object(&object);
         let version = self.next_version();
         self.writes
-            .push(format!("create {} {}", kind.as_str(), place.1));
+            .push(format!("create {} {}", place.0.as_str(), place.1));
         if let Some(view) = ObjectView::made(&object, Uid(u128::from(version)), version) {
-            self.objects.insert(place, (view, object));
+            self.store_object(place.clone(), view, object);
         }
-        true
     }
 
-    fn law_of_owner(&mut self, object: &Object) {
+    fn store_object(&mut self, place: Place, view: ObjectView, object: Object) {
+        self.view.objects.send(place.clone(), Ok(view.clone()));
+        self.objects.insert(place, (view, object));
+    }
+
+    fn store_batch_pod(&mut self, pod: BatchPod) {
+        let name = pod.name.to_string();
+        self.view.batch_pods.send(name.clone(), Ok(pod.clone()));
+        self.batch_pods.insert(name, pod);
+    }
+
+    /// Pods of Jobs go. True if there were any.
+    fn drop_batch_pods(&mut self, goes: impl Fn(&BatchPod) -> bool) -> bool {
+        let going = self.batch_pods.values().filter(|pod| goes(pod));
+        let going: Vec<(String, Uid)> = going.map(|p| (p.name.to_string(), p.pod.uid)).collect();
+        for (name, uid) in &going {
+            self.batch_pods.remove(name);
+            self.view.batch_pods.send(name.clone(), Err(*uid));
+        }
+        !going.is_empty()
+    }
+
+    pub(super) fn law_of_owner(&mut self, object: &Object) {
         let uid = self.job.as_ref().and_then(|j| j.meta().uid.clone());
         let owners = object
             .meta()
@@ -75,8 +98,8 @@ impl<F: Framework> World<F> {
         }
     }
 
-    /// A call about an object that is there. True if it changed something.
-    pub(super) fn call_object(&mut self, step: Step) -> Result<bool, Interruption> {
+    /// A call about an object that is there. Which one, if it was there.
+    pub(super) fn call_object(&mut self, step: Step) -> Result<Option<Place>, Interruption> {
         match step {
             Step::ChangeObject {
                 kind,
@@ -109,110 +132,215 @@ impl<F: Framework> World<F> {
                 }
                 self.writes
                     .push(format!("change {} {}", kind.as_str(), place.1));
-                self.objects.insert(place, (view, object));
-                Ok(true)
+                self.store_object(place.clone(), view, object);
+                Ok(Some(place))
             }
             Step::DeleteObject { kind, name, uid } => {
                 let place = (kind, name);
                 if self.objects.get(&place).is_none_or(|(v, _)| v.uid != uid) {
-                    return Ok(false);
+                    return Ok(None);
                 }
+                let batch = self.objects.get(&place).and_then(|(v, _)| v.batch.clone());
+                let suspended = batch.is_some_and(|b| b.suspended);
+                self.law_of_lost_object(kind, &place.1, suspended);
+                self.view.gone.push(uid);
                 self.writes
                     .push(format!("delete {} {}", kind.as_str(), place.1));
-                self.objects.remove(&place);
-                self.batch_pods.retain(|_, pod| pod.batch != uid);
-                Ok(true)
+                self.take_object(&place);
+                self.drop_batch_pods(|pod| pod.batch == uid);
+                Ok(Some(place))
             }
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 
+    pub(super) fn has_object(&self, kind: &str, name: &str) -> bool {
+        self.objects
+            .keys()
+            .any(|(k, n)| k.as_str() == kind && n == name)
+    }
+
+    /// Somebody deletes one of the objects; the pods of a Job go with it, or take their time.
+    pub(super) fn lose(&mut self, pick: u8) {
+        let places: Vec<Place> = self.objects.keys().cloned().collect();
+        match places.get(usize::from(pick / 2) % places.len().max(1)) {
+            Some((ObjectKind::Job, name)) if pick.is_multiple_of(2) => self.lose_batch(name),
+            Some((kind, name)) => self.lose_object(*kind, name),
+            None => {}
+        }
+    }
+
+    fn batches(&self) -> Vec<String> {
+        let jobs = self.objects.keys().filter(|(k, _)| *k == ObjectKind::Job);
+        jobs.map(|(_, name)| name.clone()).collect()
+    }
+
+    /// What happens to a Job: its controller looks at it, its pod runs, fails and is tried again, or it ends.
+    pub(super) fn happen_to_batch(&mut self, what: u8) {
+        let Some(name) = self.batches().pop() else {
+            return;
+        };
+        let living = self.batch_pods.values().any(|p| !p.pod.phase.has_ended());
+        match what % 8 {
+            4 if living => {
+                self.change_batch_pod(|p| p.phase = PodPhase::Failed);
+                self.change_batch(&name, |b| b.failed += 1);
+            }
+            5 if living => self.complete_batch(&name),
+            6 if living => {
+                self.change_batch_pod(|p| p.phase = PodPhase::Failed);
+                self.change_batch(&name, |b| {
+                    b.failed += 1;
+                    b.end = Some(BatchEnd::Failed {
+                        reason: "BackoffLimitExceeded".to_owned(),
+                        message: "too many failures".to_owned(),
+                    });
+                });
+            }
+            // What a time to live ends is gone with its pods.
+            7 => self.lapse(&name),
+            2 | 3 => self.change_batch_pod(|p| {
+                p.phase = PodPhase::Running;
+                p.ready = true;
+            }),
+            _ => drop(self.batch_moves(&name)),
+        }
+    }
+
+    /// A Job that has ended is removed at the end of its time to live, if it has one.
+    fn lapse(&mut self, name: &str) {
+        let lives = |j: &F::Job| j.run_policy().ttl_seconds_after_finished.is_some();
+        let batch = self.objects.get(&(ObjectKind::Job, name.to_owned()));
+        let ended = batch.filter(|(v, _)| v.batch.as_ref().is_some_and(|b| b.end.is_some()));
+        if let Some(uid) = ended.map(|(v, _)| v.uid)
+            && self.job.as_ref().is_some_and(lives)
+        {
+            self.law_of_lapsed(uid);
+            self.lose_object(ObjectKind::Job, name);
+        }
+    }
+
+    /// Controllers and kubelets do what is next for Jobs. True if something changed.
+    pub(super) fn batches_move(&mut self, finish: bool) -> bool {
+        let there: Vec<Uid> = self.objects.values().map(|(v, _)| v.uid).collect();
+        let mut moved = self.drop_batch_pods(|p| p.pod.leaving || !there.contains(&p.batch));
+        for name in self.batches() {
+            moved |= self.batch_moves(&name);
+            let mut pods = self.batch_pods.values();
+            match pods.find(|p| !p.pod.phase.has_ended()).map(|p| p.pod.phase) {
+                Some(PodPhase::Pending) => self.change_batch_pod(|p| {
+                    p.phase = PodPhase::Running;
+                    p.ready = true;
+                }),
+                Some(_) if finish => self.complete_batch(&name),
+                Some(_) | None => continue,
+            }
+            moved = true;
+        }
+        moved
+    }
+
     pub(super) fn drop_objects(&mut self) {
-        self.objects.clear();
-        self.batch_pods.clear();
+        let places: Vec<Place> = self.objects.keys().cloned().collect();
+        for place in &places {
+            self.take_object(place);
+        }
+        self.drop_batch_pods(|_| true);
         self.secrets.clear();
     }
 
     /// Somebody deletes an object.
     pub fn lose_object(&mut self, kind: ObjectKind, name: &str) {
-        if let Some(uid) = self.take_object(kind, name) {
-            self.batch_pods.retain(|_, pod| pod.batch != uid);
+        if let Some(uid) = self.take_object(&(kind, name.to_owned())) {
+            self.drop_batch_pods(|pod| pod.batch == uid);
         }
     }
 
     /// Somebody deletes a Job, whose pods take their time to end.
     pub fn lose_batch(&mut self, name: &str) {
-        let Some(uid) = self.take_object(ObjectKind::Job, name) else {
+        let Some(uid) = self.take_object(&(ObjectKind::Job, name.to_owned())) else {
             return;
         };
-        for pod in self.batch_pods.values_mut().filter(|p| p.batch == uid) {
-            pod.pod.leaving = true;
+        let going = self.batch_pods.values().filter(|p| p.batch == uid).cloned();
+        let going: Vec<BatchPod> = going.collect();
+        for mut pod in going {
+            (pod.pod.leaving, pod.pod.version) = (true, self.next_version());
+            self.store_batch_pod(pod);
         }
     }
 
-    fn take_object(&mut self, kind: ObjectKind, name: &str) -> Option<Uid> {
-        let (view, _) = self.objects.remove(&(kind, name.to_owned()))?;
-        self.gone.push(view.uid);
+    fn take_object(&mut self, place: &Place) -> Option<Uid> {
+        let (view, _) = self.objects.remove(place)?;
+        self.view.objects.send(place.clone(), Err(view.uid));
         Some(view.uid)
     }
 
-    /// The controller of Jobs looks at one: one that is not suspended gets a pod, and one that is loses it.
-    pub fn batch_moves(&mut self, name: &str) {
-        let version = self.next_version();
-        let Some((view, _)) = self.objects.get_mut(&(ObjectKind::Job, name.to_owned())) else {
-            return;
+    /// The controller of Jobs looks at one: one that is not suspended gets a pod, and one that is loses it. True if it changed
+    /// something.
+    pub fn batch_moves(&mut self, name: &str) -> bool {
+        let place = (ObjectKind::Job, name.to_owned());
+        let Some((view, object)) = self.objects.get(&place).cloned() else {
+            return false;
         };
-        let (uid, Some(batch)) = (view.uid, view.batch.as_mut()) else {
-            return;
+        let (uid, Some(batch)) = (view.uid, view.batch.as_deref()) else {
+            return false;
         };
+        let lives = |p: &BatchPod| p.batch == uid && !p.pod.phase.has_ended();
         if batch.end.is_some() {
-            return;
+            return false;
         }
         if batch.suspended {
-            self.batch_pods.retain(|_, pod| pod.batch != uid);
-            return;
+            return self.drop_batch_pods(lives);
         }
-        (batch.started, view.version) = (true, version);
-        let lives = |p: &BatchPod| p.batch == uid && !p.pod.phase.has_ended();
-        if !self.batch_pods.values().any(lives) {
+        if !batch.started {
+            let mut view = view.clone();
+            view.version = self.next_version();
+            view.batch.get_or_insert_default().started = true;
+            self.store_object(place, view, object);
+        }
+        let alone = !self.batch_pods.values().any(lives);
+        if alone {
+            let version = self.next_version();
             let pod_name = format!("{name}-{version:05}");
-            let pod = new_pod(&pod_name, uid, version);
-            self.batch_pods.insert(pod_name, pod);
+            self.store_batch_pod(new_pod(&pod_name, uid, version));
         }
+        alone
     }
 
     /// The pods of suspended Jobs that have not ended are gone; the others stay with their Job.
     pub fn lose_living_batch_pods(&mut self) {
-        let ended = |p: &BatchPod| p.pod.phase.has_ended();
-        self.batch_pods.retain(|_, pod| ended(pod));
+        self.drop_batch_pods(|pod| !pod.pod.phase.has_ended());
     }
 
     /// Changes the living pod of a Job as its kubelet does.
     pub fn change_batch_pod(&mut self, change: impl FnOnce(&mut PodView)) {
-        let version = self.next_version();
-        let mut pods = self.batch_pods.values_mut();
-        if let Some(pod) = pods.find(|p| !p.pod.phase.has_ended()) {
+        let mut pods = self.batch_pods.values();
+        if let Some(mut pod) = pods.find(|p| !p.pod.phase.has_ended()).cloned() {
             change(&mut pod.pod);
-            pod.pod.version = version;
+            pod.pod.version = self.next_version();
+            self.store_batch_pod(pod);
         }
     }
 
     /// An init container of the living pod of a Job ends well, and leaves this to be told.
     pub fn batch_pod_says(&mut self, said: &str) {
-        let mut pods = self.batch_pods.values_mut();
-        if let Some(pod) = pods.find(|p| p.pod.phase == PodPhase::Running) {
+        let mut pods = self.batch_pods.values();
+        if let Some(mut pod) = pods.find(|p| p.pod.phase == PodPhase::Running).cloned() {
             pod.said = Some(said.into());
+            pod.pod.version = self.next_version();
+            self.store_batch_pod(pod);
         }
     }
 
     /// Changes how far a Job has come, as its controller does.
     pub fn change_batch(&mut self, name: &str, change: impl FnOnce(&mut BatchView)) {
-        let version = self.next_version();
-        if let Some((view, _)) = self.objects.get_mut(&(ObjectKind::Job, name.to_owned()))
+        let place = (ObjectKind::Job, name.to_owned());
+        if let Some((mut view, object)) = self.objects.get(&place).cloned()
             && let Some(batch) = view.batch.as_mut()
         {
             change(batch);
-            view.version = version;
+            view.version = self.next_version();
+            self.store_object(place, view, object);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the operator knows of the world: three watches that lag, and its own writes.
+//! What the operator knows of the world: watches that lag, and its own writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,48 +7,42 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use training_core::gang::scheduler_of_pod;
 use training_core::{
-    Attempt, AutoscalerView, GroupKind, GroupView, Mark, PodPhase, PodView, ServiceView,
-    TrainingJob, Uid, names,
+    Attempt, AutoscalerView, BatchPod, GroupKind, GroupView, Mark, ObjectView, PodPhase, PodView,
+    ServiceView, TrainingJob, Uid, names,
 };
+
+use super::feed::Feed;
+use super::object::Place;
 
 /// The annotation that names a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 
 use crate::{JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
-/// News of one object: how it is now, or the uid of what is gone.
-type News<T> = (String, Result<T, Uid>);
-
-/// The operator's memory, and the news on their way to it.
-#[derive(Debug)]
+/// The operator's memory, and the events on their way to it.
+#[derive(Clone, Debug)]
 pub(super) struct View<J> {
+    pub(super) job: Option<J>,
+    pub(super) job_news: VecDeque<Option<J>>,
+    pub(super) pods: Feed<String, PodView>,
+    pub(super) services: Feed<String, ServiceView>,
+    pub(super) autoscaler: Feed<(), AutoscalerView>,
+    pub(super) groups: Feed<GroupKind, GroupView>,
+    pub(super) objects: Feed<Place, ObjectView>,
+    pub(super) batch_pods: Feed<String, BatchPod>,
+    /// Uids of objects that the operator saw to go before they had ended.
+    pub(super) gone: Vec<Uid>,
+}
+
+/// What the API server holds, as lists show it.
+pub(super) struct Listed<J> {
     pub(super) job: Option<J>,
     pub(super) pods: BTreeMap<String, PodView>,
     pub(super) services: BTreeMap<String, ServiceView>,
     pub(super) autoscaler: Option<AutoscalerView>,
     pub(super) groups: BTreeMap<GroupKind, GroupView>,
-    pub(super) job_news: VecDeque<Option<J>>,
-    pub(super) pod_news: VecDeque<News<PodView>>,
-    pub(super) service_news: VecDeque<News<ServiceView>>,
-    pub(super) autoscaler_news: VecDeque<Result<AutoscalerView, Uid>>,
-    pub(super) group_news: VecDeque<(GroupKind, Result<GroupView, Uid>)>,
-}
-
-impl<J> Default for View<J> {
-    fn default() -> Self {
-        Self {
-            job: None,
-            pods: BTreeMap::new(),
-            services: BTreeMap::new(),
-            autoscaler: None,
-            groups: BTreeMap::new(),
-            job_news: VecDeque::new(),
-            pod_news: VecDeque::new(),
-            service_news: VecDeque::new(),
-            autoscaler_news: VecDeque::new(),
-            group_news: VecDeque::new(),
-        }
-    }
+    pub(super) objects: BTreeMap<Place, ObjectView>,
+    pub(super) batch_pods: BTreeMap<String, BatchPod>,
 }
 
 fn version<J: TrainingJob>(job: &J) -> u64 {
@@ -57,23 +51,22 @@ fn version<J: TrainingJob>(job: &J) -> u64 {
 }
 
 impl<J: TrainingJob> View<J> {
-    pub(super) fn new(job: &J) -> Self {
+    pub(super) fn new(job: Option<J>) -> Self {
         Self {
-            job: Some(job.clone()),
-            ..Self::default()
+            job,
+            job_news: VecDeque::new(),
+            pods: Feed::default(),
+            services: Feed::default(),
+            autoscaler: Feed::default(),
+            groups: Feed::default(),
+            objects: Feed::default(),
+            batch_pods: Feed::default(),
+            gone: Vec::new(),
         }
     }
 
     pub(super) fn news_of_job(&mut self, job: Option<J>) {
         self.job_news.push_back(job);
-    }
-
-    pub(super) fn news_of_pod(&mut self, name: &str, news: Result<PodView, Uid>) {
-        self.pod_news.push_back((name.to_owned(), news));
-    }
-
-    pub(super) fn news_of_service(&mut self, name: &str, news: Result<ServiceView, Uid>) {
-        self.service_news.push_back((name.to_owned(), news));
     }
 
     /// Takes in all news of the job.
@@ -100,137 +93,68 @@ impl<J: TrainingJob> View<J> {
         }
     }
 
-    /// Takes in the oldest news of pods.
-    pub(super) fn deliver_pods(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some((name, news)) = self.pod_news.pop_front() else {
-                return;
-            };
-            self.take_pod(name, news);
-        }
+    /// Takes in the oldest events of the further objects.
+    pub(super) fn deliver_objects(&mut self, most: usize) {
+        let removed = self.objects.deliver(most);
+        self.saw_to_go(&removed);
     }
 
-    fn take_pod(&mut self, name: String, news: Result<PodView, Uid>) {
-        let known = self.pods.get(&name);
-        match news {
-            Ok(pod) if known.is_none_or(|k| k.version < pod.version) => {
-                self.pods.insert(name, pod);
-            }
-            Err(uid) if known.is_some_and(|k| k.uid == uid) => {
-                self.pods.remove(&name);
-            }
-            Ok(_) | Err(_) => {}
-        }
-    }
-
-    /// Takes in the oldest news of services.
-    pub(super) fn deliver_services(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some((name, news)) = self.service_news.pop_front() else {
-                return;
-            };
-            self.take_service(name, news);
-        }
-    }
-
-    fn take_service(&mut self, name: String, news: Result<ServiceView, Uid>) {
-        let known = self.services.get(&name);
-        match news {
-            Ok(service) if known.is_none_or(|k| k.version < service.version) => {
-                self.services.insert(name, service);
-            }
-            Err(uid) if known.is_some_and(|k| k.uid == uid) => {
-                self.services.remove(&name);
-            }
-            Ok(_) | Err(_) => {}
-        }
-    }
-
-    /// Takes in the oldest news of the autoscaler.
-    pub(super) fn deliver_autoscalers(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some(news) = self.autoscaler_news.pop_front() else {
-                return;
-            };
-            let known = self.autoscaler.as_ref();
-            match news {
-                Ok(now) if known.is_none_or(|k| k.version < now.version) => {
-                    self.autoscaler = Some(now);
-                }
-                Err(uid) if known.is_some_and(|k| k.uid == uid) => self.autoscaler = None,
-                Ok(_) | Err(_) => {}
-            }
-        }
-    }
-
-    /// Knows the newest of the autoscaler at once.
-    pub(super) fn learn_autoscaler(&mut self) {
-        if let Some(news) = self.autoscaler_news.back() {
-            self.autoscaler = news.clone().ok();
-        }
-    }
-
-    /// Takes in the oldest news of groups.
-    pub(super) fn deliver_groups(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some((kind, news)) = self.group_news.pop_front() else {
-                return;
-            };
-            let known = self.groups.get(&kind);
-            match news {
-                Ok(now) if known.is_none_or(|k| k.version < now.version) => {
-                    self.groups.insert(kind, now);
-                }
-                Err(uid) if known.is_some_and(|k| k.uid == uid) => {
-                    self.groups.remove(&kind);
-                }
-                Ok(_) | Err(_) => {}
-            }
-        }
+    /// A Job that had ended still counts as there.
+    fn saw_to_go(&mut self, removed: &[ObjectView]) {
+        let ended = |v: &&ObjectView| v.batch.as_ref().is_some_and(|b| b.end.is_some());
+        let gone = removed.iter().filter(|v| !ended(v));
+        self.gone.extend(gone.map(|v| v.uid));
     }
 
     /// Takes in all news.
     pub(super) fn deliver_all(&mut self) {
         self.deliver_job();
-        self.deliver_pods(usize::MAX);
-        self.deliver_services(usize::MAX);
-        self.deliver_autoscalers(usize::MAX);
-        self.deliver_groups(usize::MAX);
+        self.pods.deliver(usize::MAX);
+        self.services.deliver(usize::MAX);
+        self.autoscaler.deliver(usize::MAX);
+        self.groups.deliver(usize::MAX);
+        self.deliver_objects(usize::MAX);
+        self.batch_pods.deliver(usize::MAX);
     }
 
-    /// Knows the newest of one pod at once, from the answer to an own write.
-    pub(super) fn learn_pod(&mut self, name: &str) {
-        let newest = self.pod_news.iter().rev().find(|(n, _)| n == name);
-        if let Some((name, news)) = newest.cloned() {
-            self.take_own(name, news);
+    /// What happens to a watch: the oldest event comes twice or never, or the watch begins anew with a list.
+    pub(super) fn trouble(&mut self, what: u8, now: Listed<J>) {
+        match (what % 3, what / 3 % 5) {
+            (0, 0) => drop(self.pods.repeat()),
+            (0, 1) => drop(self.services.repeat()),
+            (0, 2) => {
+                let removed = self.objects.repeat();
+                self.saw_to_go(removed.as_slice());
+            }
+            (0, 3) => drop(self.batch_pods.repeat()),
+            (0, _) => drop(self.groups.repeat()),
+            (1, 0) => self.pods.lose(),
+            (1, 1) => self.services.lose(),
+            (1, 2) => self.groups.lose(),
+            // Of what has an end worth knowing a watch loses nothing without a list.
+            _ => self.list(now),
         }
     }
 
-    /// An own write is known whatever was known before: its news are always the newest.
-    fn take_own(&mut self, name: String, news: Result<PodView, Uid>) {
-        match news {
-            Ok(pod) => {
-                self.pods.insert(name, pod);
-            }
-            Err(_) => {
-                self.pods.remove(&name);
-            }
-        }
+    /// All but the jobs.
+    pub(super) fn words(&self) -> impl std::fmt::Debug {
+        (
+            (&self.pods, &self.services, &self.autoscaler, &self.groups),
+            (&self.objects, &self.batch_pods, &self.gone),
+        )
     }
 
-    /// Knows the newest of one service at once.
-    pub(super) fn learn_service(&mut self, name: &str) {
-        let newest = self.service_news.iter().rev().find(|(n, _)| n == name);
-        if let Some((name, news)) = newest.cloned() {
-            match news {
-                Ok(service) => {
-                    self.services.insert(name, service);
-                }
-                Err(_) => {
-                    self.services.remove(&name);
-                }
-            }
-        }
+    /// Every watch begins anew with a list.
+    pub(super) fn list(&mut self, now: Listed<J>) {
+        self.job = now.job;
+        self.job_news.clear();
+        self.pods.list(now.pods);
+        self.services.list(now.services);
+        let autoscaler = now.autoscaler.map(|a| ((), a));
+        self.autoscaler.list(autoscaler.into_iter().collect());
+        self.groups.list(now.groups);
+        self.objects.list(now.objects);
+        self.batch_pods.list(now.batch_pods);
     }
 }
 

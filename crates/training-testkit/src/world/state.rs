@@ -1,0 +1,129 @@
+//! The world as a state among others.
+
+use training_core::Framework;
+
+use super::{Fate, Move, World};
+use crate::explore::{FIRST_VERSION, Model};
+
+impl<F: Framework + Clone> World<F> {
+    /// The same world with versions by which its states can be compared: they are like no other number in it.
+    #[must_use]
+    pub fn into_start(mut self) -> Self {
+        self.version = FIRST_VERSION;
+        self
+    }
+}
+
+impl<F: Framework + Clone> Model for World<F> {
+    type Move = Move;
+
+    fn moves() -> Vec<Move> {
+        let fates = [
+            Fate::Whole,
+            Fate::CrashAfter(0),
+            Fate::CrashAfter(1),
+            Fate::CrashAfter(2),
+            Fate::LostAfter(0),
+            Fate::LostAfter(1),
+        ];
+        let mut moves: Vec<Move> = fates.map(|fate| Move::Pass(fate, true)).to_vec();
+        moves.extend([
+            Move::Pass(Fate::Whole, false),
+            Move::Pass(Fate::CrashAfter(1), false),
+            Move::Deliver(1, 0, 0),
+            Move::Deliver(0, 1, 0),
+            Move::Deliver(0, 0, 1),
+            Move::FullPass,
+            // All watches begin anew with lists.
+            Move::Watch(2),
+            Move::Late(0),
+            Move::Run(0),
+            Move::Run(1),
+            Move::Finish(0),
+            Move::Fail(0, 137),
+            Move::Fail(1, 1),
+            Move::Drain(0),
+            Move::Delete(1),
+            Move::Gone(0),
+            Move::Vanish(0),
+            Move::DropService(0),
+            Move::Suspend(true),
+            Move::Suspend(false),
+            Move::Scale(1),
+            Move::Scale(2),
+            Move::Limit(0),
+            Move::Tick(10),
+        ]);
+        // What a Job does, and who removes an object: nothing where a kind has none.
+        moves.extend([1, 3, 4, 5, 6, 7].map(Move::Batch));
+        moves.push(Move::Lose(0));
+        moves
+    }
+
+    fn happen(&mut self, what: Move) {
+        Self::happen(self, what);
+        self.forget_history();
+    }
+
+    fn calm(&mut self) {
+        Self::calm(self);
+    }
+
+    fn settle(&mut self, finish: bool) -> bool {
+        let moved = Self::settle(self, finish);
+        self.forget_history();
+        moved
+    }
+
+    fn breaches(&self) -> &[String] {
+        &self.breaches
+    }
+
+    fn words(&self) -> String {
+        let jobs = [&self.job, &self.view.job]
+            .into_iter()
+            .chain(&self.view.job_news);
+        // As text a job is without all that it doesn't have.
+        let jobs: Vec<String> = jobs
+            .map(|job| serde_json::to_string(job).unwrap_or_default())
+            .collect();
+        format!(
+            "{jobs:?}{:?}{:?}{:?}{:?}",
+            (
+                &self.pods,
+                &self.services,
+                &self.autoscaler,
+                &self.groups,
+                &self.batch_pods
+            ),
+            (
+                &self.objects,
+                &self.secrets,
+                &self.foreign,
+                &self.secret,
+                &self.sought,
+                &self.gang
+            ),
+            self.view.words(),
+            (
+                (
+                    self.now,
+                    self.failing,
+                    self.taken,
+                    self.sticky,
+                    self.refusing,
+                    self.rules
+                ),
+                (&self.stall, &self.in_flight, &self.ledger),
+            ),
+        )
+    }
+}
+
+impl<F: Framework> World<F> {
+    fn forget_history(&mut self) {
+        self.notes.clear();
+        self.transitions.clear();
+        self.writes.clear();
+    }
+}
