@@ -107,7 +107,7 @@ fn i_23_b_089_a_job_goes_after_its_time_to_live_and_not_before() {
 }
 
 #[test]
-fn b_089_the_longest_time_to_live_and_an_end_in_the_future_are_waited_for() {
+fn b_089_i_45_the_longest_time_to_live_and_an_end_in_the_future_are_waited_for() {
     let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", i32::MAX));
     world.settle();
     world.run_all();
@@ -246,7 +246,7 @@ fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
 }
 
 #[test]
-fn pods_of_another_operator_are_taken_over_as_they_are() {
+fn i_42_pods_of_another_operator_are_taken_over_as_they_are() {
     let mut world = world(pt(2));
     world.settle();
     world.run_all();

@@ -24,7 +24,7 @@ fn writes(world: &KindWorld, verb: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_absent_number_of_replicas_is_one() {
+fn b_004_an_absent_number_of_replicas_is_one() {
     let job = pt(1)
         .set(&format!("{MASTER}/replicas"), Value::Null)
         .set(&format!("{WORKER}/replicas"), Value::Null);
@@ -54,7 +54,7 @@ fn an_absent_restart_policy_is_the_kinds_and_always_is_kept() {
 }
 
 #[test]
-fn the_default_port_comes_after_the_users_and_only_where_it_is_missing() {
+fn b_114_the_default_port_comes_after_the_users_and_only_where_it_is_missing() {
     let ours = |number: i32| json!({"name": KIND.port.0, "containerPort": number});
     let own = json!({"name": "custom", "containerPort": 9000});
     let rows = [
@@ -147,7 +147,7 @@ fn while_all_pods_are_pending_nothing_more_is_made_and_the_job_does_not_run() {
 }
 
 #[test]
-fn every_object_belongs_to_its_job_by_all_five_fields() {
+fn i_24_every_object_belongs_to_its_job_by_all_five_fields() {
     let owner = json!([{
         "apiVersion": "kubeflow.org/v1", "kind": KIND.name, "name": "pt",
         "uid": "00000000-0000-0000-0000-000000000007", "controller": true, "blockOwnerDeletion": true,

@@ -174,7 +174,7 @@ fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
 }
 
 #[test]
-fn b_087_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past() {
+fn b_087_i_45_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past() {
     let mut far = world(pt(1).run_policy("activeDeadlineSeconds", i64::MAX));
     far.settle();
     assert_eq!(

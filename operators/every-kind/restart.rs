@@ -65,7 +65,7 @@ fn an_end_always_has_its_time() {
 }
 
 #[test]
-fn the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
+fn b_126_the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
     let mut world = world(pt(2).restart_policy("Worker", "Never"));
     world.settle();
     world.run_all();
@@ -390,7 +390,7 @@ fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
 }
 
 #[test]
-fn a_failure_is_counted_once_whenever_the_operator_dies() {
+fn i_22_a_failure_is_counted_once_whenever_the_operator_dies() {
     for call in 0..6 {
         for lost in [false, true] {
             let mut world = world(pt(1));

@@ -472,7 +472,7 @@ fn a_pod_that_was_forced_and_stays_is_not_forced_again() {
 }
 
 #[test]
-fn what_a_pod_says_harms_no_terminal_and_stays_short() {
+fn mt_23_what_a_pod_says_harms_no_terminal_and_stays_short() {
     let mut world = started(1);
     let noise = "\u{1b}[31m\u{7}\u{202e}x".repeat(10_000);
     trouble(&mut world, "pt-worker-0", Cause::ContainerWaiting, &noise);

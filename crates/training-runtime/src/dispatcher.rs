@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn mt_32_ten_thousand_jobs_of_one_namespace_do_not_delay_another() {
+    async fn mt_32_i_34_ten_thousand_jobs_of_one_namespace_do_not_delay_another() {
         let dispatcher = Arc::new(Dispatcher::default());
         for n in 0..10_000 {
             dispatcher.wake(key("busy", &n.to_string()));

@@ -152,3 +152,26 @@ impl Counts {
         self.0.lock().remove(key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn i_36_a_reconcile_that_hangs_ends_at_its_limit_and_comes_again() {
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1), 1);
+        let metrics = Metrics::new("pytorch");
+        let frame = Frame {
+            deadline: Duration::from_mins(1),
+            backoff: &backoff,
+            metrics: &metrics,
+        };
+        let begun = Instant::now();
+        let key = JobKey::new("team", "pt");
+        let next = frame
+            .run(&key, &ObjectMeta::default(), std::future::pending())
+            .await;
+        assert_eq!(begun.elapsed(), frame.deadline);
+        assert!(next.is_some_and(|next| next > Instant::now()), "{next:?}");
+    }
+}

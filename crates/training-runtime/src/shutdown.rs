@@ -45,12 +45,9 @@ mod tests {
 
     const CHILD: &str = "TRAINYARD_TEST_SIGNALS";
 
-    /// Not a test of its own: the process that the others send signals to.
-    #[tokio::test]
+    /// The process that the test sends signals to: the same test, with the variable set.
+    #[tokio::main(flavor = "current_thread")]
     async fn child() {
-        if std::env::var_os(CHILD).is_none() {
-            return;
-        }
         let stop = listen().unwrap();
         println!("\nlistening");
         stop.cancelled().await;
@@ -66,7 +63,11 @@ mod tests {
     impl Process {
         fn start() -> Self {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "shutdown::tests::child", "--nocapture"])
+                .args([
+                    "--exact",
+                    "shutdown::tests::the_first_signal_asks_and_the_second_ends_at_once",
+                    "--nocapture",
+                ])
                 .env(CHILD, "1")
                 .stdout(Stdio::piped())
                 .spawn()
@@ -107,6 +108,9 @@ mod tests {
 
     #[test]
     fn the_first_signal_asks_and_the_second_ends_at_once() {
+        if std::env::var_os(CHILD).is_some() {
+            return child();
+        }
         for signal in ["-TERM", "-INT"] {
             let mut process = Process::start();
             process.says("listening");

@@ -236,7 +236,7 @@ fn the_script_follows_the_workers_that_run_and_the_file_those_that_are_wanted() 
 }
 
 #[test]
-fn a_smaller_job_loses_the_last_workers_also_where_the_launcher_works() {
+fn b_141_a_smaller_job_loses_the_last_workers_also_where_the_launcher_works() {
     let mut world = running(|job| {
         job["spec"]["runLauncherAsWorker"] = json!(true);
         job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = json!(4);
@@ -317,7 +317,7 @@ fn a_word_that_nobody_published_waits_too_and_is_told() {
 }
 
 #[test]
-fn a_job_made_suspended_has_its_objects_and_a_suspended_launcher_and_no_pod() {
+fn b_091_i_07_a_job_made_suspended_has_its_objects_and_a_suspended_launcher_and_no_pod() {
     let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
     world.settle();
     assert_eq!(
@@ -496,7 +496,7 @@ fn a_worker_that_fails_is_made_again_under_its_name_and_the_job_goes_on() {
 }
 
 #[test]
-fn an_evicted_worker_is_told_of_and_is_no_end() {
+fn f_60_b_184_an_evicted_worker_is_told_of_and_is_no_end() {
     let mut world = running(|_| ());
     world.change("pi-worker-0", |p| {
         p.phase = PodPhase::Failed;
@@ -520,17 +520,19 @@ fn an_evicted_worker_is_told_of_and_is_no_end() {
 #[test]
 fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
     let mut world = running(|_| ());
-    world.change_batch_pod(|p| {
-        p.phase = PodPhase::Failed;
-        p.exit_code = Some(1);
-        let (reason, message) = ("Error".to_owned(), "no route to host".to_owned());
-        p.trouble = Some(Box::new(Trouble {
-            reason,
-            message,
-            exit_code: Some(1),
-            ..Trouble::default()
-        }));
-    });
+    let fails = |world: &mut World<Mpi>, message: &str| {
+        world.change_batch_pod(|p| {
+            p.phase = PodPhase::Failed;
+            p.exit_code = Some(1);
+            p.trouble = Some(Box::new(Trouble {
+                reason: "Error".to_owned(),
+                message: message.to_owned(),
+                exit_code: Some(1),
+                ..Trouble::default()
+            }));
+        });
+    };
+    fails(&mut world, "a host is not up yet");
     world.change_batch(LAUNCHER, |b| b.failed = 1);
     world.settle();
     assert_eq!(
@@ -539,6 +541,8 @@ fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
         "the Job tries it again"
     );
     assert_eq!(counts(&world, "Launcher"), json!({"failed": 1}));
+    launch(&mut world);
+    fails(&mut world, "no route to host");
     world.change_batch(LAUNCHER, |b| {
         b.failed = 2;
         b.end = Some(BatchEnd::Failed {
@@ -614,7 +618,7 @@ fn a_launcher_that_somebody_deletes_is_made_again_unless_it_may_have_ended() {
 }
 
 #[test]
-fn a_launcher_is_not_made_again_while_a_pod_of_the_former_one_runs() {
+fn i_04_b_185_a_launcher_is_not_made_again_while_a_pod_of_the_former_one_runs() {
     let mut world = running(|_| ());
     world.lose_batch(LAUNCHER);
     world.settle();
@@ -634,7 +638,7 @@ fn a_job_says_that_it_was_seen_although_its_secret_can_not_be_made() {
 }
 
 #[test]
-fn variables_that_give_way_to_ours_are_told_once() {
+fn b_115_variables_that_give_way_to_ours_are_told_once() {
     let mut world = world_of(|job| {
         let spec = &mut job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"];
         spec["containers"][0]["env"] = json!([{"name": "OMPI_MCA_plm_rsh_args", "value": "-v"}]);
@@ -651,7 +655,7 @@ fn variables_that_give_way_to_ours_are_told_once() {
 }
 
 #[test]
-fn at_the_end_of_its_time_to_live_the_job_alone_stays() {
+fn i_23_b_089_at_the_end_of_its_time_to_live_the_job_alone_stays() {
     let mut world = running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(60));
     world.complete_batch(LAUNCHER);
     world.settle();
@@ -709,7 +713,7 @@ fn the_clean_up_policy_decides_about_workers_alone() {
 }
 
 #[test]
-fn a_name_that_somebodys_secret_has_is_left_to_it() {
+fn b_182_a_name_that_somebodys_secret_has_is_left_to_it() {
     let mut world = world();
     world.take_secret_name("pi-ssh");
     world.settle();
@@ -722,7 +726,7 @@ fn a_name_that_somebodys_secret_has_is_left_to_it() {
 }
 
 #[test]
-fn a_job_that_another_operator_began_keeps_its_keys() {
+fn i_42_a_job_that_another_operator_began_keeps_its_keys() {
     let mut world = running(|_| ());
     let mut status = world.status_json();
     status.as_object_mut().unwrap().remove("madeOnce");
@@ -746,7 +750,7 @@ fn what_cant_be_made_is_told_before_anything_else_is_known_of_the_job() {
 }
 
 #[test]
-fn objects_that_were_changed_or_lost_become_what_they_should_be() {
+fn b_153_objects_that_were_changed_or_lost_become_what_they_should_be() {
     let mut world = running(|_| ());
     world.lose_object(ObjectKind::Service, "pi");
     world.lose_object(ObjectKind::ConfigMap, "pi-config");
@@ -798,7 +802,7 @@ fn of_a_job_of_v1_a_worker_that_fails_is_the_jobs_failure() {
 }
 
 #[test]
-fn jobs_of_other_controllers_are_left_alone_and_both_own_names_are_ours() {
+fn b_092_i_08_jobs_of_other_controllers_are_left_alone_and_both_own_names_are_ours() {
     for (manager, ours) in [
         ("kubeflow.org/mpi-operator", true),
         ("kubeflow.org/training-operator", true),
@@ -836,6 +840,28 @@ fn a_job_that_cant_run_fails_with_the_published_event() {
     let told = world.events();
     let words = "Warning ValidationError: Found validation errors: spec.mpiImplementation: \"LAM\": supported values";
     assert!(told.iter().any(|e| e.starts_with(words)), "{told:?}");
+}
+
+#[test]
+fn a_launcher_that_was_never_suspended_stops_before_its_job_resumes() {
+    let mut world = running(|_| ());
+    suspend(&mut world, true);
+    world.settle();
+    // The patch met a conflict, and the user resumes before the operator tries again.
+    world.change_batch(LAUNCHER, |b| b.suspended = false);
+    suspend(&mut world, false);
+    world.writes.clear();
+    world.passes(1);
+    assert_eq!(world.conditions().last().unwrap(), "Suspended=True");
+    assert_eq!(world.writes, ["change Job pi-launcher"]);
+    assert!(is_suspended(&world));
+    world.settle();
+    assert!(!is_suspended(&world));
+    assert!(
+        world.conditions().contains(&"Suspended=False".to_owned()),
+        "{:?}",
+        world.conditions()
+    );
 }
 
 #[test]

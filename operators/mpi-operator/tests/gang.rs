@@ -64,7 +64,7 @@ fn changed(world: &mut World<Mpi>) -> Value {
 }
 
 #[test]
-fn a_gang_is_the_workers_and_the_launcher() {
+fn i_10_a_gang_is_the_workers_and_the_launcher() {
     let mut volcano = world(Provider::Volcano, |_| ());
     let spec = group(&mut volcano);
     assert_eq!(
@@ -139,7 +139,7 @@ fn pods_of_a_gang_dont_wait_for_volcanos_word() {
 }
 
 #[test]
-fn the_gangs_scheduler_overwrites_that_of_a_template() {
+fn b_124_the_gangs_scheduler_overwrites_that_of_a_template() {
     for (provider, scheduler) in [
         (Provider::Volcano, "volcano"),
         (Provider::SchedulerPlugins("mine".into()), "mine"),

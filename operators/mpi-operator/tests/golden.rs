@@ -221,7 +221,7 @@ fn the_service_the_config_map_and_the_secret_are_the_published_ones() {
 }
 
 #[test]
-fn a_worker_is_the_published_one_but_for_what_is_listed() {
+fn i_11_a_worker_is_the_published_one_but_for_what_is_listed() {
     let made = made(&typed(pi()), "");
     let worker = without_ours(made.workers[0].clone(), "/spec");
     let mut labels = SELECTOR();
@@ -255,7 +255,7 @@ fn a_worker_is_the_published_one_but_for_what_is_listed() {
 }
 
 #[test]
-fn the_launcher_is_the_published_job_but_for_what_is_listed() {
+fn i_11_the_launcher_is_the_published_job_but_for_what_is_listed() {
     let made = made(&typed(pi()), "");
     let mut labels = SELECTOR();
     labels["training.kubeflow.org/job-role"] = json!("launcher");
@@ -299,7 +299,7 @@ fn the_launcher_is_the_published_job_but_for_what_is_listed() {
 }
 
 #[test]
-fn the_other_implementations_have_their_own_variables_and_lines() {
+fn i_09_the_other_implementations_have_their_own_variables_and_lines() {
     for (word, vars_of_it) in [
         (
             "Intel",
@@ -453,7 +453,7 @@ fn the_cluster_domain_completes_names_also_where_workers_search() {
 }
 
 #[test]
-fn keys_are_as_narrow_as_their_reader_allows() {
+fn b_186_keys_are_as_narrow_as_their_reader_allows() {
     let mode = |path: &str, pod: Value, container: Value| {
         let mut job = pi();
         job["spec"]["sshAuthMountPath"] = json!(path);

@@ -88,7 +88,7 @@ fn explicit_values_are_kept() {
 }
 
 #[test]
-fn a_job_without_workers_runs() {
+fn b_058_a_job_without_workers_runs() {
     let mut spec = roles(json!({}), Value::Null);
     spec["runLauncherAsWorker"] = json!(true);
     let job = job("pi", spec);
@@ -97,7 +97,7 @@ fn a_job_without_workers_runs() {
 }
 
 #[test]
-fn a_policy_of_creation_that_nobody_published_waits_and_is_told() {
+fn b_183_a_policy_of_creation_that_nobody_published_waits_and_is_told() {
     for (word, waits, odd) in [
         ("AtStartup", false, false),
         ("WaitForWorkersReady", true, false),
@@ -113,7 +113,7 @@ fn a_policy_of_creation_that_nobody_published_waits_and_is_told() {
 }
 
 #[test]
-fn launcher_and_workers_are_counted() {
+fn b_057_launcher_and_workers_are_counted() {
     let cases = [
         (
             roles(Value::Null, json!({ "replicas": 1 })),
@@ -147,7 +147,7 @@ fn launcher_and_workers_are_counted() {
 }
 
 #[test]
-fn v2beta1_has_two_restart_policies() {
+fn b_082_v2beta1_has_two_restart_policies() {
     for word in ["Always", "ExitCode", "never"] {
         let spec = roles(json!({ "restartPolicy": word }), Value::Null);
         let said = refusal(&job("pi", spec));
@@ -168,7 +168,7 @@ fn an_implementation_that_nobody_published_is_refused() {
 }
 
 #[test]
-fn keys_need_a_directory_of_their_own() {
+fn b_181_keys_need_a_directory_of_their_own() {
     for path in ["", "keys", "/", "//"] {
         let mut spec = roles(json!({}), Value::Null);
         spec["sshAuthMountPath"] = json!(path);

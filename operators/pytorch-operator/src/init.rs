@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_file_is_filled_in_inside_strings_only() {
+    fn mt_21_a_template_file_is_filled_in_inside_strings_only() {
         let text = "- name: w\n  image: '{{.InitContainerImage}}'\n  command: [wait, '--tries={{.MaxTries}}', '{{.MasterAddr}}']\n";
         let it = InitContainer::new("img: [x]\n- evil", 7, Some(text)).unwrap();
         let containers = it.render("a-master-0");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_is_no_list_of_containers_is_refused() {
+    fn mt_21_a_template_that_is_no_list_of_containers_is_refused() {
         for text in [
             "name: x",
             "- 1",

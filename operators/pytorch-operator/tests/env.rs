@@ -42,7 +42,7 @@ fn expected(vars: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_master_and_two_workers_find_each_other_by_the_published_variables() {
+fn i_09_a_master_and_two_workers_find_each_other_by_the_published_variables() {
     let pods = pods(pt(2));
     for (name, rank) in [
         ("pt-master-0", "0"),

@@ -172,7 +172,7 @@ fn pods_carry_the_marks_of_their_scheduler() {
 }
 
 #[test]
-fn a_scheduler_of_the_users_stays_with_the_published_warning() {
+fn b_124_a_scheduler_of_the_users_stays_with_the_published_warning() {
     let master = "/spec/pytorchReplicaSpecs/Master/template/spec/schedulerName";
     let job = || pt(1).set(master, "theirs");
     assert_eq!(pod("volcano", job())["spec"]["schedulerName"], "theirs");
@@ -344,7 +344,7 @@ fn a_restart_of_all_replicas_has_its_declared_minimum_again_and_the_same_group()
 }
 
 #[test]
-fn groups_go_once_at_every_end_whatever_the_clean_up_policy() {
+fn i_10_groups_go_once_at_every_end_whatever_the_clean_up_policy() {
     for provider in ["volcano", "scheduler-plugins", "native"] {
         for policy in ["None", "Running", "All"] {
             let mut world = under(provider, pt(1).run_policy("cleanPodPolicy", policy));
@@ -679,7 +679,7 @@ fn a_queue_of_kueue_without_kueue_is_told() {
 }
 
 #[test]
-fn without_a_gang_scheduler_nothing_is_stored_and_the_policy_is_said_to_be_ignored() {
+fn b_096_without_a_gang_scheduler_nothing_is_stored_and_the_policy_is_said_to_be_ignored() {
     let job = pt(1).run_policy("schedulingPolicy", json!({"queue": "q"}));
     let mut world = under("none", job);
     world.settle();

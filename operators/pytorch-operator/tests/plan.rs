@@ -58,7 +58,7 @@ fn container(rank: &str) -> Value {
 }
 
 #[test]
-fn the_master_pod_has_exactly_these_fields() {
+fn i_11_the_master_pod_has_exactly_these_fields() {
     let golden = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -79,7 +79,7 @@ fn the_master_pod_has_exactly_these_fields() {
 }
 
 #[test]
-fn worker_pods_have_exactly_these_fields() {
+fn i_11_worker_pods_have_exactly_these_fields() {
     let objects = objects(pt(2));
     for (index, rank) in [("0", "1"), ("1", "2")] {
         let name = format!("pt-worker-{index}");
@@ -118,7 +118,7 @@ fn worker_pods_have_exactly_these_fields() {
 }
 
 #[test]
-fn every_replica_has_a_headless_service_of_its_name() {
+fn mt_07_every_replica_has_a_headless_service_of_its_name() {
     let objects = objects(pt(2));
     assert_eq!(objects.len(), 6);
     for (role, index) in [("master", "0"), ("worker", "0"), ("worker", "1")] {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_service_s_name_is_shortened() {
+    fn b_173_only_the_service_s_name_is_shortened() {
         let id = "6f1c9a52-0000-8000-8000-000000000001";
         let short = driver_service(&prefix("spark-pi", UNIQUE), id);
         assert_eq!(short, "spark-pi-0123456789abcdef-driver-svc");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_of_services_are_cut_and_told_apart() {
+    fn b_173_long_names_of_services_are_cut_and_told_apart() {
         assert_eq!(with_suffix("spark-pi", "ui-svc"), "spark-pi-ui-svc");
         let (a, b) = ("a".repeat(60), "a".repeat(61));
         let name = with_suffix(&a, "ui-svc");

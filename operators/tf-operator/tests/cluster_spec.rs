@@ -54,7 +54,7 @@ fn golden_job() -> Job {
 }
 
 #[test]
-fn golden_every_pod_is_told_of_all_roles() {
+fn i_09_golden_every_pod_is_told_of_all_roles() {
     let cluster = r#"{"chief":["tf-chief-0.ns1.svc:2222"],"ps":["tf-ps-0.ns1.svc:2222"],"worker":["tf-worker-0.ns1.svc:2222","tf-worker-1.ns1.svc:2222"]}"#;
     let expected = [
         ("tf-chief-0", r#"{"type":"chief","index":0}"#),

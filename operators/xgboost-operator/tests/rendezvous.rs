@@ -25,7 +25,7 @@ fn env(pod: &Pod, container: usize) -> Vec<String> {
 }
 
 #[test]
-fn golden_every_pod_of_a_master_and_two_workers_has_the_published_variables_in_order() {
+fn i_09_golden_every_pod_of_a_master_and_two_workers_has_the_published_variables_in_order() {
     let job = placed(KIND.job("xgb").master().workers(2));
     let pods = pods(job);
     let names: Vec<&str> = pods

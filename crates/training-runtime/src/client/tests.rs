@@ -206,10 +206,9 @@ async fn f_70_a_server_that_never_answers_ends_the_call() {
     install_crypto_provider();
     let (uri, _, _) = serve("").await;
     let pods: Api<Pod> = Api::namespaced(recipe(uri).open().unwrap(), "team");
-    let start = std::time::Instant::now();
+    // Without a deadline this call would not end, nor the test.
     let error = pods.get("a").await.unwrap_err();
     assert!(Fault::from(error).outcome_unknown());
-    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

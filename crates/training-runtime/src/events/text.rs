@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_cut_at_a_character_and_cleaned() {
+    fn mt_23_messages_are_cut_at_a_character_and_cleaned() {
         assert_eq!(clean("a\u{0}b\u{1b}[31m\nc\t\r\n"), "ab[31m c");
         assert_eq!(clean(&"x".repeat(1_024)), "x".repeat(1_024));
         let cut = clean(&"x".repeat(1_025));

@@ -16,7 +16,7 @@ fn forbidden(message: &str) -> Fault {
 }
 
 #[test]
-fn refusals_are_told_apart_by_the_servers_words() {
+fn f_21_refusals_are_told_apart_by_the_servers_words() {
     for (message, expected) in [
         (
             "pods \"bert-worker-2\" is forbidden: exceeded quota: compute, requested: pods=1, used: pods=2, limited: pods=2",
@@ -61,7 +61,7 @@ fn refusals_are_told_apart_by_the_servers_words() {
 }
 
 #[test]
-fn a_terminating_namespace_is_known_by_its_cause() {
+fn f_22_b_045_a_terminating_namespace_is_known_by_its_cause() {
     let fault = fault(json!({
         "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no",
         "details": {"causes": [{"reason": "NamespaceTerminating", "message": "namespace team is being terminated", "field": "metadata.namespace"}]}
@@ -76,7 +76,7 @@ fn a_terminating_namespace_is_known_by_its_cause() {
 }
 
 #[test]
-fn a_namespace_that_is_gone_counts_as_terminating() {
+fn f_22_a_namespace_that_is_gone_counts_as_terminating() {
     let fault = fault(json!({
         "status": "Failure", "reason": "NotFound", "code": 404,
         "message": "namespaces \"team\" not found", "details": {"name": "team", "kind": "namespaces"}
@@ -248,7 +248,7 @@ fn a_broken_connection_tells_its_whole_story_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_04_a_call_without_answer_ends_at_its_limit() {
+async fn f_04_i_36_a_call_without_answer_ends_at_its_limit() {
     let start = tokio::time::Instant::now();
     let limit = Duration::from_secs(30);
     let answer = within(limit, std::future::pending::<Result<(), kube::Error>>()).await;

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_without_what_nobody_needs() {
+    fn mt_34_an_object_is_read_without_what_nobody_needs() {
         let guarded: Guarded<ConfigMap> = read(&json!({
             "metadata": {
                 "name": "a", "uid": "u", "labels": {"b": "c"},

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn f_32_f_34_older_and_repeated_news_change_nothing() {
+    async fn f_32_f_34_i_44_older_and_repeated_news_change_nothing() {
         let index = Index::default();
         assert!(index.apply(service(1, 0, 5)).is_some());
         assert!(index.apply(service(1, 0, 5)).is_none());

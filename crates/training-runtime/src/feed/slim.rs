@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn mt_53_labels_or_a_name_alone_do_not_make_a_pod_ours() {
+    fn b_043_mt_53_labels_or_a_name_alone_do_not_make_a_pod_ours() {
         assert!(pod(|p| p["metadata"]["name"] = json!("other-worker-1")).is_none());
         assert!(
             pod(|p| p["metadata"]["labels"]["training.kubeflow.org/replica-index"] = json!("2"))
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_pod_says_the_exit_code_of_the_main_container_and_its_last_words() {
+    fn b_126_a_failed_pod_says_the_exit_code_of_the_main_container_and_its_last_words() {
         let view = pod(|p| {
             p["status"] = json!({"phase": "Failed", "containerStatuses": [
                 {"name": "side", "restartCount": 1, "state": {"terminated": {"exitCode": 0}}},

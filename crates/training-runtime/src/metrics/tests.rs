@@ -41,7 +41,7 @@ fn i_41_series_vanish_with_the_last_job_of_a_namespace() {
 }
 
 #[test]
-fn i_41_strings_of_others_do_not_become_series() {
+fn i_41_mt_24_strings_of_others_do_not_become_series() {
     let metrics = Metrics::new("pytorch");
     for n in 0..1_000_u16 {
         metrics.request("get", &format!("thing{n}"), Some(n));

@@ -1,8 +1,14 @@
-//! The job of the tables.
+//! Jobs and worlds for the tables of this folder.
+
+// Every test file uses its own part of the scene.
+#![allow(dead_code)]
 
 use serde_json::{Value, json};
 
-use mpi_operator::MPIJob;
+use mpi_operator::{MPIJob, Mpi};
+use training_testkit::builders::{self, MPI};
+use training_testkit::scene::placed;
+use training_testkit::world::World;
 
 /// A launcher and two workers, changed.
 pub fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
@@ -21,4 +27,47 @@ pub fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
     });
     change(&mut job);
     serde_json::from_value(job).unwrap()
+}
+
+/// A world of one job of the kind.
+pub type KindWorld = World<Mpi>;
+
+/// The framework as the tests run it.
+pub fn framework() -> Mpi {
+    Mpi::default()
+}
+
+/// The job `pi` with so many workers.
+pub fn pi(workers: u32) -> builders::Job {
+    placed(MPI.job("pi").role("Launcher", 1).workers(workers))
+}
+
+/// Jobs of every shape, for histories.
+pub fn shapes() -> Vec<builders::Job> {
+    let ready = "WaitForWorkersReady";
+    vec![
+        pi(2),
+        pi(1).set("/spec/launcherCreationPolicy", ready),
+        pi(1).set("/spec/runLauncherAsWorker", true),
+        pi(2).set("/spec/submittedAs", "v1"),
+        pi(1).set("/spec/mpiImplementation", "MPICH"),
+    ]
+}
+
+/// The typed job.
+pub fn typed(job: builders::Job) -> MPIJob {
+    serde_json::from_value(job.build()).unwrap()
+}
+
+/// A world in which the operator is about to see the job for the first time.
+pub fn world(job: builders::Job) -> KindWorld {
+    let mut world = World::new(framework(), typed(job));
+    world.scale = "/spec/mpiReplicaSpecs/Worker/replicas";
+    let image = "/spec/mpiReplicaSpecs/Launcher/template/spec/containers";
+    world.edits = vec![
+        ("/spec/slotsPerWorker", json!(2)),
+        ("/spec/runLauncherAsWorker", json!(true)),
+        (image, json!([{ "name": "any", "image": "other" }])),
+    ];
+    world
 }

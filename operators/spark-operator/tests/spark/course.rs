@@ -2,22 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
 use spark_operator::course::seen::{
-    Driver, End, Executor, Kind, Object, Placement, Refusal, Refused, Seen, Waits,
+    Driver, End, Executor, Kind, Object, Refusal, Refused, Seen, Waits,
 };
-use spark_operator::course::step::{Make, Plan, Step};
+use spark_operator::course::step::{Plan, Step};
 use spark_operator::course::{Inquiry, Rules, plan};
-use spark_operator::digest::{SpecDigest, spec_digest};
+use spark_operator::digest::spec_digest;
 use spark_operator::submission::Settings;
 use spark_operator::{SparkApplication, label};
 use training_core::{PodPhase, StatusWrite, Uid, Urgency};
 
+use super::made;
 use super::scene::{set, typed, with};
 
 /// An API server with one application in it, and nobody else.
@@ -132,22 +131,8 @@ impl World {
     fn carry_out(&mut self, step: Step) -> bool {
         match step {
             Step::Make(make) => {
-                let (kind, name) = make.id();
                 let uid = self.uid();
-                let service = matches!(make, Make::Service(_));
-                let placement = match &make {
-                    Make::ConfigMap(map) => placement(map, 1),
-                    _ => None,
-                };
-                self.seen.objects.push(Object {
-                    kind,
-                    name,
-                    uid,
-                    submission_id: submission_of(&make),
-                    leaving: false,
-                    address: service.then(|| ("10.0.0.7".to_owned(), 4040)),
-                    placement,
-                });
+                self.seen.objects.push(made::object(&make, uid));
             }
             Step::MakeDriver(pod) => {
                 if let Some((why, message)) = self.refuses {
@@ -163,29 +148,10 @@ impl World {
                     return false;
                 }
                 assert!(self.seen.drivers.is_empty(), "two drivers at once");
-                let labels = pod.labels();
-                let annotations = pod.annotations();
-                let of = |key: &str| labels.get(key).cloned().unwrap_or_default();
-                self.drivers.push(of(label::SUBMISSION_ID));
                 let uid = self.uid();
-                self.seen.drivers.push(Driver {
-                    name: pod.name_any(),
-                    uid,
-                    submission_id: of(label::SUBMISSION_ID),
-                    app_id: of(label::APP_SELECTOR),
-                    digest: annotations
-                        .get(label::SPEC_DIGEST)
-                        .and_then(|d| SpecDigest::parse(d)),
-                    generation: annotations
-                        .get(label::GENERATION)
-                        .and_then(|g| g.parse().ok()),
-                    phase: PodPhase::Pending,
-                    leaving: false,
-                    due: None,
-                    end: None,
-                    taken: None,
-                    waits: None,
-                });
+                let driver = made::driver(&pod, uid);
+                self.drivers.push(driver.submission_id.clone());
+                self.seen.drivers.push(driver);
             }
             Step::Change {
                 map,
@@ -199,7 +165,8 @@ impl World {
                 let there = objects.find(|o| o.uid == uid).unwrap();
                 let before = there.placement.as_ref().unwrap();
                 assert_eq!(before.resource_version, resource_version);
-                there.placement = placement(&map, resource_version.parse::<u32>().unwrap() + 1);
+                there.placement =
+                    made::placement(&map, resource_version.parse::<u32>().unwrap() + 1);
                 let data = map.data.as_ref().unwrap();
                 self.changed.push(data["podspec-configmap-key"].clone());
             }
@@ -313,29 +280,6 @@ impl World {
     }
 }
 
-fn placement(map: &ConfigMap, version: u32) -> Option<Placement> {
-    let digest = map.annotations().get(label::PLACEMENT)?;
-    Some(Placement {
-        digest: digest.clone(),
-        resource_version: version.to_string(),
-    })
-}
-
-fn submission_of(make: &Make) -> String {
-    let metadata = match make {
-        Make::ConfigMap(object) => &object.metadata,
-        Make::Service(object) => &object.metadata,
-        Make::Ingress(object) => &object.metadata,
-        Make::Claim(object) => &object.metadata,
-        Make::NetworkPolicy(object) => &object.metadata,
-        Make::Budget(object) => &object.metadata,
-        Make::Group(object) => &object.metadata,
-    };
-    let labels = metadata.labels.as_ref();
-    let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
-    id.cloned().unwrap_or_default()
-}
-
 fn running(fields: &[(&str, Value)]) -> World {
     let mut world = World::new(fields);
     world.settle();
@@ -425,7 +369,7 @@ fn a_driver_that_is_missing_fails_its_run_after_the_grace_period() {
 }
 
 #[test]
-fn the_end_of_the_time_to_live_deletes_an_ended_application() {
+fn i_23_the_end_of_the_time_to_live_deletes_an_ended_application() {
     for (spec, operator, after, deleted) in [
         (None, None, 1_000_000, false),
         (Some(60), None, 60, false),
@@ -489,7 +433,7 @@ fn executors_are_followed_and_told_and_those_that_vanish_are_not_forgotten() {
 }
 
 #[test]
-fn a_status_lists_live_executors_first_and_says_how_many_it_leaves_out() {
+fn b_172_i_20_a_status_lists_live_executors_first_and_says_how_many_it_leaves_out() {
     let mut world = running(&[]);
     world.rules.most_executors = 2;
     for (name, phase) in [
@@ -731,7 +675,7 @@ fn a_new_application_that_is_suspended_submits_nothing_and_an_ended_one_stays_en
 }
 
 #[test]
-fn an_edit_begins_anew_in_any_state_but_one_of_ttl_suspend_or_labels_never() {
+fn b_175_an_edit_begins_anew_in_any_state_but_one_of_ttl_suspend_or_labels_never() {
     for ended in [false, true] {
         let mut world = running(&[("restartPolicy", json!({"type": "Never"}))]);
         if ended {
@@ -934,7 +878,7 @@ fn a_driver_that_never_started_goes_with_its_run() {
 }
 
 #[test]
-fn an_application_that_is_being_deleted_takes_its_run_along() {
+fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     let mut world = running(&[]);
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
@@ -1017,7 +961,7 @@ fn names_that_do_not_change_are_waited_for() {
 }
 
 #[test]
-fn a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
+fn b_176_a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
     let mut world = World::new(&[]);
     // The whole submission is made; the process is killed before the status is written; and then the spec is edited.
     world.look(Some(usize::MAX));
@@ -1117,7 +1061,7 @@ fn drivers_are_judged_by_the_container_that_runs_spark() {
 }
 
 #[test]
-fn a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
+fn f_60_a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
     let mut world = running(&[on_failure(1)]);
     world.driver().taken = Some((
         "DeletionByTaintManager".to_owned(),
@@ -1267,77 +1211,4 @@ fn an_ended_application_gives_back_what_holds_resources() {
     let kinds: BTreeSet<Kind> = world.seen.objects.iter().map(|o| o.kind).collect();
     assert_eq!(kinds, [Kind::ConfigMap, Kind::Service].into());
     assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
-}
-
-/// What may happen to an application.
-#[derive(Clone, Debug)]
-enum Deed {
-    Look,
-    Kill(usize),
-    Runs,
-    Ends(i32),
-    Go,
-    Vanish,
-    Suspend(bool),
-    Edit(u8),
-    Time(i64),
-}
-
-fn deed() -> impl Strategy<Value = Deed> {
-    prop_oneof![
-        4 => Just(Deed::Look),
-        3 => (0usize..6).prop_map(Deed::Kill),
-        2 => Just(Deed::Runs),
-        2 => (0i32..2).prop_map(Deed::Ends),
-        4 => Just(Deed::Go),
-        1 => Just(Deed::Vanish),
-        1 => any::<bool>().prop_map(Deed::Suspend),
-        1 => (0u8..3).prop_map(Deed::Edit),
-        2 => (1i64..40).prop_map(Deed::Time),
-    ]
-}
-
-proptest! {
-    #[test]
-    fn no_submission_has_two_drivers_whatever_happens_and_whenever_the_operator_dies(
-        deeds in prop::collection::vec(deed(), 1..60),
-        policy in prop_oneof![Just("Never"), Just("Always"), Just("OnFailure")],
-    ) {
-        let mut policy_of = on_failure(2).1;
-        policy_of["type"] = json!(policy);
-        let mut world = World::new(&[("restartPolicy", policy_of)]);
-        for deed in deeds {
-            match deed {
-                Deed::Look => { world.look(None); }
-                Deed::Kill(steps) => { world.look(Some(steps)); }
-                Deed::Runs => if let Some(d) = world.seen.drivers.last_mut() && d.end.is_none() { d.phase = PodPhase::Running; },
-                Deed::Ends(code) => if let Some(d) = world.seen.drivers.last_mut() && d.end.is_none() {
-                    d.phase = if code == 0 { PodPhase::Succeeded } else { PodPhase::Failed };
-                    d.end = Some(End { code, ..End::default() });
-                },
-                Deed::Go => { world.seen.drivers.retain(|d| !d.leaving); }
-// One that goes before it was recorded was never submitted.
-                Deed::Vanish => {
-                    let recorded = world.status()["submissionID"].clone();
-                    world.seen.drivers.retain(|d| recorded != d.submission_id.as_str());
-                }
-                Deed::Suspend(on) => { set(&mut world.app["spec"], "suspend", json!(on)); }
-                Deed::Edit(n) => {
-                    set(&mut world.app["spec"], "arguments", json!([n.to_string()]));
-                    let generation = world.app["metadata"]["generation"].as_i64().unwrap_or(1);
-                    world.app["metadata"]["generation"] = json!(generation + 1);
-                }
-                Deed::Time(seconds) => {
-                    world.now = world.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
-                }
-            }
-        }
-        // Two drivers at once are noticed when the second is made.
-        let ids: BTreeSet<&String> = world.drivers.iter().collect();
-        prop_assert_eq!(world.drivers.len(), ids.len(), "{:?}", world.drivers);
-        // And it always comes to rest.
-        world.app["spec"]["suspend"] = json!(false);
-        world.settle();
-        world.pods_go();
-    }
 }

@@ -74,7 +74,7 @@ fn our_labels() -> Value {
 }
 
 #[test]
-fn the_driver_s_pod() {
+fn i_11_the_driver_s_pod() {
     let made = submitted(&pi());
     let conf = made.conf.metadata.name.clone().unwrap();
     let security = pi()["spec"]["driver"]["securityContext"].clone();

@@ -9,7 +9,7 @@ use spark_operator::cron::{Schedule, zone};
 use spark_operator::{escape, names};
 
 /// Reads a properties file as `java.util.Properties` does.
-fn load(text: &str) -> BTreeMap<String, String> {
+pub fn load(text: &str) -> BTreeMap<String, String> {
     let lines = text
         .split('\n')
         .filter(|line| !line.is_empty() && !line.starts_with(['#', '!']));

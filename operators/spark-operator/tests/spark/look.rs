@@ -148,7 +148,7 @@ fn a_container_of_another_name_is_known_by_its_annotation() {
 }
 
 #[test]
-fn colours_and_carriage_returns_are_left_out() {
+fn mt_23_colours_and_carriage_returns_are_left_out() {
     let said = driver(&[terminated("driver", "\u{1b}[31mred\r\n\tline\0")]);
     assert_eq!(
         said.masked(&Mask::default()).end.unwrap().said,
@@ -157,7 +157,7 @@ fn colours_and_carriage_returns_are_left_out() {
 }
 
 #[test]
-fn last_words_do_not_tell_what_the_spec_keeps_secret() {
+fn i_51_mt_25_last_words_do_not_tell_what_the_spec_keeps_secret() {
     let app = typed(&with(&[
         (
             "sparkConf",

@@ -398,7 +398,7 @@ fn what_spark_would_put_on_top_of_the_template_is_said_in_its_properties() {
 }
 
 #[test]
-fn the_template_of_executors_keeps_what_the_user_wrote_but_for_owners() {
+fn mt_04_the_template_of_executors_keeps_what_the_user_wrote_but_for_owners() {
     let own = json!({
         "metadata": {
             "labels": { "a": "b", "sparkoperator.k8s.io/app-name": "evil" }, "finalizers": ["x.example/y"],

@@ -334,7 +334,7 @@ fn what_a_webhook_refused_is_refused_here_too() {
 }
 
 #[test]
-fn nothing_is_opened_to_the_outside_but_what_may_be() {
+fn mt_07_mt_08_nothing_is_opened_to_the_outside_but_what_may_be() {
     let ingress = |more: &str, value: Value| {
         let mut one = json!({ "servicePort": 1, "servicePortName": "p", "ingressURLFormat": "u" });
         one[more] = value;

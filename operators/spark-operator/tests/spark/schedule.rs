@@ -67,7 +67,7 @@ fn a_new_schedule_waits_for_its_time() {
 }
 
 #[test]
-fn at_its_time_a_run_is_made_under_the_name_of_that_time() {
+fn i_02_at_its_time_a_run_is_made_under_the_name_of_that_time() {
     let schedule = due(&[]);
     let first = pass(&schedule, &[], "2026-05-01T12:00:02Z");
     assert_eq!(first.create.as_deref(), Some("nightly-1777636800"));
@@ -274,7 +274,7 @@ fn names_get_coarser_until_they_fit() {
 }
 
 #[test]
-fn a_run_belongs_to_its_schedule() {
+fn i_24_a_run_belongs_to_its_schedule() {
     let made = run(&due(&[]), "nightly-7");
     let made = serde_json::to_value(&made).unwrap();
     assert_eq!(

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_pod_has_no_memory_of_its_own_in_any_step_of_its_life() {
+    fn mt_34_a_healthy_pod_has_no_memory_of_its_own_in_any_step_of_its_life() {
         let running = json!({"running": {"startedAt": "2026-01-01T00:00:09Z"}});
         for status in [
             json!({}),
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn b_130_a_mebibyte_of_control_characters_is_cut_to_its_end_and_cleaned() {
+    fn b_130_mt_23_a_mebibyte_of_control_characters_is_cut_to_its_end_and_cleaned() {
         let noise = format!(
             "{}the last line\u{0}\u{7}\u{1b}[2J\n",
             "x\u{1b}]0;evil\u{7}".repeat(1 << 17)

@@ -1,0 +1,75 @@
+//! How what was made looks to the operator.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use spark_operator::course::seen::{Driver, Object, Placement};
+use spark_operator::course::step::Make;
+use spark_operator::digest::SpecDigest;
+use spark_operator::label;
+use training_core::{PodPhase, Uid};
+
+/// An object right after its creation.
+pub fn object(make: &Make, uid: Uid) -> Object {
+    let (kind, name) = make.id();
+    let service = matches!(make, Make::Service(_));
+    let placement = match make {
+        Make::ConfigMap(map) => placement(map, 1),
+        _ => None,
+    };
+    Object {
+        kind,
+        name,
+        uid,
+        submission_id: submission_of(make),
+        leaving: false,
+        address: service.then(|| ("10.0.0.7".to_owned(), 4040)),
+        placement,
+    }
+}
+
+/// A driver right after its creation.
+pub fn driver(pod: &Pod, uid: Uid) -> Driver {
+    let labels = pod.labels();
+    let annotations = pod.annotations();
+    let of = |key: &str| labels.get(key).cloned().unwrap_or_default();
+    let digest = annotations.get(label::SPEC_DIGEST);
+    let generation = annotations.get(label::GENERATION);
+    Driver {
+        name: pod.name_any(),
+        uid,
+        submission_id: of(label::SUBMISSION_ID),
+        app_id: of(label::APP_SELECTOR),
+        digest: digest.and_then(|d| SpecDigest::parse(d)),
+        generation: generation.and_then(|g| g.parse().ok()),
+        phase: PodPhase::Pending,
+        leaving: false,
+        due: None,
+        end: None,
+        taken: None,
+        waits: None,
+    }
+}
+
+/// Where the executors' template of this version puts them.
+pub fn placement(map: &ConfigMap, version: u32) -> Option<Placement> {
+    let digest = map.annotations().get(label::PLACEMENT)?;
+    Some(Placement {
+        digest: digest.clone(),
+        resource_version: version.to_string(),
+    })
+}
+
+fn submission_of(make: &Make) -> String {
+    let metadata = match make {
+        Make::ConfigMap(object) => &object.metadata,
+        Make::Service(object) => &object.metadata,
+        Make::Ingress(object) => &object.metadata,
+        Make::Claim(object) => &object.metadata,
+        Make::NetworkPolicy(object) => &object.metadata,
+        Make::Budget(object) => &object.metadata,
+        Make::Group(object) => &object.metadata,
+    };
+    let labels = metadata.labels.as_ref();
+    let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
+    id.cloned().unwrap_or_default()
+}
