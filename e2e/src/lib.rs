@@ -9,6 +9,7 @@ pub mod local;
 pub mod look;
 pub mod loose;
 pub mod pods;
+pub mod skip;
 pub mod submit;
 pub mod sweep;
 pub mod takeover;
@@ -16,8 +17,11 @@ pub mod takeover;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::Result;
-use kube::Client;
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
 use training_testkit::auditor::Auditor;
 use training_testkit::builders::{Kind, PYTORCH};
 use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, workspace};
@@ -29,6 +33,7 @@ use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::Proxy;
 
 use lives::Actor;
+pub use skip::skip;
 
 /// A namespace with a scripted kubelet and an auditor, on the control plane that the tests of a
 /// binary share.
@@ -47,6 +52,14 @@ pub struct World {
     pub auditor: Auditor,
     // Dropped last: what watches it ends before it does.
     namespace: Namespace,
+}
+
+/// Writes fields of a pod's status, as a kubelet does.
+pub async fn set_pod_status(pods: &Api<Pod>, name: &str, status: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "status": status }));
+    pods.patch_status(name, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
 }
 
 static FILES: AtomicU32 = AtomicU32::new(0);
@@ -82,13 +95,17 @@ impl World {
         script: Script,
     ) -> Result<Option<Self>> {
         if !control.can().play_kubelet {
-            eprintln!("{prefix}: skipped, this cluster has a kubelet of its own");
+            skip("this cluster has a kubelet of its own");
             return Ok(None);
         }
         let namespace = Namespace::create(control, prefix).await?;
         let client = control.client(ADMIN).await?;
         let driver = control.client(DRIVER).await?;
         let auditor = Auditor::start(client.clone(), &namespace.name, &kind.resource()).await?;
+        let collects = control.can().controllers;
+        if !collects {
+            auditor.expect_no_collection();
+        }
         let kubelet = Kubelet::start(driver, &[&namespace.name], script).await?;
         let jobs = Jobs::of(client.clone(), &namespace.name, &kind.resource());
         Ok(Some(Self {
@@ -163,16 +180,57 @@ impl World {
             .join(format!("{}-{number}-{name}", self.namespace()))
     }
 
-    /// The end of every test: nobody found anything wrong, and the operator did not panic.
+    /// The end of every test: everything comes to rest, nobody found anything wrong, and the operator did not panic.
     pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
-        operator.assert_no_panic()?;
         self.kubelet.assert_no_errors()?;
+        self.ending().assert_clean(operator).await
+    }
+
+    fn ending(&self) -> Ending<'_> {
+        Ending {
+            kind: self.kind,
+            control: self.control,
+            auditor: &self.auditor,
+            namespace: self.namespace(),
+        }
+    }
+}
+
+/// What is looked at, at the end of a test.
+#[derive(Debug)]
+pub struct Ending<'a> {
+    /// The kind of the jobs.
+    pub kind: Kind,
+    /// The API server.
+    pub control: &'a ControlPlane,
+    /// Who has watched.
+    pub auditor: &'a Auditor,
+    /// The test's namespace.
+    pub namespace: &'a str,
+}
+
+impl Ending<'_> {
+    /// Everything comes to rest, and nobody found anything wrong.
+    pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
+        let rest = self.auditor.until_at_rest().await;
+        rest.with_context(|| operator.log_tail())?;
+        operator.assert_no_panic()?;
+        operator.assert_connections()?;
+        // The one secret that the process has.
+        let user = self.kind.user();
+        let token = self.control.token(&user).await?;
+        anyhow::ensure!(
+            !operator.log().contains(&token),
+            "I-51: the token is in the log"
+        );
         if self.control.can().audit {
-            let denied = self
-                .control
-                .audit()?
-                .denied(&self.kind.user(), self.namespace())?;
-            anyhow::ensure!(denied.is_empty(), "MT-60: {}", denied.join("\n"));
+            let audit = self.control.audit()?;
+            let (asked, denied) = audit.all_of(&user, self.namespace).await?;
+            anyhow::ensure!(denied.is_empty(), "MT-60, I-46: {}", denied.join("\n"));
+            // The auditor has seen the effects of all that was asked.
+            self.auditor.settled().await?;
+            let meddled = self.auditor.meddled(&asked);
+            anyhow::ensure!(meddled.is_empty(), "{}", meddled.join("\n"));
         }
         self.auditor.assert_clean().await
     }

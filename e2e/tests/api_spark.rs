@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use spark_operator::api::{ScheduledSparkApplication, SparkApplication, State};
 use tokio::sync::Mutex;
 use training_testkit::audit::{Entry, Mark};
-use training_testkit::builders::{SPARK_OPERATOR, operator_user};
+use training_testkit::auditor::Auditor;
+use training_testkit::builders::{SPARK, SPARK_OPERATOR, operator_user};
 use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
 use training_testkit::manifest;
 use training_testkit::namespace::Namespace;
@@ -22,8 +23,6 @@ use training_testkit::wait::{HANG, Seen, eventually};
 
 #[path = "api_spark/batch.rs"]
 mod batch;
-#[path = "api_spark/crash.rs"]
-mod crash;
 #[path = "api_spark/faults.rs"]
 mod faults;
 #[path = "api_spark/inputs.rs"]
@@ -44,6 +43,7 @@ struct Stage {
     control: &'static ControlPlane,
     client: Client,
     operator: Mutex<OperatorProcess>,
+    auditor: Auditor,
     // Dropped last.
     namespace: Namespace,
 }
@@ -55,21 +55,13 @@ impl Stage {
     }
 
     /// The same behind a proxy.
-    async fn behind_proxy(prefix: &str) -> Result<Option<(Proxy, Self)>> {
-        Self::proxied(prefix, |options| options).await
-    }
-
-    /// The same, with an operator that waits so long for an answer.
-    async fn slow_proxy(prefix: &str, deadline: &str) -> Result<Option<(Proxy, Self)>> {
-        Self::proxied(prefix, |options| options.flag("call-deadline", deadline)).await
-    }
-
     async fn proxied(
         prefix: &str,
         flags: impl FnOnce(Options) -> Options,
     ) -> Result<Option<(Proxy, Self)>> {
         let control = ControlPlane::shared().await?;
         if !control.can().play_kubelet {
+            e2e::skip("this cluster has a kubelet of its own");
             return Ok(None);
         }
         let proxy = Proxy::start(&control.kubeconfig(ADMIN).await?).await?;
@@ -90,12 +82,13 @@ impl Stage {
     async fn with(prefix: &str, flags: impl FnOnce(Options) -> Options) -> Result<Option<Self>> {
         let control = ControlPlane::shared().await?;
         if !control.can().play_kubelet {
-            eprintln!("{prefix}: skipped, this cluster has a kubelet of its own");
+            e2e::skip("this cluster has a kubelet of its own");
             return Ok(None);
         }
         control.install(SPARK_OPERATOR).await?;
         let namespace = Namespace::create(control, prefix).await?;
         let client = control.client(ADMIN).await?;
+        let auditor = Auditor::start(client.clone(), &namespace.name, &SPARK.resource()).await?;
         let kubeconfig: PathBuf = control.kubeconfig(&operator_user(SPARK_OPERATOR)).await?;
         let log = control.scratch().join(format!("{}.log", namespace.name));
         let options = Options::new(SPARK_OPERATOR, &kubeconfig, &namespace.name, &log);
@@ -103,6 +96,7 @@ impl Stage {
         Ok(Some(Self {
             control,
             operator: Mutex::new(OperatorProcess::start(flags(options)).await?),
+            auditor,
             client,
             namespace,
         }))
@@ -110,6 +104,18 @@ impl Stage {
 
     fn name(&self) -> &str {
         &self.namespace.name
+    }
+
+    /// The end of a test: everything comes to rest, and nobody found anything wrong.
+    async fn assert_clean(&self) -> Result<()> {
+        let ending = e2e::Ending {
+            kind: SPARK,
+            control: self.control,
+            auditor: &self.auditor,
+            namespace: self.name(),
+        };
+        let operator = self.operator.lock().await;
+        ending.assert_clean(&operator).await
     }
 
     fn api<K>(&self) -> Api<K>
@@ -120,9 +126,9 @@ impl Stage {
     }
 
     /// What the operator wrote since then.
-    fn wrote(&self, since: Mark) -> Result<Vec<Entry>> {
+    async fn wrote(&self, since: Mark) -> Result<Vec<Entry>> {
         let user = operator_user(SPARK_OPERATOR);
-        let mut all = self.control.audit()?.by_user(since, &user)?;
+        let mut all = self.control.audit()?.by_user(since, &user).await?;
         let reads = ["get", "list", "watch"];
         all.retain(|e| e.namespace == self.name() && !reads.contains(&e.verb.as_str()));
         Ok(all)
@@ -201,11 +207,7 @@ impl Stage {
 
     /// What a kubelet says of a pod.
     async fn says(&self, pod: &str, status: Value) -> Result<()> {
-        let patch = Patch::Merge(json!({ "status": status }));
-        let api = self.api::<Pod>();
-        api.patch_status(pod, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
+        e2e::set_pod_status(&self.api(), pod, status).await
     }
 
     async fn runs(&self, pod: &str) -> Result<()> {

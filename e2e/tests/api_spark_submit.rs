@@ -48,7 +48,7 @@ impl Stage {
     async fn open() -> Result<Option<Self>> {
         let control = ControlPlane::start(Options::default()).await?;
         if !control.can().play_kubelet {
-            eprintln!("spark-submit: skipped, this cluster has a kubelet of its own");
+            e2e::skip("this cluster has a kubelet of its own");
             return Ok(None);
         }
         let client = control.client(ADMIN).await?;

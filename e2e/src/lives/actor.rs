@@ -5,9 +5,10 @@ use futures::future::try_join_all;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
-use training_testkit::builders::{Job, MPI};
+use training_testkit::builders::{Job, MPI, SPARK};
 use training_testkit::job::{counters, is_true};
 use training_testkit::kubelet::State;
+use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::Held;
@@ -41,7 +42,7 @@ impl Actor<'_> {
         }
     }
 
-    fn full(&self, rank: &str) -> String {
+    pub(super) fn full(&self, rank: &str) -> String {
         format!("{}-{rank}", self.name)
     }
 
@@ -54,9 +55,20 @@ impl Actor<'_> {
         self.world.jobs.merge(self.name, change).await.map(drop)
     }
 
-    pub(crate) async fn suspend(&self, suspend: bool) -> Result<()> {
-        self.merge(&json!({ "spec": { "runPolicy": { "suspend": suspend } } }))
-            .await
+    /// The user suspends it, or lets it go on.
+    pub async fn suspend(&self, suspend: bool) -> Result<()> {
+        let suspend = json!({ "suspend": suspend });
+        self.change_policy(suspend).await
+    }
+
+    /// Changes what is asked of the job as a whole, wherever its kind has that.
+    pub(crate) async fn change_policy(&self, change: Value) -> Result<()> {
+        let spec = if self.world.kind == SPARK {
+            change
+        } else {
+            json!({ "runPolicy": change })
+        };
+        self.merge(&json!({ "spec": spec })).await
     }
 
     pub(super) async fn scale(&self, workers: usize) -> Result<()> {
@@ -65,7 +77,8 @@ impl Actor<'_> {
         self.merge(&json!({ "spec": { map: role } })).await
     }
 
-    pub(crate) async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
+    /// The user deletes it.
+    pub async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
         self.world.jobs.delete_with(self.name, parameters).await
     }
 
@@ -82,6 +95,28 @@ impl Actor<'_> {
     pub(super) async fn fails(&self, rank: &str, exit_code: i32) -> Result<()> {
         let message = String::new();
         self.set(rank, &State::Failed { exit_code, message }).await
+    }
+
+    /// The node of a pod falls silent, the pod is told to go and does not answer, and its object is removed: each when the status
+    /// shows the step before.
+    pub(super) async fn lose_node_of(
+        &self,
+        rank: &str,
+        silent: impl Fn(&Value) -> bool,
+        leaves: impl Fn(&Value) -> bool,
+    ) -> Result<()> {
+        let (kubelet, namespace, pod) = (&self.world.kubelet, self.namespace(), self.full(rank));
+        kubelet.finish_deletes(false);
+        kubelet.set(namespace, &pod, &State::NodeLost).await?;
+        self.until("with a silent node", silent).await?;
+        kubelet
+            .disrupt(namespace, &pod, "DeletionByTaintManager")
+            .await?;
+        self.until("with a pod that leaves", leaves).await?;
+        kubelet.disappear(namespace, &pod).await?;
+        kubelet.finish_deletes(true);
+        self.happened();
+        Ok(())
     }
 
     /// These pods succeed in one burst.
@@ -172,7 +207,7 @@ impl Actor<'_> {
     }
 
     /// Waits until the job has exactly these pods and services.
-    pub(crate) async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
+    pub async fn until_left(&self, pods: &[&str], services: &[&str]) -> Result<()> {
         let full = |ranks: &[&str]| -> Vec<String> { ranks.iter().map(|r| self.full(r)).collect() };
         let (pods, services) = (full(pods), full(services));
         look::until_children(
@@ -185,7 +220,8 @@ impl Actor<'_> {
         .await
     }
 
-    pub(crate) async fn until_gone(&self) -> Result<()> {
+    /// Waits until the job is gone.
+    pub async fn until_gone(&self) -> Result<()> {
         eventually(&format!("{} to be gone", self.name), HANG, async || {
             Ok(if self.world.jobs.exists(self.name).await? {
                 Seen::NotYet("it is there".into())
@@ -194,6 +230,24 @@ impl Actor<'_> {
             })
         })
         .await
+    }
+
+    /// Waits until nothing is left of a job that is gone: the garbage collector takes its objects one after the other, of whatever
+    /// kind.
+    pub(crate) async fn until_all_is_gone(&self) -> Result<()> {
+        let (world, jobs) = (self.world, self.world.kind.resource());
+        eventually("all that the job had to be gone", HANG, async || {
+            let client = world.client.clone();
+            let left = Snapshot::take(client, world.namespace(), &jobs, self.name).await?;
+            Ok(if left.0.is_empty() {
+                Seen::Yes(())
+            } else {
+                let left: Vec<&String> = left.0.keys().collect();
+                Seen::NotYet(format!("{left:?}"))
+            })
+        })
+        .await?;
+        world.auditor.settled().await
     }
 
     /// Waits until the operator has sent the request that is held.

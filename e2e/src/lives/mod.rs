@@ -6,17 +6,21 @@
 
 mod actor;
 mod mpi;
+mod spark;
 mod story;
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use training_testkit::builders::{Job, Kind, MPI, PYTORCH, pytorch_job};
+use serde_json::Value;
+use training_testkit::builders::{Job, Kind, MPI, PYTORCH, SPARK};
+use training_testkit::job::is_finished;
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 
 pub use actor::{Actor, Happenings};
 pub use mpi::MpiLife;
+pub use spark::SparkLife;
 
 /// What is left of a finished job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +82,12 @@ pub enum Life {
     Recreated,
     /// A part of S-14: a worker is evicted by its kubelet and replaced, then all succeed.
     Evicted,
+    /// A part of S-14: a worker's node is lost; its pod is deleted, removed and replaced, then all succeed.
+    NodeLost,
     /// S-12: of an `MPIJob`.
     Mpi(MpiLife),
+    /// S-13: of a `SparkApplication`.
+    Spark(SparkLife),
 }
 
 /// How far a run can be compared with another.
@@ -94,7 +102,7 @@ pub enum Likeness {
 
 impl Life {
     /// Every life of a `PyTorchJob` that a sweep goes through.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Succeeds(CleanPods::None),
         Self::Succeeds(CleanPods::Running),
         Self::Succeeds(CleanPods::All),
@@ -118,6 +126,7 @@ impl Life {
         Self::Deleted(Moment::Finishing, Deletion::Orphan),
         Self::Recreated,
         Self::Evicted,
+        Self::NodeLost,
     ];
 
     /// Those of every test run.
@@ -131,21 +140,45 @@ impl Life {
         Self::Elastic,
     ];
 
-    /// The kind of the job that lives so.
-    pub fn kind(self) -> Kind {
+    /// Every life of a kind that a sweep goes through.
+    pub fn of(kind: Kind) -> Vec<Self> {
+        match kind {
+            MPI => MpiLife::ALL.map(Self::Mpi).to_vec(),
+            SPARK => SparkLife::ALL.map(Self::Spark).to_vec(),
+            PYTORCH => Self::ALL.to_vec(),
+            // Only a PyTorchJob can be elastic.
+            _ => Self::ALL
+                .into_iter()
+                .filter(|life| *life != Self::Elastic)
+                .collect(),
+        }
+    }
+
+    /// The kind whose life it is, where it is not told.
+    pub fn usual_kind(self) -> Kind {
         match self {
             Self::Mpi(_) => MPI,
+            Self::Spark(_) => SPARK,
             _ => PYTORCH,
         }
     }
 
-    /// The job that lives so.
-    pub fn job(self, name: &str) -> Job {
-        let job = pytorch_job(name).master().workers(2);
+    /// The job of a kind that lives so.
+    pub fn job(self, kind: Kind, name: &str) -> Job {
+        let job = kind.job(name).master().workers(2);
+        // Of a TFJob another policy is the default.
+        let job = if kind == PYTORCH {
+            job
+        } else {
+            job.run_policy("cleanPodPolicy", "None")
+        };
         match self {
-            Self::Succeeds(CleanPods::None) | Self::Evicted | Self::Suspended | Self::Recreated => {
-                job
-            }
+            Self::Succeeds(CleanPods::None)
+            | Self::Evicted
+            | Self::NodeLost
+            | Self::Suspended
+            | Self::Recreated
+            | Self::Deleted(Moment::Creating | Moment::Running, _) => job,
             Self::Succeeds(CleanPods::Running) => job.run_policy("cleanPodPolicy", "Running"),
             Self::Succeeds(CleanPods::All) | Self::Deleted(Moment::Finishing, _) => {
                 job.run_policy("cleanPodPolicy", "All")
@@ -161,12 +194,13 @@ impl Life {
                 .run_policy("activeDeadlineSeconds", 100_000),
             Self::TimeToLive(seconds) => job.run_policy("ttlSecondsAfterFinished", seconds),
             Self::BornSuspended => job.run_policy("suspend", true),
-            Self::Elastic => pytorch_job(name)
+            Self::Elastic => kind
+                .job(name)
                 .workers(2)
                 .set("/spec/elasticPolicy/minReplicas", 1)
                 .set("/spec/elasticPolicy/maxReplicas", 4),
-            Self::Deleted(..) => job,
             Self::Mpi(life) => life.job(name),
+            Self::Spark(life) => life.job(name),
         }
     }
 
@@ -200,6 +234,15 @@ impl Life {
     }
 }
 
+/// Whether a job of any kind has ended, and the operator knows its present spec.
+pub(crate) fn has_ended(job: &Value) -> bool {
+    if job["kind"] == SPARK.name {
+        let known = job["status"]["observedGeneration"] == job["metadata"]["generation"];
+        return known && matches!(spark::state(job), "COMPLETED" | "FAILED");
+    }
+    is_finished(job)
+}
+
 /// A request that waits in the proxy.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -224,7 +267,9 @@ impl fmt::Display for Life {
             Self::Deleted(moment, deletion) => write!(f, "S-10-{moment:?}-{deletion:?}"),
             Self::Recreated => f.write_str("S-11"),
             Self::Evicted => f.write_str("S-14-Evicted"),
+            Self::NodeLost => f.write_str("S-14-NodeLost"),
             Self::Mpi(life) => write!(f, "S-12-{life:?}"),
+            Self::Spark(life) => write!(f, "S-13-{life:?}"),
         }
     }
 }
@@ -233,8 +278,12 @@ impl FromStr for Life {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let mut all = Self::ALL.into_iter().chain(MpiLife::ALL.map(Self::Mpi));
-        match all.find(|life| life.to_string() == text) {
+        let all = [PYTORCH, MPI, SPARK].map(Self::of);
+        match all
+            .into_iter()
+            .flatten()
+            .find(|life| life.to_string() == text)
+        {
             Some(life) => Ok(life),
             None => bail!("there is no life {text}"),
         }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use kube::api::{DeleteParams, PropagationPolicy};
-use serde_json::json;
+use serde_json::{Value, json};
 use training_testkit::job::is_true;
 use training_testkit::kubelet::State;
 
@@ -15,7 +15,7 @@ const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
 impl Life {
     /// Creates the job and leads it to its end.
     pub async fn conduct(self, actor: &Actor<'_>) -> Result<()> {
-        actor.create(self.job(actor.name)).await?;
+        actor.create(self.job(actor.world.kind, actor.name)).await?;
         match self {
             Self::Succeeds(policy) => {
                 actor.run(1, 2).await?;
@@ -37,6 +37,15 @@ impl Life {
             Self::Evicted => {
                 actor.run(1, 2).await?;
                 actor.set("worker-1", &State::Evicted).await?;
+                replaced(actor).await?;
+                succeeds(actor).await
+            }
+            Self::NodeLost => {
+                actor.run(1, 2).await?;
+                let lost = actor.full("worker-1");
+                let silent = |job: &Value| is_true(job, "Stalled");
+                let leaves = |job: &Value| job["status"]["lastFailure"]["pod"] == lost;
+                actor.lose_node_of("worker-1", silent, leaves).await?;
                 replaced(actor).await?;
                 succeeds(actor).await
             }
@@ -89,6 +98,7 @@ impl Life {
             Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
             Self::Recreated => recreated(actor).await,
             Self::Mpi(life) => life.conduct(actor).await,
+            Self::Spark(life) => life.conduct(actor).await,
         }
     }
 }
@@ -179,7 +189,9 @@ async fn recreated(actor: &Actor<'_>) -> Result<()> {
     actor.until_gone().await?;
     actor.until_left(&ALL, &[]).await?;
     actor.until_all_leave().await?;
-    actor.create(Life::Recreated.job(actor.name)).await?;
+    actor
+        .create(Life::Recreated.job(actor.world.kind, actor.name))
+        .await?;
     actor.until_true("Stalled").await?;
     actor.world.kubelet.finish_deletes(true);
     for rank in ALL {

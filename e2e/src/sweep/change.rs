@@ -5,15 +5,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use kube::api::DeleteParams;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::job::{is_finished, is_true};
+use training_testkit::builders::SPARK;
+use training_testkit::job::is_true;
 use training_testkit::kubelet::SeenPod;
-use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use crate::lives::{Actor, Life};
-use crate::look;
+use crate::lives::{Actor, Life, has_ended};
 
 /// How often a job is looked at on its way to its end.
 const PAUSE: Duration = Duration::from_millis(80);
@@ -54,25 +56,37 @@ impl Change {
         Self::TimeToLiveElapsed,
     ];
 
-    /// Makes it happen, as far as there is something that it can happen to.
-    pub(super) async fn happen(self, life: Life, actor: &Actor<'_>) -> Result<()> {
+    /// Makes it happen, or the next one of all that can: where there is no pod yet, none can fail.
+    pub(super) async fn happen_or_next(self, life: Life, actor: &Actor<'_>) -> Result<()> {
+        let others = Self::ALL.into_iter().cycle();
+        let others = others.skip_while(|change| *change != self);
+        for change in others.take(Self::ALL.len()) {
+            if change.happen(life, actor).await? {
+                return Ok(());
+            }
+        }
+        bail!("nothing could happen instead of {self}")
+    }
+
+    /// Makes it happen; false if there is nothing that it can happen to.
+    async fn happen(self, life: Life, actor: &Actor<'_>) -> Result<bool> {
         let (kubelet, namespace) = (&actor.world.kubelet, actor.world.namespace());
         let there = actor.world.jobs.exists(actor.name).await?;
         match self {
-            Self::AllFinished => kubelet
-                .all_succeeded(namespace, actor.name)
-                .await
-                .map(drop)?,
-            Self::PodFailed => {
-                if let Some(pod) = a_pod(actor) {
-                    kubelet.fail(namespace, &pod.name, 137).await?;
+            Self::AllFinished => {
+                if a_pod(actor).is_none() {
+                    return Ok(false);
                 }
+                kubelet.all_succeeded(namespace, actor.name).await?;
             }
-            Self::PodDeleted => {
-                if let Some(pod) = a_pod(actor) {
-                    kubelet.disappear(namespace, &pod.name).await?;
-                }
-            }
+            Self::PodFailed => match a_pod(actor) {
+                Some(pod) => kubelet.fail(namespace, &pod.name, 137).await.map(drop)?,
+                None => return Ok(false),
+            },
+            Self::PodDeleted => match a_pod(actor) {
+                Some(pod) => kubelet.disappear(namespace, &pod.name).await?,
+                None => return Ok(false),
+            },
             Self::JobDeleted | Self::JobRecreated => {
                 kubelet.finish_deletes(true);
                 if there {
@@ -80,8 +94,12 @@ impl Change {
                     actor.until_gone().await?;
                 }
                 if self == Self::JobRecreated {
-                    actor.create(life.job(actor.name)).await?;
+                    actor.create(life.job(actor.world.kind, actor.name)).await?;
                 }
+            }
+            Self::SpecEdited if there && actor.world.kind == SPARK => {
+                let edit = json!({ "spec": { "arguments": ["edited"] } });
+                actor.merge(&edit).await?;
             }
             Self::SpecEdited if there => {
                 let edited = json!({ "metadata": { "annotations": { "edited": "yes" } } });
@@ -91,14 +109,17 @@ impl Change {
             }
             Self::Suspended if there => actor.suspend(true).await?,
             Self::TimeToLiveElapsed if there => {
-                let policy = json!({ "ttlSecondsAfterFinished": 1 });
-                let edit = json!({ "spec": { "runPolicy": policy } });
-                actor.merge(&edit).await?;
+                let field = if actor.world.kind == SPARK {
+                    "timeToLiveSeconds"
+                } else {
+                    "ttlSecondsAfterFinished"
+                };
+                actor.change_policy(json!({ field: 1 })).await?;
                 tokio::time::sleep(TIME_TO_LIVE).await;
             }
-            Self::SpecEdited | Self::Suspended | Self::TimeToLiveElapsed => {}
+            Self::SpecEdited | Self::Suspended | Self::TimeToLiveElapsed => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -125,10 +146,11 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
         let Ok(job) = world.jobs.get(actor.name).await else {
             return Ok(Seen::NotYet("it has just gone".into()));
         };
-        if is_finished(&job) && !goes_by_itself(&job) {
+        let ended = has_ended(&job);
+        if ended && !goes_by_itself(&job) {
             return Ok(Seen::Yes(Some(job)));
         }
-        if job["spec"]["runPolicy"]["suspend"] == true && !is_finished(&job) {
+        if policy(&job)["suspend"] == true && !ended {
             actor.suspend(false).await?;
         }
         // A pod that goes at this very moment is no failure.
@@ -138,11 +160,13 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
     })
     .await?;
     match end {
-        None => until_all_is_gone(actor).await,
+        None => actor.until_all_is_gone().await,
         Some(job) => {
             let both = is_true(&job, "Succeeded") && is_true(&job, "Failed");
             ensure!(!both, "succeeded and failed: {}", job["status"]);
-            let completed = job["status"]["completionTime"].is_string();
+            let status = &job["status"];
+            let times = [&status["completionTime"], &status["terminationTime"]];
+            let completed = times.iter().any(|time| time.is_string());
             ensure!(completed, "ended at no time: {}", job["status"]);
             if job["kind"] == "MPIJob" && is_timed(&job) {
                 actor.until_nothing_is_left().await?;
@@ -152,48 +176,51 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
     }
 }
 
-/// Waits until nothing is left of a job that is gone: the garbage collector takes its objects one after the other, of whatever
-/// kind.
-async fn until_all_is_gone(actor: &Actor<'_>) -> Result<()> {
-    let (world, jobs) = (actor.world, actor.world.kind.resource());
-    eventually("all that the job had to be gone", HANG, async || {
-        let client = world.client.clone();
-        let left = Snapshot::take(client, world.namespace(), &jobs, actor.name).await?;
-        Ok(if left.0.is_empty() {
-            Seen::Yes(())
-        } else {
-            let left: Vec<&String> = left.0.keys().collect();
-            Seen::NotYet(format!("{left:?}"))
-        })
-    })
-    .await?;
-    world.auditor.settled().await
-}
-
 /// Waits until nothing is left of a former job of that name. Its end depends on the garbage collector, not on us: the job may end
 /// before it, with a master that is done while a worker still waits for its name.
 async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
     let (client, namespace) = (&actor.world.client, actor.world.namespace());
-    let kind = actor.world.kind.name;
+    let uid = job["metadata"]["uid"].as_str().unwrap_or_default();
+    let former = |owner: &OwnerReference| {
+        let named = owner.kind == actor.world.kind.name && owner.name == actor.name;
+        named && owner.uid != uid
+    };
     eventually("the former job's objects to be gone", HANG, async || {
-        let mut all = look::pods(client, namespace, actor.name).await?;
-        all.extend(look::services(client, namespace, actor.name).await?);
-        all.retain(|o| {
-            let owner = &o["metadata"]["ownerReferences"][0];
-            owner["kind"] == kind && owner["uid"] != job["metadata"]["uid"]
-        });
+        let mut all = Vec::new();
+        for (kind, plural) in [
+            ("Pod", "pods"),
+            ("Service", "services"),
+            ("ConfigMap", "configmaps"),
+        ] {
+            let kind = GroupVersionKind::gvk("", "v1", kind);
+            let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+            let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+            all.extend(api.list(&ListParams::default()).await?.items);
+        }
+        all.retain(|object| object.owner_references().iter().any(former));
         Ok(if all.is_empty() {
             Seen::Yes(())
         } else {
-            Seen::NotYet(look::names(&all).join(", "))
+            let names: Vec<String> = all.iter().map(ResourceExt::name_any).collect();
+            Seen::NotYet(names.join(", "))
         })
     })
     .await?;
     actor.world.auditor.settled().await
 }
 
+/// What is asked of a job as a whole.
+fn policy(job: &Value) -> &Value {
+    if job["kind"] == SPARK.name {
+        &job["spec"]
+    } else {
+        &job["spec"]["runPolicy"]
+    }
+}
+
 fn is_timed(job: &Value) -> bool {
-    job["spec"]["runPolicy"]["ttlSecondsAfterFinished"].is_number()
+    let policy = policy(job);
+    policy["ttlSecondsAfterFinished"].is_number() || policy["timeToLiveSeconds"].is_number()
 }
 
 fn goes_by_itself(job: &Value) -> bool {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use training_testkit::builders::Kind;
+use training_testkit::builders::{Kind, SPARK};
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -15,6 +15,8 @@ const LEASE: [(&str, &str); 3] = [
     ("lease-renew-deadline", "1500ms"),
     ("lease-retry-period", "300ms"),
 ];
+/// How long an operator waits for an answer where one may never come.
+const PATIENCE: &str = "3s";
 /// Where the shipped role allows the lease to be.
 const LEASE_NAMESPACE: &str = "trainyard-system";
 
@@ -38,6 +40,8 @@ pub struct Setting {
     pub successor: Successor,
     /// S-09: jobs are gangs of Kubernetes' own.
     pub gangs: bool,
+    /// CS-7: reads are broken, and the operator is started anew for every run.
+    pub reads: bool,
 }
 
 /// One operator that works, and maybe one that waits.
@@ -54,8 +58,19 @@ impl Crew {
         let options = || {
             let options = world
                 .options(kubeconfig)
-                .flag("jitter-seed", &setting.seed.to_string())
-                .flag("gang", if setting.gangs { "native" } else { "none" });
+                .flag("jitter-seed", &setting.seed.to_string());
+            let options = if setting.kind == SPARK {
+                options
+                    .flag("driver-pod-creation-grace-period", "1s")
+                    .flag("ingress-url-format", "{{$appName}}.trainyard.test")
+            } else {
+                options.flag("gang", if setting.gangs { "native" } else { "none" })
+            };
+            let options = if setting.reads {
+                options.flag("call-deadline", PATIENCE)
+            } else {
+                options
+            };
             match setting.successor {
                 Successor::Itself => options,
                 Successor::Standby => LEASE
@@ -90,6 +105,11 @@ impl Crew {
         // The dead one comes back only then, so that it can't be the one that takes over.
         until_leads(&self.working).await?;
         waiting.restart().await
+    }
+
+    /// Starts the one that works again, and does not wait until it is ready.
+    pub(super) fn recover_unready(&mut self) -> Result<()> {
+        self.working.respawn()
     }
 
     /// Both, or the one there is.

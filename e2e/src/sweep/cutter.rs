@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep};
 use training_testkit::proxy::{Action, Answer, Applied, Call, Effect, Gate, Proxy, Rule};
@@ -14,8 +16,12 @@ use super::crew::Crew;
 use super::point::{Cut, Key, Keys, Plan, Restart};
 use crate::lives::Actor;
 
+/// The name of the rule that cuts, and what its answers say.
+pub(super) const CUT: &str = "cut";
 /// How long the other writes that were begun together with a cut one get to arrive.
 const OTHERS: Duration = Duration::from_millis(30);
+/// How long an operator with old lists must have written nothing before it sees what is new.
+const STALE: Duration = Duration::from_millis(300);
 /// How often a rule is asked whether it has hit.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -32,6 +38,10 @@ pub(super) struct Diary {
     pub dying: Cell<bool>,
     /// Nobody goes on with the life.
     pub abandoned: Cell<bool>,
+    /// The operator of this run works.
+    pub begun: Cell<bool>,
+    /// How often a cut came between the create of a Secret and the record of its name.
+    pub secrets: Cell<usize>,
 }
 
 impl Diary {
@@ -42,11 +52,17 @@ impl Diary {
             cut: Cell::new(false),
             dying: Cell::new(false),
             abandoned: Cell::new(false),
+            begun: Cell::new(false),
+            secrets: Cell::new(0),
         }
     }
 
     fn note(&self) {
         self.last.set(Instant::now());
+    }
+
+    fn count_secret(&self, is_one: bool) {
+        self.secrets.set(self.secrets.get() + usize::from(is_one));
     }
 }
 
@@ -57,12 +73,41 @@ pub(super) struct Cutter<'a> {
     diary: &'a Diary,
     actor: &'a Actor<'a>,
     plan: Option<&'a Plan>,
-    /// What hits before the write is executed.
+    /// The cut that is due, if one is.
+    due: Option<Due>,
+    /// What hits before the request is executed.
     before: Option<Rule>,
+    /// The same for the second cut, which waits for the first.
+    second: Option<Rule>,
+    /// The second cut is due.
+    armed: Arc<AtomicBool>,
     /// While it is set, no write passes.
     stopped: Arc<AtomicBool>,
+    /// What an operator sees that was started with old lists.
+    stale: Option<Stale>,
+    /// The revisions of the store before each write, the first one at the beginning.
+    revisions: Vec<String>,
     applied: UnboundedReceiver<Applied>,
     keys: Keys,
+    /// The operator is dead, and is started for this run.
+    anew: bool,
+}
+
+/// A cut that is still to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The one that the plan's key names.
+    First,
+    /// The one that is made after so many more writes.
+    Second(Cut, usize),
+}
+
+/// Rules that show an operator an older state.
+struct Stale {
+    lists: Rule,
+    /// Those of jobs, and those of what jobs have.
+    watches: [(Rule, Gate); 2],
+    old: Arc<AtomicBool>,
 }
 
 impl<'a> Cutter<'a> {
@@ -73,19 +118,32 @@ impl<'a> Cutter<'a> {
         diary: &'a Diary,
         actor: &'a Actor<'a>,
         plan: Option<&'a Plan>,
+        anew: bool,
     ) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
         // It is never opened: what waits here dies with its author's connection.
         let nothing_passes = Action::Hold(Gate::closed());
-        proxy.add(&Rule::new("stopped", nothing_passes, move |call| {
+        proxy.add(&Rule::new("stopped", nothing_passes.clone(), move |call| {
             call.is_job_write() && stop.load(Ordering::SeqCst)
         }));
         let before = plan
             .filter(|plan| plan.cut.comes_before())
             .map(|plan| cut_before(plan, actor.name));
+        let armed = Arc::new(AtomicBool::new(false));
+        let again = plan.map(|plan| plan.restart);
+        let second = match again {
+            Some(Restart::Again(Cut::Before, nth)) => {
+                let armed = Arc::clone(&armed);
+                let rule = Rule::new("again", nothing_passes, move |call| {
+                    call.is_job_write() && armed.load(Ordering::SeqCst)
+                });
+                Some(rule.nth(nth))
+            }
+            _ => None,
+        };
         let held = actor.held.map(|held| &held.rule);
-        for rule in before.iter().chain(held) {
+        for rule in before.iter().chain(&second).chain(held) {
             proxy.add(rule);
         }
         let applied = proxy.announce_in_turn("writes", Call::is_job_write);
@@ -95,23 +153,57 @@ impl<'a> Cutter<'a> {
             diary,
             actor,
             plan,
+            due: plan.map(|_| Due::First),
             before,
+            second,
+            armed,
             stopped,
+            stale: None,
+            revisions: Vec::new(),
             applied,
             keys: Keys::default(),
+            anew,
         }
     }
 
     /// Goes on for ever; returns only when something is wrong.
     pub(super) async fn run(mut self) -> Result<()> {
+        self.begin().await?;
         loop {
-            let waits = !self.diary.cut.get();
+            let (waits, stale) = (self.due.is_some(), self.stale.is_some());
             tokio::select! {
                 Some(write) = self.applied.recv() => self.written(write).await?,
                 () = hit(self.before.as_ref()), if waits => self.hit().await?,
+                () = rests(self.diary, STALE), if stale => self.show_what_is_new()?,
                 else => return Ok(()),
             }
         }
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        self.note_revision().await?;
+        if self.anew {
+            // Its reads are a part of the run, and one of them may be broken.
+            tokio::select! {
+                outcome = self.crew.recover() => outcome?,
+                end = pass(&mut self.applied) => end,
+            }
+        }
+        self.diary.note();
+        self.diary.begun.set(true);
+        Ok(())
+    }
+
+    /// What is stored now, for a run that shows it again later.
+    async fn note_revision(&mut self) -> Result<()> {
+        if matches!(self.plan.map(|p| p.restart), Some(Restart::Stale(_))) {
+            let world = self.actor.world;
+            let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+            let list = pods.list(&ListParams::default().limit(1)).await?;
+            let revision = list.metadata.resource_version.context("no revision")?;
+            self.revisions.push(revision);
+        }
+        Ok(())
     }
 
     /// A write has been executed, and its author waits for the answer.
@@ -121,11 +213,16 @@ impl<'a> Cutter<'a> {
             write.release();
             return Ok(());
         }
+        self.note_revision().await?;
         let key = self.keys.next(&write.call, self.actor.name);
-        let cut = self
-            .plan
-            .filter(|plan| plan.key == key && !self.diary.cut.get())
-            .map(|plan| plan.cut);
+        let cut = match &mut self.due {
+            Some(Due::First) => self.plan.filter(|plan| plan.key == key).map(|p| p.cut),
+            Some(Due::Second(cut, left)) => {
+                *left = left.saturating_sub(1);
+                (*left == 0).then_some(*cut)
+            }
+            None => None,
+        };
         self.diary.written.borrow_mut().push(key);
         match cut {
             Some(Cut::After) => self.kill(Some(write)).await,
@@ -136,28 +233,37 @@ impl<'a> Cutter<'a> {
                 sleep(OTHERS).await;
                 self.kill(None).await
             }
-            Some(Cut::Before | Cut::Reset | Cut::Timeout | Cut::Conflict) | None => {
+            _ => {
                 write.release();
                 Ok(())
             }
         }
     }
 
-    /// The rule that cuts before the write is executed has hit.
+    /// The rule that cuts before the request is executed has hit.
     async fn hit(&mut self) -> Result<()> {
         self.before = None;
         self.diary.note();
-        self.diary
-            .dying
-            .set(self.plan.is_some_and(|plan| plan.cut.kills()));
-        if self.plan.is_some_and(|plan| plan.cut == Cut::Before) {
+        let cut = match self.due {
+            Some(Due::First) => self.plan.map(|plan| plan.cut),
+            Some(Due::Second(cut, _)) => Some(cut),
+            None => None,
+        };
+        self.diary.dying.set(cut.is_some_and(Cut::kills));
+        if cut == Some(Cut::Before) {
             // The others of the same moment pass: this write is the only one that is missing.
             let until = Instant::now() + OTHERS;
+            let due = self.due.take();
             while let Ok(Some(write)) = tokio::time::timeout_at(until, self.applied.recv()).await {
                 self.written(write).await?;
             }
+            self.due = due;
             self.kill(None).await
         } else {
+            let key = self.plan.map(|plan| &plan.key);
+            self.diary
+                .count_secret(key.is_some_and(|key| key.resource == "secrets"));
+            self.due = None;
             self.diary.cut.set(true);
             Ok(())
         }
@@ -165,6 +271,7 @@ impl<'a> Cutter<'a> {
 
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
         self.diary.dying.set(true);
+        self.armed.store(false, Ordering::SeqCst);
         self.crew.kill9()?;
         // What the dead process still had on its connections must not reach the API server: those
         // are ended before the next write gets its turn.
@@ -174,16 +281,98 @@ impl<'a> Cutter<'a> {
         // Executed too, in the moment before the kill.
         while let Ok(write) = self.applied.try_recv() {
             if write.code < 300 {
+                self.note_revision().await?;
                 let key = self.keys.next(&write.call, self.actor.name);
                 self.diary.written.borrow_mut().push(key);
             }
         }
+        self.diary.count_secret(self.has_unrecorded_secret());
         self.stopped.store(false, Ordering::SeqCst);
         self.change_the_world().await?;
-        self.crew.recover().await?;
+        let again = self.plan.map(|plan| plan.restart);
+        let first = self.due.take() == Some(Due::First);
+        match again {
+            Some(Restart::Again(cut, nth)) if first => {
+                self.due = Some(Due::Second(cut, nth));
+                self.before = self.second.take();
+                self.armed.store(true, Ordering::SeqCst);
+                // The second cut may come before the operator says that it is ready.
+                self.crew.recover_unready()?;
+            }
+            Some(Restart::Stale(writes)) => {
+                self.show_what_was(writes);
+                self.crew.recover_unready()?;
+            }
+            _ => {
+                self.crew.recover().await?;
+                self.diary.cut.set(true);
+            }
+        }
         self.diary.note();
         self.diary.dying.set(false);
-        self.diary.cut.set(true);
+        Ok(())
+    }
+
+    /// Whether a Secret was created whose name may not be stored yet: pods and Jobs, which mount it, come after that.
+    fn has_unrecorded_secret(&self) -> bool {
+        let written = self.diary.written.borrow();
+        let created = |resources: &[&str]| {
+            let mut keys = written.iter().filter(|key| key.verb == "create");
+            keys.any(|key| resources.contains(&key.resource.as_str()))
+        };
+        created(&["secrets"]) && !created(&["pods", "jobs"])
+    }
+
+    /// From now on lists show what was stored so many writes ago, and watches wait.
+    fn show_what_was(&mut self, writes: usize) {
+        let at = self.revisions.len().saturating_sub(1 + writes);
+        let exact = format!(
+            "resourceVersion={}&resourceVersionMatch=Exact",
+            self.revisions[at]
+        );
+        let old = Arc::new(AtomicBool::new(true));
+        let now = Arc::clone(&old);
+        let lists = Rule::new("old lists", Action::AddQuery(exact), move |call| {
+            call.verb == "list" && of_a_job(call) && now.load(Ordering::SeqCst)
+        });
+        let watches = [true, false].map(|of_jobs| {
+            let gate = Gate::closed();
+            let jobs = self.actor.world.kind.plural;
+            let held = Action::HoldEvents(gate.clone());
+            let rule = Rule::new("held watches", held, move |call| {
+                call.is_watch() && of_a_job(call) && (call.resource == jobs) == of_jobs
+            });
+            (rule, gate)
+        });
+        for rule in [&lists, &watches[0].0, &watches[1].0] {
+            self.proxy.add(rule);
+        }
+        self.stale = Some(Stale {
+            lists,
+            watches,
+            old,
+        });
+    }
+
+    /// An operator with old lists has nothing to do any more: it sees what became of jobs, and when it has nothing more to do, the
+    /// rest. Before that it must have looked.
+    fn show_what_is_new(&mut self) -> Result<()> {
+        self.diary.note();
+        let Some(stale) = &self.stale else {
+            return Ok(());
+        };
+        if stale.watches.iter().all(|(rule, _)| rule.hits() == 0) {
+            return Ok(());
+        }
+        anyhow::ensure!(stale.lists.hits() > 0, "no list was an old one");
+        let [(_, jobs), (_, others)] = &stale.watches;
+        if stale.old.swap(false, Ordering::SeqCst) {
+            jobs.open();
+        } else {
+            others.open();
+            self.stale = None;
+            self.diary.cut.set(true);
+        }
         Ok(())
     }
 }
@@ -200,25 +389,55 @@ impl Cutter<'_> {
         if let Some(held) = self.actor.held {
             held.gate.open();
         }
-        change.happen(life, self.actor).await
+        change.happen_or_next(life, self.actor).await
     }
 }
 
-/// What breaks the write of a plan before it is executed, or its answer.
+/// Lets all writes pass.
+async fn pass(applied: &mut UnboundedReceiver<Applied>) {
+    while let Some(write) = applied.recv().await {
+        write.release();
+    }
+}
+
+/// Whether a read is about jobs and what they own: not about leases, and not about the server.
+pub(super) fn of_a_job(call: &Call) -> bool {
+    !call.resource.is_empty() && !matches!(call.resource.as_str(), "leases" | "events")
+}
+
+/// What breaks the request of a plan before it is executed, or its answer.
 fn cut_before(plan: &Plan, job: &str) -> Rule {
     let action = match plan.cut {
         Cut::Before | Cut::After | Cut::Answered => Action::Hold(Gate::closed()),
+        Cut::Reset if plan.key.is_read() => Action::ResetBefore,
         Cut::Reset => Action::ResetAfter,
-        Cut::Timeout => Action::Answer(Effect::With, Answer::new(504, "Timeout", "cut")),
-        Cut::Conflict => Action::Answer(Effect::Without, Answer::new(409, "Conflict", "cut")),
+        Cut::Silence => Action::Silence(Effect::Without),
+        Cut::Refused(code) => {
+            let reason = match code {
+                403 => "Forbidden",
+                410 => "Expired",
+                429 => "TooManyRequests",
+                _ => "InternalError",
+            };
+            Action::Answer(Effect::Without, Answer::new(code, reason, CUT))
+        }
+        Cut::Timeout => Action::Answer(Effect::With, Answer::new(504, "Timeout", CUT)),
+        Cut::Conflict => Action::Answer(Effect::Without, Answer::new(409, "Conflict", CUT)),
     };
     let (key, job) = (plan.key.clone(), job.to_owned());
-    Rule::new("cut", action, move |call| key.names(call, &job)).nth(plan.key.nth)
+    Rule::new(CUT, action, move |call| key.names(call, &job)).nth(plan.key.nth)
 }
 
 /// Returns when the rule has hit; without a rule, never.
 async fn hit(rule: Option<&Rule>) {
     while rule.is_none_or(|rule| rule.hits() == 0) {
+        sleep(POLL).await;
+    }
+}
+
+/// Returns when the operator has written nothing for so long.
+async fn rests(diary: &Diary, quiet: Duration) {
+    while diary.last.get().elapsed() < quiet {
         sleep(POLL).await;
     }
 }

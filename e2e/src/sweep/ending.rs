@@ -31,11 +31,7 @@ impl Ending {
     /// As it is now; with the groups of a gang, where jobs are gangs.
     pub async fn take(world: &World, name: &str, gangs: bool) -> Result<Self> {
         let namespace = world.namespace();
-        // A Secret is never read: where nobody knows any more whether the first one is the job's, it has another one.
-        let plain = |text: &str| {
-            let text = text.replace(name, "JOB").replace(namespace, "NAMESPACE");
-            text.replace("JOB-ssh-1", "JOB-ssh")
-        };
+        let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
         let client = &world.client;
         let mut snapshot =
             Snapshot::take(client.clone(), namespace, &world.kind.resource(), name).await?;
@@ -60,16 +56,8 @@ impl Ending {
                 .map(|(object, of)| (plain(&object), leaves(of)))
                 .collect(),
         );
-        let (of_job, itself) = (format!("/{name}-"), format!("/{name}"));
-        let all = world.auditor.summary().into_iter();
-        let mut churn = Summary::new();
-        for (object, of) in
-            all.filter(|(object, _)| object.contains(&of_job) || object.ends_with(&itself))
-        {
-            let known = churn.entry(plain(&object)).or_default();
-            known.creates = known.creates.max(of.creates);
-            known.deletes = known.deletes.max(of.deletes);
-        }
+        let all = world.auditor.summary_of(name).into_iter();
+        let churn = all.map(|(object, churn)| (plain(&object), churn)).collect();
         Ok(Self { snapshot, churn })
     }
 
@@ -87,16 +75,56 @@ impl Ending {
             .collect()
     }
 
-    /// What differs from the ending of an undisturbed run; empty if nothing does.
-    pub fn difference(&self, undisturbed: &Self, likeness: Likeness) -> String {
+    /// What differs from the ending of an undisturbed run; empty if nothing does. There may be so many Secrets more.
+    pub fn difference(&self, undisturbed: &Self, likeness: Likeness, secrets: usize) -> String {
+        let this = self.without_more_secrets(undisturbed, secrets);
         match likeness {
             Likeness::Exact => {
-                let mut text = difference(&undisturbed.churn, &self.churn);
-                text += &undisturbed.snapshot.diff(&self.snapshot);
+                let mut text = difference(&undisturbed.churn, &this.churn);
+                text += &undisturbed.snapshot.diff(&this.snapshot);
                 text
             }
-            Likeness::AtMost => self.excess(),
+            Likeness::AtMost => this.excess(),
         }
+    }
+
+    /// The same without Secrets that took the place of the first one, as far as those may be there. A Secret is never read: where an
+    /// answer was lost nobody knows whether the first one is the job's, and the job gets another one. It must be the job's, like the
+    /// first one in everything but its name, and have come and gone as often.
+    fn without_more_secrets(&self, undisturbed: &Self, most: usize) -> Self {
+        let mut this = self.clone();
+        let mut room = most;
+        for (object, churn) in &self.churn {
+            let Some((first, _)) = object.rsplit_once('-') else {
+                continue;
+            };
+            let Some(name) = object.strip_prefix("Secret/") else {
+                continue;
+            };
+            let known = undisturbed.churn.get(first);
+            let is_more = !undisturbed.churn.contains_key(object) && known == Some(churn);
+            if !is_more || room == 0 {
+                continue;
+            }
+            let first = first.trim_start_matches("Secret/");
+            let renamed = |of: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+                of.iter()
+                    .map(|(path, value)| (path.replace(name, first), value.replace(name, first)))
+                    .collect()
+            };
+            let (of_it, of_first) = (format!("secret/{name}"), format!("secret/{first}"));
+            let like_the_first = self.snapshot.0.get(&of_it).map(renamed).as_ref()
+                == undisturbed.snapshot.0.get(&of_first);
+            if like_the_first {
+                room -= 1;
+                this.churn.remove(object);
+                this.snapshot.0.remove(&of_it);
+                for of in this.snapshot.0.values_mut() {
+                    *of = renamed(of);
+                }
+            }
+        }
+        this
     }
 
     /// What was made more than once, or deleted more often than it was made.
@@ -110,5 +138,49 @@ impl Ending {
             }
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use training_testkit::auditor::Churn;
+
+    use super::*;
+
+    /// An ending with these Secrets, with their owners, of which pods use the last.
+    fn ending(secrets: &[(&str, &str)]) -> Ending {
+        let mut snapshot = Snapshot::default();
+        let mut churn = Summary::new();
+        for (name, owner) in secrets {
+            let owners = json!([{ "kind": "MPIJob", "name": owner }]);
+            let secret = json!({ "metadata": { "name": name, "ownerReferences": owners } });
+            snapshot.add("secret", name, &secret);
+            let once = Churn {
+                creates: 1,
+                deletes: 0,
+            };
+            churn.insert(format!("Secret/{name}"), once);
+            snapshot.add("pod", "JOB-worker-0", &json!({ "secretName": name }));
+        }
+        Ending { snapshot, churn }
+    }
+
+    #[test]
+    fn one_more_secret_is_the_job_s_own_and_comes_of_a_cut() {
+        let first = ("JOB-ssh", "JOB");
+        let second = ("JOB-ssh-1", "JOB");
+        let reference = ending(&[first]);
+        let differs = |secrets: &[(&str, &str)], most: usize| {
+            let difference = ending(secrets).difference(&reference, Likeness::Exact, most);
+            !difference.is_empty()
+        };
+        assert!(!differs(&[first], 0));
+        assert!(!differs(&[first, second], 1));
+        assert!(differs(&[first, second], 0), "without a cut");
+        assert!(differs(&[first, ("JOB-ssh-1", "other")], 1), "of another");
+        assert!(differs(&[second], 1), "instead of the first");
+        let third = ("JOB-ssh-2", "JOB");
+        assert!(differs(&[first, second, third], 1), "two more");
     }
 }

@@ -6,26 +6,34 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::proxy::Call;
 
 use super::change::Change;
 use crate::lives::Life;
 
-/// A write by its meaning, so that writes that are made at once don't change each other's names.
+/// What a change of a status says that changes no condition and no state.
+pub(super) const COUNTS: &str = "counts";
+/// The length of a UUID.
+const UUID: usize = 36;
+/// So many hexadecimal digits or more are derived from an id, or a time in milliseconds.
+const LEAST_DIGITS: usize = 12;
+
+/// A request by its meaning, so that requests that are made at once don't change each other's names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// `create`, `patch`, `delete`.
+    /// `create`, `patch`, `delete`; of a read `get`, `list`, `watch`.
     pub verb: String,
     /// The resource, with its subresource: `pods`, `pytorchjobs/status`.
     pub resource: String,
-    /// The end of the object's name, `worker-1`; of a status what it says, `Running`; empty for the
-    /// job itself.
+    /// The end of the object's name, `worker-1`; of a status what it says, `Running`; empty for the job itself, and for lists and
+    /// watches. Digits that stand for one run are left out.
     pub what: String,
-    /// Which of the writes that have all this in common, counted from one.
+    /// Which of the requests that have all this in common, counted from one.
     pub nth: usize,
 }
 
-/// What is done around a write.
+/// What is done around a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cut {
     /// C1: the process is killed before the write reaches the API server.
@@ -40,10 +48,22 @@ pub enum Cut {
     Timeout,
     /// C5: the write is not executed, and the answer is a conflict.
     Conflict,
+    /// CS-7: the read is answered with this error.
+    Refused(u16),
+    /// CS-7: the read is never answered.
+    Silence,
+}
+
+impl Plan {
+    /// How often an operator is killed in it.
+    pub(super) fn kills(&self) -> usize {
+        let again = matches!(self.restart, Restart::Again(..));
+        usize::from(self.cut.kills()) + usize::from(again)
+    }
 }
 
 impl Cut {
-    /// Every cut, the most dangerous ones first.
+    /// Every cut around a write, the most dangerous ones first.
     pub const ALL: [Self; 6] = [
         Self::After,
         Self::Before,
@@ -51,6 +71,16 @@ impl Cut {
         Self::Reset,
         Self::Answered,
         Self::Timeout,
+    ];
+
+    /// CS-7: everything that is done to a read.
+    pub const READS: [Self; 6] = [
+        Self::Reset,
+        Self::Refused(500),
+        Self::Refused(429),
+        Self::Refused(410),
+        Self::Refused(403),
+        Self::Silence,
     ];
 
     /// Whether the process dies of it.
@@ -77,6 +107,11 @@ pub enum Restart {
     Standby,
     /// R3: the same operator is started again when this has happened.
     After(Change),
+    /// CS-2: the same operator is started again, and killed again in this way at its write of this number, counted from one.
+    Again(Cut, usize),
+    /// CS-4: the same operator is started again. Its lists show what was stored so many writes before the kill, and its watches are
+    /// held back, until it has nothing more to do.
+    Stale(usize),
 }
 
 /// One run: what replays it alone.
@@ -92,9 +127,10 @@ pub struct Plan {
     pub restart: Restart,
 }
 
-/// Which of all runs are wanted: `S-02`, `S-02,C1` or a whole plan.
+/// Which of all runs are wanted: `S-02`, `TFJob/S-02`, `S-02,C1` or a whole plan.
 #[derive(Clone, Debug)]
 pub struct Choice {
+    kind: Kind,
     life: Life,
     cut: Option<Cut>,
     key: Option<Key>,
@@ -114,7 +150,8 @@ impl Key {
             "" => call.resource.clone(),
             sub => format!("{}/{sub}", call.resource),
         };
-        let rank = call.name.strip_prefix(job).unwrap_or(&call.name);
+        let name = plain(&call.name);
+        let rank = name.strip_prefix(job).unwrap_or(&name);
         let what = match call.subresource.as_str() {
             "status" => said(&call.body["status"]),
             _ => rank.trim_start_matches('-').to_owned(),
@@ -127,12 +164,17 @@ impl Key {
         }
     }
 
+    /// Whether it is a read.
+    pub(super) fn is_read(&self) -> bool {
+        ["get", "list", "watch"].contains(&self.verb.as_str())
+    }
+
     /// Its class: what is done to what.
     pub(super) fn class(&self) -> (&str, &str) {
         (&self.verb, &self.resource)
     }
 
-    /// Whether a call is one of the writes that this key numbers.
+    /// Whether a call is one of the requests that this key numbers.
     pub(super) fn names(&self, call: &Call, job: &str) -> bool {
         let other = Self::of(call, job);
         (&self.verb, &self.resource, &self.what) == (&other.verb, &other.resource, &other.what)
@@ -140,7 +182,7 @@ impl Key {
 }
 
 impl Keys {
-    /// The key of the write that has just gone by.
+    /// The key of the request that has just gone by.
     pub(super) fn next(&mut self, call: &Call, job: &str) -> Key {
         let key = Key::of(call, job);
         let count = self.seen.entry(key.clone()).or_default();
@@ -149,12 +191,48 @@ impl Keys {
     }
 }
 
-/// What a change of a status says: the condition that it ends with, or that it changes counts alone.
+/// A text without the digits and ids that differ from run to run.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let token = rest.find(|c: char| !c.is_ascii_alphanumeric());
+        let token = token.unwrap_or(rest.len());
+        let hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
+        let uuid = rest.get(..UUID).is_some_and(is_uuid);
+        let (length, kept) = if uuid {
+            (UUID, None)
+        } else if token == 0 {
+            (next.len_utf8(), Some(next.len_utf8()))
+        } else if token >= LEAST_DIGITS && hex(&rest[..token]) {
+            (token, None)
+        } else {
+            (token, Some(token))
+        };
+        match kept {
+            Some(kept) => out.push_str(&rest[..kept]),
+            None => out.push('…'),
+        }
+        rest = &rest[length..];
+    }
+    out
+}
+
+/// Such as `01234567-89ab-cdef-0123-456789abcdef`.
+fn is_uuid(text: &str) -> bool {
+    let parts: Vec<usize> = text.split('-').map(str::len).collect();
+    parts == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+}
+
+/// What a change of a status says: the state or condition that it ends with, or that it changes counts alone.
 fn said(change: &Value) -> String {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+    if let Some(state) = change["applicationState"]["state"].as_str() {
+        return state.to_owned();
+    }
     let last = change["conditions"].as_array().and_then(|list| list.last());
     last.map_or_else(
-        || "counts".to_owned(),
+        || COUNTS.to_owned(),
         |last| match text(&last["status"]).as_str() {
             "True" => text(&last["type"]),
             other => format!("{}={other}", text(&last["type"])),
@@ -198,7 +276,19 @@ impl fmt::Display for Cut {
             Self::Reset => "C4-Reset",
             Self::Timeout => "C4-Timeout",
             Self::Conflict => "C5",
+            Self::Silence => "Silence",
+            Self::Refused(code) => return write!(f, "{code}"),
         })
+    }
+}
+
+impl FromStr for Cut {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Self::ALL.into_iter().chain(Self::READS);
+        let known = all.find(|known| known.to_string() == text);
+        known.with_context(|| format!("there is no cut {text}"))
     }
 }
 
@@ -208,6 +298,8 @@ impl fmt::Display for Restart {
             Self::Same => f.write_str("R1"),
             Self::Standby => f.write_str("R2"),
             Self::After(change) => write!(f, "R3-{change}"),
+            Self::Again(cut, nth) => write!(f, "Again-{cut}-{nth}"),
+            Self::Stale(writes) => write!(f, "Stale-{writes}"),
         }
     }
 }
@@ -219,9 +311,11 @@ impl FromStr for Restart {
         match text {
             "R1" => Ok(Self::Same),
             "R2" => Ok(Self::Standby),
-            other => match other.strip_prefix("R3-") {
-                Some(change) => change.parse().map(Self::After),
-                None => bail!("there is no restart {other}"),
+            other => match other.split('-').collect::<Vec<_>>()[..] {
+                ["R3", change] => change.parse().map(Self::After),
+                ["Again", cut, nth] => Ok(Self::Again(cut.parse()?, nth.parse()?)),
+                ["Stale", writes] => Ok(Self::Stale(writes.parse()?)),
+                _ => bail!("there is no restart {other}"),
             },
         }
     }
@@ -238,6 +332,21 @@ impl fmt::Display for Plan {
 }
 
 impl Choice {
+    /// The kind that is wanted.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The cut that is wanted, where not all are.
+    pub fn cut(&self) -> Option<Cut> {
+        self.cut
+    }
+
+    /// What is wanted after the cut, where it is told.
+    pub fn restart(&self) -> Option<Restart> {
+        self.restart
+    }
+
     /// The life that is wanted.
     pub fn life(&self) -> Life {
         self.life
@@ -267,13 +376,24 @@ impl FromStr for Choice {
 
     fn from_str(text: &str) -> Result<Self> {
         let mut parts = text.split(',');
-        let cut = |text: &str| {
-            let known = Cut::ALL.into_iter().find(|known| known.to_string() == text);
-            known.with_context(|| format!("there is no cut {text}"))
+        let life = parts.next().unwrap_or_default();
+        let (kind, life) = match life.split_once('/') {
+            Some((kind, life)) => (Some(kind), life),
+            None => (None, life),
+        };
+        let life: Life = life.parse()?;
+        let kind = match kind {
+            None => life.usual_kind(),
+            Some(name) => {
+                let all = [PYTORCH, TENSORFLOW, XGBOOST, MPI, SPARK];
+                let known = all.into_iter().find(|kind| kind.name == name);
+                known.with_context(|| format!("there is no kind {name}"))?
+            }
         };
         let choice = Self {
-            life: parts.next().unwrap_or_default().parse()?,
-            cut: parts.next().map(cut).transpose()?,
+            kind,
+            life,
+            cut: parts.next().map(str::parse).transpose()?,
             key: parts.next().map(str::parse).transpose()?,
             restart: parts.next().map(str::parse).transpose()?,
         };
@@ -291,10 +411,16 @@ mod tests {
     #[test]
     fn every_plan_can_be_written_and_read_again() {
         let changes = Change::ALL.map(Restart::After);
-        let mpi = crate::lives::MpiLife::ALL.map(Life::Mpi);
-        for life in Life::ALL.into_iter().chain(mpi) {
-            for restart in [Restart::Same, Restart::Standby].into_iter().chain(changes) {
-                for cut in Cut::ALL {
+        let lives = [PYTORCH, MPI, SPARK].map(Life::of);
+        for life in lives.into_iter().flatten() {
+            let restarts = [
+                Restart::Same,
+                Restart::Standby,
+                Restart::Again(Cut::After, 2),
+                Restart::Stale(3),
+            ];
+            for restart in restarts.into_iter().chain(changes) {
+                for cut in Cut::ALL.into_iter().chain(Cut::READS) {
                     for key in [
                         "create:pods:worker-1:2",
                         "patch:pytorchjobs/status:Running=False:3",
@@ -322,6 +448,30 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_may_name_a_kind() {
+        let choice: Choice = "TFJob/S-02,C1".parse().unwrap();
+        assert_eq!(
+            (choice.kind(), choice.cut()),
+            (TENSORFLOW, Some(Cut::Before))
+        );
+        let usual: Choice = "S-13-Retried".parse().unwrap();
+        assert_eq!(usual.kind(), SPARK);
+    }
+
+    #[test]
+    fn what_stands_for_one_run_is_left_out_of_a_text() {
+        for (text, expected) in [
+            ("x001q-0123456789abcdef-driver-svc", "x001q-…-driver-svc"),
+            ("spark-01234567-89ab-cdef-0123-456789abcdef/x", "spark-…/x"),
+            ("submitTime=1795467001234", "submitTime=…"),
+            ("x001q-worker-1", "x001q-worker-1"),
+            ("décès", "décès"),
+        ] {
+            assert_eq!(plain(text), expected);
+        }
+    }
+
+    #[test]
     fn a_status_is_known_by_what_it_says() {
         let conditions = |last: &str| {
             serde_json::json!({ "conditions": [
@@ -332,6 +482,8 @@ mod tests {
         assert_eq!(said(&conditions("True")), "Running");
         assert_eq!(said(&conditions("False")), "Running=False");
         assert_eq!(said(&serde_json::json!({ "ready": "1/3" })), "counts");
+        let app = serde_json::json!({ "applicationState": { "state": "RUNNING" } });
+        assert_eq!(said(&app), "RUNNING");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use futures::future::join_all;
 use super::change::Change;
 use super::crew::{Setting, Successor};
 use super::ending::Ending;
-use super::point::{Cut, Key, Plan, Restart};
+use super::point::{COUNTS, Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
 use crate::lives::Life;
 
@@ -21,6 +21,10 @@ const STAGES: usize = 6;
 const UNDISTURBED: usize = 3;
 /// Runs after which a stage is struck. Each start of an operator meets the jobs of all of them.
 const RUNS_PER_STAGE: usize = 20;
+/// CS-2: the second kill comes within so many writes after the restart.
+const SOON: usize = 3;
+/// CS-4: how many writes ago the state was that an operator sees.
+const AGES: [usize; 3] = [1, 2, 4];
 /// How often a run is tried whose write did not come: counts may be stored in one write or in two.
 const TRIES: usize = 3;
 /// A defect shows in many runs; after so many of them the rest is not run.
@@ -29,13 +33,15 @@ const MOST_FAILURES: usize = 10;
 /// What a sweep came to.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Writes that were cut around, by life.
+    /// Requests that were cut around, by life.
     points: BTreeMap<String, BTreeSet<Key>>,
     /// Runs with a cut, by cut.
     cuts: BTreeMap<Cut, usize>,
+    /// How often an operator was killed in these.
+    kills: usize,
     /// Runs without one.
     undisturbed: usize,
-    /// Plans whose write did not come, however often it was tried.
+    /// Plans whose request did not come, however often it was tried.
     pub missed: Vec<String>,
     /// What went wrong, with the plan that replays it.
     pub failures: Vec<String>,
@@ -48,7 +54,17 @@ impl Figures {
         self.cuts.values().sum()
     }
 
-    /// Writes that were cut around.
+    fn count_point(&mut self, plan: &Plan) {
+        let points = self.points.entry(plan.life.to_string()).or_default();
+        points.insert(plan.key.clone());
+    }
+
+    fn count_run(&mut self, plan: &Plan) {
+        *self.cuts.entry(plan.cut).or_default() += 1;
+        self.kills += plan.kills();
+    }
+
+    /// Requests that were cut around.
     pub fn points(&self) -> usize {
         self.points.values().map(BTreeSet::len).sum()
     }
@@ -57,27 +73,22 @@ impl Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (life, points) in &self.points {
-            writeln!(f, "  {life}: {} writes", points.len())?;
+            writeln!(f, "  {life}: {} points", points.len())?;
         }
         let cuts: Vec<String> = self
             .cuts
             .iter()
             .map(|(cut, runs)| format!("{cut} {runs}"))
             .collect();
-        let kills: usize = self
-            .cuts
-            .iter()
-            .filter(|(cut, _)| cut.kills())
-            .map(|(_, runs)| runs)
-            .sum();
         write!(
             f,
-            "sweep: {} lives, {} writes, {} runs ({}), {kills} kills, {} undisturbed runs, \
+            "sweep: {} lives, {} points, {} runs with all their cuts ({}), {} kills, {} undisturbed runs, \
              {} not met again, {} failures, {:.0} s",
             self.points.len(),
             self.points(),
             self.runs(),
             cuts.join(", "),
+            self.kills,
             self.undisturbed,
             self.missed.len(),
             self.failures.len(),
@@ -91,6 +102,21 @@ struct Learned {
     life: Life,
     ending: Ending,
     keys: BTreeSet<Key>,
+    reads: BTreeSet<Key>,
+    /// The writes of each run in their order.
+    orders: Vec<Vec<Key>>,
+}
+
+impl Learned {
+    /// How many writes are sure to follow a write: counts may be stored together with something else.
+    fn follow(&self, key: &Key) -> usize {
+        let follow = self.orders.iter().map(|order| {
+            let mut order = order.iter().skip_while(|other| *other != key);
+            order.next();
+            order.filter(|other| other.what != COUNTS).count()
+        });
+        follow.min().unwrap_or_default()
+    }
 }
 
 /// A sweep on its way.
@@ -102,10 +128,15 @@ pub struct Tour {
 }
 
 impl Tour {
-    /// Sets up the stages; `None` where somebody else runs the pods.
+    /// Sets up the usual number of stages; `None` where somebody else runs the pods.
     pub async fn begin(setting: Setting) -> Result<Option<Self>> {
+        Self::on(STAGES, setting).await
+    }
+
+    /// The same with so many stages.
+    pub async fn on(stages: usize, setting: Setting) -> Result<Option<Self>> {
         let begun = Instant::now();
-        let stages = join_all((0..STAGES).map(|_| Stage::start(setting))).await;
+        let stages = join_all((0..stages).map(|_| Stage::start(setting))).await;
         let stages: Option<Vec<Stage>> = stages.into_iter().collect::<Result<_>>()?;
         Ok(stages.map(|stages| Self {
             setting,
@@ -132,7 +163,7 @@ impl Tour {
                     restart: Restart::Same,
                 })
             });
-            self.replay(plans.filter(&wanted).collect(), &learned)
+            self.replay(plans.filter(&wanted).collect(), Vec::new(), &learned)
                 .await?;
             // All cuts together take long.
             let figures = self.figures.borrow();
@@ -169,13 +200,100 @@ impl Tour {
                 },
             })
         });
-        self.replay(plans.filter(wanted).collect(), &learned).await
+        self.replay(plans.filter(wanted).collect(), Vec::new(), &learned)
+            .await
+    }
+
+    /// CS-2: a second kill within the first writes after the restart, at most so many of all such pairs. Answers how many runs that
+    /// are.
+    pub async fn doubles(&mut self, lives: &[Life], most: usize) -> Result<usize> {
+        let learned = self.learn(lives).await?;
+        let mut plans = Vec::new();
+        for learned in &learned {
+            for key in &learned.keys {
+                for cut in Cut::KILLS {
+                    // A write that was not executed comes again. How many follow one that was executed depends on what is made at once,
+                    // and a restarted operator may store two changes in one write: a plan may not be met.
+                    let likely = match cut {
+                        Cut::Before => 1,
+                        _ => learned.follow(key).min(SOON),
+                    };
+                    plans.extend((1..=likely).flat_map(|nth| {
+                        Cut::KILLS.map(|again| Plan {
+                            life: learned.life,
+                            cut,
+                            key: key.clone(),
+                            restart: Restart::Again(again, nth),
+                        })
+                    }));
+                }
+            }
+        }
+        self.shuffle(&mut plans);
+        self.replay_some(plans, most, &learned).await
+    }
+
+    /// CS-4: an operator that is killed after a write sees the state before some writes when it comes back, at most so many of all
+    /// such runs, and those after a delete first. Answers how many runs that are.
+    pub async fn stale(&mut self, lives: &[Life], most: usize) -> Result<usize> {
+        let learned = self.learn(lives).await?;
+        let plans = learned.iter().flat_map(|learned| {
+            let keys = learned.keys.iter();
+            keys.flat_map(|key| {
+                AGES.map(|age| Plan {
+                    life: learned.life,
+                    cut: Cut::After,
+                    key: key.clone(),
+                    restart: Restart::Stale(age),
+                })
+            })
+        });
+        let mut plans: Vec<Plan> = plans.collect();
+        self.shuffle(&mut plans);
+        plans.sort_by_key(|plan| plan.key.verb != "delete");
+        self.replay_some(plans, most, &learned).await
+    }
+
+    /// CS-7: each read of a life fails once in each way, at most so many of all such runs. Answers how many runs that are.
+    pub async fn reads(&mut self, lives: &[Life], most: usize) -> Result<usize> {
+        let learned = self.learn(lives).await?;
+        let plans = learned.iter().flat_map(|learned| {
+            learned.reads.iter().flat_map(|key| {
+                Cut::READS.map(|cut| Plan {
+                    life: learned.life,
+                    cut,
+                    key: key.clone(),
+                    restart: Restart::Same,
+                })
+            })
+        });
+        let mut plans: Vec<Plan> = plans.collect();
+        self.shuffle(&mut plans);
+        self.replay_some(plans, most, &learned).await
+    }
+
+    /// Puts plans into an order that the seed decides.
+    fn shuffle(&self, plans: &mut [Plan]) {
+        fastrand::Rng::with_seed(self.setting.seed).shuffle(plans);
+    }
+
+    /// Runs the first plans, at most so many; the others take the place of those that are not met.
+    async fn replay_some(
+        &mut self,
+        mut plans: Vec<Plan>,
+        most: usize,
+        learned: &[Learned],
+    ) -> Result<usize> {
+        let spare = plans.split_off(most.min(plans.len()));
+        let wanted = plans.len();
+        self.replay(plans, spare, learned).await?;
+        Ok(wanted)
     }
 
     /// This run alone.
     pub async fn alone(&mut self, plan: Plan) -> Result<()> {
         let learned = self.learn(&[plan.life]).await?;
-        self.replay(vec![plan], &learned).await
+        self.replay(vec![plan], Vec::new(), &learned).await
     }
 
     /// The undisturbed runs: how each life ends, and which writes it has.
@@ -198,7 +316,7 @@ impl Tour {
         for (life, runs) in lives.iter().zip(learned.into_inner()) {
             let first = runs.first().context("a life that nobody lived")?;
             for run in &runs {
-                let difference = run.ending.difference(&first.ending, life.likeness());
+                let difference = run.ending.difference(&first.ending, life.likeness(), 0);
                 anyhow::ensure!(
                     difference.is_empty(),
                     "{life} differs from run to run:\n{difference}"
@@ -210,40 +328,50 @@ impl Tour {
                 "{life} leaves {left:?} behind"
             );
             let keys = runs.iter().flat_map(|run| run.written.iter().cloned());
+            // What is read once only was asked after a slow answer, and need not come again.
+            let mut reads: BTreeSet<Key> = first.read.iter().cloned().collect();
+            for run in &runs {
+                reads.retain(|key| run.read.contains(key));
+            }
             all.push(Learned {
                 life: *life,
                 ending: first.ending.clone(),
                 keys: keys.collect(),
+                reads,
+                orders: runs.iter().map(|run| run.written.clone()).collect(),
             });
         }
         Ok(all)
     }
 
-    async fn replay(&mut self, plans: Vec<Plan>, learned: &[Learned]) -> Result<()> {
+    /// Runs all of these plans. A spare one takes the place of each that is not met.
+    async fn replay(
+        &mut self,
+        plans: Vec<Plan>,
+        spare: Vec<Plan>,
+        learned: &[Learned],
+    ) -> Result<()> {
         let (setting, figures) = (self.setting, &self.figures);
-        for plan in &plans {
-            let mut figures = figures.borrow_mut();
-            let points = figures.points.entry(plan.life.to_string()).or_default();
-            points.insert(plan.key.clone());
-        }
+        let spare = &RefCell::new(VecDeque::from(spare));
         each(&mut self.stages, plans, async |stage, plan| {
-            if figures.borrow().failures.len() >= MOST_FAILURES {
-                return Ok(());
-            }
-            let of = learned.iter().find(|learned| learned.life == plan.life);
-            let ending = &of.context("a life that nobody lived")?.ending;
-            for attempt in 1..=TRIES {
-                match stage.disturbed(&plan, ending).await {
-                    Ok(run) if run.cut => {
-                        *figures.borrow_mut().cuts.entry(plan.cut).or_default() += 1;
-                        break;
+            let mut next = Some(plan);
+            while let Some(plan) = next.take() {
+                if figures.borrow().failures.len() >= MOST_FAILURES {
+                    return Ok(());
+                }
+                let of = learned.iter().find(|learned| learned.life == plan.life);
+                let ending = &of.context("a life that nobody lived")?.ending;
+                figures.borrow_mut().count_point(&plan);
+                match meet(stage, &plan, ending).await {
+                    Ok(true) => figures.borrow_mut().count_run(&plan),
+                    Ok(false) => {
+                        figures.borrow_mut().missed.push(plan.to_string());
+                        next = spare.borrow_mut().pop_front();
                     }
-                    Ok(_) if attempt == TRIES => figures.borrow_mut().missed.push(plan.to_string()),
-                    Ok(_) => {}
                     Err(error) => {
                         let text = format!(
-                            "TRAINYARD_SEED={} TRAINYARD_PLAN={plan}\n{error:#}",
-                            setting.seed
+                            "TRAINYARD_SEED={} TRAINYARD_PLAN={}/{plan}\n{error:#}",
+                            setting.seed, setting.kind.name
                         );
                         eprintln!("{text}");
                         figures.borrow_mut().failures.push(text);
@@ -251,8 +379,9 @@ impl Tour {
                         return replace(stage, setting).await.map(drop);
                     }
                 }
+                renew(stage, setting, figures).await?;
             }
-            renew(stage, setting, figures).await
+            Ok(())
         })
         .await
     }
@@ -266,6 +395,16 @@ impl Tour {
         figures.took = self.begun.elapsed();
         Ok(figures)
     }
+}
+
+/// Whether a plan's cuts were all made, in one of a few runs.
+async fn meet(stage: &mut Stage, plan: &Plan, ending: &Ending) -> Result<bool> {
+    for _ in 0..TRIES {
+        if stage.disturbed(plan, ending).await?.cut {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Does all work, as much at a time as there are stages.

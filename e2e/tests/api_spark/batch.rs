@@ -128,5 +128,5 @@ async fn batch_schedulers_get_what_they_look_for() -> Result<()> {
     ensure!(made["spec"]["minMember"] == 1, "{made}");
     // A driver and two executors with a core each.
     ensure!(made["spec"]["minResources"]["cpu"] == "3", "{made}");
-    Ok(())
+    stage.assert_clean().await
 }

@@ -1,6 +1,8 @@
 //! Applications that can't run, or not as they look: who refuses them, in which words, and what runs nevertheless.
 
 use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use spark_operator::submission::{Inputs, Settings, Submission, submit};
 
 use super::*;
 
@@ -56,6 +58,19 @@ fn denied() -> Vec<Row> {
             "b-161",
             conf("spark.kubernetes.namespace", "kube-system"),
             Refused("must equal the application namespace"),
+        ),
+        (
+            "mt-02",
+            conf(
+                "spark.kubernetes.authenticate.executor.serviceAccountName",
+                "another",
+            ),
+            Refused("configure the service account via the CRD spec instead"),
+        ),
+        (
+            "mt-02",
+            conf("spark.kubernetes.driver.master", "k8s://elsewhere"),
+            Refused("this value is managed by the operator"),
         ),
         ("b-163", json!({ "type": "Cobol" }), Refused("spec.type")),
         ("b-163", json!({ "mode": "client" }), Refused("spec.mode")),
@@ -185,9 +200,14 @@ fn numbers() -> Vec<Row> {
             Refused("onFailureRetries"),
         ),
         (
-            "b-174",
+            "b-099",
             json!({ "restartPolicy": { "type": "OnFailure", "onFailureRetries": 1, "onFailureRetryInterval": 0 } }),
             Refused("onFailureRetryInterval"),
+        ),
+        (
+            "b-099",
+            json!({ "restartPolicy": { "type": "OnFailure", "onFailureRetries": 1, "onFailureRetryInterval": 315_360_000 } }),
+            Runs,
         ),
     ]
 }
@@ -322,7 +342,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn b_160_b_161_b_162_b_163_b_164_b_165_b_166_b_167_b_168_b_169_b_170_b_171_b_174_what_can_not_run_is_told_by_its_field()
+async fn mt_02_b_099_b_160_b_161_b_162_b_163_b_164_b_165_b_166_b_167_b_168_b_169_b_170_b_171_b_174_what_can_not_run_is_told_by_its_field()
 -> Result<()> {
     let Some(stage) = Stage::open("spark-inputs").await? else {
         return Ok(());
@@ -364,7 +384,69 @@ async fn b_160_b_161_b_162_b_163_b_164_b_165_b_166_b_167_b_168_b_169_b_170_b_171
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    stage.operator.lock().await.assert_no_panic()
+    stage.assert_clean().await
+}
+
+/// What the definition refuses and the operator doesn't look at: its type follows from its file, and retries below zero are none.
+const NOT_LOOKED_AT: [&str; 3] = [
+    r#"{"type":"Cobol"}"#,
+    r#"{"restartPolicy":{"onFailureRetries":-1,"type":"OnFailure"}}"#,
+    r#"{"restartPolicy":{"onFailureRetries":1,"onFailureRetryInterval":0,"type":"OnFailure"}}"#,
+];
+
+/// What is refused before it is stored, and what after that, is one question: the operator answers it as the API server does.
+#[test]
+fn i_43_the_operator_judges_every_row_as_the_api_server_does() -> Result<()> {
+    let mut wrong = Vec::new();
+    let (mut refused, mut aside, mut not_looked_at) = (0, 0, 0);
+    for (number, (id, change, verdict)) in rows().iter().enumerate() {
+        let mut app = odd("pi", change);
+        app["metadata"]["namespace"] = json!("default");
+        app["metadata"]["uid"] = json!("11111111-1111-4111-8111-111111111111");
+        // The API server drops them.
+        if let Some(spec) = app["spec"].as_object_mut() {
+            spec.retain(|_, value| !value.is_null());
+        }
+        let said = if let Ok(app) = serde_json::from_value::<SparkApplication>(app) {
+            submitted(&app).err()
+        } else {
+            aside += 1;
+            Some("set aside".to_owned())
+        };
+        let fine = match (verdict, &said) {
+            (Refused(text) | Fails(text), Some(said)) => {
+                refused += 1;
+                said == "set aside" || said.contains(text)
+            }
+            (Warned(_) | Runs, None) => true,
+            (Refused(_), None) => {
+                not_looked_at += 1;
+                NOT_LOOKED_AT.contains(&change.to_string().as_str())
+            }
+            _ => false,
+        };
+        if !fine {
+            wrong.push(format!("{id}-{number} {change}: {said:?}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    ensure!(
+        refused > 25 && aside < 3,
+        "{refused} refused, {aside} aside"
+    );
+    ensure!(not_looked_at == NOT_LOOKED_AT.len(), "{not_looked_at}");
+    Ok(())
+}
+
+/// What is made of an application, or why nothing is.
+fn submitted(app: &SparkApplication) -> Result<Submission, String> {
+    let inputs = Inputs {
+        submission_id: "0f1e2d3c-4b5a-8697-8899-aabbccddeeff",
+        submitted_at: Timestamp::UNIX_EPOCH,
+        spec_digest: "1-0123",
+        settings: &Settings::default(),
+    };
+    submit(app, inputs).map_err(|refusal| refusal.to_string())
 }
 
 #[tokio::test]
@@ -396,5 +478,5 @@ async fn b_165_arguments_are_passed_on_as_they_are() -> Result<()> {
             .all(|a| !a.starts_with("--conf")),
         "{args:?}"
     );
-    Ok(())
+    stage.assert_clean().await
 }

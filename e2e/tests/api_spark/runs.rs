@@ -3,11 +3,11 @@
 use super::*;
 
 #[tokio::test]
-async fn an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
+async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     let Some(stage) = Stage::open("spark-life").await? else {
         return Ok(());
     };
-    let since = stage.control.audit()?.mark()?;
+    let since = stage.control.audit()?.mark().await?;
     stage.apply(&pi()).await?;
     let app = stage.until(State::Submitted).await?;
     let status = app.status.context("no status")?;
@@ -30,7 +30,7 @@ async fn an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     let status = app.status.context("no status")?;
     ensure!(status.termination_time.is_some() && status.execution_attempts == Some(1));
 
-    let wrote = stage.wrote(since)?;
+    let wrote = stage.wrote(since).await?;
     let of = |resource: &str, verb: &str| {
         wrote
             .iter()
@@ -42,7 +42,7 @@ async fn an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     ensure!(of("sparkapplications", "patch") == 4, "{wrote:#?}");
     let events = of("events", "create") + of("events", "patch");
     ensure!(wrote.len() == 9 + events, "{wrote:#?}");
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn executors_are_followed_and_go_with_their_run() -> Result<()> {
     for name in &executors {
         stage.until_gone(name).await?;
     }
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_failed_run_is_followed_by_one_with_another_id() -> Result<()> {
     );
     stage.ends(DRIVER, "driver", 3, "").await?;
     stage.until(State::Failed).await?;
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn a_missing_service_account_is_tried_again_as_the_policy_says() -> Result
     };
     stage.api().create(&PostParams::default(), &account).await?;
     stage.until(State::Submitted).await?;
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -177,11 +177,11 @@ async fn a_suspended_application_has_nothing_and_resumes_anew() -> Result<()> {
     stage.edit(json!({ "suspend": false })).await?;
     stage.until(State::Submitted).await?;
     ensure!(stage.driver().await?.uid() != former);
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
-async fn an_edit_begins_anew_and_one_of_the_time_to_live_does_not() -> Result<()> {
+async fn b_175_an_edit_begins_anew_and_one_of_the_time_to_live_does_not() -> Result<()> {
     let Some(stage) = Stage::open("spark-edit").await? else {
         return Ok(());
     };
@@ -232,7 +232,7 @@ async fn where_executors_run_is_edited_for_those_that_are_made_later() -> Result
     let driver = stage.driver().await?.uid();
     stage.runs(DRIVER).await?;
     stage.until(State::Running).await?;
-    let since = stage.control.audit()?.mark()?;
+    let since = stage.control.audit()?.mark().await?;
     let selector = json!({ "pool": "cheap" });
     stage
         .edit(json!({ "executor": { "nodeSelector": selector } }))
@@ -252,7 +252,7 @@ async fn where_executors_run_is_edited_for_those_that_are_made_later() -> Result
     let app = stage.until(State::Completed).await?;
     ensure!(stage.driver().await?.uid() == driver, "a new run");
     ensure!(app.status.and_then(|s| s.execution_attempts) == Some(1));
-    let wrote = stage.wrote(since)?;
+    let wrote = stage.wrote(since).await?;
     let changes = wrote
         .iter()
         .filter(|e| e.verb == "patch" && e.resource == "configmaps");
@@ -269,7 +269,7 @@ async fn where_executors_run_is_edited_for_those_that_are_made_later() -> Result
         })
         .await?;
     ensure!(stage.driver().await?.uid() == driver, "a new run");
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -288,11 +288,11 @@ async fn what_can_not_be_submitted_fails_once_and_says_which_field() -> Result<(
         text.contains("failed to run spark-submit: spec.mainApplicationFile"),
         "{text}"
     );
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
-async fn a_pod_of_somebody_else_is_never_touched() -> Result<()> {
+async fn f_17_i_25_a_pod_of_somebody_else_is_never_touched() -> Result<()> {
     let Some(stage) = Stage::open("spark-foreign").await? else {
         return Ok(());
     };
@@ -321,11 +321,11 @@ async fn a_pod_of_somebody_else_is_never_touched() -> Result<()> {
         .api::<Pod>()
         .delete(DRIVER, &DeleteParams::default().grace_period(0))
         .await?;
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]
-async fn an_operator_that_dies_between_objects_submits_once() -> Result<()> {
+async fn b_176_an_operator_that_dies_between_objects_submits_once() -> Result<()> {
     let Some(stage) = Stage::open("spark-crash").await? else {
         return Ok(());
     };
@@ -338,7 +338,7 @@ async fn an_operator_that_dies_between_objects_submits_once() -> Result<()> {
     stage.until(State::Running).await?;
     ensure!(stage.driver().await?.uid() == former);
     ensure!(stage.names::<ConfigMap>().await?.len() == 2);
-    Ok(())
+    stage.assert_clean().await
 }
 
 /// What is stored of an application's sizes, as `driver cores, memory, executor cores, memory, instances`.
@@ -423,7 +423,7 @@ async fn what_an_application_leaves_open_is_stored_where_the_policy_is_installed
         "{}",
         sizes(&spec)
     );
-    Ok(())
+    stage.assert_clean().await
 }
 
 #[tokio::test]

@@ -39,6 +39,14 @@ impl Stage {
         })
         .await
     }
+
+    /// A schedule makes applications for ever: it is held, so that everything comes to rest.
+    async fn end_of_schedule(&self) -> Result<()> {
+        let held = Patch::Merge(json!({ "spec": { "suspend": true } }));
+        let api = self.api::<ScheduledSparkApplication>();
+        api.patch("often", &PatchParams::default(), &held).await?;
+        self.assert_clean().await
+    }
 }
 
 #[tokio::test]
@@ -57,7 +65,7 @@ async fn a_schedule_makes_applications_and_names_them_in_its_status() -> Result<
         status.last_run_name.is_some() && status.next_run.is_some(),
         "{status:?}"
     );
-    Ok(())
+    stage.end_of_schedule().await
 }
 
 #[tokio::test]
@@ -79,7 +87,7 @@ async fn forbid_waits_for_the_former_run_and_replace_does_not() -> Result<()> {
             runs.len() == 1 && runs[0].name_any() != first
         })
         .await?;
-    Ok(())
+    stage.end_of_schedule().await
 }
 
 #[tokio::test]
@@ -101,5 +109,5 @@ async fn a_schedule_that_can_not_be_followed_says_why_and_recovers() -> Result<(
     let patch = Patch::Merge(json!({ "spec": { "schedule": "@every 1s" } }));
     api.patch("often", &PatchParams::default(), &patch).await?;
     stage.until_runs("a run", |runs| !runs.is_empty()).await?;
-    Ok(())
+    stage.end_of_schedule().await
 }

@@ -1,0 +1,302 @@
+//! CS-6 and the second form of CS-4: two replicas of which now one and now the other works, and many jobs at the same time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::World;
+use e2e::lives::{CleanPods, Life};
+use e2e::sweep::Ending;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use training_testkit::kubelet::lockstep;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::proxy::{Action, Call, Proxy, Rule};
+use training_testkit::wait::{HANG, Seen, eventually};
+
+/// As short as whole seconds allow.
+const LEASE: [(&str, &str); 3] = [
+    ("lease-duration", "2s"),
+    ("lease-renew-deadline", "1500ms"),
+    ("lease-retry-period", "300ms"),
+];
+/// Where the shipped role allows the lease to be.
+const LEASE_NAMESPACE: &str = "trainyard-system";
+/// Jobs whose lives go on at the same time.
+const AT_ONCE: usize = 6;
+/// A leader has done so many writes to jobs before it is struck.
+const WRITES: usize = 4;
+/// An undisturbed job has come to rest when it has looked the same for so long.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What happens to the jobs, in turn.
+const LIVES: [Life; 5] = [
+    Life::Succeeds(CleanPods::All),
+    Life::RetryableExit,
+    Life::Suspended,
+    Life::Evicted,
+    Life::Elastic,
+];
+
+/// What takes the leader's place away.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    /// SIGKILL; it is started again later.
+    Kill,
+    /// SIGSTOP, and SIGCONT later.
+    Freeze,
+    /// It reaches nobody for a while.
+    CutOff,
+    /// SIGTERM: it hands over; it is started again later.
+    Terminate,
+}
+
+/// How leaders are struck.
+#[derive(Clone, Copy, Debug)]
+struct Storm {
+    /// In these ways, in turn.
+    blows: &'static [Blow],
+    /// So often at most.
+    most: usize,
+    /// So long after a leader has written.
+    pause: Duration,
+}
+
+impl Storm {
+    /// Each blow once; in a deep run as long as there are jobs.
+    fn of(blows: &'static [Blow], pause: Duration) -> Self {
+        let deep = is_deep();
+        Self {
+            blows,
+            most: if deep { usize::MAX } else { blows.len() },
+            pause: if deep { pause } else { Duration::ZERO },
+        }
+    }
+}
+
+struct Replica {
+    proxy: Proxy,
+    process: OperatorProcess,
+}
+
+impl Replica {
+    async fn start(world: &World, lag: Option<Duration>) -> Result<Self> {
+        let (proxy, kubeconfig) = world.proxy().await?;
+        if let Some(lag) = lag {
+            let of_jobs = |call: &Call| call.is_watch() && call.resource != "leases";
+            proxy.add(&Rule::new("lag", Action::DelayEvents(lag), of_jobs));
+        }
+        let options = LEASE
+            .into_iter()
+            .fold(world.options(&kubeconfig), |o, (flag, value)| {
+                o.flag(flag, value)
+            })
+            .flag("leader-elect", "true")
+            .flag("leader-election-id", world.namespace())
+            .flag("leader-election-namespace", LEASE_NAMESPACE);
+        Ok(Self {
+            process: OperatorProcess::start(options).await?,
+            proxy,
+        })
+    }
+
+    async fn until_leads(&self) -> Result<()> {
+        eventually("the standby to lead", HANG, async || {
+            let metrics = self.process.metrics().await?;
+            let leads = metrics.lines().any(|line| line == "trainyard_leader 1");
+            Ok(if leads {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("it does not lead".into())
+            })
+        })
+        .await
+    }
+
+    /// When it wrote to jobs with success.
+    fn wrote(&self) -> Vec<tokio::time::Instant> {
+        let records = self.proxy.records().into_iter();
+        let good = |code: Option<u16>| code.is_some_and(|code| code < 300);
+        records
+            .filter(|record| record.call.is_job_write() && good(record.code))
+            .map(|record| record.at)
+            .collect()
+    }
+
+    async fn until_wrote(&self, writes: usize) -> Result<()> {
+        let before = self.wrote().len();
+        eventually("the leader to write", HANG, async || {
+            let since = self.wrote().len() - before;
+            Ok(if since >= writes {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{since} writes"))
+            })
+        })
+        .await
+    }
+
+    async fn strike(&mut self, blow: Blow) -> Result<()> {
+        match blow {
+            Blow::Kill => self.process.kill9(),
+            Blow::Freeze => self.process.freeze(),
+            Blow::CutOff => {
+                self.proxy.refuse();
+                Ok(())
+            }
+            Blow::Terminate => {
+                let ended = self.process.terminate(HANG).await?;
+                ensure!(ended.success(), "{ended}");
+                Ok(())
+            }
+        }
+    }
+
+    async fn restore(&mut self, blow: Blow) -> Result<()> {
+        match blow {
+            Blow::Kill | Blow::Terminate => self.process.restart().await,
+            Blow::Freeze => self.process.thaw(),
+            Blow::CutOff => self.proxy.accept().await,
+        }
+    }
+}
+
+/// How each life ends with one replica that nobody strikes.
+async fn undisturbed() -> Result<Option<Vec<Ending>>> {
+    let Some(world) = World::start("calm", lockstep()).await? else {
+        return Ok(None);
+    };
+    let operator = world.operator().await?;
+    let mut endings = Vec::new();
+    for (n, life) in LIVES.into_iter().enumerate() {
+        let name = name(n);
+        life.conduct(&world.actor(&name)).await?;
+    }
+    tokio::time::sleep(QUIET).await;
+    for n in 0..LIVES.len() {
+        endings.push(Ending::take(&world, &name(n), false).await?);
+    }
+    world.assert_clean(&operator).await?;
+    Ok(Some(endings))
+}
+
+/// No part of it is found anywhere else.
+fn name(number: usize) -> String {
+    format!("x{number:03}q")
+}
+
+/// Leads so many jobs through their lives while leaders are struck, one after the other.
+async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
+    let Some(endings) = undisturbed().await? else {
+        return Ok(());
+    };
+    let Some(world) = World::start("failover", lockstep()).await? else {
+        return Ok(());
+    };
+    let mut leader = Replica::start(&world, None).await?;
+    leader.until_leads().await?;
+    let mut standby = Replica::start(&world, lag).await?;
+    let lived = stream::iter(0..jobs).map(|number| {
+        let world = &world;
+        async move {
+            let (name, life) = (name(number), LIVES[number % LIVES.len()]);
+            let actor = world.actor(&name);
+            let led = life.conduct(&actor).await;
+            led.with_context(|| format!("{name} ({life})"))
+        }
+    });
+    let mut struck: BTreeMap<String, usize> = BTreeMap::new();
+    let mut slowest = Duration::ZERO;
+    {
+        let lived = lived.buffer_unordered(AT_ONCE).try_collect::<Vec<()>>();
+        let strike = async {
+            for blow in storm.blows.iter().cycle().take(storm.most) {
+                leader.until_wrote(WRITES).await?;
+                tokio::time::sleep(storm.pause).await;
+                let begun = Instant::now();
+                leader.strike(*blow).await?;
+                standby.until_leads().await?;
+                slowest = slowest.max(begun.elapsed());
+                *struck.entry(format!("{blow:?}")).or_default() += 1;
+                leader.restore(*blow).await?;
+                std::mem::swap(&mut leader, &mut standby);
+            }
+            anyhow::Ok(())
+        };
+        let mut lived = std::pin::pin!(lived);
+        tokio::select! {
+            lived = &mut lived => drop(lived?),
+            end = strike => {
+                end?;
+                lived.await?;
+            }
+        }
+    }
+    let changes: usize = struck.values().sum();
+    eprintln!(
+        "failover: {jobs} jobs, {changes} changes of the leader ({struck:?}), the slowest took {slowest:?}"
+    );
+    ensure!(changes >= storm.blows.len(), "{struck:?}");
+    // What was struck last may stand still.
+    for replica in [&mut leader, &mut standby] {
+        replica.process.thaw()?;
+        replica.proxy.accept().await?;
+    }
+    for number in 0..jobs {
+        let expected = &endings[number % LIVES.len()];
+        let (name, life) = (name(number), LIVES[number % LIVES.len()]);
+        eventually(
+            &format!("{name} ({life}) to end as without a storm"),
+            HANG,
+            async || {
+                let ending = Ending::take(&world, &name, false).await?;
+                let difference = ending.difference(expected, life.likeness(), 0);
+                Ok(if difference.is_empty() {
+                    Seen::Yes(())
+                } else {
+                    Seen::NotYet(difference)
+                })
+            },
+        )
+        .await?;
+    }
+    // One identity at a time: it changes no more often than the leader does.
+    let mut writes: Vec<(tokio::time::Instant, usize)> = Vec::new();
+    for (who, replica) in [&leader, &standby].into_iter().enumerate() {
+        writes.extend(replica.wrote().into_iter().map(|at| (at, who)));
+        replica.proxy.assert_guarded()?;
+        replica.process.assert_no_panic()?;
+    }
+    writes.sort_unstable();
+    let turns = writes.windows(2).filter(|two| two[0].1 != two[1].1).count();
+    ensure!(
+        turns <= changes + 1,
+        "{turns} turns of the writer with {changes} changes of the leader"
+    );
+    world.auditor.assert_clean().await
+}
+
+fn is_deep() -> bool {
+    std::env::var_os("TRAINYARD_DEEP").is_some()
+}
+
+#[tokio::test]
+async fn cs6_with_leaders_that_die_freeze_and_are_cut_off_no_job_loses_or_doubles_anything()
+-> Result<()> {
+    let blows = &[Blow::Kill, Blow::Freeze, Blow::CutOff];
+    let jobs = if is_deep() { 200 } else { 20 };
+    storm(jobs, Storm::of(blows, Duration::from_secs(5)), None).await
+}
+
+#[tokio::test]
+async fn cs4_with_a_replica_that_lags_behind_no_job_loses_or_doubles_anything() -> Result<()> {
+    let storm_of = Storm::of(&[Blow::Terminate; 3], Duration::from_secs(3));
+    let ages: &[(u64, usize)] = if is_deep() {
+        &[(1, 40), (10, 20), (60, 5)]
+    } else {
+        &[(1, 10)]
+    };
+    for (lag, jobs) in ages {
+        storm(*jobs, storm_of, Some(Duration::from_secs(*lag))).await?;
+    }
+    Ok(())
+}
