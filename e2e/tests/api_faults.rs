@@ -10,14 +10,26 @@ mod campaign;
 mod client;
 #[path = "api_faults/driver.rs"]
 mod driver;
+#[path = "api_faults/kinds.rs"]
+mod kinds;
+#[path = "api_faults/life.rs"]
+mod life;
 #[path = "api_faults/list.rs"]
 mod list;
+#[path = "api_faults/outage.rs"]
+mod outage;
 #[path = "api_faults/pods.rs"]
 mod pods;
+#[path = "api_faults/process.rs"]
+mod process;
 #[path = "api_faults/rights.rs"]
 mod rights;
+#[path = "api_faults/server.rs"]
+mod server;
 #[path = "api_faults/status.rs"]
 mod status;
+#[path = "api_faults/table.rs"]
+mod table;
 #[path = "api_faults/transport.rs"]
 mod transport;
 #[path = "api_faults/watch.rs"]

@@ -5,50 +5,86 @@ use std::time::Duration;
 use anyhow::Result;
 use e2e::look;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
+use training_testkit::job::counters;
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::driver::{JOB, Phase, Trial};
+
+/// Requests for one job that the operator makes at once.
+const AT_ONCE: usize = 16;
+const WORKERS: u32 = 40;
+
+/// So many of the job's requests wait, and not one more; what passes the gate meanwhile is somebody else's.
+async fn until_full(trial: &Trial, held: &Rule) -> Result<()> {
+    trial.until_hit(std::slice::from_ref(held), AT_ONCE).await?;
+    holds_for(Duration::from_secs(1), async || {
+        anyhow::ensure!(held.hits() == AT_ONCE, "{} requests at once", held.hits());
+        Ok(())
+    })
+    .await
+}
 
 #[tokio::test]
 async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> Result<()> {
     let Some(mut trial) = Trial::set_up("f75").await? else {
         return Ok(());
     };
+    let held = |verb: &'static str, gate: &Gate| {
+        let namespace = trial.namespace().to_owned();
+        let hold = Action::Hold(gate.clone());
+        Rule::new(verb, hold, move |call: &Call| {
+            call.namespace == namespace && call.verb == verb && call.resource != "events"
+        })
+    };
     let gate = Gate::closed();
-    let namespace = trial.namespace().to_owned();
-    let held = Rule::new("creates", Action::Hold(gate.clone()), move |call: &Call| {
-        call.namespace == namespace && call.verb == "create" && call.resource != "events"
-    });
-    trial.rule(std::slice::from_ref(&held));
+    let creates = held("create", &gate);
+    let later = Gate::closed();
+    let deletes = held("delete", &later);
+    trial.rule(std::slice::from_ref(&creates));
     trial.start().await?;
     let job = Trial::job()
-        .role("Worker", 40)
-        .restart_policy("Worker", "ExitCode");
+        .role("Worker", WORKERS)
+        .restart_policy("Worker", "ExitCode")
+        .run_policy("backoffLimit", WORKERS);
     trial.world.jobs.create(&job.build()).await?;
-    trial.until_hit(std::slice::from_ref(&held), 16).await?;
-    holds_for(Duration::from_secs(1), async || {
-        anyhow::ensure!(held.hits() == 16, "{} requests at once", held.hits());
-        Ok(())
-    })
-    .await?;
+    until_full(&trial, &creates).await?;
     // The healthy job ends while all of this waits.
     trial.until_canary().await?;
     gate.open();
-    trial
-        .world
-        .kubelet
-        .until_pods(trial.namespace(), JOB, 41)
-        .await?;
+    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    kubelet.until_pods(namespace, JOB, 41).await?;
+    kubelet.all_running(namespace, JOB).await?;
+    let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
+    let jobs = &trial.world.jobs;
+    jobs.until(JOB, "with all active", all_active).await?;
     // While it runs: all workers fail, and so many are replaced at once.
-    trial
-        .world
-        .kubelet
-        .all_running(trial.namespace(), JOB)
-        .await?;
-    trial.world.jobs.until_true(JOB, "Running").await?;
+    trial.rule(std::slice::from_ref(&deletes));
+    let workers = (0..WORKERS).map(|n| format!("pt-worker-{n}"));
+    let fail = workers.map(async |worker| kubelet.fail(namespace, &worker, 137).await);
+    futures::future::try_join_all(fail).await?;
+    until_full(&trial, &deletes).await?;
+    later.open();
+    let summary = || trial.world.auditor.summary();
+    eventually("a successor of every worker", HANG, async || {
+        let made = summary();
+        let creates = |n| {
+            made.get(&format!("Pod/pt-worker-{n}"))
+                .map_or(0, |c| c.creates)
+        };
+        let replaced = (0..WORKERS).filter(|n| creates(*n) == 2).count();
+        Ok(if replaced == WORKERS as usize {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{replaced} successors"))
+        })
+    })
+    .await?;
+    kubelet.until_pods(namespace, JOB, 41).await?;
+    kubelet.all_running(namespace, JOB).await?;
+    jobs.until(JOB, "with all active again", all_active).await?;
     trial.assert_clean().await
 }
 
@@ -61,8 +97,7 @@ async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
         if phase != Phase::Creating {
             trial.relist().await?;
         }
-        trial.begin(phase).await?;
-        trial.end(phase).await?;
+        trial.run_phase(phase).await?;
     }
     let records = trial.proxy.records();
     let lists: Vec<&str> = records
@@ -82,8 +117,7 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
     let Some(mut trial) = Trial::set_up("mt53").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Creating).await?;
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
     let real = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
     let real = &real[0]["metadata"];
@@ -99,9 +133,7 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
             },
         }))?;
         pods.create(&PostParams::default(), &forged).await?;
-        let fails = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
-        pods.patch_status(name, &PatchParams::default(), &fails)
-            .await?;
+        e2e::set_pod_status(&pods, name, json!({ "phase": "Failed" })).await?;
     }
     for phase in [Phase::Running, Phase::Finishing] {
         trial.begin(phase).await?;

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
+use training_core::GroupKind;
+use training_testkit::builders::{Kind, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::job::{counters, is_finished, is_true};
 use training_testkit::kubelet::State;
 use training_testkit::proxy::{Action, Gate, Rule};
@@ -13,6 +16,7 @@ use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
 use super::driver::{JOB, Phase, Trial, WORKER};
+use super::life::Life;
 
 /// Something befalls the worker while the job is created, and again while it runs; each time it is replaced, and `counted`
 /// tells whether the backoff limit knows of it.
@@ -41,8 +45,7 @@ async fn befalls(
         .as_i64()
         .unwrap_or_default();
     assert_eq!(failures, counted, "{}", job["status"]);
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
     trial.assert_clean().await
 }
@@ -104,8 +107,7 @@ async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> 
     let Some(mut trial) = Trial::set_up("f61").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Creating).await?;
     let kubelet = &trial.world.kubelet;
     kubelet
         .set(trial.namespace(), WORKER, &State::Succeeded)
@@ -142,8 +144,7 @@ async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> 
         .kubelet
         .until_pods(trial.namespace(), JOB, 2)
         .await?;
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_made(&[("pt-master-0", 1), (worker, 2), (WORKER, 1)]);
     trial.assert_clean().await
 }
@@ -190,8 +191,7 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
     }
     let job = trial.world.jobs.get(JOB).await?;
     assert!(!is_finished(&job), "{}", job["status"]);
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
     trial.assert_clean().await
 }
@@ -245,8 +245,7 @@ async fn odd(odd: Odd) -> Result<()> {
     }
     let job = trial.world.jobs.get(JOB).await?;
     assert!(!is_true(&job, "Failed"), "{}", job["status"]);
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_clean().await
 }
 
@@ -308,8 +307,7 @@ async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
     }
     let job = trial.world.jobs.get(JOB).await?;
     assert_eq!(job["status"]["containerRestarts"], 2, "{}", job["status"]);
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_clean().await
 }
 
@@ -318,15 +316,154 @@ async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
     let Some(mut trial) = Trial::set_up("f65succeeded").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Creating).await?;
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
-    let says =
-        Patch::Merge(json!({ "status": { "phase": "Succeeded", "containerStatuses": null } }));
+    let says = json!({ "phase": "Succeeded", "containerStatuses": null });
     for pod in [WORKER, "pt-worker-0", "pt-master-0"] {
-        pods.patch_status(pod, &PatchParams::default(), &says)
-            .await?;
+        e2e::set_pod_status(&pods, pod, says.clone()).await?;
     }
     trial.end(Phase::Finishing).await?;
     trial.assert_clean().await
+}
+
+/// The words of a node whose clock is an hour ahead: all pods have the same times, and one ends before it began.
+fn ahead(kind: Kind, state: &str, finished: Option<&str>) -> Patch<Value> {
+    let hour = Timestamp::now() + SignedDuration::from_hours(1);
+    let hour = hour.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let how = match finished {
+        None => json!({ "running": { "startedAt": hour } }),
+        Some(finished) => json!({ "terminated": {
+            "exitCode": 137, "reason": "Error", "startedAt": hour, "finishedAt": finished,
+        }}),
+    };
+    Patch::Merge(json!({ "status": {
+        "phase": state, "startTime": hour,
+        "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": hour }],
+        "containerStatuses": [{
+            "name": kind.container, "image": "i", "imageID": "", "ready": finished.is_none(),
+            "restartCount": 0, "state": how,
+        }],
+    }}))
+}
+
+async fn clock_ahead(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f66").await? else {
+        return Ok(());
+    };
+    trial.begin(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let says = async |pod: &str, patch: Patch<Value>| {
+        pods.patch_status(pod, &PatchParams::default(), &patch)
+            .await
+    };
+    let hour = Timestamp::now() + SignedDuration::from_hours(2);
+    let later = hour.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = training_testkit::kubelet::now();
+    // The second replacement has to wait: from the failure on, and not from what the node calls so.
+    for finished in [now, later] {
+        let kubelet = &trial.world.kubelet;
+        kubelet.until_pods(trial.namespace(), JOB, 3).await?;
+        for pod in ["pt-master-0", "pt-worker-0", WORKER] {
+            says(pod, ahead(kind, "Running", None)).await?;
+        }
+        trial.until_active().await?;
+        let old = trial.worker().await?;
+        says(WORKER, ahead(kind, "Failed", Some(&finished))).await?;
+        trial.until_another(&old).await?;
+    }
+    trial.end(Phase::Creating).await?;
+    // Nothing is left to be done again and again.
+    let times = |job: &Value| job["status"].to_string();
+    let job = trial.world.jobs.get(JOB).await?;
+    assert!(!times(&job).contains("\"-"), "{}", job["status"]);
+    trial.world.auditor.settled().await?;
+    trial.proxy.clear_records();
+    let before = trial.metric("trainyard_reconciles_total").await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Who looks again and again does so five times in a second at least.
+    let looks = trial.metric("trainyard_reconciles_total").await? - before;
+    assert!(looks < 5, "{looks} looks at what doesn't change");
+    let busy = trial.proxy.records();
+    let busy: Vec<_> = busy.iter().filter(|r| r.call.is_job_write()).collect();
+    assert!(busy.len() < 3, "{busy:?}");
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_66_a_node_whose_clock_is_ahead_delays_nothing() -> Result<()> {
+    clock_ahead(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_tf_job() -> Result<()> {
+    clock_ahead(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_an_xgboost_job() -> Result<()> {
+    clock_ahead(XGBOOST).await
+}
+
+async fn group_deleted(kind: Kind) -> Result<()> {
+    let Some(trial) = Trial::of(Life(kind), "f67").await? else {
+        return Ok(());
+    };
+    let mut trial = trial.flag("gang", "native");
+    trial.world.grant_gang("native").await?;
+    let group = GroupKind::PodGroup;
+    let groups: Api<DynamicObject> = Api::namespaced_with(
+        trial.world.client.clone(),
+        trial.namespace(),
+        &group.resource(group.versions()[0]),
+    );
+    trial.begin(Phase::Creating).await?;
+    let pods = trial.world.kubelet.until_pods(trial.namespace(), JOB, 3);
+    let pods: Vec<String> = pods.await?.into_iter().map(|pod| pod.uid).collect();
+    trial.end(Phase::Creating).await?;
+    // Somebody deletes the group while all run.
+    let before = groups.get(JOB).await?.metadata.uid;
+    let now = DeleteParams::default().grace_period(0);
+    groups.delete(JOB, &now).await?;
+    let strip = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    eventually("another group", HANG, async || {
+        let group = groups.get_opt(JOB).await?;
+        if let Some(leaving) = group
+            .as_ref()
+            .filter(|g| g.metadata.deletion_timestamp.is_some())
+        {
+            // The one who keeps it until its last pod is gone gives way.
+            let name = leaving.metadata.name.as_deref().unwrap_or_default();
+            groups.patch(name, &PatchParams::default(), &strip).await?;
+        }
+        let new = group.is_some_and(|group| group.metadata.uid != before);
+        Ok(if new {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("none, or the old one".into())
+        })
+    })
+    .await?;
+    let still = trial.world.kubelet.pods(trial.namespace(), JOB);
+    let still: Vec<String> = still.into_iter().map(|pod| pod.uid).collect();
+    assert_eq!(still, pods, "running pods were touched");
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 1)]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_67_a_group_that_somebody_deletes_is_made_again() -> Result<()> {
+    group_deleted(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_67_a_group_of_a_tf_job_that_somebody_deletes_is_made_again() -> Result<()> {
+    group_deleted(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_67_a_group_of_an_xgboost_job_that_somebody_deletes_is_made_again() -> Result<()> {
+    group_deleted(XGBOOST).await
 }

@@ -1,46 +1,48 @@
 //! F-10 to F-24 and F-70 to F-72: what the API server answers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
+use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
-use training_testkit::wait::holds_for;
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
-use super::campaign::{lasting, on, requests, targets, writes};
+use super::campaign::{lasting, on, requests};
 use super::driver::{JOB, Phase, Trial, WORKER, deep};
+use super::life::{Life, Target, WORKERS};
+use super::table::{
+    F_10, F_10_MINUS, F_10_NONE, F_10_TEXT, F_11, F_12, F_13, F_14, F_15, F_16, F_18, F_18_STATUS,
+    away, conflict, overload, timeout,
+};
 
-fn all(phase: Phase) -> Vec<(&'static str, &'static str)> {
-    targets(phase).to_vec()
+const LIFE: Life = Life(PYTORCH);
+
+fn writes(phase: Phase) -> Vec<Target> {
+    F_14.targets(LIFE, phase)
+}
+
+fn status(phase: Phase) -> Vec<Target> {
+    F_15.targets(LIFE, phase)
 }
 
 fn answer(effect: Effect, code: u16, reason: &str, message: &str) -> Action {
     Action::Answer(effect, Answer::new(code, reason, message))
 }
 
-/// Overload, with a wish for how long to stay away.
-fn overload(retry_after: Option<&str>) -> Action {
-    let mut answer = Answer::new(429, "TooManyRequests", "too many requests");
-    answer.retry_after = retry_after.map(str::to_owned);
-    Action::Answer(Effect::Without, answer)
-}
-
 #[tokio::test]
 async fn f_10_a_server_that_asks_for_a_second_gets_it() -> Result<()> {
-    requests("f10", &[], all, || overload(Some("1"))).await
+    requests(LIFE, &F_10).await
 }
 
 #[tokio::test]
 async fn f_10_a_server_that_asks_for_time_in_no_way_we_know_is_asked_again() -> Result<()> {
-    for (name, wish) in [
-        ("f10none", None),
-        ("f10minus", Some("-5")),
-        ("f10text", Some("soon")),
-    ] {
-        requests(name, &[], writes, || overload(wish)).await?;
+    for fault in [&F_10_NONE, &F_10_MINUS, &F_10_TEXT] {
+        requests(LIFE, fault).await?;
     }
     Ok(())
 }
@@ -60,8 +62,7 @@ async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
         if now == phase {
             trial.rule(std::slice::from_ref(&rule));
         }
-        trial.begin(now).await?;
-        trial.end(now).await?;
+        trial.run_phase(now).await?;
         if now == phase {
             trial.until_hit(&[rule], 1).await?;
             let records = trial.proxy.records();
@@ -102,115 +103,119 @@ async fn f_10_half_a_minute_is_waited() -> Result<()> {
 
 #[tokio::test]
 async fn f_11_a_failure_without_effect_is_repeated() -> Result<()> {
-    requests("f11", &[], all, || {
-        answer(Effect::Without, 500, "InternalError", "something broke")
-    })
-    .await
+    requests(LIFE, &F_11).await
 }
 
 #[tokio::test]
 async fn f_12_a_failure_with_effect_makes_no_second_object() -> Result<()> {
-    requests("f12", &[], writes, || {
-        answer(
-            Effect::With,
-            500,
-            "InternalError",
-            "etcdserver: request timed out",
-        )
-    })
-    .await
+    requests(LIFE, &F_12).await
 }
 
 #[tokio::test]
 async fn f_13_one_answer_that_the_server_is_away_is_waited_for() -> Result<()> {
-    requests("f13", &[], all, || {
-        answer(Effect::Without, 503, "ServiceUnavailable", "away")
+    requests(LIFE, &F_13).await
+}
+
+/// The operator's backoff in these tests, from its first wait to its longest; half of each wait is chance.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// The least pause after so many refusals in a row, from none, where trouble is waited for that ends by itself.
+pub fn doubling(before: usize) -> Duration {
+    let doublings = u32::try_from(before).unwrap_or(u32::MAX);
+    let doubled = BACKOFF[0].saturating_mul(2u32.saturating_pow(doublings));
+    doubled.min(BACKOFF[1]) / 2
+}
+
+/// The same where somebody has to act first.
+pub fn rarely(_before: usize) -> Duration {
+    BACKOFF[1] / 2
+}
+
+/// When each write to an object of the job was refused with this code.
+fn refusals(trial: &Trial, code: u16) -> BTreeMap<String, Vec<tokio::time::Instant>> {
+    let mut refused: BTreeMap<String, Vec<tokio::time::Instant>> = BTreeMap::new();
+    for record in trial.proxy.records() {
+        let ours = record.call.namespace == trial.namespace() && record.call.is_job_write();
+        if ours && record.code == Some(code) {
+            let times = refused.entry(record.call.to_string()).or_default();
+            times.push(record.at);
+        }
+    }
+    refused
+}
+
+/// Waits until one write was refused so often with this code.
+pub async fn until_refused(trial: &Trial, code: u16, times: usize) -> Result<()> {
+    eventually("a write to be refused again and again", HANG, async || {
+        let refused = refusals(trial, code);
+        let most = refused.values().map(Vec::len).max().unwrap_or_default();
+        Ok(if most >= times {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{most} times: {:?}", refused.keys()))
+        })
     })
     .await
 }
 
+/// No request that was refused was sent again sooner than it may be. A machine under load only makes pauses longer, so that this
+/// holds on every machine. Answers how often the most stubborn one was refused.
+pub fn assert_paced(trial: &Trial, code: u16, pause: impl Fn(usize) -> Duration) -> Result<usize> {
+    let refused = refusals(trial, code);
+    for (what, times) in &refused {
+        for (n, pair) in times.windows(2).enumerate() {
+            let least = pause(n);
+            let pause = pair[1] - pair[0];
+            anyhow::ensure!(
+                pause >= least,
+                "{what}: {pause:?} and not {least:?} before try {} of {}",
+                n + 2,
+                times.len()
+            );
+        }
+    }
+    Ok(refused.values().map(Vec::len).max().unwrap_or_default())
+}
+
 #[tokio::test]
 async fn f_13_a_server_that_stays_away_is_asked_slowly() -> Result<()> {
-    let away = Duration::from_secs(if deep() { 60 } else { 3 });
-    lasting(
-        "f13long",
-        writes,
-        || answer(Effect::Without, 503, "ServiceUnavailable", "away"),
-        2,
-        away,
-    )
+    let for_long = Duration::from_secs(if deep() { 60 } else { 0 });
+    // Three pods are made at once: so each of them is refused six times.
+    let times = 18;
+    lasting(LIFE, "f13long", writes, away, times, for_long, |trial| {
+        let most = assert_paced(trial, 503, doubling)?;
+        anyhow::ensure!(most >= 6, "refused {most} times");
+        Ok(())
+    })
     .await
 }
 
 #[tokio::test]
 async fn f_14_f_71_a_timeout_with_effect_puts_no_create_on_the_wire_again_and_again() -> Result<()>
 {
-    requests("f14", &[], writes, || {
-        answer(
-            Effect::With,
-            504,
-            "Timeout",
-            "the server did not answer in time",
-        )
-    })
-    .await
+    requests(LIFE, &F_14).await
 }
 
 #[tokio::test]
 async fn f_14_f_71_nor_do_timeouts_that_last() -> Result<()> {
     let time = Duration::from_secs(2);
-    lasting(
-        "f14long",
-        writes,
-        || {
-            answer(
-                Effect::With,
-                504,
-                "Timeout",
-                "the server did not answer in time",
-            )
-        },
-        1,
-        time,
-    )
-    .await
-}
-
-fn status(_: Phase) -> Vec<(&'static str, &'static str)> {
-    vec![("patch", "pytorchjobs/status")]
-}
-
-fn conflict() -> Action {
-    answer(
-        Effect::Without,
-        409,
-        "Conflict",
-        "the object has been modified",
-    )
+    lasting(LIFE, "f14long", writes, timeout, 1, time, |_| Ok(())).await
 }
 
 #[tokio::test]
 async fn f_15_a_conflict_of_a_status_is_decided_anew() -> Result<()> {
-    requests("f15", &[], status, conflict).await
+    requests(LIFE, &F_15).await
 }
 
 #[tokio::test]
 async fn f_15_five_conflicts_and_conflicts_that_last_count_no_restart() -> Result<()> {
     let time = Duration::from_secs(if deep() { 30 } else { 2 });
-    lasting("f15long", status, conflict, 5, time).await
+    lasting(LIFE, "f15long", status, conflict, 5, time, |_| Ok(())).await
 }
 
 #[tokio::test]
 async fn f_16_a_name_that_our_own_lost_create_took_is_ours() -> Result<()> {
-    let creates = |phase| match phase {
-        Phase::Creating => vec![("create", "pods"), ("create", "services")],
-        Phase::Running => vec![("create", "pods")],
-        Phase::Finishing => vec![("patch", "pytorchjobs/status")],
-    };
-    requests("f16", &[], creates, || {
-        answer(Effect::With, 409, "AlreadyExists", "it exists already")
-    })
-    .await
+    requests(LIFE, &F_16).await
 }
 
 #[tokio::test]
@@ -219,18 +224,16 @@ async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as
     let Some(mut trial) = Trial::set_up("f16runs").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Creating).await?;
     // It is looked up only when it runs and all counts are written, and the watch has no news of it.
     let lost = on(trial.namespace(), ("create", "pods"), Action::ResetAfter).nth(1);
-    let away = answer(Effect::Without, 503, "ServiceUnavailable", "away");
     let silence = Action::DropWhere(Filter::new(|line| {
         let text = String::from_utf8_lossy(line);
         text.contains(WORKER) && !text.contains("\"exitCode\":137")
     }));
     let rules = [
         lost,
-        on(trial.namespace(), ("get", "pods"), away),
+        on(trial.namespace(), ("get", "pods"), away()),
         on(trial.namespace(), ("watch", "pods"), silence),
     ];
     trial.rule(&rules);
@@ -250,8 +253,7 @@ async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as
     trial.proxy.clear_rules();
     trial.end(Phase::Running).await?;
     trial.proxy.cut().await?;
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_clean().await
 }
 
@@ -305,25 +307,14 @@ async fn f_17_a_name_that_somebody_else_took_is_waited_for() -> Result<()> {
             .await?;
         trial.end(phase).await?;
     }
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_18_what_is_gone_needs_no_delete_and_no_status() -> Result<()> {
-    let gone = |effect, targets: fn(Phase) -> Vec<(&'static str, &'static str)>, name| {
-        requests(name, &[], targets, move || {
-            answer(effect, 404, "NotFound", "not found")
-        })
-    };
-    let deletes = |phase| match phase {
-        Phase::Creating => vec![("patch", "pytorchjobs/status")],
-        Phase::Running => vec![("delete", "pods")],
-        Phase::Finishing => vec![("delete", "pods"), ("delete", "services")],
-    };
-    gone(Effect::With, deletes, "f18").await?;
-    gone(Effect::Without, status, "f18status").await
+    requests(LIFE, &F_18).await?;
+    requests(LIFE, &F_18_STATUS).await
 }
 
 #[tokio::test]
@@ -356,26 +347,31 @@ async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
     trial.assert_clean().await
 }
 
-#[tokio::test]
-async fn f_24_a_pod_that_can_never_be_made_ends_the_job_once() -> Result<()> {
+async fn hopeless(kind: Kind) -> Result<()> {
+    let life = Life(kind);
     for phase in [Phase::Creating, Phase::Running] {
-        let Some(mut trial) = Trial::set_up("f24").await? else {
+        let Some(mut trial) = Trial::of(life, "f24").await? else {
             return Ok(());
         };
         let message = "Pod \"pt-worker-1\" is invalid: spec.containers[0].image: Required value";
         let invalid = answer(Effect::Without, 422, "Invalid", message);
         let rule = on(trial.namespace(), ("create", "pods"), invalid);
-        let first = if phase == Phase::Creating { 3 } else { 1 };
+        // The last pod that it is made of, and then the one that replaces another.
+        let first = if phase == Phase::Creating {
+            life.ranks(WORKERS).len()
+        } else {
+            1
+        };
         let rule = rule.only(first..usize::MAX);
         if phase == Phase::Running {
-            trial.begin(Phase::Creating).await?;
-            trial.end(Phase::Creating).await?;
+            trial.run_phase(Phase::Creating).await?;
         }
         trial.rule(std::slice::from_ref(&rule));
         trial.begin(phase).await?;
-        let job = trial.world.jobs.until_true(JOB, "Failed").await?;
-        let failed = condition(&job, "Failed")?;
-        assert!(failed.message.contains("Required value"), "{failed:?}");
+        let jobs = &trial.world.jobs;
+        let job = jobs.until(JOB, "at a bad end", Life::has_failed).await?;
+        let told = life.told(&job, "Failed");
+        assert!(told.contains("Required value"), "{}", job["status"]);
         let hits = rule.hits();
         assert!((1..=3).contains(&hits), "{hits} tries");
         holds_for(Duration::from_secs(2), async || {
@@ -386,4 +382,29 @@ async fn f_24_a_pod_that_can_never_be_made_ends_the_job_once() -> Result<()> {
         trial.assert_clean().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_the_job_once() -> Result<()> {
+    hopeless(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_a_tf_job_once() -> Result<()> {
+    hopeless(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_an_xgboost_job_once() -> Result<()> {
+    hopeless(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_an_mpi_job_once() -> Result<()> {
+    hopeless(MPI).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_a_spark_application_once() -> Result<()> {
+    hopeless(SPARK).await
 }

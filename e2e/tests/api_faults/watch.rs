@@ -1,49 +1,40 @@
 //! F-30 to F-36: what can happen to the news.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use training_testkit::proxy::{Action, Filter, Rule};
+use training_testkit::builders::PYTORCH;
+use training_testkit::proxy::{Action, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::campaign::{Cure, on, watches};
+use super::campaign::{on, watches};
 use super::driver::{JOB, Phase, Trial, WORKER, deep};
+use super::life::Life;
+use super::table::{
+    F_30_SEVEN, F_30_THREE, F_30_TWO, F_31, F_32_FIVE, F_32_TWO, F_33_JOBS, F_33_PODS, F_34_1,
+    F_34_4, F_34_10, F_34_60, News, events_with,
+};
 
 const ALL: &[&str] = &["pytorchjobs", "pods", "services"];
 
+const LIFE: Life = Life(PYTORCH);
+
 #[tokio::test]
 async fn f_30_every_second_event_is_lost() -> Result<()> {
-    watches("f30two", &[], ALL, || Action::DropEvery(2), Cure::Relist).await
+    watches(LIFE, &F_30_TWO).await
 }
 
 #[tokio::test]
 async fn f_30_every_third_event_is_lost() -> Result<()> {
-    watches("f30three", &[], ALL, || Action::DropEvery(3), Cure::Relist).await
+    watches(LIFE, &F_30_THREE).await
 }
 
 #[tokio::test]
 async fn f_30_every_seventh_event_is_lost() -> Result<()> {
-    watches(
-        "f30seven",
-        &[],
-        &["pods"],
-        || Action::DropEvery(7),
-        Cure::Relist,
-    )
-    .await
-}
-
-fn events_with(words: &'static [&'static str]) -> Action {
-    Action::DropWhere(Filter::new(move |line| {
-        let text = String::from_utf8_lossy(line);
-        words.iter().all(|word| text.contains(word))
-    }))
+    watches(LIFE, &F_30_SEVEN).await
 }
 
 #[tokio::test]
 async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
-    let lost = || events_with(&["\"type\":\"MODIFIED\""]);
-    watches("f31jobs", &[], &["pytorchjobs"], lost, Cure::Relist).await
+    watches(LIFE, &F_31).await
 }
 
 /// The worker is gone before it ran, and again while the job runs; or it fails. Nobody says so.
@@ -77,8 +68,7 @@ async fn pods_in_silence(
         trial.until_another(&old).await?;
         trial.end(Phase::Creating).await?;
     }
-    trial.begin(Phase::Finishing).await?;
-    trial.end(Phase::Finishing).await?;
+    trial.run_phase(Phase::Finishing).await?;
     trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
     trial.assert_clean().await
 }
@@ -114,23 +104,25 @@ async fn f_31_no_failure_of_a_pod_is_ever_told() -> Result<()> {
 
 #[tokio::test]
 async fn f_32_news_that_come_twice_or_five_times_mean_the_same() -> Result<()> {
-    watches("f32two", &[], ALL, || Action::RepeatEvents(2), Cure::None).await?;
-    watches("f32five", &[], ALL, || Action::RepeatEvents(5), Cure::None).await
+    watches(LIFE, &F_32_TWO).await?;
+    watches(LIFE, &F_32_FIVE).await
 }
 
 #[tokio::test]
 async fn f_33_news_of_pods_come_before_those_of_their_job() -> Result<()> {
-    let late = || Action::DelayEvents(Duration::from_millis(700));
-    watches("f33jobs", &[], &["pytorchjobs"], late, Cure::None).await?;
-    watches("f33pods", &[], &["pods"], late, Cure::None).await
+    watches(LIFE, &F_33_JOBS).await?;
+    watches(LIFE, &F_33_PODS).await
 }
 
 #[tokio::test]
 async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
-    let seconds: &[u64] = if deep() { &[1, 10, 20] } else { &[1, 4] };
-    for seconds in seconds.iter().copied() {
-        let late = move || Action::DelayEvents(Duration::from_secs(seconds));
-        watches("f34", &[], ALL, late, Cure::None).await?;
+    let late: &[&News] = if deep() {
+        &[&F_34_1, &F_34_10, &F_34_60]
+    } else {
+        &[&F_34_1, &F_34_4]
+    };
+    for news in late {
+        watches(LIFE, news).await?;
     }
     Ok(())
 }
@@ -153,8 +145,7 @@ async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()>
     trial.rule(&rules);
     for phase in Phase::ALL {
         let before: usize = rules.iter().map(Rule::hits).sum();
-        trial.begin(phase).await?;
-        trial.end(phase).await?;
+        trial.run_phase(phase).await?;
         let after: usize = rules.iter().map(Rule::hits).sum();
         anyhow::ensure!(after > before, "nothing was hit while {phase:?}");
     }
@@ -221,8 +212,7 @@ async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> R
     let Some(mut trial) = Trial::set_up("f36up").await? else {
         return Ok(());
     };
-    trial.begin(Phase::Creating).await?;
-    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Creating).await?;
     trial.until_canary().await?;
     let up = async |value: u8| {
         eventually(
@@ -253,8 +243,7 @@ async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> R
     // Nothing happens in the cluster that a watch could tell of.
     up(1).await?;
     for phase in [Phase::Running, Phase::Finishing] {
-        trial.begin(phase).await?;
-        trial.end(phase).await?;
+        trial.run_phase(phase).await?;
     }
     trial.assert_clean().await
 }

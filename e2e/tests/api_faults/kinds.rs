@@ -1,0 +1,79 @@
+//! The campaign for every kind: whole lives in which each fault strikes once.
+//!
+//! Deep, each fault has a life of its own in which it strikes in every phase.
+
+use anyhow::Result;
+use training_testkit::builders::{Kind, MPI, SPARK, TENSORFLOW, XGBOOST};
+
+use super::campaign::{all_requests, all_watches, requests, watches};
+use super::driver::deep;
+use super::life::Life;
+use super::table::{REQUESTS, WATCHES};
+
+async fn asked(kind: Kind) -> Result<()> {
+    all_requests(Life(kind), &REQUESTS).await?;
+    if deep() {
+        for fault in REQUESTS {
+            requests(Life(kind), fault).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn told(kind: Kind) -> Result<()> {
+    all_watches(Life(kind), &WATCHES).await?;
+    if deep() {
+        for news in WATCHES {
+            watches(Life(kind), news).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_a_tf_job_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_a_tf_job_lives_through_faults_of_watches()
+-> Result<()> {
+    told(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_an_xgboost_job_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_an_xgboost_job_lives_through_faults_of_watches()
+-> Result<()> {
+    told(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_an_mpi_job_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(MPI).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_an_mpi_job_lives_through_faults_of_watches()
+-> Result<()> {
+    told(MPI).await
+}
+
+#[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_a_spark_application_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(SPARK).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_a_spark_application_lives_through_faults_of_watches()
+-> Result<()> {
+    told(SPARK).await
+}

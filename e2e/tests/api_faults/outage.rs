@@ -1,0 +1,668 @@
+//! F-01, F-07 to F-09, F-19, F-23, F-25, F-27, F-28, F-44: longer trouble on the way to the API server and in it, and what the
+//! operator is like meanwhile.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::job::{condition, is_finished};
+use training_testkit::proxy::{Action, Answer, Call, Effect, Rule};
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+use super::campaign::{lasting, on};
+use super::driver::{JOB, Phase, Trial, deep};
+use super::life::{Life, WORKERS};
+use super::status::{assert_paced, doubling, rarely, until_refused};
+use super::table::F_15;
+
+/// Where the shipped role allows the lease to be.
+pub const LEASE_NAMESPACE: &str = "trainyard-system";
+/// How soon a leader without answers gives up.
+pub const LEASE: [(&str, &str); 5] = [
+    ("leader-elect", "true"),
+    ("leader-election-namespace", LEASE_NAMESPACE),
+    ("lease-duration", "3s"),
+    ("lease-renew-deadline", "2s"),
+    ("lease-retry-period", "500ms"),
+];
+
+impl Trial {
+    /// One whose operator leads by a lease of its own.
+    async fn elected(life: Life, name: &str) -> Result<Option<Self>> {
+        let trial = Self::of(life, name).await?;
+        Ok(trial.map(|trial| {
+            let lease = trial.namespace().to_owned();
+            trial.flags(&LEASE).flag("leader-election-id", &lease)
+        }))
+    }
+
+    pub async fn until_leads(&self, leads: bool) -> Result<()> {
+        let wanted = format!("trainyard_leader {}", u8::from(leads));
+        eventually(&wanted, HANG, async || {
+            let metrics = self.operator()?.metrics().await?;
+            Ok(if metrics.lines().any(|line| line == wanted) {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("not yet".into())
+            })
+        })
+        .await
+    }
+
+    /// It is alive all the time.
+    async fn lives_for(&self, time: Duration) -> Result<()> {
+        holds_for(time, async || {
+            let (code, body) = self.operator()?.probe("/livez").await?;
+            anyhow::ensure!(code == 200, "{code} {body}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Somebody at the proxy's door who opens to nobody, and counts who knocks.
+struct Knocks {
+    count: Arc<AtomicU64>,
+    since: Instant,
+    task: JoinHandle<()>,
+}
+
+impl Knocks {
+    /// Takes the place of a proxy that refuses connections.
+    async fn at(address: SocketAddr) -> Result<Self> {
+        let door = eventually("the proxy's port to be free", HANG, async || {
+            Ok(Seen::Yes(TcpListener::bind(address).await?))
+        })
+        .await?;
+        let count = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&count);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = door.accept().await {
+                counts.fetch_add(1, Ordering::SeqCst);
+                drop(stream);
+            }
+        });
+        let since = Instant::now();
+        Ok(Self { count, since, task })
+    }
+
+    /// Leaves the door. Somebody knocked, and nobody did so again and again without a pause.
+    async fn end(self) -> Result<()> {
+        let time = self.since.elapsed();
+        self.task.abort();
+        // It was aborted; what matters is that the port is free.
+        let _ = self.task.await;
+        let count = self.count.load(Ordering::SeqCst);
+        // Every watch knocks once or twice before the lease is lost. After that only the election does, at most once in a
+        // quarter of a second: twice as often is too often. Who doesn't wait knocks hundreds of times in a second.
+        let most = 60 + time.as_millis() / 125;
+        anyhow::ensure!(count > 0, "nobody tried to connect");
+        anyhow::ensure!(u128::from(count) <= most, "{count} connections in {time:?}");
+        Ok(())
+    }
+}
+
+/// The API server can't be reached for so long, while a worker fails. Then its door opens and closes at once, while the pods end.
+async fn unreachable_for(kind: Kind, seconds: u64) -> Result<()> {
+    let Some(mut trial) = Trial::elected(Life(kind), "f01").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    trial.until_canary().await?;
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.proxy.refuse();
+        let knocks = if phase == Phase::Finishing {
+            Some(Knocks::at(trial.proxy.address()).await?)
+        } else {
+            None
+        };
+        trial.begin(phase).await?;
+        trial.until_leads(false).await?;
+        trial.lives_for(Duration::from_secs(seconds)).await?;
+        if let Some(knocks) = knocks {
+            knocks.end().await?;
+        }
+        trial.proxy.accept().await?;
+        trial.until_leads(true).await?;
+        trial.end(phase).await?;
+    }
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+async fn unreachable(kind: Kind) -> Result<()> {
+    let times: &[u64] = if deep() { &[5, 60, 300] } else { &[5] };
+    for seconds in times {
+        unreachable_for(kind, *seconds).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_the_lease_and_nothing_else() -> Result<()> {
+    unreachable(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_a_tf_job_nothing() -> Result<()> {
+    unreachable(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_an_xgboost_job_nothing() -> Result<()> {
+    unreachable(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_an_mpi_job_nothing() -> Result<()> {
+    unreachable(MPI).await
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_a_spark_application_nothing() -> Result<()> {
+    unreachable(SPARK).await
+}
+
+/// Another token of the operator's.
+async fn another_token(trial: &Trial) -> Result<String> {
+    let client = trial.world.client.clone();
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, LEASE_NAMESPACE);
+    let request = TokenRequest::default();
+    let made = accounts
+        .create_token_request(PYTORCH.operator, &PostParams::default(), &request)
+        .await?;
+    made.status.and_then(|made| made.token).context("no token")
+}
+
+/// A kubeconfig that names a file with the token instead of the token.
+fn by_file(kubeconfig: &Path, token: &Path) -> Result<()> {
+    let mut config: Value = serde_json::from_slice(&std::fs::read(kubeconfig)?)?;
+    let user = &mut config["users"][0]["user"];
+    let value = user["token"].as_str().context("no token")?;
+    std::fs::write(token, value)?;
+    *user = json!({ "tokenFile": token });
+    std::fs::write(kubeconfig, serde_json::to_vec(&config)?)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f07").await? else {
+        return Ok(());
+    };
+    let file = trial.world.file("token");
+    by_file(trial.kubeconfig(), &file)?;
+    trial.run_phase(Phase::Creating).await?;
+    trial.until_canary().await?;
+    // From now on the old token is worth nothing.
+    let new = another_token(&trial).await?;
+    let good = new.clone();
+    let expired = Answer::new(401, "Unauthorized", "Unauthorized");
+    let old = Action::Answer(Effect::Without, expired);
+    let old = Rule::new("old token", old, move |call: &Call| call.token != good);
+    std::fs::write(&file, &new)?;
+    trial.rule(std::slice::from_ref(&old));
+    trial.proxy.cut().await?;
+    trial.begin(Phase::Running).await?;
+    trial.until_hit(&[old], 1).await?;
+    // The rule stays: it takes the new one.
+    trial.end(Phase::Running).await?;
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_08_connections_that_close_again_and_again_lose_no_request() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f08").await? else {
+        return Ok(());
+    };
+    let namespace = trial.namespace().to_owned();
+    let of_job = move |call: &Call| call.namespace == namespace && !call.is_watch();
+    let closing = Rule::new("close", Action::CloseAfter, of_job).every(10);
+    trial.rule(std::slice::from_ref(&closing));
+    for phase in Phase::ALL {
+        trial.run_phase(phase).await?;
+    }
+    trial.until_hit(&[closing], 2).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+async fn far_away(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f09").await? else {
+        return Ok(());
+    };
+    let between = [50, 350].map(Duration::from_millis);
+    let slow = Rule::new(
+        "far away",
+        Action::DelayBetween(between[0], between[1]),
+        |_| true,
+    );
+    trial.rule(std::slice::from_ref(&slow));
+    for phase in Phase::ALL {
+        let before = slow.hits();
+        trial.run_phase(phase).await?;
+        anyhow::ensure!(slow.hits() > before, "nothing was slow while {phase:?}");
+    }
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_a_pytorch_job_lives_the_same() -> Result<()> {
+    far_away(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_a_tf_job_lives_the_same() -> Result<()> {
+    far_away(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_an_xgboost_job_lives_the_same() -> Result<()> {
+    far_away(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_an_mpi_job_lives_the_same() -> Result<()> {
+    far_away(MPI).await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_a_spark_application_lives_the_same() -> Result<()> {
+    far_away(SPARK).await
+}
+
+/// Every request for the job's namespace is refused.
+fn refused(trial: &Trial, code: u16, reason: &str, message: &str) -> Rule {
+    let namespace = trial.namespace().to_owned();
+    let refusal = Action::Answer(Effect::Without, Answer::new(code, reason, message));
+    Rule::new(reason, refusal, move |call: &Call| {
+        call.namespace == namespace
+    })
+}
+
+/// What a job waits for is told, and it is asked for rarely.
+async fn until_forbidden(trial: &Trial) -> Result<()> {
+    let jobs = &trial.world.jobs;
+    if trial.life.0 == SPARK {
+        let told = |job: &Value| trial.life.told(job, "Stalled").contains("cannot create");
+        let job = jobs.until(JOB, "telling of it", told).await?;
+        anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
+        return Ok(());
+    }
+    let job = jobs.until_true(JOB, "Stalled").await?;
+    let stalled = condition(&job, "Stalled")?;
+    assert_eq!(stalled.reason, "Forbidden");
+    assert!(stalled.message.contains("cannot create"), "{stalled:?}");
+    until_refused(trial, 403, 3).await?;
+    assert_paced(trial, 403, rarely).map(drop)
+}
+
+async fn forbidden(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f19").await? else {
+        return Ok(());
+    };
+    let words = format!(
+        "pods is forbidden: User \"{}\" cannot create resource \"pods\" in API group \"\" in the namespace \"team\"",
+        kind.user()
+    );
+    let forbidden = || Action::Answer(Effect::Without, Answer::new(403, "Forbidden", &words));
+    for phase in [Phase::Creating, Phase::Running] {
+        if kind == SPARK && phase == Phase::Running {
+            // A refused submission waits for half a minute: once is enough.
+            trial.run_phase(phase).await?;
+            continue;
+        }
+        let no_pods = on(trial.namespace(), ("create", "pods"), forbidden());
+        trial.proxy.clear_records();
+        trial.rule(std::slice::from_ref(&no_pods));
+        trial.begin(phase).await?;
+        trial.until_hit(&[no_pods], 1).await?;
+        until_forbidden(&trial).await?;
+        trial.proxy.clear_rules();
+        trial.end(phase).await?;
+    }
+    // All of it is gone: lists and watches are refused as well.
+    let nothing = refused(&trial, 403, "Forbidden", &words);
+    trial.rule(std::slice::from_ref(&nothing));
+    trial.proxy.cut().await?;
+    trial.begin(Phase::Finishing).await?;
+    trial.until_hit(&[nothing], 3).await?;
+    trial.lives_for(Duration::from_secs(1)).await?;
+    trial.proxy.clear_rules();
+    trial.end(Phase::Finishing).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_and_waited_for() -> Result<()> {
+    forbidden(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_tf_job() -> Result<()> {
+    forbidden(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_an_xgboost_job() -> Result<()> {
+    forbidden(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_an_mpi_job() -> Result<()> {
+    forbidden(MPI).await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_spark_application() -> Result<()> {
+    forbidden(SPARK).await
+}
+
+#[tokio::test]
+async fn f_23_a_token_that_is_refused_for_a_while_ends_no_process() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f23").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    let time = Duration::from_secs(if deep() { 30 } else { 3 });
+    for phase in [Phase::Running, Phase::Finishing] {
+        let expired = refused(&trial, 401, "Unauthorized", "Unauthorized");
+        trial.rule(std::slice::from_ref(&expired));
+        trial.proxy.cut().await?;
+        trial.begin(phase).await?;
+        trial.until_hit(&[expired], 3).await?;
+        trial.lives_for(time).await?;
+        let job = trial.world.jobs.get(JOB).await?;
+        anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
+        trial.proxy.clear_rules();
+        trial.end(phase).await?;
+    }
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+async fn too_large(kind: Kind) -> Result<()> {
+    let large = || {
+        let message = "Request entity too large: limit is 3145728";
+        let answer = Answer::new(413, "RequestEntityTooLarge", message);
+        Action::Answer(Effect::Without, answer)
+    };
+    let life = Life(kind);
+    let status = |phase| F_15.targets(life, phase);
+    lasting(life, "f25", status, large, 3, Duration::ZERO, |trial| {
+        let most = assert_paced(trial, 413, rarely)?;
+        anyhow::ensure!(most >= 3, "refused {most} times");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_25_a_status_that_is_called_too_large_is_written_slowly_and_whole() -> Result<()> {
+    too_large(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_a_tf_job_that_is_called_too_large_is_written_slowly() -> Result<()> {
+    too_large(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_an_xgboost_job_that_is_called_too_large_is_written_slowly() -> Result<()>
+{
+    too_large(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_an_mpi_job_that_is_called_too_large_is_written_slowly() -> Result<()> {
+    too_large(MPI).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_a_spark_application_that_is_called_too_large_is_written_slowly()
+-> Result<()> {
+    too_large(SPARK).await
+}
+
+/// Creations of the job's pods are asked of somebody who doesn't answer.
+async fn webhook(trial: &Trial, url: &str) -> Result<()> {
+    let hook = json!({
+        "metadata": { "name": trial.namespace() },
+        "webhooks": [{
+            "name": "dead.trainyard.test",
+            "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "failurePolicy": "Fail", "timeoutSeconds": 1,
+            "clientConfig": { "url": url },
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": trial.namespace() } },
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+            }],
+        }],
+    });
+    hooks(trial)
+        .create(&PostParams::default(), &serde_json::from_value(hook)?)
+        .await?;
+    // It takes the API server a moment to know of it.
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let probe: Pod = serde_json::from_value(json!({
+        "metadata": { "name": "probe" }, "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    }))?;
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually("the webhook to be asked", HANG, async || {
+        Ok(match pods.create(&dry, &probe).await {
+            Err(kube::Error::Api(status)) if status.message.contains("webhook") => Seen::Yes(()),
+            other => Seen::NotYet(format!("{:?}", other.map(|_| "it was made"))),
+        })
+    })
+    .await
+}
+
+fn hooks(trial: &Trial) -> Api<ValidatingWebhookConfiguration> {
+    Api::all(trial.world.client.clone())
+}
+
+/// Creates fail by the webhook, and come more and more slowly.
+async fn until_creates_fail(trial: &Trial) -> Result<()> {
+    if trial.life.0 != SPARK {
+        until_refused(trial, 500, 4).await?;
+        return assert_paced(trial, 500, doubling).map(drop);
+    }
+    // A submission that a webhook keeps from being made waits for half a minute.
+    until_refused(trial, 500, 1).await?;
+    let told = |job: &Value| trial.life.told(job, "Stalled").contains("webhook");
+    let jobs = &trial.world.jobs;
+    jobs.until(JOB, "telling of the webhook", told)
+        .await
+        .map(drop)
+}
+
+async fn dead_webhook(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f27").await? else {
+        return Ok(());
+    };
+    // One port where nobody listens, and one where nobody answers.
+    let nobody = TcpListener::bind("127.0.0.1:0").await?;
+    let dead = nobody.local_addr()?;
+    drop(nobody);
+    let silent = TcpListener::bind("127.0.0.1:0").await?;
+    let addresses = [dead, silent.local_addr()?];
+    for (phase, address) in [Phase::Creating, Phase::Running].into_iter().zip(addresses) {
+        webhook(&trial, &format!("https://{address}/")).await?;
+        trial.proxy.clear_records();
+        trial.begin(phase).await?;
+        until_creates_fail(&trial).await?;
+        let job = trial.world.jobs.get(JOB).await?;
+        anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
+        hooks(&trial)
+            .delete(trial.namespace(), &DeleteParams::default())
+            .await?;
+        trial.end(phase).await?;
+    }
+    // Others' failures are no creates of ours.
+    trial.proxy.clear_records();
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for() -> Result<()> {
+    dead_webhook(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_tf_job() -> Result<()> {
+    dead_webhook(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_an_xgboost_job() -> Result<()>
+{
+    dead_webhook(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_an_mpi_job() -> Result<()> {
+    dead_webhook(MPI).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_spark_application()
+-> Result<()> {
+    dead_webhook(SPARK).await
+}
+
+#[tokio::test]
+async fn f_28_a_store_without_space_costs_the_lease_and_invents_nothing() -> Result<()> {
+    let Some(mut trial) = Trial::elected(Life(PYTORCH), "f28").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    trial.until_canary().await?;
+    let time = Duration::from_secs(if deep() { 60 } else { 1 });
+    for phase in [Phase::Running, Phase::Finishing] {
+        let words = "etcdserver: mvcc: database space exceeded";
+        let full = Answer::new(500, "InternalError", words);
+        let full = Action::Answer(Effect::Without, full);
+        let writes = Rule::new("writes", full, Call::is_write);
+        trial.rule(std::slice::from_ref(&writes));
+        let before = trial.world.jobs.get(JOB).await?["status"].clone();
+        trial.begin(phase).await?;
+        trial.until_leads(false).await?;
+        trial.lives_for(time).await?;
+        trial.until_hit(&[writes], 2).await?;
+        let now = trial.world.jobs.get(JOB).await?["status"].clone();
+        anyhow::ensure!(now == before, "{now} after {before}");
+        trial.proxy.clear_rules();
+        trial.until_leads(true).await?;
+        trial.end(phase).await?;
+    }
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+async fn empty_list(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f44").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    let there = pods.list(&ListParams::default()).await?;
+    let uids = |pods: &[Pod]| -> BTreeSet<_> {
+        let uids = pods.iter().map(|pod| pod.metadata.uid.clone());
+        uids.collect()
+    };
+    let version = &there.metadata.resource_version;
+    let empty = Action::Reply(json!({
+        "kind": "PodList", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": [],
+    }));
+    let gone = Answer::new(410, "Expired", "too old resource version");
+    let gone = Action::Answer(Effect::Without, gone);
+    let rules = [
+        on(trial.namespace(), ("list", "pods"), empty).nth(1),
+        on(trial.namespace(), ("watch", "pods"), gone).nth(1),
+    ];
+    trial.proxy.clear_records();
+    trial.rule(&rules);
+    trial.proxy.cut().await?;
+    trial.until_hit(&rules, 1).await?;
+    // It misses them, and their names are taken. A driver that no watch shows is read before its run counts as failed.
+    let ranks = trial.life.ranks(WORKERS);
+    eventually("all of them to be found", HANG, async || {
+        let taken = |r: &training_testkit::proxy::Record| {
+            let (verb, code) = if kind == SPARK {
+                ("get", 200)
+            } else {
+                ("create", 409)
+            };
+            r.call.is(verb, "pods") && r.code == Some(code)
+        };
+        let refused: BTreeSet<String> = trial
+            .proxy
+            .records()
+            .into_iter()
+            .filter(taken)
+            .map(|r| r.call.name)
+            .collect();
+        Ok(if refused.iter().eq(&ranks) {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{refused:?}"))
+        })
+    })
+    .await?;
+    let now = pods.list(&ListParams::default()).await?;
+    assert_eq!(uids(&now.items), uids(&there.items));
+    let job = trial.world.jobs.get(JOB).await?;
+    anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
+    for phase in [Phase::Running, Phase::Finishing] {
+        trial.run_phase(phase).await?;
+    }
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_of_pods_replaces_none() -> Result<()> {
+    empty_list(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_a_tf_job() -> Result<()> {
+    empty_list(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_an_xgboost_job() -> Result<()> {
+    empty_list(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_an_mpi_job() -> Result<()> {
+    empty_list(MPI).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_a_spark_application() -> Result<()> {
+    empty_list(SPARK).await
+}

@@ -1,0 +1,408 @@
+//! F-54, F-55, F-57 to F-59: what can be wrong with the process itself, its clock, and its company.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, ListParams};
+use serde_json::Value;
+use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST, pytorch_job};
+use training_testkit::job::counters;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::proxy::{Action, Call, Change, Gate, Proxy, Rule};
+use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+use super::campaign::on;
+use super::driver::{JOB, Phase, Trial, deep};
+use super::life::Life;
+use super::outage::{LEASE, LEASE_NAMESPACE};
+
+/// A whole life without a fault of the network.
+async fn live(trial: &mut Trial) -> Result<()> {
+    for phase in Phase::ALL {
+        trial.run_phase(phase).await?;
+    }
+    Ok(())
+}
+
+/// A phase in which no operator may make a pod before the other is about to do so as well.
+async fn both_at_once(trial: &mut Trial, twins: &Proxy, phase: Phase) -> Result<()> {
+    let gate = Gate::closed();
+    let waiting = || Action::Hold(gate.clone());
+    let held = [(); 2].map(|()| on(trial.namespace(), ("create", "pods"), waiting()));
+    trial.rule(&held[..1]);
+    twins.clear_rules();
+    twins.add(&held[1]);
+    trial.begin(phase).await?;
+    trial.until_hit(&held, 1).await?;
+    gate.open();
+    trial.end(phase).await
+}
+
+/// Two operators that both work, because nobody elects: whenever a pod is to be made, both are about to make it.
+async fn twins(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f57").await? else {
+        return Ok(());
+    };
+    let (proxy, kubeconfig) = trial.world.proxy().await?;
+    let mut options = trial.operator_options();
+    options.kubeconfig = kubeconfig;
+    options.log = trial.world.file("twin.log");
+    let mut twin = OperatorProcess::start(options).await?;
+    for phase in [Phase::Creating, Phase::Running] {
+        both_at_once(&mut trial, &proxy, phase).await?;
+    }
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    anyhow::ensure!(!twin.has_ended()?, "one of them ended");
+    twin.assert_no_panic()?;
+    proxy.assert_guarded()?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_twice() -> Result<()> {
+    twins(PYTORCH).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_a_tf_job_twice() -> Result<()> {
+    twins(TENSORFLOW).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_an_xgboost_job_twice() -> Result<()> {
+    twins(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_an_mpi_job_twice() -> Result<()> {
+    twins(MPI).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_a_spark_application_twice()
+-> Result<()> {
+    twins(SPARK).await
+}
+
+#[tokio::test]
+async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> {
+    const LIMIT: u64 = 64;
+    const WORKERS: u32 = 60;
+    let Some(mut trial) = Trial::set_up("f58").await? else {
+        return Ok(());
+    };
+    trial.start().await?;
+    trial.operator()?.limit_descriptors(LIMIT)?;
+    // Every new connection needs one: probes, scrapes and calls.
+    trial.proxy.cut().await?;
+    let address = trial.operator()?.metrics_address();
+    let mut held = Vec::new();
+    for _ in 0..LIMIT {
+        held.push(tokio::net::TcpStream::connect(address).await?);
+    }
+    let files = format!("/proc/{}/fd", trial.operator()?.pid());
+    eventually("no descriptor to be left", HANG, async || {
+        let open = std::fs::read_dir(&files)?.count();
+        Ok(if u64::try_from(open)? >= LIMIT {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{open} are open"))
+        })
+    })
+    .await?;
+    let job = Trial::job()
+        .role("Worker", WORKERS)
+        .restart_policy("Worker", "ExitCode");
+    trial.world.jobs.create(&job.build()).await?;
+    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    kubelet.until_pods(namespace, JOB, 61).await?;
+    drop(held);
+    kubelet.all_running(namespace, JOB).await?;
+    let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
+    let jobs = &trial.world.jobs;
+    jobs.until(JOB, "with all active", all_active).await?;
+    kubelet.all_succeeded(namespace, JOB).await?;
+    jobs.until_true(JOB, "Succeeded").await?;
+    assert_eq!(trial.metric("trainyard_panics_total").await?, 0);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_58_a_log_that_takes_nothing_ends_no_process() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f58log").await? else {
+        return Ok(());
+    };
+    trial = trial.output("/dev/full").flag("log-filter", "debug");
+    live(&mut trial).await?;
+    trial.assert_life();
+    // Without a log only this tells of a panic.
+    assert_eq!(trial.metric("trainyard_panics_total").await?, 0);
+    trial.assert_clean().await
+}
+
+/// So far is one replica's clock from the other's.
+const SKEW: SignedDuration = SignedDuration::from_mins(10);
+
+/// Moves every time of a Lease: to who reads it, that is as if its own clock went wrong by as much the other way.
+fn skewed(by: SignedDuration) -> Change {
+    Change::new(move |bytes| {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut moved = String::new();
+        let mut rest = text;
+        for key in ["\"acquireTime\":\"", "\"renewTime\":\""] {
+            let (before, after) = rest.split_once(key)?;
+            let (time, after) = after.split_once('"')?;
+            let time: Timestamp = time.parse().ok()?;
+            moved.push_str(before);
+            moved.push_str(key);
+            moved.push_str(&(time + by).strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());
+            moved.push('"');
+            rest = after;
+        }
+        moved.push_str(rest);
+        Some(moved.into_bytes())
+    })
+}
+
+/// What tells wrong times to who asks for the lease.
+fn wrong_times(skew: SignedDuration) -> [Rule; 2] {
+    let of_lease = |call: &Call| call.resource == "leases";
+    let answers = Rule::new("answers", Action::AlterAnswer(skewed(skew)), move |call| {
+        of_lease(call) && !call.is_watch()
+    });
+    let events = Rule::new("events", Action::AlterEvents(skewed(skew)), move |call| {
+        of_lease(call) && call.is_watch()
+    });
+    [answers, events]
+}
+
+/// A lease as it is stored.
+async fn stored(trial: &Trial, lease: &str) -> Result<LeaseSpec> {
+    let leases: Api<Lease> = Api::namespaced(trial.world.client.clone(), LEASE_NAMESPACE);
+    let spec = leases.get(lease).await?.spec;
+    spec.context("a lease that says nothing")
+}
+
+/// Whether an operator leads.
+async fn leads(operator: &OperatorProcess) -> Result<bool> {
+    let metrics = operator.metrics().await?;
+    Ok(metrics.lines().any(|line| line == "trainyard_leader 1"))
+}
+
+/// A standby whose clock is wrong waits as long as any other, and leads when the leader is gone; so it goes with a clock that jumps
+/// while it waits.
+async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
+    let Some(mut trial) = Trial::set_up(name).await? else {
+        return Ok(());
+    };
+    let lease = trial.namespace().to_owned();
+    trial = trial.flags(&LEASE).flag("leader-election-id", &lease);
+    let (standby_proxy, kubeconfig) = trial.world.proxy().await?;
+    trial.begin(Phase::Creating).await?;
+    trial.until_leads(true).await?;
+    trial.end(Phase::Creating).await?;
+    let mut options = trial.operator_options();
+    options.kubeconfig = kubeconfig;
+    options.log = trial.world.file("standby.log");
+    let told = |rules: &[Rule]| rules.iter().map(Rule::hits).sum::<usize>();
+    let wrong = wrong_times(skew);
+    for rule in &wrong {
+        standby_proxy.add(rule);
+    }
+    let standby = OperatorProcess::start(options).await?;
+    // Longer than the lease lasts, with the wrong time and after the jump back to the right one.
+    for _ in 0..2 {
+        holds_for(Duration::from_secs(5), async || {
+            anyhow::ensure!(!leads(&standby).await?, "a standby leads beside the leader");
+            Ok(())
+        })
+        .await?;
+        anyhow::ensure!(told(&wrong) > 0, "nobody told it a wrong time");
+        standby_proxy.clear_rules();
+        standby_proxy.cut().await?;
+    }
+    // Wrong again when it matters.
+    trial.operator()?.freeze()?;
+    let old = stored(&trial, &lease).await?;
+    let wrong = wrong_times(skew);
+    for rule in &wrong {
+        standby_proxy.add(rule);
+    }
+    standby_proxy.cut().await?;
+    eventually("the standby to lead", HANG, async || {
+        Ok(if leads(&standby).await? {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("it waits".into())
+        })
+    })
+    .await?;
+    anyhow::ensure!(told(&wrong) > 0, "nobody told it a wrong time in the end");
+    let new = stored(&trial, &lease).await?;
+    assert_ne!(old.holder_identity, new.holder_identity);
+    let times = old.renew_time.zip(new.acquire_time);
+    let (renewed, acquired) = times.context("a lease without times")?;
+    let free = acquired.0.duration_since(renewed.0);
+    let promised = i64::from(old.lease_duration_seconds.context("no duration")?);
+    anyhow::ensure!(
+        free >= SignedDuration::from_secs(promised),
+        "free after {free}"
+    );
+    trial.run_phase(Phase::Running).await?;
+    trial.operator()?.thaw()?;
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    standby.assert_no_panic()?;
+    standby_proxy.assert_guarded()?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_55_a_standby_whose_clock_is_slow_waits_its_time() -> Result<()> {
+    wrong_clock("f55slow", SKEW).await
+}
+
+#[tokio::test]
+async fn f_55_a_standby_whose_clock_is_fast_waits_its_time() -> Result<()> {
+    wrong_clock("f55fast", -SKEW).await
+}
+
+/// How long a lease lasts, when its holder gives up, and how often it renews: as shipped in the deep tests, and nearly in the same
+/// ratio otherwise, so that several leases pass. Units: seconds.
+fn lease_times() -> [u64; 3] {
+    if deep() { [15, 10, 2] } else { [9, 6, 1] }
+}
+
+/// With a twentieth of a processor a leader keeps its lease while nothing happens, and makes nothing twice when something does.
+#[tokio::test]
+async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
+    let Some(mut trial) = Trial::set_up("f54").await? else {
+        return Ok(());
+    };
+    let lease = trial.namespace().to_owned();
+    let [lasts, deadline, retry] = lease_times();
+    for (flag, seconds) in [
+        ("lease-duration", lasts),
+        ("lease-renew-deadline", deadline),
+        ("lease-retry-period", retry),
+    ] {
+        trial = trial.flag(flag, &format!("{seconds}s"));
+    }
+    trial = trial
+        .flag("leader-elect", "true")
+        .flag("leader-election-namespace", LEASE_NAMESPACE)
+        .flag("leader-election-id", &lease);
+    trial.start().await?;
+    trial.until_leads(true).await?;
+    trial.until_canary().await?;
+    // It would lead as soon as the lease is not renewed in its time.
+    let (standby_proxy, kubeconfig) = trial.world.proxy().await?;
+    let mut options = trial.operator_options();
+    options.kubeconfig = kubeconfig;
+    options.log = trial.world.file("standby.log");
+    let mut standby = OperatorProcess::start(options).await?;
+    let operator = trial.operator()?;
+    let slowly = async {
+        loop {
+            operator.thaw()?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            operator.freeze()?;
+            tokio::time::sleep(Duration::from_millis(95)).await;
+        }
+    };
+    let idle = async {
+        let before = stored(&trial, &lease).await?;
+        standby_proxy.clear_records();
+        holds_for(
+            Duration::from_secs(lasts * if deep() { 4 } else { 2 }),
+            async || {
+                anyhow::ensure!(!leads(&standby).await?, "the lease was lost");
+                Ok(())
+            },
+        )
+        .await?;
+        let records = standby_proxy.records();
+        let asked = |verb| {
+            let of_lease = records.iter().filter(|r| r.call.resource == "leases");
+            of_lease.filter(|r| r.call.verb == verb).count()
+        };
+        anyhow::ensure!(asked("get") >= 3, "the standby did not look for it");
+        anyhow::ensure!(asked("update") == 0, "the standby wrote the lease");
+        let after = stored(&trial, &lease).await?;
+        let holder = |spec: &LeaseSpec| (spec.holder_identity.clone(), spec.lease_transitions);
+        anyhow::ensure!(holder(&after) == holder(&before), "another leads");
+        anyhow::ensure!(after.renew_time > before.renew_time, "nobody renewed it");
+        // One that gave up at its deadline and was faster than the standby has lost it all the same.
+        let log = operator.log();
+        anyhow::ensure!(log.contains("leading"), "the log tells nothing");
+        anyhow::ensure!(!log.contains("not leading any more"), "the lease was lost");
+        standby.kill9()?;
+        trial.world.jobs.create(&Trial::job().build()).await?;
+        trial.end(Phase::Creating).await
+    };
+    let outcome: Result<()> = tokio::select! {
+        outcome = idle => outcome,
+        outcome = slowly => outcome,
+    };
+    outcome?;
+    trial.operator()?.thaw()?;
+    trial.run_phase(Phase::Running).await?;
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+/// Two thousand jobs in the deep tests: what fills the memory takes minutes to make.
+#[tokio::test]
+async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() -> Result<()> {
+    // The limit of the shipped Deployment.
+    const LIMIT: u64 = 256 << 20;
+    let number = if deep() { 2000 } else { 40 };
+    let Some(mut trial) = Trial::set_up("f59").await? else {
+        return Ok(());
+    };
+    let jobs = &trial.world.jobs;
+    let made = futures::stream::iter(0..number).map(async |n| {
+        let job = pytorch_job(&format!("many-{n}")).master().workers(4);
+        jobs.create(&job.run_policy("backoffLimit", 3).build())
+            .await
+    });
+    let mut made = made.buffer_unordered(32);
+    while let Some(job) = made.next().await {
+        job?;
+    }
+    drop(made);
+    // The first one makes the pods; the second one starts with all of them.
+    trial.start().await?;
+    let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
+    eventually("all pods", HANG * 4, async || {
+        let list = pods.list(&ListParams::default()).await?;
+        let there = list
+            .items
+            .iter()
+            .filter(|pod| pod.metadata.labels.is_some())
+            .count();
+        Ok(if there == number * 5 {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{there} pods"))
+        })
+    })
+    .await?;
+    trial.until_canary().await?;
+    let operator = trial.operator_mut()?;
+    operator.kill9()?;
+    operator.restart().await?;
+    let job = pytorch_job("last").master().build();
+    trial.world.jobs.create(&job).await?;
+    trial.world.jobs.until_true("last", "Created").await?;
+    let (_, most) = trial.operator()?.memory()?;
+    println!("{} MiB at the most", most >> 20);
+    anyhow::ensure!(most < LIMIT, "{} MiB", most >> 20);
+    trial.operator()?.assert_no_panic()
+}
