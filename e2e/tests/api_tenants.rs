@@ -1,0 +1,249 @@
+//! What somebody who may create jobs in one namespace can do to others, to the operator and to the cluster, for every kind; and what
+//! becomes of jobs whose namespace ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret, Service};
+use kube::api::{Api, ListParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use training_testkit::audit::{Entry, Mark};
+use training_testkit::auditor::Auditor;
+use training_testkit::builders::{KINDS, Kind, MPI, SPARK};
+use training_testkit::control_plane::{ADMIN, ControlPlane};
+use training_testkit::job::Jobs;
+use training_testkit::namespace::Namespace;
+use training_testkit::operator::{OperatorProcess, Options};
+use training_testkit::wait::{HANG, Seen, eventually};
+
+#[path = "api_tenants/beside.rs"]
+mod beside;
+#[path = "api_tenants/ending.rs"]
+mod ending;
+#[path = "api_tenants/load.rs"]
+mod load;
+#[path = "api_tenants/secrets.rs"]
+mod secrets;
+
+/// How long nothing may happen for an operator to count as quiet.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// Every kind.
+fn kinds() -> impl Iterator<Item = Kind> {
+    KINDS.into_iter().chain([MPI, SPARK])
+}
+
+/// Whether there is time for numbers as large as an attacker's.
+fn is_deep() -> bool {
+    std::env::var_os("TRAINYARD_DEEP").is_some()
+}
+
+/// A small job of a kind.
+fn manifest(kind: &Kind, name: &str) -> Value {
+    match kind.name {
+        "SparkApplication" => json!({
+            "apiVersion": "sparkoperator.k8s.io/v1beta2",
+            "kind": "SparkApplication",
+            "metadata": { "name": name },
+            "spec": {
+                "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
+                "mainApplicationFile": "local:///opt/spark/pi.py",
+                "driver": { "cores": 1, "memory": "512m" },
+                "executor": { "cores": 1, "instances": 2, "memory": "512m" },
+            },
+        }),
+        "MPIJob" => kind.job(name).role("Launcher", 1).workers(1).build(),
+        _ => kind.job(name).master().workers(1).build(),
+    }
+}
+
+/// The number of pods of such a job, where a controller of Jobs makes the launcher's.
+fn pods_of(kind: &Kind) -> usize {
+    if *kind == SPARK { 1 } else { 2 }
+}
+
+/// A namespace for jobs of one kind.
+struct Tenant {
+    control: &'static ControlPlane,
+    kind: Kind,
+    client: Client,
+    jobs: Jobs,
+    /// Checks the invariants.
+    auditor: Auditor,
+    // Dropped last: what watches it ends before it does.
+    namespace: Namespace,
+}
+
+impl Tenant {
+    /// `None` on a cluster where somebody else runs pods.
+    async fn of(kind: Kind, prefix: &str) -> Result<Option<Self>> {
+        Self::on(ControlPlane::shared().await?, kind, prefix).await
+    }
+
+    async fn on(control: &'static ControlPlane, kind: Kind, prefix: &str) -> Result<Option<Self>> {
+        if !control.can().play_kubelet {
+            e2e::skip("this cluster has a kubelet of its own");
+            return Ok(None);
+        }
+        control.install(kind.operator).await?;
+        let namespace = Namespace::create(control, prefix).await?;
+        let client = control.client(ADMIN).await?;
+        let auditor = Auditor::start(client.clone(), &namespace.name, &kind.resource()).await?;
+        let collects = control.can().controllers;
+        if !collects {
+            auditor.expect_no_collection();
+        }
+        Ok(Some(Self {
+            control,
+            kind,
+            jobs: Jobs::of(client.clone(), &namespace.name, &kind.resource()),
+            client,
+            auditor,
+            namespace,
+        }))
+    }
+
+    fn name(&self) -> &str {
+        &self.namespace.name
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), self.name())
+    }
+
+    /// How the tests start the operator of its kind.
+    async fn options(&self) -> Result<Options> {
+        static FILES: AtomicU32 = AtomicU32::new(0);
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        let log = format!("{}-{number}.log", self.name());
+        let kubeconfig = self.control.kubeconfig(&self.kind.user()).await?;
+        Ok(Options::new(
+            self.kind.operator,
+            &kubeconfig,
+            self.name(),
+            &self.control.scratch().join(log),
+        ))
+    }
+
+    async fn operator(&self) -> Result<OperatorProcess> {
+        OperatorProcess::start(self.options().await?).await
+    }
+
+    async fn create(&self, name: &str) -> Result<Value> {
+        self.jobs.create(&manifest(&self.kind, name)).await
+    }
+
+    async fn pods(&self) -> Result<Vec<Pod>> {
+        Ok(self.api().list(&ListParams::default()).await?.items)
+    }
+
+    async fn until_pods(&self, count: usize) -> Result<Vec<Pod>> {
+        let what = format!("{count} pods of a {}", self.kind.name);
+        eventually(&what, HANG, async || {
+            let pods = self.pods().await?;
+            Ok(if pods.len() == count {
+                Seen::Yes(pods)
+            } else {
+                Seen::NotYet(format!("{} pods", pods.len()))
+            })
+        })
+        .await
+    }
+
+    /// What the kubelet says of a pod.
+    async fn says(&self, pod: &str, status: Value) -> Result<()> {
+        e2e::set_pod_status(&self.api(), pod, status).await
+    }
+
+    async fn events(&self) -> Result<Vec<Event>> {
+        Ok(self.api().list(&ListParams::default()).await?.items)
+    }
+
+    fn asks(&self, entry: &Entry) -> bool {
+        !entry.is_watch() && entry.namespace == self.name()
+    }
+
+    /// Waits until the operator has asked nothing of this namespace for a while.
+    async fn until_quiet(&self) -> Result<()> {
+        let audit = self.control.audit()?;
+        audit
+            .until_quiet(&self.kind.user(), |e| self.asks(e), QUIET, HANG)
+            .await
+    }
+
+    /// What the operator asked of this namespace since then.
+    async fn asked(&self, since: Mark) -> Result<Vec<Entry>> {
+        let mut all = self
+            .control
+            .audit()?
+            .by_user(since, &self.kind.user())
+            .await?;
+        all.retain(|entry| self.asks(entry));
+        Ok(all)
+    }
+
+    /// The uids of everything that was made for jobs, by kind and name.
+    async fn made(&self) -> Result<BTreeMap<String, String>> {
+        let mut made = BTreeMap::new();
+        made.extend(self.owned::<Pod>("pod").await?);
+        made.extend(self.owned::<Service>("service").await?);
+        made.extend(self.owned::<ConfigMap>("configmap").await?);
+        made.extend(self.owned::<Secret>("secret").await?);
+        made.extend(self.owned::<Job>("job").await?);
+        Ok(made)
+    }
+
+    async fn owned<K>(&self, kind: &str) -> Result<Vec<(String, String)>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let all = self.api::<K>().list(&ListParams::default()).await?.items;
+        let owned = all.iter().filter(|o| !o.owner_references().is_empty());
+        let named = |o: &K| {
+            let uid = o.uid().unwrap_or_default();
+            (format!("{kind} {}", o.name_any()), uid)
+        };
+        Ok(owned.map(named).collect())
+    }
+
+    /// The end of most tests: the operator still serves, everything comes to rest, and nobody found anything wrong.
+    async fn assert_well(&self, operator: &OperatorProcess) -> Result<()> {
+        self.assert_serves(operator).await?;
+        self.assert_clean(operator).await
+    }
+
+    /// Everything comes to rest, and nobody found anything wrong.
+    async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
+        let ending = e2e::Ending {
+            kind: self.kind,
+            control: self.control,
+            auditor: &self.auditor,
+            namespace: self.name(),
+        };
+        let clean = ending.assert_clean(operator).await;
+        clean.with_context(|| format!("{} in {}", self.kind.name, self.name()))
+    }
+
+    /// The operator still serves, and did not panic.
+    async fn assert_serves(&self, operator: &OperatorProcess) -> Result<()> {
+        operator.assert_no_panic()?;
+        let (code, body) = operator.probe("/readyz").await?;
+        ensure!(code == 200, "{}: /readyz: {code} {body}", self.kind.name);
+        let (code, body) = operator.probe("/livez").await?;
+        ensure!(code == 200, "{}: /livez: {code} {body}", self.kind.name);
+        Ok(())
+    }
+}
