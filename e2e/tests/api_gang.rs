@@ -135,7 +135,7 @@ async fn stalled(world: &World, reason: &str) -> Result<String> {
         .unwrap_or_default())
 }
 
-async fn volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -> Result<()> {
+async fn i_10_volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -> Result<()> {
     let Some(world) = World::of(kind, "volcano", lockstep()).await? else {
         return Ok(());
     };
@@ -324,7 +324,7 @@ async fn volcanos_group_of_an_mpi_job_follows_it_and_holds_nothing_back() -> Res
     world.assert_clean(&operator).await
 }
 
-async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: Kind) -> Result<()> {
+async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: Kind) -> Result<()> {
     let Some(world) = World::of(kind, "native", lockstep()).await? else {
         return Ok(());
     };
@@ -456,16 +456,16 @@ async fn a_run_keeps_its_scheduler_when_the_operator_is_set_otherwise() -> Resul
 macro_rules! gangs {
     ($kind:ident) => {
         #[tokio::test]
-        async fn volcanos_group_waits_is_let_in_and_goes_with_the_job() -> anyhow::Result<()> {
+        async fn i_10_volcanos_group_waits_is_let_in_and_goes_with_the_job() -> anyhow::Result<()> {
             let kind = training_testkit::builders::$kind;
-            super::volcanos_group_waits_is_let_in_and_goes_with_the_job(kind).await
+            super::i_10_volcanos_group_waits_is_let_in_and_goes_with_the_job(kind).await
         }
 
         #[tokio::test]
-        async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> anyhow::Result<()>
-        {
+        async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end()
+        -> anyhow::Result<()> {
             let kind = training_testkit::builders::$kind;
-            super::kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
+            super::i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
         }
     };
 }
@@ -484,8 +484,9 @@ mod xgboost_job {
 
 mod mpi_job {
     #[tokio::test]
-    async fn kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> anyhow::Result<()> {
+    async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end() -> anyhow::Result<()>
+    {
         let kind = training_testkit::builders::MPI;
-        super::kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
+        super::i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind).await
     }
 }

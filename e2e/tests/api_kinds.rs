@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use e2e::{World, look};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{KINDS, Kind, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
@@ -75,7 +75,7 @@ async fn an_xgboost_job_is_created_runs_and_succeeds() -> Result<()> {
 }
 
 #[tokio::test]
-async fn jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_own() -> Result<()> {
+async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_own() -> Result<()> {
     for kind in KINDS.into_iter().filter(|k| *k != PYTORCH) {
         let Some(world) = World::of(kind, "kindends", lockstep()).await? else {
             return Ok(());
@@ -109,6 +109,16 @@ async fn jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_own() 
             Some(&condition(&kind, "Failed", "True", message))
         );
         look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
+
+        let deleted = world.actor("deleted");
+        deleted
+            .create(kind.job("deleted").master().workers(2))
+            .await?;
+        deleted.run(1, 2).await?;
+        world.kubelet.finish_deletes(true);
+        deleted.delete(&DeleteParams::background()).await?;
+        deleted.until_gone().await?;
+        look::until_children(&world.client, world.namespace(), "deleted", &[], &[]).await?;
         world.assert_clean(&operator).await?;
     }
     Ok(())

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use training_testkit::audit::{Entry, Mark, Tally};
+use training_testkit::auditor::Auditor;
 use training_testkit::builders::{Kind, MPI};
 use training_testkit::control_plane::{ADMIN, ControlPlane};
 use training_testkit::job::{Jobs, is_true};
@@ -35,15 +36,16 @@ struct Stage {
     client: Client,
     jobs: Jobs,
     operator: OperatorProcess,
+    auditor: Auditor,
     // Dropped last.
     namespace: Namespace,
 }
 
 /// The rights of its own and the kinds; `None` on a cluster where somebody else runs pods and Jobs.
-async fn installed(prefix: &str) -> Result<Option<&'static ControlPlane>> {
+async fn installed() -> Result<Option<&'static ControlPlane>> {
     let control = ControlPlane::shared().await?;
     if !control.can().play_kubelet {
-        eprintln!("{prefix}: skipped, this cluster has a kubelet of its own");
+        e2e::skip("this cluster has a kubelet of its own");
         return Ok(None);
     }
     control.install(MPI.operator).await?;
@@ -52,11 +54,12 @@ async fn installed(prefix: &str) -> Result<Option<&'static ControlPlane>> {
 
 impl Stage {
     async fn open(prefix: &str) -> Result<Option<Self>> {
-        let Some(control) = installed(prefix).await? else {
+        let Some(control) = installed().await? else {
             return Ok(None);
         };
         let namespace = Namespace::create(control, prefix).await?;
         let client = control.client(ADMIN).await?;
+        let auditor = Auditor::start(client.clone(), &namespace.name, &MPI.resource()).await?;
         let kubeconfig: PathBuf = control.kubeconfig(&MPI.user()).await?;
         let log = control.scratch().join(format!("{}.log", namespace.name));
         let options = Options::new(MPI.operator, &kubeconfig, &namespace.name, &log);
@@ -64,6 +67,7 @@ impl Stage {
             control,
             jobs: Jobs::of(client.clone(), &namespace.name, &MPI.resource()),
             operator: OperatorProcess::start(options).await?,
+            auditor,
             client,
             namespace,
         }))
@@ -71,6 +75,17 @@ impl Stage {
 
     fn name(&self) -> &str {
         &self.namespace.name
+    }
+
+    /// The end of a test: everything comes to rest, and nobody found anything wrong.
+    async fn assert_clean(&self) -> Result<()> {
+        let ending = e2e::Ending {
+            kind: MPI,
+            control: self.control,
+            auditor: &self.auditor,
+            namespace: self.name(),
+        };
+        ending.assert_clean(&self.operator).await
     }
 
     fn api<K>(&self) -> Api<K>
@@ -86,8 +101,8 @@ impl Stage {
     }
 
     /// What it asked for since then.
-    fn asked(&self, since: Mark) -> Result<Vec<Entry>> {
-        let mut all = self.control.audit()?.by_user(since, &MPI.user())?;
+    async fn asked(&self, since: Mark) -> Result<Vec<Entry>> {
+        let mut all = self.control.audit()?.by_user(since, &MPI.user()).await?;
         all.retain(|entry| self.asks(entry));
         Ok(all)
     }
@@ -248,7 +263,7 @@ fn full(version: &str) -> Value {
 #[tokio::test]
 async fn every_field_comes_back_whole_through_both_versions_which_remember_the_first() -> Result<()>
 {
-    let Some(control) = installed("mpi-versions").await? else {
+    let Some(control) = installed().await? else {
         return Ok(());
     };
     let namespace = Namespace::create(control, "mpi-versions").await?;
@@ -287,7 +302,7 @@ async fn every_field_comes_back_whole_through_both_versions_which_remember_the_f
 
 #[tokio::test]
 async fn jobs_that_cant_run_are_refused_in_words_that_name_the_field() -> Result<()> {
-    let Some(control) = installed("mpi-refused").await? else {
+    let Some(control) = installed().await? else {
         return Ok(());
     };
     let namespace = Namespace::create(control, "mpi-refused").await?;
@@ -353,7 +368,7 @@ async fn jobs_that_cant_run_are_refused_in_words_that_name_the_field() -> Result
 }
 
 #[tokio::test]
-async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() -> Result<()> {
+async fn i_32_a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() -> Result<()> {
     let Some(stage) = Stage::open("mpi-life").await? else {
         return Ok(());
     };
@@ -361,13 +376,13 @@ async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() ->
     audit
         .until_quiet(&user, |e| stage.asks(e), QUIET, HANG)
         .await?;
-    let birth = audit.mark()?;
+    let birth = audit.mark().await?;
     stage.jobs.create(&pi(3)).await?;
     stage.until_all(&whole(3)).await?;
     audit
         .until_quiet(&user, |e| stage.asks(e), QUIET, HANG)
         .await?;
-    let made = stage.asked(birth)?;
+    let made = stage.asked(birth).await?;
     let order: Vec<String> = made
         .iter()
         .filter(|e| e.code == 201)
@@ -393,7 +408,7 @@ async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() ->
     audit
         .until_quiet(&user, |e| stage.asks(e), QUIET, HANG)
         .await?;
-    let life = stage.asked(birth)?;
+    let life = stage.asked(birth).await?;
     let refused: Vec<_> = life.iter().filter(|entry| entry.code >= 300).collect();
     ensure!(refused.is_empty(), "{refused:#?}");
     let requests: Vec<&Entry> = life.iter().collect();
@@ -441,7 +456,7 @@ async fn a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing() ->
             "{reasons:?}"
         );
     }
-    stage.operator.assert_no_panic()
+    stage.assert_clean().await
 }
 
 #[tokio::test]
@@ -455,7 +470,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         .iter()
         .enumerate()
     {
-        let birth = audit.mark()?;
+        let birth = audit.mark().await?;
         stage.jobs.create(&pi(3)).await?;
         tokio::time::sleep(Duration::from_millis(*pause)).await;
         stage.operator.kill9()?;
@@ -482,7 +497,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         stage.jobs.until_true("pi", "Running").await?;
         stage.complete().await?;
         let job = stage.jobs.until_true("pi", "Succeeded").await?;
-        let life = stage.asked(birth)?;
+        let life = stage.asked(birth).await?;
         let made = |what: &str| {
             life.iter()
                 .filter(|e| e.what() == what && e.code == 201)
@@ -537,11 +552,11 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         .await?;
     }
     eprintln!("12 kills, {extra_secrets} Secrets under another name");
-    stage.operator.assert_no_panic()
+    stage.assert_clean().await
 }
 
 #[tokio::test]
-async fn a_name_that_belongs_to_somebody_else_is_waited_for() -> Result<()> {
+async fn f_17_b_041_a_name_that_belongs_to_somebody_else_is_waited_for() -> Result<()> {
     let Some(stage) = Stage::open("mpi-taken").await? else {
         return Ok(());
     };
@@ -568,5 +583,5 @@ async fn a_name_that_belongs_to_somebody_else_is_waited_for() -> Result<()> {
     );
     services.delete("pi", &DeleteParams::default()).await?;
     stage.until_all(&whole(1)).await?;
-    stage.operator.assert_no_panic()
+    stage.assert_clean().await
 }

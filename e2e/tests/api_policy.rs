@@ -6,7 +6,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::builders::{Job, KINDS, Kind, MPI, PYTORCH, pytorch_job};
 use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR};
 use training_testkit::kubelet::lockstep;
 use training_testkit::namespace::Namespace;
@@ -17,8 +17,19 @@ const OWN: &str = "trainyard-system";
 
 /// Submits a job as a dry run and returns the warnings that come with the answer.
 async fn warnings(client: &Client, namespace: &str, job: Job) -> Result<Vec<String>> {
+    warnings_of(client, namespace, &PYTORCH, job).await
+}
+
+/// The same of a job of any kind.
+async fn warnings_of(
+    client: &Client,
+    namespace: &str,
+    kind: &Kind,
+    job: Job,
+) -> Result<Vec<String>> {
     let request = http::Request::post(format!(
-        "/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs?dryRun=All"
+        "/apis/{}/{}/namespaces/{namespace}/{}?dryRun=All",
+        kind.group, kind.version, kind.plural
     ))
     .header(http::header::CONTENT_TYPE, "application/json")
     .body(serde_json::to_vec(&job.build())?.into())?;
@@ -107,6 +118,60 @@ async fn warns(prefix: &str, job: Job, text: &str) -> Result<()> {
         anyhow::bail!("{warnings:?}")
     };
     ensure!(warning.contains(text), "{warning}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of() -> Result<()> {
+    let (control, namespace, client) = prepared("anykind").await?;
+    let versions = [
+        Kind {
+            version: "v1",
+            ..MPI
+        },
+        MPI,
+    ];
+    for kind in KINDS.into_iter().chain(versions) {
+        control.install(kind.operator).await?;
+        let job = || match kind.name {
+            "MPIJob" => kind.job("pt").role("Launcher", 1).workers(1),
+            _ => kind.job("pt").master().workers(1),
+        };
+        // The API server reads new policies a moment after they are stored.
+        let odd = || job().run_policy("cleanPodPolicy", "Sometimes");
+        eventually(
+            &format!("the policies of {}", kind.name),
+            HANG,
+            async || {
+                let seen = warnings_of(&client, &namespace.name, &kind, odd()).await?;
+                Ok(if seen.is_empty() {
+                    Seen::NotYet("no warning".to_owned())
+                } else {
+                    Seen::Yes(())
+                })
+            },
+        )
+        .await?;
+        let template = format!("/spec/{}/Worker/template/spec", kind.replica_map);
+        let rows = [
+            (
+                job().run_policy("schedulingPolicy", json!({"minAvailable": 2})),
+                "spec.runPolicy.schedulingPolicy has an effect only where the operator runs with a gang scheduler",
+            ),
+            (odd(), "is none of None, Running, All and works as All"),
+            (
+                job().set(&format!("{template}/restartPolicy"), "Never"),
+                "restartPolicy within a template is replaced",
+            ),
+        ];
+        for (odd, text) in rows {
+            let warnings = warnings_of(&client, &namespace.name, &kind, odd).await?;
+            let one = matches!(warnings.as_slice(), [warning] if warning.contains(text));
+            ensure!(one, "{} {}, {text}: {warnings:?}", kind.name, kind.version);
+        }
+        let warnings = warnings_of(&client, &namespace.name, &kind, job()).await?;
+        ensure!(warnings.is_empty(), "{}: {warnings:?}", kind.name);
+    }
     Ok(())
 }
 
@@ -290,9 +355,11 @@ async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -
 }
 
 #[tokio::test]
-async fn mt_09_jobs_are_refused_where_the_operator_may_not_write() -> Result<()> {
+async fn mt_09_mt_10_jobs_are_refused_where_the_operator_may_not_write() -> Result<()> {
     let (_, namespace, client) = prepared("refused").await?;
-    let job = job().build();
+    // In the operator's own namespace it would run with the operator's own account.
+    let account = "/spec/pytorchReplicaSpecs/Worker/template/spec/serviceAccountName";
+    let job = job().set(account, "pytorch-operator").build();
     for (place, accepted) in [
         ("kube-system", false),
         ("kube-public", false),

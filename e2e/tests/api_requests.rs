@@ -31,22 +31,22 @@ fn asks(entry: &Entry) -> bool {
 }
 
 #[tokio::test]
-async fn i31_i32_a_whole_life_costs_its_creates_three_status_writes_and_three_events() -> Result<()>
-{
+async fn i_30_i_31_i_32_i_35_a_whole_life_costs_its_creates_few_status_writes_and_three_events_and_then_nothing()
+-> Result<()> {
     let Some(world) = World::start("requests", lockstep()).await? else {
         return Ok(());
     };
     let audit = world.control.audit()?;
-    let begin = audit.mark()?;
+    let begin = audit.mark().await?;
     let operator = world.operator().await?;
     audit
         .until_quiet(PYTORCH_OPERATOR, asks, QUIET, HANG)
         .await?;
-    let start = audit.by_user(begin, PYTORCH_OPERATOR)?;
+    let start = audit.by_user(begin, PYTORCH_OPERATOR).await?;
     eprintln!("start of the operator:\n{}", Tally::of(&start));
     assert!(start.iter().all(|entry| entry.code < 300), "{start:#?}");
 
-    let birth = audit.mark()?;
+    let birth = audit.mark().await?;
     let namespace = world.namespace();
     world
         .jobs
@@ -68,19 +68,24 @@ async fn i31_i32_a_whole_life_costs_its_creates_three_status_writes_and_three_ev
         .until_quiet(PYTORCH_OPERATOR, asks, QUIET, HANG)
         .await?;
 
-    let life = audit.by_user(birth, PYTORCH_OPERATOR)?;
+    let life = audit.by_user(birth, PYTORCH_OPERATOR).await?;
     let (watches, requests): (Vec<_>, Vec<_>) = life.iter().partition(|entry| entry.is_watch());
-    let tally = Tally::of(requests.iter().copied());
+    let mut tally = Tally::of(requests.iter().copied());
     eprintln!(
         "life of a 1+3 job:\n{tally}{:6}  watches opened",
         watches.len()
     );
     let refused: Vec<_> = life.iter().filter(|entry| entry.code >= 300).collect();
     assert!(refused.is_empty(), "{refused:#?}");
+    // I-30.
+    let elsewhere = requests.iter().find(|entry| entry.namespace != namespace);
+    assert_eq!(elsewhere, None);
+    // I-32: one write for each of three states. Where pods start one after another, as on a slow machine, two more are allowed.
+    let writes = tally.0.remove("patch pytorchjobs/status");
+    assert!(matches!(writes, Some(3..=5)), "{requests:#?}");
     let expected = Tally::expected(&[
         ("create pods", 4),
         ("create services", 4),
-        ("patch pytorchjobs/status", 3),
         ("create events", 3),
     ]);
     assert_eq!(tally, expected, "{requests:#?}");
@@ -105,10 +110,10 @@ async fn i31_i32_a_whole_life_costs_its_creates_three_status_writes_and_three_ev
         ]
     );
 
-    let idle = audit.mark()?;
+    let idle = audit.mark().await?;
     let time = idle_time()?;
     tokio::time::sleep(time).await;
-    let asked = audit.by_user(idle, PYTORCH_OPERATOR)?;
+    let asked = audit.by_user(idle, PYTORCH_OPERATOR).await?;
     let asked: Vec<_> = asked.into_iter().filter(asks).collect();
     let (rss, peak) = operator.memory()?;
     eprintln!(

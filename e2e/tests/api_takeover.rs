@@ -46,7 +46,7 @@ impl Left {
             })
             .await?;
         if !control.can().play_kubelet {
-            eprintln!("take-over: skipped, the definition of this cluster is in use");
+            e2e::skip("the definition of this cluster is in use");
             return Ok(None);
         }
         control.install("pytorch-operator").await?;
@@ -161,7 +161,7 @@ fn version(object: &Value) -> (&Value, &Value) {
 }
 
 #[tokio::test]
-async fn nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()> {
+async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()> {
     let names = takeover::all()?;
     // One has a pod too few, which is made; see below.
     let names: Vec<&str> = names
@@ -174,7 +174,7 @@ async fn nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()> {
     };
     let before = left.everything().await?;
     let audit = left.world.control.audit()?;
-    let mark = audit.mark()?;
+    let mark = audit.mark().await?;
     let operator = left.take_over().await?;
     let after = left.everything().await?;
 
@@ -225,7 +225,7 @@ async fn nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()> {
     assert!(old["selector"].is_string(), "{old}");
 
     // And the API server says the same.
-    for entry in audit.by_user(mark, PYTORCH_OPERATOR)? {
+    for entry in audit.by_user(mark, PYTORCH_OPERATOR).await? {
         let reads = matches!(entry.verb.as_str(), "get" | "list" | "watch");
         let tells = entry.resource == "events";
         let status = entry.what() == "patch pytorchjobs/status"
@@ -351,7 +351,7 @@ async fn runs_again(left: &Left, job: &str, old: &Value) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn the_other_operator_can_take_it_back_and_ours_again() -> Result<()> {
+async fn i_42_the_other_operator_can_take_it_back_and_ours_again() -> Result<()> {
     let names = ["running", "restarting", "suspended"];
     let Some(left) = Left::with(&names).await? else {
         return Ok(());

@@ -359,7 +359,7 @@ async fn b097_b121_what_the_cluster_does_not_have_is_said_and_the_job_goes_on_on
         return Ok(());
     };
     if !world.control.can().controllers {
-        eprintln!("missing: skipped, nobody admits pods here");
+        e2e::skip("nobody admits pods here");
         return Ok(());
     }
     let operator = world.operator().await?;
@@ -405,7 +405,8 @@ async fn f21_b125_what_pod_security_forbids_makes_no_pod_and_few_tries() -> Resu
         )
         .await?;
     let audit = world.control.audit()?;
-    let begin = audit.mark()?;
+    let begin = audit.mark().await?;
+    let since = tokio::time::Instant::now();
     let operator = world.operator().await?;
     let job = pytorch_job("pt")
         .workers(2)
@@ -428,14 +429,17 @@ async fn f21_b125_what_pod_security_forbids_makes_no_pod_and_few_tries() -> Resu
     );
     let namespace = world.namespace();
     let tries = audit
-        .by_user(begin, PYTORCH_OPERATOR)?
+        .by_user(begin, PYTORCH_OPERATOR)
+        .await?
         .into_iter()
         .filter(|entry| {
             entry.verb == "create" && entry.resource == "pods" && entry.namespace == namespace
         })
         .count();
-    // The first look begins two at once; the waits between the others double, to a second at most in tests.
-    assert!((1..=10).contains(&tries), "{tries}");
+    // The first reconcile begins two at once. The pauses between the others double, up to a second in tests, and are shortened by
+    // half at most. What takes longer may hold more of them.
+    let most = 8 + since.elapsed().as_millis() / 500;
+    assert!(tries >= 1 && tries as u128 <= most, "{tries} of {most}");
     world.assert_clean(&operator).await
 }
 

@@ -8,25 +8,39 @@ use serde_json::{Value, json};
 use training_testkit::builders::{KINDS, Kind, MPI};
 use training_testkit::control_plane::{ADMIN, ControlPlane};
 use training_testkit::namespace::Namespace;
-use training_testkit::validation::{Row, Table};
+use training_testkit::validation::{MPI_VERSIONS, Row, Table};
 
 struct Server {
     client: Client,
     namespace: String,
     kind: Kind,
+    /// The version of the API that is asked.
+    version: &'static str,
 }
 
 impl Server {
+    async fn of(kind: Kind, version: &'static str, namespace: &Namespace) -> Result<Self> {
+        let control = ControlPlane::shared().await?;
+        control.install(kind.operator).await?;
+        Ok(Self {
+            client: control.client(ADMIN).await?,
+            namespace: namespace.name.clone(),
+            kind,
+            version,
+        })
+    }
+
     fn jobs(&self) -> Request {
         Request::new(format!(
-            "/apis/kubeflow.org/v1/namespaces/{}/{}",
-            self.namespace, self.kind.plural
+            "/apis/kubeflow.org/{}/namespaces/{}/{}",
+            self.version, self.namespace, self.kind.plural
         ))
     }
 
     /// Sends the requests of a row; the answer is that of the last one.
     async fn answer(&self, table: &Table, row: &Row) -> Result<Result<Value, Box<Status>>> {
-        let object = table.object(row)?;
+        let mut object = table.object(row)?;
+        object["apiVersion"] = json!(format!("kubeflow.org/{}", self.version));
         let name = object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
@@ -132,21 +146,23 @@ fn judge(row: &Row, answer: Result<Value, Box<Status>>) -> Result<()> {
 }
 
 /// Answers which rows are not answered as they say, and why.
-async fn wrong_rows(server: &Server, table: &Table, rows: &[&Row]) -> Result<Vec<String>> {
-    let mut wrong = Vec::new();
+async fn wrong_rows(server: &Server, table: &Table) -> Result<Vec<String>> {
+    let (rows, mut wrong) = (&table.rows, Vec::new());
     for row in rows {
         let verdict = match server.answer(table, row).await {
             Ok(answer) => judge(row, answer),
             Err(error) => Err(error),
         };
         if let Err(error) = verdict {
-            wrong.push(format!("{}, {}: {error:#}", server.kind.name, row.name));
+            let (kind, version) = (server.kind.name, server.version);
+            wrong.push(format!("{kind} {version}, {}: {error:#}", row.name));
         }
         server.clear().await?;
     }
     eprintln!(
-        "{}: {} rows, {} of them refused as they should be",
+        "{} {}: {} rows, {} of them refused as they should be",
         server.kind.name,
+        server.version,
         rows.len(),
         rows.iter().filter(|r| r.refused.is_some()).count()
     );
@@ -169,58 +185,22 @@ async fn every_row_of_the_validation_tables_is_answered_as_it_says() -> Result<(
     let namespace = Namespace::create(control, "validation").await?;
     let mut wrong = Vec::new();
     for kind in KINDS {
-        control.install(kind.operator).await?;
-        let server = Server {
-            client: control.client(ADMIN).await?,
-            namespace: namespace.name.clone(),
-            kind,
-        };
+        let server = Server::of(kind, kind.version, &namespace).await?;
         let table = Table::read(&kind)?;
-        let rows: Vec<&Row> = table.rows.iter().collect();
-        wrong.extend(wrong_rows(&server, &table, &rows).await?);
+        wrong.extend(wrong_rows(&server, &table).await?);
     }
     none_is(&wrong)
 }
 
-/// Where an `MPIJob` differs, by what the rows' names begin with.
-const NOT_OF_MPI: [(&str, &str); 4] = [
-    ("B-014 no container", "its main containers have any name"),
-    (
-        "B-030 the master alone",
-        "the launcher's name has no index, so that a longer one fits",
-    ),
-    (
-        "B-092 managed by somebody unknown",
-        "it has one manager more, which the message lists first",
-    ),
-    (
-        "B-098 another queue",
-        "the queue of its group follows the job, as published",
-    ),
-];
-
 #[tokio::test]
-async fn an_mpi_job_of_v1_is_answered_as_every_kind_is_but_where_it_differs() -> Result<()> {
+async fn an_mpi_job_is_answered_as_every_kind_is_but_where_it_differs_through_both_versions()
+-> Result<()> {
     let control = ControlPlane::shared().await?;
-    let namespace = Namespace::create(control, "validation-mpi").await?;
-    control.install(MPI.operator).await?;
-    let server = Server {
-        client: control.client(ADMIN).await?,
-        namespace: namespace.name.clone(),
-        kind: MPI,
-    };
-    let table = Table::common(&MPI, "Launcher")?;
-    let differs = |row: &&Row| {
-        NOT_OF_MPI
-            .iter()
-            .any(|(name, _)| row.name.starts_with(name))
-    };
-    let (others, rows): (Vec<&Row>, Vec<&Row>) = table.rows.iter().partition(differs);
-    for (name, why) in NOT_OF_MPI {
-        ensure!(
-            others.iter().any(|row| row.name.starts_with(name)),
-            "no row is called {name} any more: {why}"
-        );
+    let mut wrong = Vec::new();
+    for version in MPI_VERSIONS {
+        let namespace = Namespace::create(control, &format!("validation-{version}")).await?;
+        let server = Server::of(MPI, version, &namespace).await?;
+        wrong.extend(wrong_rows(&server, &Table::mpi(version)?).await?);
     }
-    none_is(&wrong_rows(&server, &table, &rows).await?)
+    none_is(&wrong)
 }

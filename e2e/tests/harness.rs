@@ -253,7 +253,7 @@ async fn the_proxy_keeps_credentials_and_streams_and_the_audit_log_agrees() -> R
     };
     let (control, namespace, client) = stand_in_plane(options).await?;
     let audit = control.audit()?;
-    let start = audit.mark()?;
+    let start = audit.mark().await?;
     let proxy = Proxy::start(&control.kubeconfig(ADMIN).await?).await?;
     let kubeconfig = control.scratch().join("proxy.kubeconfig");
     proxy.write_kubeconfig(&kubeconfig, &control.token(PYTORCH_OPERATOR).await?)?;
@@ -312,7 +312,7 @@ async fn the_proxy_keeps_credentials_and_streams_and_the_audit_log_agrees() -> R
     audit
         .until_quiet(PYTORCH_OPERATOR, |_| true, quiet, HANG)
         .await?;
-    let seen = audit.by_user(start, PYTORCH_OPERATOR)?;
+    let seen = audit.by_user(start, PYTORCH_OPERATOR).await?;
     let tally = Tally::of(&seen);
     eprintln!("the API server saw from the operator's identity:\n{tally}");
     assert_eq!(tally.0["create pods"], 2);

@@ -36,9 +36,7 @@ impl Yard {
         let prefix = format!("{prefix}-{}", kind.plural);
         let site = Site::of(kind, &prefix, Weight::Heavy).await?;
         if !site.cluster.is_open() {
-            eprintln!(
-                "{prefix}: skipped, it needs a node for itself and another setting of the operator"
-            );
+            e2e::skip("it needs a node for itself and another setting of the operator");
             return Ok(None);
         }
         let classes: Api<PriorityClass> = Api::all(site.client.clone());

@@ -68,7 +68,7 @@ fn made(site: &Site, pod: &str) -> u32 {
 async fn a_killed_worker_is_started_again_in_its_pod(kind: Kind) -> Result<()> {
     let site = site(kind, "inplace").await?;
     if !site.cluster.is_open() {
-        eprintln!("{}: skipped, its processes are out of reach", kind.name);
+        e2e::skip("the processes of this cluster are out of reach");
         return Ok(());
     }
     site.jobs.create(&waiting(&kind, "job").build()).await?;
@@ -95,7 +95,7 @@ async fn a_killed_worker_is_started_again_in_its_pod(kind: Kind) -> Result<()> {
 async fn a_worker_killed_under_exit_code_is_replaced(kind: Kind) -> Result<()> {
     let site = site(kind, "sigkill").await?;
     if !site.cluster.is_open() {
-        eprintln!("{}: skipped, its processes are out of reach", kind.name);
+        e2e::skip("the processes of this cluster are out of reach");
         return Ok(());
     }
     let job = waiting(&kind, "job").restart_policy("Worker", "ExitCode");

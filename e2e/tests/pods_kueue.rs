@@ -45,7 +45,7 @@ impl Queue {
     /// Sets one up in a namespace, with room for as much CPU and memory.
     async fn of(site: Site, room: [&str; 2]) -> Result<Option<Self>> {
         if !site.cluster.is_open() && !has_kueue(&site).await? {
-            eprintln!("{}: skipped, this cluster has no Kueue", site.namespace);
+            e2e::skip("this cluster has no Kueue");
             return Ok(None);
         }
         let queue = Self { site };

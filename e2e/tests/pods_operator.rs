@@ -73,7 +73,7 @@ async fn may(client: &Client, right: (&str, &str, &str, &str)) -> Result<bool> {
 }
 
 #[tokio::test]
-async fn the_operator_is_restricted_and_may_do_only_what_it_needs() -> Result<()> {
+async fn mt_65_i_49_the_operator_is_restricted_and_may_do_only_what_it_needs() -> Result<()> {
     let site = Site::open("rights", Weight::Light).await?;
     let client = &site.client;
     let namespace = Api::<Namespace>::all(client.clone()).get(OPERATORS).await?;

@@ -28,10 +28,7 @@ const STAYS: Duration = Duration::from_secs(2);
 /// Whether the processes of the cluster can't be killed from outside their containers. Says so.
 fn out_of_reach(site: &Site) -> bool {
     if !site.cluster.is_open() {
-        eprintln!(
-            "{}: skipped, the processes of this cluster are out of reach",
-            site.namespace
-        );
+        e2e::skip("the processes of this cluster are out of reach");
     }
     !site.cluster.is_open()
 }

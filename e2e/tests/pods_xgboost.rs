@@ -61,7 +61,7 @@ async fn lightgbm_trains_the_same_model_on_all_ranks_from_the_jobs_variables() -
 async fn when_a_rank_is_killed_all_start_again_together_and_train_to_the_end() -> Result<()> {
     let site = site("xgb-gang").await?;
     if !site.cluster.is_open() {
-        eprintln!("xgb-gang: skipped, its processes are out of reach");
+        e2e::skip("the processes of this cluster are out of reach");
         return Ok(());
     }
     let _volume = Volume::of_example(&site, "xgboost/volume.yaml").await?;

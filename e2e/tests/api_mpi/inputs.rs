@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::World;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -211,16 +211,28 @@ async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored
     let path = "/spec/sshAuthMountPath";
     let mount = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0/volumeMounts";
     let volumes = "/spec/mpiReplicaSpecs/Worker/template/spec/volumes";
+    let (implementation, keys) = ("/spec/mpiImplementation", "spec.sshAuthMountPath");
+    let supported = "supported values: \"OpenMPI\", \"Intel\", \"MPICH\"";
     let refused = [
-        job("b180").set("/spec/mpiImplementation", "LAM"),
-        job("b181a").set(path, ""),
-        job("b181b").set(path, "relative"),
-        job("b181c").set(path, "/"),
+        (
+            job("b180").set(implementation, "LAM"),
+            "spec.mpiImplementation",
+            supported,
+        ),
+        (job("b181a").set(path, ""), keys, "should match"),
+        (job("b181b").set(path, "relative"), keys, "should match"),
+        (job("b181c").set(path, "/"), keys, "should match"),
     ];
-    for job in refused {
+    for (job, field, text) in refused {
         let job = job.build();
-        let name = job["metadata"]["name"].clone();
-        ensure!(world.jobs.create(&job).await.is_err(), "{name} was stored");
+        let error = world.jobs.create(&job).await.expect_err("it was stored");
+        let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else {
+            return Err(error);
+        };
+        let mut causes = status.details.iter().flat_map(|d| &d.causes);
+        let first = causes.next().map(|c| c.field.as_str());
+        assert_eq!((status.code, first), (422, Some(field)));
+        ensure!(status.message.contains(text), "{}", status.message);
     }
     // Equal to a mount of the user's: told on the job.
     let taken = job("b181d")
@@ -248,5 +260,26 @@ async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored
         .kubelet
         .until_pods(world.namespace(), "b183", 2)
         .await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_062_hosts_that_no_config_map_can_hold_end_the_job_before_any_pod() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-hosts", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    // A line of the host file has more than a hundred characters.
+    let name = "h".repeat(48);
+    let large = MPI.job(&name).role("Launcher", 1).workers(12_000);
+    world.jobs.create(&large.build()).await?;
+    let failed = world.jobs.until_true(&name, "Failed").await?;
+    let said = training_testkit::job::condition(&failed, "Failed")?;
+    ensure!(said.reason == "InvalidSpec", "{said:?}");
+    ensure!(said.message.contains("1048576"), "{said:?}");
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    ensure!(pods.list(&ListParams::default()).await?.items.is_empty());
+    let configs: Api<ConfigMap> = Api::namespaced(world.client.clone(), world.namespace());
+    ensure!(configs.get_opt(&format!("{name}-config")).await?.is_none());
     world.assert_clean(&operator).await
 }

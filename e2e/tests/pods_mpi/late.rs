@@ -75,7 +75,7 @@ async fn until_gate_waits(site: &Site, job: &str) -> Result<Value> {
 async fn a_worker_whose_image_is_pulled_late_costs_the_launcher_no_attempt() -> Result<()> {
     let site = super::site("mpi-late", Weight::Light).await?;
     if !site.cluster.is_open() {
-        eprintln!("mpi-late: skipped, its node pulls from elsewhere");
+        e2e::skip("its node pulls from elsewhere");
         return Ok(());
     }
     registry(&site).await?;

@@ -77,7 +77,7 @@ async fn the_example_solves_its_equation_on_both_workers_without_root() -> Resul
 async fn a_worker_that_is_killed_is_made_again_and_the_next_attempt_finds_it() -> Result<()> {
     let site = site("mpi-killed").await?;
     if !site.cluster.is_open() {
-        eprintln!("mpi-killed: skipped, its processes are out of reach");
+        e2e::skip("the processes of this cluster are out of reach");
         return Ok(());
     }
     let mut job = poisson(192, "0.02")?;

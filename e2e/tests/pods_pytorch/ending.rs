@@ -42,7 +42,7 @@ async fn pods_are_cleaned_up_as_the_policy_says() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deleted_job_takes_its_pods_and_services_along() -> Result<()> {
+async fn i_28_a_deleted_job_takes_its_pods_and_services_along() -> Result<()> {
     let site = Site::open("gone", Weight::Light).await?;
     site.jobs
         .create(&pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).build())

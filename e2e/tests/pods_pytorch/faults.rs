@@ -227,7 +227,7 @@ async fn a_worker_deleted_by_a_user_is_made_again_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_evicted_worker_is_replaced_free_of_charge() -> Result<()> {
+async fn f_60_an_evicted_worker_is_replaced_free_of_charge() -> Result<()> {
     let site = Site::open("evicted", Weight::Light).await?;
     // A failure that is charged would end this job at once.
     let job = pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).run_policy("backoffLimit", 0);

@@ -94,7 +94,7 @@ async fn a_job_started_by_torchrun_trains() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_its_masters_name_under_restricted_pod_security() -> Result<()> {
+async fn i_49_a_worker_waits_for_its_masters_name_under_restricted_pod_security() -> Result<()> {
     let site = Site::open("init", Weight::Light).await?;
     site.enforce_restricted().await?;
     let restricted = |script: &str| {

@@ -113,7 +113,7 @@ async fn a_job_whose_image_may_not_be_pulled_waits_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_job_that_needs_a_missing_config_map_goes_on_when_it_is_made() -> Result<()> {
+async fn b_118_a_job_that_needs_a_missing_config_map_goes_on_when_it_is_made() -> Result<()> {
     let site = Site::open("config", Weight::Light).await?;
     let mut worker = shell(&format!("echo rate $RATE; {UNTIL_GO}"));
     worker["containers"][0]["env"] = json!([{

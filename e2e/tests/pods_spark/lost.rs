@@ -1,7 +1,5 @@
 //! An application that loses executors while it is watched: over its web UI, by Prometheus, and to the end of its time.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
 use e2e::pods::spark::{state, until_go};
@@ -165,13 +163,10 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     // At the end the UI has nobody behind it, and its Service stays as long as the application.
     let services: Api<Service> = Api::namespaced(site.client.clone(), &site.namespace);
     ensure!(services.get_opt("lossy-ui-svc").await?.is_some());
-    // It has ended, and its time is told now.
-    let seen = Instant::now();
+    // It has ended, and only now gets a time to live.
     let stays = json!({ "spec": { "timeToLiveSeconds": STAYS } });
     site.jobs.merge("lossy", &stays).await?;
     site.until_no_app("lossy").await?;
-    let stayed = seen.elapsed();
-    ensure!(stayed < Duration::from_secs(STAYS + 30), "{stayed:?}");
     eventually("all of it to be gone", async || {
         let pods = site.pods().list(&ListParams::default()).await?.items.len();
         let there = services.list(&ListParams::default()).await?;
@@ -188,6 +183,5 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
         })
     })
     .await?;
-    site.finish(&format!("{rounds}; gone {stayed:.0?} later"))
-        .await
+    site.finish(&rounds).await
 }

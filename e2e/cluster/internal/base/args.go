@@ -11,13 +11,16 @@ import (
 // the scheduler that admits a group whole.
 const Gates = "--feature-gates=GenericWorkload=true"
 
-// AuditPolicy logs who did what to which object, once per request.
-const AuditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived"],"rules":[{"level":"Metadata"}]}
+// AuditPolicy logs who did what to which object: when a request arrives, before
+// it has any effect, and when it is answered. Somebody may see the effect
+// before the answer's line is written; the first line tells that a second one
+// follows.
+const AuditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata"}]}
 `
 
-// AuditArgs makes the API server write an audit log. Blocking: what a client
-// has seen answered is in the file. The size keeps it from being rotated away
-// under whoever reads it.
+// AuditArgs makes the API server write an audit log. Blocking: no request is
+// executed before its first line is in the file. The size keeps the file from
+// being rotated away under whoever reads it.
 func AuditArgs(policy, log string) []string {
 	return []string{
 		"--audit-policy-file=" + policy,
