@@ -28,7 +28,7 @@ test-api: ## Tests against a real API server
 	@$(XTASK) test node built api faults
 test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images content kueue sdk built pods
-test-deep: ## Repeat much more often what test does once
+test-deep: ## Repeat much more often what test does once (DEEP=1/3 for a third of it)
 	@$(XTASK) test-deep
 bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d, BENCH_KIND=tf)
 	@$(XTASK) bench

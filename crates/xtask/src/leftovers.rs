@@ -4,23 +4,22 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::stages::Stage;
-use crate::table::{Count, End};
+use crate::stages::Run;
 use crate::{paths, process};
 
 /// What was told to end may need a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Fails if anything of the tests' cluster, or a process of this checkout's tests, is still there.
-pub fn check(stage: &Stage, name: &str) -> Result<End, String> {
+pub fn check(run: &Run, name: &str) -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
     let args = ["cluster", "leftovers", "--name", name];
-    stage.run(&mut process::command(&node, args))?;
+    run.run(&mut process::command(&node, args))?;
     let begun = Instant::now();
     loop {
         let left = processes();
         if left.is_empty() {
-            return Ok(End::Passed(Count::default()));
+            return Ok(());
         }
         if begun.elapsed() > PATIENCE {
             return Err(format!(

@@ -3,15 +3,19 @@
 //! It depends on almost nothing, so that it runs seconds after a fresh clone and can start the long builds side by side.
 
 mod bench;
+mod cases;
 mod cluster;
+mod deep;
 mod demo;
 mod deps;
 mod image;
 mod kueue;
 mod leftovers;
+mod mutants;
 mod mutate;
 mod paths;
 mod process;
+mod programs;
 mod sdk;
 mod stages;
 mod table;
@@ -22,7 +26,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
   demo [pytorch|tf|xgboost|mpi|spark] train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
-  test-deep                    repeat much more often what test does once
+  test-deep                    repeat much more often what test does once; DEEP=1/3 for a third of it
+  deep-merge DIR...            make one table of the results of all parts
   spark-recordings             record again what spark-submit makes, with which ours is compared
   bench                        measure speed and memory; BENCH=full for all of it
   mutate [WORD...]             break single lines of a copy, and see that tests notice; those with a word in their names
@@ -42,7 +47,8 @@ fn main() -> ExitCode {
         ["demo"] => demo::run("pytorch"),
         ["demo", name] => demo::run(name),
         ["test", names @ ..] => tests::run(names),
-        ["test-deep"] => tests::deep(),
+        ["test-deep"] => deep::run(),
+        ["deep-merge", dirs @ ..] if !dirs.is_empty() => deep::merge(dirs),
         ["spark-recordings"] => tests::spark_recordings(),
         ["bench"] => bench::run(),
         ["mutate", words @ ..] => mutate::run(words),
@@ -63,7 +69,9 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("{message}");
+            if !message.is_empty() {
+                eprintln!("{message}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::cases::{Case, Verdict, junit};
+use crate::deep::Share;
 use crate::table::{Count, End, Row};
 
 /// One stage.
@@ -16,20 +19,44 @@ use crate::table::{Count, End, Row};
 pub struct Stage {
     /// Its name.
     pub name: &'static str,
+    /// Whether it runs tests: then it fails if none ran.
+    pub has_tests: bool,
     /// Stages that must have ended well before.
     pub needs: &'static [&'static str],
     /// Stages that must have ended before, however: cargo would make this one wait for its lock anyway.
     pub after: &'static [&'static str],
     /// What it does.
-    pub work: fn(&Stage) -> Result<End, String>,
+    pub work: fn(&Run) -> Result<(), String>,
 }
 
-impl Stage {
+/// A stage while it runs: its log, and the tests that have ended so far.
+pub struct Run {
+    /// The stage's name.
+    pub stage: &'static str,
+    /// The part of the tests that is run here; all of them in `make test`.
+    pub share: Share,
+    cases: Mutex<Vec<Case>>,
+}
+
+impl Run {
+    /// A run of a stage.
+    pub fn new(stage: &'static str, share: Share) -> Self {
+        Self {
+            stage,
+            share,
+            cases: Mutex::default(),
+        }
+    }
+
     /// Where what it prints goes.
     pub fn log(&self) -> PathBuf {
-        crate::paths::target()
-            .join("test-logs")
-            .join(format!("{}.log", self.name))
+        logs().join(format!("{}.log", self.stage))
+    }
+
+    /// The same, to be written at the end.
+    pub fn open(&self) -> Result<File, String> {
+        let file = File::options().create(true).append(true).open(self.log());
+        file.map_err(|e| format!("{}: {e}", self.log().display()))
     }
 
     /// Runs a command; what it prints goes into the stage's log.
@@ -37,14 +64,9 @@ impl Stage {
     /// # Errors
     /// If it fails; the log says why.
     pub fn run(&self, command: &mut Command) -> Result<(), String> {
-        let open = || File::options().create(true).append(true).open(self.log());
-        let (out, err) = (
-            open().map_err(|e| e.to_string())?,
-            open().map_err(|e| e.to_string())?,
-        );
         let status = command
-            .stdout(out)
-            .stderr(err)
+            .stdout(self.open()?)
+            .stderr(self.open()?)
             .status()
             .map_err(|e| e.to_string())?;
         if status.success() {
@@ -54,28 +76,96 @@ impl Stage {
         }
     }
 
-    /// Tests that ran so far.
-    pub fn count(&self) -> Count {
-        let mut text = Vec::new();
-        let read = File::open(self.log()).and_then(|mut f| f.read_to_end(&mut text));
-        if read.is_ok() {
-            Count::read(&String::from_utf8_lossy(&text))
-        } else {
-            Count::default()
+    /// Runs a command whose standard output is read, however it ends; the rest goes into the stage's log.
+    pub fn output(&self, command: &mut Command) -> Result<(bool, String), String> {
+        let out = command
+            .stderr(self.open()?)
+            .output()
+            .map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        Ok((out.status.success(), text))
+    }
+
+    /// Keeps how a test ended and what it printed. A failure is told at once, and gets a log of its own.
+    pub fn ended(&self, mut case: Case, output: &str) {
+        let (end, why) = match &case.verdict {
+            Verdict::Passed => ("passed", String::new()),
+            Verdict::Failed(why) => ("FAILED", why.clone()),
+            Verdict::Skipped(why) => ("skipped", why.clone()),
+        };
+        let title = format!("{} {} {end}", case.program, case.name);
+        let took = case.took.as_secs_f64();
+        let said = format!("=== {title} {took:.1} s {why}\n{output}\n");
+        // In one write: other programs write into the same file.
+        if let Ok(mut log) = self.open() {
+            let _ = log.write_all(said.as_bytes());
         }
+        if case.failed() {
+            eprintln!("[{}] {title}", self.stage);
+            let name = format!("{} {}", case.program, case.name);
+            let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', ".");
+            let file = format!("{}.log", name.chars().take(200).collect::<String>());
+            let path = logs().join(self.stage).join(file);
+            let written = fs::create_dir_all(logs().join(self.stage))
+                .and_then(|()| File::options().create(true).append(true).open(&path))
+                .and_then(|mut file| file.write_all(said.as_bytes()));
+            if written.is_ok() {
+                case.log = Some(path);
+            }
+        }
+        self.lock().push(case);
+    }
+
+    /// Keeps a test that another run has told of.
+    pub fn keep(&self, case: Case) {
+        self.lock().push(case);
+    }
+
+    /// The tests that have ended so far.
+    pub fn cases(&self) -> Vec<Case> {
+        self.lock().clone()
+    }
+
+    /// Skips what can't be done here, and counts it.
+    pub fn skip(&self, program: &str, why: &str) {
+        eprintln!("[{}] {program}: skipped, {why}", self.stage);
+        let case = Case {
+            program: program.to_owned(),
+            name: String::new(),
+            verdict: Verdict::Skipped(why.to_owned()),
+            took: Duration::ZERO,
+            log: None,
+        };
+        self.ended(case, "");
+    }
+
+    /// Adds a line to the assertion of a test that failed.
+    pub fn note(&self, program: &str, name: &str, line: &str) {
+        let mut cases = self.lock();
+        let case = cases
+            .iter_mut()
+            .find(|case| case.program == program && case.name == name);
+        if let Some(Verdict::Failed(why)) = case.map(|case| &mut case.verdict) {
+            *why = format!("{line}\n{why}");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Case>> {
+        // Nothing panics while holding it; if it did, what was stored is still true.
+        self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Where all logs are.
+pub fn logs() -> PathBuf {
+    crate::paths::target().join("test-logs")
+}
+
 /// Runs the stages; each begins when those before it have ended well.
-pub fn run(stages: &[Stage]) -> Vec<Row> {
+pub fn run(stages: &[Stage], share: Share) -> Vec<Row> {
     let ended: Mutex<BTreeMap<&'static str, Row>> = Mutex::default();
     let changed = Condvar::new();
-    // Nothing panics while holding it; if it did, what was stored is still true.
-    let lock = || {
-        ended
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    };
+    let lock = || ended.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for stage in stages {
             let (lock, changed) = (&lock, &changed);
@@ -89,21 +179,14 @@ pub fn run(stages: &[Stage]) -> Vec<Row> {
                     .collect();
                 let mut done: MutexGuard<'_, _> = lock();
                 while !before.iter().all(|name| done.contains_key(name)) {
-                    done = changed
-                        .wait(done)
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    done = changed.wait(done).unwrap_or_else(PoisonError::into_inner);
                 }
-                let failed = |name: &&&str| {
-                    matches!(
-                        done.get(**name).map(|r: &Row| &r.end),
-                        Some(End::Failed(..))
-                    )
-                };
+                let failed = |name: &&&str| done.get(**name).is_some_and(Row::failed);
                 let broken = needs.iter().find(failed).map(|name| (*name).to_owned());
                 drop(done);
                 let row = match broken {
                     Some(name) => failed_before(stage, &name),
-                    None => work(stage),
+                    None => work(stage, share),
                 };
                 lock().insert(stage.name, row);
                 changed.notify_all();
@@ -115,109 +198,138 @@ pub fn run(stages: &[Stage]) -> Vec<Row> {
 }
 
 fn failed_before(stage: &Stage, name: &str) -> Row {
-    let why = format!("{name} failed before");
-    eprintln!("[{}] not run: {why}", stage.name);
+    let why = format!("not run: {name} failed before");
+    eprintln!("[{}] {why}", stage.name);
     Row {
         stage: stage.name,
-        end: End::Failed(Count::default(), why),
-        took: std::time::Duration::ZERO,
+        end: End::Failed(why),
+        cases: Vec::new(),
+        took: Duration::ZERO,
+        log: logs().join(format!("{name}.log")),
     }
 }
 
-fn work(stage: &Stage) -> Row {
+fn work(stage: &Stage, share: Share) -> Row {
     eprintln!("[{}] begins", stage.name);
     let begun = Instant::now();
-    let _ = fs::create_dir_all(crate::paths::target().join("test-logs"));
-    let _ = fs::remove_file(stage.log());
-    let end = (stage.work)(stage).unwrap_or_else(|message| End::Failed(stage.count(), message));
-    let took = begun.elapsed();
-    match &end {
-        End::Passed(count) if count.passed > 0 => {
-            eprintln!(
-                "[{}] ok, {} tests, {:.1} s",
-                stage.name,
-                count.passed,
-                took.as_secs_f64()
-            );
-        }
-        End::Passed(_) => eprintln!("[{}] ok, {:.1} s", stage.name, took.as_secs_f64()),
-        End::Skipped(why) => eprintln!("[{}] skipped: {why}", stage.name),
-        End::Failed(_, message) => {
-            eprintln!(
-                "[{}] FAILED after {:.1} s: {message}",
-                stage.name,
-                took.as_secs_f64()
-            );
-            eprintln!("{}", tail(stage));
-        }
+    let run = Run::new(stage.name, share);
+    let junits = logs().join("junit");
+    let _ = fs::create_dir_all(&junits);
+    let _ = fs::remove_file(run.log());
+    let _ = fs::remove_dir_all(logs().join(stage.name));
+    // Others wait for this stage: it ends, however.
+    let result = catch_unwind(AssertUnwindSafe(|| (stage.work)(&run)))
+        .unwrap_or_else(|_| Err("the stage itself panicked".to_owned()));
+    let cases = std::mem::take(&mut *run.lock());
+    // A part may have none of a stage's tests; that all parts together have some is seen where they are merged.
+    let has_tests = stage.has_tests && share == Share::ALL;
+    let result = result.map_err(|why| {
+        let log = fs::read(run.log()).unwrap_or_default();
+        format!("{why}\n{}", causes(&String::from_utf8_lossy(&log)))
+    });
+    let end = End::of(has_tests, result, &cases);
+    let report = junits.join(format!("{}.xml", stage.name));
+    if cases.is_empty() {
+        let _ = fs::remove_file(report);
+    } else {
+        let _ = fs::write(report, junit(stage.name, &cases));
     }
-    Row {
+    let row = Row {
         stage: stage.name,
         end,
-        took,
+        took: begun.elapsed(),
+        log: run.log(),
+        cases,
+    };
+    eprintln!("{}", told(&row));
+    row
+}
+
+/// What a log says went wrong, wherever that stands in it; else its last lines.
+fn causes(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|l| !l.trim().is_empty()).collect();
+    let begins =
+        |l: &str| l.starts_with("error") || l.starts_with("Error: ") || l.contains("panicked at ");
+    let first = lines.iter().position(|l| begins(l));
+    let from = first.unwrap_or(lines.len().saturating_sub(5));
+    lines[from..]
+        .iter()
+        .take(5)
+        .copied()
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// How a stage ended, in one line; what is wrong comes once more, and shorter, at the end of the run.
+fn told(row: &Row) -> String {
+    let (name, took) = (row.stage, row.took.as_secs_f64());
+    let count = Count::of(&row.cases);
+    match &row.end {
+        End::Passed if count.passed > 0 => {
+            format!("[{name}] ok, {} tests, {took:.1} s", count.passed)
+        }
+        End::Passed => format!("[{name}] ok, {took:.1} s"),
+        End::Skipped(why) => format!("[{name}] skipped: {why}"),
+        End::Failed(why) if count.failed > 0 => {
+            format!(
+                "[{name}] FAILED, {} tests, {took:.1} s: {why}",
+                count.failed
+            )
+        }
+        End::Failed(why) => {
+            let text = fs::read(&row.log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            let end = lines[lines.len().saturating_sub(40)..].join("\n");
+            let log = row.log.display();
+            let why = why.lines().next().unwrap_or_default();
+            format!("[{name}] FAILED after {took:.1} s: {why}\n--- the end of {log}\n{end}\n---")
+        }
     }
-}
-
-/// The end of a failed stage's log, and before it what went wrong, wherever in the log that stands.
-fn tail(stage: &Stage) -> String {
-    let text = fs::read(stage.log()).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().filter(|line| !is_frame(line)).collect();
-    let from = lines.len().saturating_sub(60);
-    format!(
-        "--- from {}\n{}\n--- its end\n{}\n---",
-        stage.log().display(),
-        causes(&lines).join("\n"),
-        lines[from..].join("\n")
-    )
-}
-
-/// A line of a backtrace.
-fn is_frame(line: &str) -> bool {
-    let line = line.trim_start();
-    let number = line.split(": ").next().unwrap_or_default();
-    line.starts_with("at ")
-        || line == "Stack backtrace:"
-        || (line.contains(": ") && number.parse::<u32>().is_ok())
-}
-
-/// What panicked and which tests returned errors, with a few lines of each.
-fn causes<'a>(lines: &[&'a str]) -> Vec<&'a str> {
-    let begins = |line: &str| line.contains(" panicked at ") || line.starts_with("Error: ");
-    let (mut causes, mut left) = (Vec::new(), 0);
-    for line in lines {
-        if begins(line) {
-            left = 12;
-        }
-        if left > 0 {
-            causes.push(*line);
-            left -= 1;
-        }
-        if causes.len() >= 200 {
-            break;
-        }
-    }
-    causes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn stage(name: &'static str, work: fn(&Run) -> Result<(), String>) -> Stage {
+        Stage {
+            name,
+            has_tests: false,
+            needs: &[],
+            after: &[],
+            work,
+        }
+    }
+
     #[test]
-    fn what_went_wrong_is_found_between_frames_and_other_output() {
-        let log = "---- a stdout ----\nError: no pod\nStack backtrace:\n   0: x::y\n             at ./a.rs:1\n\
-                   thread 'b' panicked at src/b.rs:2:\nleft: 1\n  12: z\nok";
-        let lines: Vec<&str> = log.lines().filter(|line| !is_frame(line)).collect();
-        assert_eq!(
-            causes(&lines),
-            [
-                "Error: no pod",
-                "thread 'b' panicked at src/b.rs:2:",
-                "left: 1",
-                "ok"
-            ]
-        );
-        assert_eq!(causes(&["all is well", "done"]), Vec::<&str>::new());
+    fn the_first_error_of_a_log_is_found_and_else_its_end() {
+        let log = "Compiling a\nerror[E1]: no such thing\n --> src/a.rs:1\nmore\n".to_owned()
+            + &"x\n".repeat(50);
+        assert!(causes(&log).starts_with("error[E1]: no such thing\n --> src/a.rs:1\nmore"));
+        assert_eq!(causes("a\n\nb\n"), "a\nb");
+        assert_eq!(causes(""), "");
+    }
+
+    #[test]
+    fn what_does_not_need_the_failed_stage_still_runs() {
+        let needing = |name, needs: &'static [&'static str], after| Stage {
+            needs,
+            after,
+            ..stage(name, |_| Ok(()))
+        };
+        let stages = [
+            stage("xtask-panics", |_| panic!("on purpose")),
+            needing("xtask-needs", &["xtask-panics"], &[]),
+            needing("xtask-follows", &[], &["xtask-needs"]),
+            Stage {
+                has_tests: true,
+                ..stage("xtask-tests-nothing", |_| Ok(()))
+            },
+        ];
+        let rows = run(&stages, Share::ALL);
+        let failed: Vec<bool> = rows.iter().map(Row::failed).collect();
+        assert_eq!(failed, [true, true, false, true]);
+        assert_eq!(rows[3].end, End::Failed("no test was run".to_owned()));
     }
 }

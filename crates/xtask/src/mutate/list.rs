@@ -2,10 +2,13 @@
 
 use super::Mutation;
 
-/// Tables of the operator, without its binary: little is built anew for each break.
+/// Tables of an operator, without its binary: little is built anew for each break.
 macro_rules! table {
     ($($name:literal),+) => {
-        &["-p", "pytorch-operator", "--no-default-features", $("--test", $name),+]
+        table!(in "pytorch-operator": $($name),+)
+    };
+    (in $operator:literal: $($name:literal),+) => {
+        &["-p", $operator, "--no-default-features", $("--test", $name),+]
     };
 }
 
@@ -23,7 +26,32 @@ const CALLER: &str = "crates/training-runtime/src/caller.rs";
 /// Where steps are carried out.
 const EXECUTOR: &str = "crates/training-runtime/src/executor.rs";
 
-/// All breaks: first the executor, then the planner.
+const TF: &str = "operators/tf-operator/src/framework.rs";
+const TF_CLUSTER: &str = "operators/tf-operator/src/cluster_spec.rs";
+const XGBOOST: &str = "operators/xgboost-operator/src/framework.rs";
+const MPI: &str = "operators/mpi-operator/src/course.rs";
+const MPI_HOSTS: &str = "operators/mpi-operator/src/hosts.rs";
+const SPARK_AGAIN: &str = "operators/spark-operator/src/course/again.rs";
+const SPARK_CRON: &str = "operators/spark-operator/src/cron.rs";
+const SPARK_SCHEDULE: &str = "operators/spark-operator/src/schedule.rs";
+const SPARK_MEMORY: &str = "operators/spark-operator/src/memory.rs";
+const SPARK_BEGIN: &str = "operators/spark-operator/src/course/begin.rs";
+const SPARK_FOLLOW: &str = "operators/spark-operator/src/course/follow.rs";
+const SPARK_EXECUTORS: &str = "operators/spark-operator/src/course/executors.rs";
+const OF_TF: &[&str] = table!(in "tf-operator": "cluster_spec", "ends", "every_kind");
+const OF_XGBOOST: &[&str] = table!(in "xgboost-operator": "rendezvous", "every_kind");
+const OF_MPI: &[&str] = table!(in "mpi-operator": "course", "gang", "golden", "setup");
+const OF_HOSTS: &[&str] = &[
+    "-p",
+    "mpi-operator",
+    "--no-default-features",
+    "--lib",
+    "--",
+    "hosts::",
+];
+const OF_SPARK: &[&str] = table!(in "spark-operator": "spark");
+
+/// All breaks: first the executor, then the planner, then what is peculiar to a kind.
 pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no resource version in a status write",
@@ -91,7 +119,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a failure has no completion time",
         file: FAILING,
-        from: "draft.memory.completed = Some(draft.now);",
+        from: "draft.complete();",
         to: "",
         tests: table!("every_kind"),
     },
@@ -207,5 +235,264 @@ pub const MUTATIONS: &[Mutation] = &[
         from: "job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job)",
         to: "job.meta().deletion_timestamp.is_some()",
         tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "TFJob: a job of one pod is told of a cluster",
+        file: TF_CLUSTER,
+        from: "if total == 1 {",
+        to: "if total == 0 {",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: a dynamic worker is told of all others",
+        file: TF_CLUSTER,
+        from: "let dynamic = cx.job.spec.enable_dynamic_worker == Some(true);",
+        to: "let dynamic = false;",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: the cluster's domain is left out",
+        file: TF_CLUSTER,
+        from: "let domain = domain.unwrap_or_default();",
+        to: r#"let domain = "";"#,
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: the first worker ends a job of all workers",
+        file: TF,
+        from: "all || one_is_enough && first == Some(SlotState::Finished)",
+        to: "let _ = one_is_enough;\n    all || first == Some(SlotState::Finished)",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: no replicas have succeeded at once",
+        file: TF,
+        from: "let all = role.replicas > 0 && census.counts[at]",
+        to: "let all = census.counts[at]",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: a chief and a master may be there at once",
+        file: TF,
+        from: "if roles.get(CHIEF).is_some() && roles.get(MASTER).is_some() {",
+        to: "if false {",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: an unknown role ends the job",
+        file: TF,
+        from: "is_unknown(role) || is_dynamic(cx)",
+        to: "is_dynamic(cx)",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "TFJob: a dynamic job outlives its last worker",
+        file: TF,
+        from: "decider != WORKER || census",
+        to: "true || census",
+        tests: OF_TF,
+    },
+    Mutation {
+        name: "XGBoostJob: workers are listed as masters",
+        file: XGBOOST,
+        from: r#"names::replica(cx.name, "worker", index)"#,
+        to: r#"names::replica(cx.name, "master", index)"#,
+        tests: OF_XGBOOST,
+    },
+    Mutation {
+        name: "XGBoostJob: a master alone is told of workers",
+        file: XGBOOST,
+        from: "if total > 1 {",
+        to: "if total > 0 {",
+        tests: OF_XGBOOST,
+    },
+    Mutation {
+        name: "XGBoostJob: a job needs no master",
+        file: XGBOOST,
+        from: "if roles.get(MASTER).is_none() {",
+        to: "if false {",
+        tests: OF_XGBOOST,
+    },
+    Mutation {
+        name: "XGBoostJob: ranks begin anew with each role",
+        file: XGBOOST,
+        from: "me.rank.to_string()",
+        to: "me.index.to_string()",
+        tests: OF_XGBOOST,
+    },
+    Mutation {
+        name: "XGBoostJob: workers listen at the master's port",
+        file: XGBOOST,
+        from: "port(WORKER)",
+        to: "port(MASTER)",
+        tests: OF_XGBOOST,
+    },
+    Mutation {
+        name: "MPIJob: hosts are listed in the order of their numbers",
+        file: MPI_HOSTS,
+        from: "workers.sort_unstable();",
+        to: "",
+        tests: OF_HOSTS,
+    },
+    Mutation {
+        name: "MPIJob: two launchers run at once",
+        file: MPI,
+        from: "pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())",
+        to: "let _ = batch;\n        pods.any(|_| false)",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a launcher that was never suspended goes on",
+        file: MPI,
+        from: "if resumes && look.still_launches() {",
+        to: "if resumes && look.still_launches() && false {",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a suspended job's launcher goes on",
+        file: MPI,
+        from: r#"json!({"spec": {"suspend": true}})"#,
+        to: r#"json!({"spec": {"suspend": false}})"#,
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a launcher that went with its time runs again",
+        file: MPI,
+        from: "if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {",
+        to: "let _ = (known, seen_to_go);\n            if true {",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a launcher that has ended is cleaned up",
+        file: MPI,
+        from: "all || !ended && policy != CleanPodPolicy::None",
+        to: "all || (ended || !ended) && policy != CleanPodPolicy::None",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: the first failure of the launcher is told, not the last",
+        file: MPI,
+        from: ".max_by_key(|p| p.pod.version)",
+        to: ".min_by_key(|p| p.pod.version)",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: the launcher waits for no worker",
+        file: MPI,
+        from: "let may_run = !self.setup.waits_for_workers || self",
+        to: "let may_run = true || self",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a job runs while a worker is missing",
+        file: MPI,
+        from: "&& self.workers(census).all(runs)",
+        to: "",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a change of the launcher's template is not noticed",
+        file: MPI,
+        from: "if made_from.is_some_and(|old| *old != self.launcher_digest(gang)) {",
+        to: "if made_from.is_some_and(|_| false) {",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "Spark: one retry too few",
+        file: SPARK_AGAIN,
+        from: "failed <= most",
+        to: "failed < most",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: the pause does not grow",
+        file: SPARK_AGAIN,
+        from: ".saturating_mul(failures);",
+        to: ".saturating_mul(failures.min(1));",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: runs that went well use up retries",
+        file: SPARK_AGAIN,
+        from: "status.failed_runs.or(status.execution_attempts)",
+        to: "status.execution_attempts.or(status.failed_runs)",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a schedule needs day and weekday",
+        file: SPARK_CRON,
+        from: "day || weekday",
+        to: "day && weekday",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a time of a schedule comes twice",
+        file: SPARK_CRON,
+        from: ".filter(|at| *at > after)",
+        to: ".filter(|at| *at >= after)",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a run begins beside one that forbids it",
+        file: SPARK_SCHEDULE,
+        from: "|| ready.concurrency != Concurrency::Forbid",
+        to: "|| true",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: nothing gives way to a new run",
+        file: SPARK_SCHEDULE,
+        from: "if ready.concurrency == Concurrency::Replace {",
+        to: "if false {",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: no least overhead",
+        file: SPARK_MEMORY,
+        from: "share(factor, heap).max(least)",
+        to: "share(factor, heap).max(least.min(0))",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: Python's memory is forgotten",
+        file: SPARK_MEMORY,
+        from: "sum = sum.saturating_add(python.unwrap_or(0));",
+        to: "let _ = python;",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a driver of a former run is taken for the present one",
+        file: SPARK_BEGIN,
+        from: "d.submission_id == id || former.is_none() || edited(d)",
+        to: "true || d.submission_id == id || former.is_none() || edited(d)",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a pod that has the driver's name is no obstacle",
+        file: SPARK_BEGIN,
+        from: "if let Some(name) = &self.ask.seen.taken {",
+        to: "if let Some(name) = self.ask.seen.taken.as_ref().filter(|_| false) {",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a driver that exits by zero has failed",
+        file: SPARK_FOLLOW,
+        from: "if end.code == 0 => State::Succeeding",
+        to: "if end.code == 1 => State::Succeeding",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: a failed run is not counted",
+        file: SPARK_FOLLOW,
+        from: "status.failed_runs = Some(more(status.failed_runs));",
+        to: "",
+        tests: OF_SPARK,
+    },
+    Mutation {
+        name: "Spark: executors of other runs are counted",
+        file: SPARK_EXECUTORS,
+        from: "executors.iter().filter(|e| e.submission_id == id)",
+        to: "executors.iter().filter(|e| e.submission_id == id || true)",
+        tests: OF_SPARK,
     },
 ];

@@ -1,0 +1,535 @@
+//! Runs test programs one by one or side by side, and ends what hangs.
+//!
+//! Cargo builds them. They are run from here, since cargo can neither tell how long a test took nor end one that hangs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cases::{Case, Event, Verdict, event};
+use crate::process;
+use crate::stages::Run;
+
+/// How often a program is begun anew for the tests behind one that ended it.
+const RESTARTS: usize = 5;
+/// How many tests that failed are run once more, each alone.
+const AGAIN: usize = 5;
+/// How long a program may take to end behind its last test.
+const ENDS: Duration = Duration::from_mins(1);
+/// How often a program is looked at between two of its lines.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A test program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Package and target.
+    pub name: String,
+    /// The target.
+    pub target: String,
+    /// Whether it consists of nothing but tests, so that one without tests is a mistake.
+    pub is_tests_only: bool,
+    /// The executable.
+    pub path: PathBuf,
+    /// Where cargo would run it.
+    pub directory: PathBuf,
+}
+
+/// How programs are run.
+pub struct How {
+    /// Variables that they get.
+    pub env: Vec<(&'static str, OsString)>,
+    /// Tests of one program that run at the same time; `None` for as many as there are processors.
+    pub threads: Option<usize>,
+    /// Programs that run at the same time.
+    pub side_by_side: usize,
+    /// A test that takes longer has hung.
+    pub limit: Duration,
+    /// Whether a test that failed is run once more alone, to tell load from a defect. The run stays red.
+    pub again: bool,
+    /// Which tests: all whose names contain one of these words, or all.
+    pub only: Vec<String>,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            env: Vec::new(),
+            threads: None,
+            side_by_side: 1,
+            limit: Duration::from_mins(10),
+            again: false,
+            only: Vec::new(),
+        }
+    }
+}
+
+/// Builds the test programs that this command of cargo's names.
+pub fn build(run: &Run, cargo: &mut Command) -> Result<Vec<Program>, String> {
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let (built, messages) = run.output(cargo)?;
+    if !built {
+        return Err("the tests don't compile".to_owned());
+    }
+    Ok(messages.lines().filter_map(program).collect())
+}
+
+/// A test program in a message of cargo's.
+fn program(message: &str) -> Option<Program> {
+    let value: Value = serde_json::from_str(message).ok()?;
+    let is_test = value["profile"]["test"] == true;
+    let path = value["executable"].as_str().filter(|_| is_test)?;
+    let target = value["target"]["name"].as_str()?.to_owned();
+    let kind = value["target"]["kind"][0].as_str()?;
+    let directory = Path::new(value["manifest_path"].as_str()?).parent()?;
+    let package = directory.file_name()?.to_string_lossy();
+    let name = match kind {
+        "lib" => package.into_owned(),
+        _ => format!("{package}/{target}"),
+    };
+    Some(Program {
+        name,
+        target,
+        is_tests_only: kind == "test",
+        path: path.into(),
+        directory: directory.to_path_buf(),
+    })
+}
+
+/// Runs the programs, side by side as told, and keeps how their tests ended.
+pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
+    let mut left = VecDeque::new();
+    let mut number = 0;
+    for program in programs {
+        let listed = list(program, how).and_then(|all| {
+            let none = all.is_empty() && program.is_tests_only && how.only.is_empty();
+            if none {
+                Err("it has no tests".to_owned())
+            } else {
+                Ok(all)
+            }
+        });
+        let all = match listed {
+            Ok(all) => all,
+            // The others still run.
+            Err(why) => {
+                let case = case(program, String::new(), Verdict::Failed(why), Duration::ZERO);
+                run.ended(case, "");
+                continue;
+            }
+        };
+        let names: Vec<String> = all
+            .into_iter()
+            .filter(|_| {
+                number += 1;
+                run.share.has(run.stage, number)
+            })
+            .collect();
+        if !names.is_empty() {
+            left.push_back((program, names));
+        }
+    }
+    run_lists(run, left, how)?;
+    if how.again {
+        let cases = run.cases();
+        let failed = cases.iter().filter(|c| c.failed() && !c.name.is_empty());
+        for case in failed.take(AGAIN) {
+            if let Some(known) = programs.iter().find(|p| p.name == case.program) {
+                alone(run, known, &case.name, how)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_lists(run: &Run, lists: VecDeque<(&Program, Vec<String>)>, how: &How) -> Result<(), String> {
+    let (left, errors) = (Mutex::new(lists), Mutex::new(Vec::new()));
+    let next = || {
+        left.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    };
+    thread::scope(|scope| {
+        for _ in 0..how.side_by_side.max(1) {
+            scope.spawn(|| {
+                while let Some((program, names)) = next() {
+                    if let Err(why) = to_the_end(run, program, names, how) {
+                        let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+                        errors.push(format!("{}: {why}", program.name));
+                    }
+                }
+            });
+        }
+    });
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors.join("\n"))
+    }
+}
+
+/// Runs a test that failed once more, with nothing beside it.
+fn alone(run: &Run, program: &Program, name: &str, how: &How) -> Result<(), String> {
+    let apart = Run::new(run.stage, run.share);
+    to_the_end(&apart, program, vec![name.to_owned()], how)?;
+    let end = if apart
+        .cases()
+        .iter()
+        .all(|case| case.verdict == Verdict::Passed)
+    {
+        "passed"
+    } else {
+        "failed"
+    };
+    eprintln!("[{}] {} {name} alone: {end}", run.stage, program.name);
+    run.note(
+        &program.name,
+        name,
+        &format!("failed in the run; alone: {end}"),
+    );
+    Ok(())
+}
+
+/// The tests of a program.
+fn list(program: &Program, how: &How) -> Result<Vec<String>, String> {
+    let mut command = Command::new(&program.path);
+    command
+        .args(&how.only)
+        .args(["--list", "--format", "terse"])
+        .current_dir(&program.directory);
+    let text = process::quiet(&mut command)?;
+    let names = text.lines().filter_map(|l| l.strip_suffix(": test"));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Runs tests of a program. Where one of them ends the program, the program is begun anew for those that had not begun.
+fn to_the_end(
+    run: &Run,
+    program: &Program,
+    mut names: Vec<String>,
+    how: &How,
+) -> Result<(), String> {
+    for _ in 0..RESTARTS {
+        let ended = attempt(run, program, &names, how)?;
+        names.retain(|name| !ended.contains(name));
+        if names.is_empty() {
+            return Ok(());
+        }
+    }
+    for name in names {
+        let why = format!("not run: the program ended early {RESTARTS} times");
+        let case = case(program, name, Verdict::Failed(why), Duration::ZERO);
+        run.ended(case, "");
+    }
+    Ok(())
+}
+
+fn case(program: &Program, name: String, verdict: Verdict, took: Duration) -> Case {
+    Case {
+        program: program.name.clone(),
+        name,
+        verdict,
+        took,
+        log: None,
+    }
+}
+
+/// Why a program is no longer there.
+enum Stop {
+    Exited(ExitStatus),
+    /// A test took too long.
+    Hung,
+    /// It stayed behind its last test.
+    Stayed,
+}
+
+/// Runs tests of a program once, and gives the names of those that have ended.
+fn attempt(
+    run: &Run,
+    program: &Program,
+    names: &[String],
+    how: &How,
+) -> Result<Vec<String>, String> {
+    let mut child = start(run, program, names, how)?;
+    let lines = lines(&mut child)?;
+    let mut tests = Tests {
+        run,
+        program,
+        begun: BTreeMap::new(),
+        ended: Vec::new(),
+        failed: 0,
+    };
+    let (mut over, mut exited) = (None::<Instant>, None::<ExitStatus>);
+    let stop = loop {
+        if let Ok(line) = lines.recv_timeout(LOOK) {
+            if tests.take(&line) {
+                over = Some(Instant::now());
+            }
+            // One that writes all the time can hang as well.
+            if tests.longest() > how.limit {
+                break Stop::Hung;
+            }
+            continue;
+        }
+        // What a program wrote last is read before its end counts. A process that it left may hold its output open.
+        if let Some(status) = exited {
+            break Stop::Exited(status);
+        }
+        exited = child.try_wait().map_err(|e| e.to_string())?;
+        if exited.is_none() && tests.longest() > how.limit {
+            break Stop::Hung;
+        }
+        if exited.is_none() && over.is_some_and(|over| over.elapsed() > ENDS) {
+            break Stop::Stayed;
+        }
+        thread::sleep(LOOK);
+    };
+    let why = match stop {
+        Stop::Exited(status) => match status.signal() {
+            Some(signal) => format!("the program ended by signal {signal}"),
+            None => format!("the program ended with {status}"),
+        },
+        Stop::Hung => format!("killed after the limit of {} s", how.limit.as_secs()),
+        Stop::Stayed => format!("killed {} s behind its last test", ENDS.as_secs()),
+    };
+    if !matches!(stop, Stop::Exited(_)) {
+        kill(&mut child);
+    }
+    tests.cut_off(how.limit, &why);
+    let well = match stop {
+        Stop::Exited(status) => over.is_none() || status.success() || tests.failed > 0,
+        Stop::Hung => true,
+        Stop::Stayed => false,
+    };
+    if well && !tests.ended.is_empty() {
+        Ok(tests.ended)
+    } else {
+        Err(why)
+    }
+}
+
+/// Starts a program in a process group of its own. It ends with this process, and takes what it started along.
+fn start(run: &Run, program: &Program, names: &[String], how: &How) -> Result<Child, String> {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    let mut command = if setpriv.exists() {
+        let mut command = Command::new(setpriv);
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(&program.path);
+        command
+    } else {
+        Command::new(&program.path)
+    };
+    command
+        .arg("--exact")
+        .args(names)
+        .args([
+            "-Z",
+            "unstable-options",
+            "--format",
+            "json",
+            "--show-output",
+        ])
+        // Of the program, that is, not of cargo: the option is all that it opens.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_MANIFEST_DIR", &program.directory)
+        .envs(how.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&program.directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(run.open()?)
+        .process_group(0);
+    if let Some(threads) = how.threads {
+        command.env("RUST_TEST_THREADS", threads.to_string());
+    }
+    command
+        .spawn()
+        .map_err(|e| format!("{}: {e}", program.path.display()))
+}
+
+/// The lines of its output, as they come.
+fn lines(child: &mut Child) -> Result<Receiver<String>, String> {
+    let output = child.stdout.take().ok_or("a program without output")?;
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+            line.clear();
+        }
+    });
+    Ok(lines)
+}
+
+/// Ends a program with its process group.
+fn kill(child: &mut Child) {
+    let group = format!("-{}", child.id());
+    let _ = process::quiet(&mut process::command("kill", ["-KILL", "--", &group]));
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The tests of a running program.
+struct Tests<'a> {
+    run: &'a Run,
+    program: &'a Program,
+    begun: BTreeMap<String, Instant>,
+    ended: Vec<String>,
+    failed: usize,
+}
+
+impl Tests<'_> {
+    /// Takes a line of the program's output; true if it says that all tests have ended.
+    fn take(&mut self, line: &str) -> bool {
+        match event(line) {
+            Some(Event::Begins(name)) => {
+                self.begun.insert(name, Instant::now());
+            }
+            Some(Event::Ends {
+                name,
+                verdict,
+                output,
+            }) => self.end(name, verdict, &output),
+            Some(Event::Over) => return true,
+            None => {}
+        }
+        false
+    }
+
+    fn end(&mut self, name: String, verdict: Verdict, output: &str) {
+        let begun = self.begun.remove(&name);
+        let took = begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        self.failed += usize::from(matches!(verdict, Verdict::Failed(_)));
+        self.ended.push(name.clone());
+        self.run
+            .ended(case(self.program, name, verdict, took), output);
+    }
+
+    /// How long the test runs that began first.
+    fn longest(&self) -> Duration {
+        let begun = self.begun.values().min();
+        begun.map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// The program is gone: what ran in it has failed.
+    fn cut_off(&mut self, limit: Duration, why: &str) {
+        let running: Vec<(String, Duration)> = self
+            .begun
+            .iter()
+            .map(|(name, begun)| (name.clone(), begun.elapsed()))
+            .collect();
+        for (name, took) in running {
+            let why = if took > limit {
+                why.to_owned()
+            } else {
+                format!("cut off: {why}")
+            };
+            let output = format!("{why}; what it printed is lost with the program");
+            self.end(name, Verdict::Failed(why), &output);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deep::Share;
+
+    const PASSES: &str = "table::tests::a_stage_of_tests_that_ran_none_has_failed";
+    const PLAYS: &str = "programs::tests::what_fails_is_skipped_hangs_or_crashes_is_told_apart";
+    /// Set where the test is run by itself: what it then does.
+    const PART: &str = "XTASK_TEST_PART";
+
+    /// Runs this very program, as the runner runs any, with a test that plays a part.
+    fn play(part: &str) -> Vec<(String, Verdict)> {
+        let program = Program {
+            name: "xtask".to_owned(),
+            target: "xtask".to_owned(),
+            is_tests_only: false,
+            path: std::env::current_exe().unwrap(),
+            directory: crate::paths::root(),
+        };
+        let how = How {
+            env: vec![(PART, part.into())],
+            // One by one, by name: what passes has not begun yet when the other ends the program.
+            threads: Some(1),
+            limit: Duration::from_secs(if part == "hangs" { 5 } else { 600 }),
+            ..How::default()
+        };
+        std::fs::create_dir_all(crate::stages::logs()).unwrap();
+        let run = Run::new("xtask-runner", Share::ALL);
+        let names = [PLAYS, PASSES].map(str::to_owned).to_vec();
+        to_the_end(&run, &program, names, &how).unwrap();
+        let mut ends: Vec<(String, Verdict)> = run
+            .cases()
+            .into_iter()
+            .map(|case| (case.name, case.verdict))
+            .collect();
+        ends.sort_by_key(|(name, _)| name != PASSES);
+        ends
+    }
+
+    #[test]
+    fn what_fails_is_skipped_hangs_or_crashes_is_told_apart() {
+        match std::env::var(PART).as_deref() {
+            Ok("fails") => assert_eq!(1, 2, "on purpose"),
+            Ok("is skipped") => eprintln!("test skipped: on purpose"),
+            Ok("hangs") => thread::sleep(Duration::from_mins(10)),
+            Ok("crashes") => std::process::exit(3),
+            Ok(other) => println!("plays {other}"),
+            Err(_) => {
+                let second = |part: &str| {
+                    let ends = play(part);
+                    // The other test passed, however this one went.
+                    assert_eq!(ends[0], (PASSES.to_owned(), Verdict::Passed), "{part}");
+                    assert_eq!(ends.len(), 2, "{part}");
+                    ends[1].1.clone()
+                };
+                let why = |part: &str| match second(part) {
+                    Verdict::Failed(why) => why,
+                    other => panic!("{part}: {other:?}"),
+                };
+                assert_eq!(second("well"), Verdict::Passed);
+                assert_eq!(
+                    second("is skipped"),
+                    Verdict::Skipped("on purpose".to_owned())
+                );
+                let assertion = why("fails");
+                assert!(
+                    assertion.contains("failed: on purpose\n  left: 1\n right: 2"),
+                    "{assertion}"
+                );
+                assert_eq!(why("hangs"), "killed after the limit of 5 s");
+                assert_eq!(
+                    why("crashes"),
+                    "cut off: the program ended with exit status: 3"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_of_cargo_names_a_program() {
+        let message = |kind: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/x/e2e/Cargo.toml","target":{{"kind":["{kind}"],"name":"api_gang"}},"profile":{{"test":{test}}},"executable":"/t/api_gang-1"}}"#
+            )
+        };
+        let found = program(&message("test", true)).unwrap();
+        assert_eq!(found.name, "e2e/api_gang");
+        assert!(found.is_tests_only && found.directory.ends_with("e2e"));
+        assert_eq!(program(&message("lib", true)).unwrap().name, "e2e");
+        assert_eq!(program(&message("bin", false)), None);
+        assert_eq!(program("   Compiling x"), None);
+    }
+}
