@@ -1,12 +1,13 @@
 //! `docs/conformance.md`: published behaviour, the tests that hold it here, and what differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+use crate::evidence::{Evidence, Level, OPERATOR, Test};
 use crate::sources::Sources;
 
 /// What is published, and the tests.
@@ -25,7 +26,7 @@ make test                                       # all of it
 ```
 
 What the tests of the Kubeflow training operator 1.9 assert for all its kinds or for PyTorchJob, TFJob and XGBoostJob, in our own words,
-what those of the MPI operator 0.8 assert for MPIJob, and those of the Spark operator 2.5 for its kinds; and the tests that hold it here. Those in `operators/every-kind` run for each of the first three. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
+what those of the MPI operator 0.8 assert for MPIJob, and those of the Spark operator 2.5 for its kinds; and the tests that hold it here, for which kinds and at which level: without an API server (`unit`), with a real one (`api`), with real pods (`pods`). `make check` compares kinds and levels with the tests. *replicas* are PyTorchJob, TFJob and XGBoostJob, *training* those and MPIJob, *operator* is what no kind decides. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
 ";
 
 #[derive(Debug, Deserialize)]
@@ -46,71 +47,180 @@ struct Section {
 #[serde(deny_unknown_fields)]
 struct Row {
     behaviour: String,
+    /// The kinds for which the tests hold it.
+    #[serde(default)]
+    kinds: Vec<String>,
+    /// The levels at which they do.
+    #[serde(default)]
+    levels: BTreeSet<Level>,
     #[serde(default)]
     tests: Vec<String>,
     differs: Option<String>,
     absent: Option<String>,
+    /// Texts that no generated manifest or flag contains: what `absent` says doesn't exist.
+    #[serde(default)]
+    lacks: Vec<String>,
     note: Option<String>,
 }
 
-/// The page.
+/// The page. Mistakes are appended to `wrong`: a row that names a test or a difference that doesn't exist, that has neither
+/// tests nor a reason, or whose tests are not of its kinds and levels.
 ///
 /// # Errors
-/// If a row names a test or a difference that doesn't exist, or neither has tests nor says why.
-pub fn page(root: &Path, sources: &Sources) -> anyhow::Result<String> {
+/// If a file can't be read.
+pub fn page(
+    root: &Path,
+    sources: &Sources,
+    evidence: &Evidence,
+    manifests: &str,
+    wrong: &mut Vec<String>,
+) -> anyhow::Result<String> {
     let read =
         |path: &str| std::fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
     let data: Data = serde_saphyr::from_str(&read(DATA)?).context(DATA)?;
     let differences = read(DIFFERENCES)?;
-    render(&data, sources, &differences).context(DATA)
+    let world = World {
+        sources,
+        evidence,
+        differences: &differences,
+        manifests,
+    };
+    Ok(world.render(&data, wrong))
 }
 
-fn render(data: &Data, sources: &Sources, differences: &str) -> anyhow::Result<String> {
-    let mut body = String::new();
-    let (mut same, mut differing, mut absent) = (0, 0, 0);
-    // All mistakes at once: whoever renames a test may have renamed more.
-    let mut wrong = Vec::new();
-    for section in &data.sections {
-        let _ = write!(
-            body,
-            "\n## {}\n\n| Published behaviour | Here | Tests |\n| --- | --- | --- |\n",
-            section.title
-        );
-        for row in &section.rows {
-            match (&row.absent, &row.differs) {
-                (Some(_), _) => absent += 1,
-                (None, Some(_)) => differing += 1,
-                (None, None) => same += 1,
-            }
-            let mark = mark(row, differences).unwrap_or_else(|error| {
-                wrong.push(format!("{}: {error}", row.behaviour));
-                String::new()
-            });
-            let mut tests = Vec::new();
-            for named in &row.tests {
-                match sources.find(&data.sources, named).and_then(link) {
-                    Ok(link) => tests.push(link),
-                    Err(error) => wrong.push(error.to_string()),
+/// What rows are compared with.
+struct World<'a> {
+    sources: &'a Sources,
+    evidence: &'a Evidence,
+    differences: &'a str,
+    manifests: &'a str,
+}
+
+impl World<'_> {
+    fn render(&self, data: &Data, wrong: &mut Vec<String>) -> String {
+        let mut body = String::new();
+        let (mut same, mut differing, mut absent) = (0, 0, 0);
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        for section in &data.sections {
+            let _ = write!(
+                body,
+                "\n## {}\n\n| Published behaviour | Here | Kinds | Levels | Tests |\n| --- | --- | --- | --- | --- |\n",
+                section.title
+            );
+            for row in &section.rows {
+                match (&row.absent, &row.differs) {
+                    (Some(_), _) => absent += 1,
+                    (None, Some(_)) => differing += 1,
+                    (None, None) => same += 1,
+                }
+                let mut mistakes = Vec::new();
+                let line = self.line(row, &data.sources, &mut mistakes);
+                wrong.extend(
+                    mistakes
+                        .iter()
+                        .map(|mistake| format!("{DATA}: {}: {mistake}", row.behaviour)),
+                );
+                let _ = writeln!(body, "{line}");
+                for kind in self.evidence.expand(&row.kinds).unwrap_or_default() {
+                    *kinds.entry(kind).or_default() += 1;
                 }
             }
-            let _ = writeln!(
-                body,
-                "| {} | {mark} | {} |",
-                row.behaviour,
-                tests.join("<br>")
-            );
+        }
+        let kinds: Vec<String> = kinds
+            .iter()
+            .map(|(kind, rows)| format!("{kind} {rows}"))
+            .collect();
+        format!(
+            "{INTRODUCTION}\n{same} behaviours are the same, {differing} differ, {absent} concern what doesn't exist here. Rows by kind: {}.\n{body}",
+            kinds.join(", ")
+        )
+    }
+
+    fn line(
+        &self,
+        row: &Row,
+        aliases: &BTreeMap<String, PathBuf>,
+        wrong: &mut Vec<String>,
+    ) -> String {
+        let mark = mark(row, self.differences).unwrap_or_else(|error| {
+            wrong.push(error.to_string());
+            String::new()
+        });
+        for text in row.lacks.iter().filter(|t| self.manifests.contains(*t)) {
+            wrong.push(format!(
+                "says that {text} doesn't exist, but the generated files contain it; name the tests"
+            ));
+        }
+        let kinds = self.evidence.expand(&row.kinds).unwrap_or_else(|error| {
+            wrong.push(error.to_string());
+            BTreeSet::new()
+        });
+        let (mut tests, mut links) = (Vec::new(), Vec::new());
+        for named in &row.tests {
+            match self.sources.find(aliases, named) {
+                Ok((path, name)) => {
+                    tests.push(self.evidence.test(self.sources, path, name));
+                    links.push(link((path, name)).unwrap_or_default());
+                }
+                Err(error) => wrong.push(error.to_string()),
+            }
+        }
+        if row.absent.is_none() {
+            agree(&kinds, &row.levels, &tests, wrong);
+        }
+        let levels: Vec<String> = row.levels.iter().map(ToString::to_string).collect();
+        format!(
+            "| {} | {mark} | {} | {} | {} |",
+            row.behaviour,
+            self.evidence.name(&kinds),
+            levels.join(", "),
+            links.join("<br>")
+        )
+    }
+}
+
+/// Whether the kinds and levels of a row are those of its tests.
+fn agree(
+    kinds: &BTreeSet<String>,
+    levels: &BTreeSet<Level>,
+    tests: &[Test<'_>],
+    wrong: &mut Vec<String>,
+) {
+    if kinds.is_empty() || levels.is_empty() {
+        wrong.push("a row names its kinds and levels".to_owned());
+    }
+    let about: BTreeSet<&String> = tests.iter().flat_map(|test| test.kinds).collect();
+    for kind in kinds.iter().filter(|kind| !about.contains(kind)) {
+        wrong.push(format!(
+            "none of its tests is about {kind}; name one, or remove the kind"
+        ));
+    }
+    for test in tests {
+        if test.kinds.is_disjoint(kinds) && !test.kinds.contains(OPERATOR) {
+            wrong.push(format!(
+                "{} is about none of its kinds; remove it, or add one of {:?}",
+                test.name, test.kinds
+            ));
         }
     }
-    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(format!(
-        "{INTRODUCTION}\n{same} behaviours are the same, {differing} differ, {absent} concern what doesn't exist here.\n{body}"
-    ))
+    let found: BTreeSet<Level> = tests.iter().map(|test| test.level).collect();
+    if found != *levels {
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        wrong.push(format!(
+            "its tests are of the levels {}; correct `levels`",
+            found.join(", ")
+        ));
+    }
 }
 
 fn mark(row: &Row, differences: &str) -> anyhow::Result<String> {
     let mut mark = match (&row.absent, &row.differs) {
         (Some(why), None) => {
             ensure!(row.tests.is_empty(), "a row without a test here has tests");
+            ensure!(
+                !row.lacks.is_empty(),
+                "a row that says what doesn't exist names in `lacks` what no manifest contains"
+            );
             format!("not applicable: {why}")
         }
         (None, Some(row)) => {
@@ -150,6 +260,7 @@ pub fn link((path, name): (&Path, &str)) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::tests::sample;
 
     fn row(text: &str) -> Row {
         serde_saphyr::from_str(text).unwrap()
@@ -164,12 +275,19 @@ mod tests {
                 "{behaviour: a, tests: [x], differs: Old}",
                 Some("[differs](compatibility.md): Old"),
             ),
-            ("{behaviour: a, absent: why}", Some("not applicable: why")),
+            (
+                "{behaviour: a, absent: why, lacks: [x]}",
+                Some("not applicable: why"),
+            ),
+            ("{behaviour: a, absent: why}", None),
             ("{behaviour: a, tests: [x], note: N.}", Some("same. N.")),
             ("{behaviour: a}", None),
             ("{behaviour: a, tests: [x], differs: Odd}", None),
-            ("{behaviour: a, tests: [x], absent: why}", None),
-            ("{behaviour: a, differs: Old, absent: why}", None),
+            ("{behaviour: a, tests: [x], absent: why, lacks: [x]}", None),
+            (
+                "{behaviour: a, differs: Old, absent: why, lacks: [x]}",
+                None,
+            ),
         ];
         for (text, expected) in rows {
             assert_eq!(
@@ -177,6 +295,81 @@ mod tests {
                 expected,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_row_agrees_with_its_tests_about_kinds_and_levels() {
+        let (evidence, sources) = sample();
+        let world = World {
+            sources: &sources,
+            evidence: &evidence,
+            differences: "",
+            manifests: "kind: Deployment",
+        };
+        let aliases = BTreeMap::from([
+            ("a".to_owned(), "operators/a-operator/tests/x.rs".into()),
+            ("b".to_owned(), "operators/b-operator/src/lib.rs".into()),
+            ("c".to_owned(), "crates/c/src/lib.rs".into()),
+            ("api".to_owned(), "e2e/tests/api_x.rs".into()),
+        ]);
+        let rows = [
+            (
+                "{behaviour: x, kinds: [A], levels: [unit], tests: [\"a::b_01_x\"]}",
+                None,
+            ),
+            (
+                "{behaviour: x, kinds: [A], levels: [unit], tests: [\"a::b_01_x\", \"c::f_01_x\"]}",
+                None,
+            ),
+            (
+                "{behaviour: x, kinds: [both], levels: [api], tests: [\"api::f_02_both\"]}",
+                None,
+            ),
+            ("{behaviour: x, absent: why, lacks: [jaxjobs]}", None),
+            (
+                "{behaviour: x, tests: [\"a::b_01_x\"]}",
+                Some("names its kinds and levels"),
+            ),
+            (
+                "{behaviour: x, kinds: [both], levels: [unit], tests: [\"a::b_01_x\"]}",
+                Some("about B"),
+            ),
+            (
+                "{behaviour: x, kinds: [A], levels: [unit], tests: [\"a::b_01_x\", \"b::b_02_x\"]}",
+                Some("b_02_x is about none of its kinds"),
+            ),
+            (
+                "{behaviour: x, kinds: [A], levels: [api], tests: [\"a::b_01_x\"]}",
+                Some("of the levels unit"),
+            ),
+            (
+                "{behaviour: x, kinds: [A], levels: [api, unit], tests: [\"a::b_01_x\"]}",
+                Some("of the levels unit"),
+            ),
+            (
+                "{behaviour: x, kinds: [C], levels: [unit], tests: [\"a::b_01_x\"]}",
+                Some("C is neither a kind nor a group"),
+            ),
+            (
+                "{behaviour: x, kinds: [A], levels: [unit], tests: [\"a::gone\"]}",
+                Some("has no such test"),
+            ),
+            (
+                "{behaviour: x, absent: why, lacks: [Deployment]}",
+                Some("the generated files contain it"),
+            ),
+        ];
+        for (text, expected) in rows {
+            let mut wrong = Vec::new();
+            world.line(&row(text), &aliases, &mut wrong);
+            match expected {
+                None => assert_eq!(wrong, Vec::<String>::new(), "{text}"),
+                Some(expected) => assert!(
+                    wrong.iter().any(|what| what.contains(expected)),
+                    "{text}: {wrong:?}"
+                ),
+            }
         }
     }
 }

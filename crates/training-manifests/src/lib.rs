@@ -8,6 +8,7 @@
 //! - [`bundle`]: which object goes into which file, and the kustomizations
 //! - [`mod@reference`]: the documents in `docs/reference`
 //! - [`conformance`]: published behaviour and the tests that hold it
+//! - [`evidence`]: what a test shows, for which kinds and at which level
 //! - [`reliability`]: the ids of the reliability programme
 //! - [`sources`]: the tests that there are
 //! - [`yaml`]: the way YAML is written
@@ -15,6 +16,7 @@
 pub mod admission;
 pub mod bundle;
 pub mod conformance;
+pub mod evidence;
 pub mod guard;
 pub mod install;
 pub mod operator;
@@ -35,19 +37,39 @@ const OWNED: &[&str] = &["manifests"];
 /// Every generated file with its content, by path relative to the workspace at `root`.
 ///
 /// # Errors
-/// If a type can't be written as YAML, which would be a defect of this crate; or if a document names a test that isn't in the
-/// sources.
+/// If a type can't be written as YAML, which would be a defect of this crate; or if the data of a document doesn't
+/// agree with the tests.
 pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
     files.extend(reference::files(&operators)?);
-    let sources = sources::Sources::read(root)?;
-    files.insert(
-        "docs/conformance.md".into(),
-        conformance::page(root, &sources)?,
-    );
-    files.insert(reliability::PAGE.into(), reliability::page(root, &sources)?);
+    documents(root, &operators, &mut files)?;
     Ok(files)
+}
+
+/// Adds the documents that name tests. All mistakes in their data are told at once.
+fn documents(
+    root: &Path,
+    operators: &[operator::Operator],
+    files: &mut BTreeMap<PathBuf, String>,
+) -> anyhow::Result<()> {
+    let manifests: String = files.values().map(String::as_str).collect();
+    let sources = sources::Sources::read(root)?;
+    let mut wrong = Vec::new();
+    let evidence = evidence::Evidence::read(root, operators, &sources, &mut wrong)?;
+    wrong.extend(evidence.unknown(&sources).iter().map(|path| {
+        format!(
+            "{}: {} is in no scope; say of which kinds its tests are",
+            evidence::DATA,
+            path.display()
+        )
+    }));
+    let conformance = conformance::page(root, &sources, &evidence, &manifests, &mut wrong)?;
+    let reliability = reliability::page(root, &sources, &evidence, &manifests, &mut wrong)?;
+    reliability::none_is(&wrong)?;
+    files.insert("docs/conformance.md".into(), conformance);
+    files.insert(reliability::PAGE.into(), reliability);
+    Ok(())
 }
 
 /// Writes every generated file below `root`.

@@ -10,10 +10,22 @@ const TREES: &[&str] = &["crates", "operators", "e2e"];
 /// Rows of tables that a test reads begin so.
 const ROW: &str = "- name: ";
 
+/// Where tests are that several operators include.
+const SHARED: &str = "/every-kind/";
+
 /// Every test by its file: functions of Rust, rows of tables in YAML.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    files: BTreeMap<PathBuf, BTreeSet<String>>,
+    files: BTreeMap<PathBuf, Source>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Source {
+    tests: BTreeSet<String>,
+    /// The shared files that it includes.
+    includes: BTreeSet<String>,
+    /// Whether it does more in `make test-deep`.
+    deep: bool,
 }
 
 impl Sources {
@@ -33,28 +45,48 @@ impl Sources {
                     open.push(path);
                     continue;
                 }
-                let find = match path.extension().and_then(|e| e.to_str()) {
-                    Some("rs") => functions,
-                    Some("yaml") => rows,
-                    _ => continue,
-                };
+                if !is_source(&path) {
+                    continue;
+                }
                 let text =
                     std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-                let found = find(&text);
-                if !found.is_empty() {
-                    let path = path.strip_prefix(root).unwrap_or(&path).to_owned();
-                    files.insert(path, found);
-                }
+                let relative = path.strip_prefix(root).unwrap_or(&path).to_owned();
+                files.insert(relative, source(&path, &text));
             }
         }
         Ok(Self { files })
     }
 
+    /// The tests of these files.
+    #[cfg(test)]
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
+        let files = files
+            .iter()
+            .map(|(path, text)| (PathBuf::from(path), source(Path::new(path), text)))
+            .collect();
+        Self { files }
+    }
+
     /// Every test with its file.
     pub fn all(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.files.iter().flat_map(|(path, source)| {
+            let tests = source.tests.iter();
+            tests.map(move |test| (path.as_path(), test.as_str()))
+        })
+    }
+
+    /// The shared files that tests below `folder` include.
+    pub fn included(&self, folder: &str) -> BTreeSet<String> {
         self.files
             .iter()
-            .flat_map(|(path, tests)| tests.iter().map(move |t| (path.as_path(), t.as_str())))
+            .filter(|(path, _)| path.starts_with(folder))
+            .flat_map(|(_, source)| source.includes.iter().cloned())
+            .collect()
+    }
+
+    /// Whether the tests of a file do more in `make test-deep`.
+    pub fn is_deep(&self, path: &Path) -> bool {
+        self.files.get(path).is_some_and(|source| source.deep)
     }
 
     /// Finds the test that `source::name` means, where `aliases` has the file's short name.
@@ -73,9 +105,30 @@ impl Sources {
             .get(source)
             .with_context(|| format!("{named}: there is no source {source}"))?;
         match self.files.get(path) {
-            Some(tests) if tests.contains(name) => Ok((path, name)),
-            Some(_) | None => bail!("{named}: {} has no such test", path.display()),
+            Some(source) if source.tests.contains(name) => Ok((path, name)),
+            Some(_) | None => bail!(
+                "{named}: {} has no such test; name the one that holds it now",
+                path.display()
+            ),
         }
+    }
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "rs" || e == "yaml")
+}
+
+fn source(path: &Path, text: &str) -> Source {
+    let is_rust = path.extension().is_some_and(|e| e == "rs");
+    Source {
+        tests: if is_rust { functions(text) } else { rows(text) },
+        includes: text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("#[path"))
+            .filter_map(|line| line.split_once(SHARED)?.1.split('"').next())
+            .map(str::to_owned)
+            .collect(),
+        deep: text.contains("deep") || text.contains("DEEP"),
     }
 }
 
@@ -98,9 +151,10 @@ fn functions(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The names of a table's rows.
+/// The names of a table's rows; of other documents, nothing.
 fn rows(text: &str) -> BTreeSet<String> {
     text.lines()
+        .skip_while(|line| *line != "rows:")
         .filter_map(|line| line.trim().strip_prefix(ROW))
         .map(|name| name.trim_matches('"').to_owned())
         .collect()
@@ -126,15 +180,13 @@ mod tests {
             rows(text).into_iter().collect::<Vec<_>>(),
             ["B-001 a row", "another"]
         );
+        assert!(rows("containers:\n  - name: main\n").is_empty());
     }
 
     #[test]
     fn a_test_that_does_not_exist_is_an_error() {
-        let path = PathBuf::from("a.rs");
-        let sources = Sources {
-            files: BTreeMap::from([(path.clone(), BTreeSet::from(["one".to_owned()]))]),
-        };
-        let aliases = BTreeMap::from([("a".to_owned(), path)]);
+        let sources = Sources::of(&[("a.rs", "#[test]\nfn one() {}\n")]);
+        let aliases = BTreeMap::from([("a".to_owned(), PathBuf::from("a.rs"))]);
         assert!(sources.find(&aliases, "a::one").is_ok());
         for wrong in ["a::two", "b::one", "one"] {
             assert!(sources.find(&aliases, wrong).is_err(), "{wrong}");

@@ -5,11 +5,19 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use mpi_operator::MPIJob;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 use pytorch_operator::{PyTorchJob, api};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use spark_operator::api::{
+    ScheduledSparkApplication, SparkApplication, application_crd, scheduled_crd,
+};
+use tf_operator::TFJob;
+use xgboost_operator::XGBoostJob;
 
 /// Instances that the API server would accept, as far as types, formats, bounds, enums and required fields go.
 fn instances(schema: &Value) -> BoxedStrategy<Value> {
@@ -108,24 +116,45 @@ fn objects(schema: &Value) -> BoxedStrategy<Value> {
         .boxed()
 }
 
+/// Reads instances of a version of a CRD with the kind's types.
+fn all_can_be_read<K: DeserializeOwned>(crd: &CustomResourceDefinition, cases: u32) {
+    let crd = serde_json::to_value(crd).unwrap();
+    for version in crd["spec"]["versions"].as_array().unwrap() {
+        let config = ProptestConfig {
+            cases,
+            failure_persistence: None,
+            max_shrink_iters: 200,
+            ..ProptestConfig::default()
+        };
+        let instances = instances(&version["schema"]["openAPIV3Schema"]);
+        proptest!(config, |(mut object in instances)| {
+            object["metadata"] = json!({ "name": "job" });
+            let text = serde_json::to_string(&object).unwrap();
+            let read = serde_json::from_str::<K>(&text);
+            let error = read.err().map(|e| e.to_string());
+            prop_assert!(error.is_none(), "{}: {text}", error.unwrap());
+        });
+    }
+}
+
 #[test]
-fn what_the_schema_accepts_can_be_read() {
-    let crd = serde_json::to_value(api::crd().unwrap()).unwrap();
-    let schema = crd
-        .pointer("/spec/versions/0/schema/openAPIV3Schema")
-        .unwrap();
-    let config = ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(mut object in instances(schema))| {
-        object["metadata"] = json!({ "name": "job" });
-        let text = serde_json::to_string(&object).unwrap();
-        let read = serde_json::from_str::<PyTorchJob>(&text);
-        prop_assert!(read.is_ok(), "{}: {text}", read.unwrap_err());
-    });
+fn i_43_what_the_schema_accepts_can_be_read() {
+    all_can_be_read::<PyTorchJob>(&api::crd().unwrap(), 200);
+}
+
+// Their templates are those of a PyTorchJob.
+#[test]
+fn i_43_what_the_schemas_of_the_other_jobs_accept_can_be_read() {
+    all_can_be_read::<TFJob>(&tf_operator::api::crd().unwrap(), 25);
+    all_can_be_read::<XGBoostJob>(&xgboost_operator::api::crd().unwrap(), 25);
+    all_can_be_read::<MPIJob>(&mpi_operator::api::crd().unwrap(), 25);
+}
+
+#[test]
+fn i_43_what_the_schemas_of_spark_accept_can_be_read() {
+    let (application, scheduled) = (application_crd().unwrap(), scheduled_crd().unwrap());
+    all_can_be_read::<SparkApplication>(&application, 40);
+    all_can_be_read::<ScheduledSparkApplication>(&scheduled, 20);
 }
 
 #[test]

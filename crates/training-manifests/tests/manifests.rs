@@ -118,7 +118,7 @@ fn of_kind(kind: &str) -> Vec<String> {
 }
 
 #[test]
-fn mt_62_the_operator_may_do_only_what_it_needs() {
+fn mt_62_mt_16_mt_17_mt_18_i_48_f_77_the_operator_may_do_only_what_it_needs() {
     for operator in operators() {
         let objects = rights::of_operator(&operator, Scope::Cluster);
         let mut expected = on("/events", &["create", "patch"]);
@@ -186,7 +186,7 @@ fn bindings_name_roles_and_accounts_that_exist() {
 }
 
 #[test]
-fn mt_65_the_deployment_keeps_to_restricted_pod_security() {
+fn mt_65_i_49_the_deployment_keeps_to_restricted_pod_security() {
     for operator in operators() {
         for scope in [Scope::Cluster, Scope::Namespace] {
             let deployment = install::deployment(&operator, scope);
