@@ -11,12 +11,14 @@ use training_core::Uid;
 /// Numbers from here on are versions and uids. No count, code or part of a time is as large.
 pub const FIRST_VERSION: u64 = 1_000_000_000;
 
+/// How many states a test visits, unless it is asked for more.
+pub const FEW_STATES: usize = 2_500;
+
 /// How many states a test visits: some, or ten for each history that `PROPTEST_CASES` asks for.
 pub fn states() -> usize {
-    const SOME: usize = 1_000;
     let histories = std::env::var("PROPTEST_CASES").ok();
     let histories = histories.and_then(|text| text.parse::<usize>().ok());
-    histories.map_or(SOME, |histories| 10 * histories)
+    histories.map_or(FEW_STATES, |histories| 10 * histories)
 }
 
 /// What can be searched.

@@ -34,7 +34,7 @@ pub(super) struct Diary {
     pub last: Cell<Instant>,
     /// The cut was made, and all that it brings with it is over.
     pub cut: Cell<bool>,
-    /// The process is dead or on its way to be.
+    /// The process is dead or on its way to be, or sees old lists.
     pub dying: Cell<bool>,
     /// Nobody goes on with the life.
     pub abandoned: Cell<bool>,
@@ -309,7 +309,8 @@ impl<'a> Cutter<'a> {
             }
         }
         self.diary.note();
-        self.diary.dying.set(false);
+        // A run with old lists goes on until the operator has seen what is new, also where nothing is left to do.
+        self.diary.dying.set(self.stale.is_some());
         Ok(())
     }
 
@@ -372,6 +373,7 @@ impl<'a> Cutter<'a> {
             others.open();
             self.stale = None;
             self.diary.cut.set(true);
+            self.diary.dying.set(false);
         }
         Ok(())
     }

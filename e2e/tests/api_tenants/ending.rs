@@ -90,7 +90,9 @@ impl Tenant {
         let begin = audit.mark().await?;
         self.jobs.delete("pt").await?;
         self.until_quiet().await?;
-        let asked = self.asked(begin).await?;
+        let mut asked = self.asked(begin).await?;
+        // A watch that is too old begins anew with a list.
+        asked.retain(|entry| entry.verb != "list");
         ensure!(asked.is_empty(), "{}: {asked:#?}", self.kind.name);
         self.assert_well(&operator).await
     }

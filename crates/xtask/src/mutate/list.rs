@@ -159,6 +159,21 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("properties"),
     },
     Mutation {
+        name: "the search meets a suspension that is stored beside its deletes",
+        file: SUSPENDED,
+        from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
+        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Beside);",
+        tests: &[
+            "-p",
+            "pytorch-operator",
+            "--no-default-features",
+            "--test",
+            "properties",
+            "--",
+            "cs8",
+        ],
+    },
+    Mutation {
         name: "a resume is stored beside its pods",
         file: SUSPENDED,
         from: "makes a pod one of the former run.\n    draft.urgency(Urgency::First);",
