@@ -292,9 +292,9 @@ async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> 
 /// Every pod fails, with words of its own, and so does every one that takes its place.
 #[tokio::test]
 async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> {
+    const WORKERS: u32 = 30;
     // Every further round is waited for twice as long.
     let rounds = if is_deep() { 6 } else { 2 };
-    const WORKERS: u32 = 30;
     let Some(tenant) = Tenant::of(PYTORCH, "noise").await? else {
         return Ok(());
     };
