@@ -101,11 +101,7 @@ impl World {
         let namespace = Namespace::create(control, prefix).await?;
         let client = control.client(ADMIN).await?;
         let driver = control.client(DRIVER).await?;
-        let auditor = Auditor::start(client.clone(), &namespace.name, &kind.resource()).await?;
-        let collects = control.can().controllers;
-        if !collects {
-            auditor.expect_no_collection();
-        }
+        let auditor = auditor(control, &namespace.name, &kind).await?;
         let kubelet = Kubelet::start(driver, &[&namespace.name], script).await?;
         let jobs = Jobs::of(client.clone(), &namespace.name, &kind.resource());
         Ok(Some(Self {
@@ -194,6 +190,17 @@ impl World {
             namespace: self.namespace(),
         }
     }
+}
+
+/// Who checks the invariants in a namespace.
+pub async fn auditor(control: &ControlPlane, namespace: &str, kind: &Kind) -> Result<Auditor> {
+    let client = control.client(ADMIN).await?;
+    let auditor = Auditor::start(client, namespace, &kind.resource()).await?;
+    let collects = control.can().controllers;
+    if !collects {
+        auditor.expect_no_collection();
+    }
+    Ok(auditor)
 }
 
 /// What is looked at, at the end of a test.

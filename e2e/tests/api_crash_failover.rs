@@ -14,13 +14,7 @@ use training_testkit::proxy::{Action, Call, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 /// As short as whole seconds allow.
-const LEASE: [(&str, &str); 3] = [
-    ("lease-duration", "2s"),
-    ("lease-renew-deadline", "1500ms"),
-    ("lease-retry-period", "300ms"),
-];
-/// Where the shipped role allows the lease to be.
-const LEASE_NAMESPACE: &str = "trainyard-system";
+const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
 /// Jobs whose lives go on at the same time.
 const AT_ONCE: usize = 6;
 /// A leader has done so many writes to jobs before it is struck.
@@ -85,31 +79,12 @@ impl Replica {
             let of_jobs = |call: &Call| call.is_watch() && call.resource != "leases";
             proxy.add(&Rule::new("lag", Action::DelayEvents(lag), of_jobs));
         }
-        let options = LEASE
-            .into_iter()
-            .fold(world.options(&kubeconfig), |o, (flag, value)| {
-                o.flag(flag, value)
-            })
-            .flag("leader-elect", "true")
-            .flag("leader-election-id", world.namespace())
-            .flag("leader-election-namespace", LEASE_NAMESPACE);
+        let options = world.options(&kubeconfig);
+        let options = options.elects(world.namespace(), LEASE);
         Ok(Self {
             process: OperatorProcess::start(options).await?,
             proxy,
         })
-    }
-
-    async fn until_leads(&self) -> Result<()> {
-        eventually("the standby to lead", HANG, async || {
-            let metrics = self.process.metrics().await?;
-            let leads = metrics.lines().any(|line| line == "trainyard_leader 1");
-            Ok(if leads {
-                Seen::Yes(())
-            } else {
-                Seen::NotYet("it does not lead".into())
-            })
-        })
-        .await
     }
 
     /// When it wrote to jobs with success.
@@ -193,7 +168,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         return Ok(());
     };
     let mut leader = Replica::start(&world, None).await?;
-    leader.until_leads().await?;
+    leader.process.until_leads(true).await?;
     let mut standby = Replica::start(&world, lag).await?;
     let lived = stream::iter(0..jobs).map(|number| {
         let world = &world;
@@ -214,7 +189,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
                 tokio::time::sleep(storm.pause).await;
                 let begun = Instant::now();
                 leader.strike(*blow).await?;
-                standby.until_leads().await?;
+                standby.process.until_leads(true).await?;
                 slowest = slowest.max(begun.elapsed());
                 *struck.entry(format!("{blow:?}")).or_default() += 1;
                 leader.restore(*blow).await?;

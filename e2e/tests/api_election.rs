@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams};
 use tokio::sync::Mutex;
 use training_testkit::builders::pytorch_job;
 use training_testkit::kubelet::{State, lockstep};
-use training_testkit::operator::OperatorProcess;
+use training_testkit::operator::{LEASE_NAMESPACE, OperatorProcess};
 use training_testkit::proxy::{Action, Call, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
@@ -23,8 +23,6 @@ const RENEW: &str = "2s";
 const RETRY: &str = "500ms";
 /// A try to get the lease, and a start of the watches.
 const SLACK: Duration = Duration::from_secs(2);
-/// Where the shipped role allows the lease to be.
-const LEASE_NAMESPACE: &str = "trainyard-system";
 const LEASE_NAME: &str = "pytorch-operator.trainyard.dev";
 
 /// There is one lease, so that these tests take turns.
@@ -38,14 +36,10 @@ struct Replica {
 impl Replica {
     async fn start(world: &World) -> Result<Self> {
         let (proxy, kubeconfig) = world.proxy().await?;
+        let duration = format!("{}s", LEASE.as_secs());
         let options = world
             .options(&kubeconfig)
-            .flag("leader-elect", "true")
-            .flag("leader-election-id", LEASE_NAME)
-            .flag("leader-election-namespace", LEASE_NAMESPACE)
-            .flag("lease-duration", &format!("{}s", LEASE.as_secs()))
-            .flag("lease-renew-deadline", RENEW)
-            .flag("lease-retry-period", RETRY);
+            .elects(LEASE_NAME, [&duration, RENEW, RETRY]);
         Ok(Self {
             process: OperatorProcess::start(options).await?,
             proxy,

@@ -56,6 +56,17 @@ impl Options {
         }
     }
 
+    /// Elects by this lease: how long it lasts, how soon a leader without answers gives up, and how often the others try.
+    #[must_use]
+    pub fn elects(self, lease: &str, [duration, renew, retry]: [&str; 3]) -> Self {
+        self.flag("leader-elect", "true")
+            .flag("leader-election-id", lease)
+            .flag("leader-election-namespace", LEASE_NAMESPACE)
+            .flag("lease-duration", duration)
+            .flag("lease-renew-deadline", renew)
+            .flag("lease-retry-period", retry)
+    }
+
     /// Sets a flag, in place of an earlier setting of the same flag.
     #[must_use]
     pub fn flag(mut self, name: &str, value: &str) -> Self {
@@ -65,6 +76,9 @@ impl Options {
         self
     }
 }
+
+/// Where the shipped role allows a lease to be.
+pub const LEASE_NAMESPACE: &str = "trainyard-system";
 
 /// Ports of operators under test: this one and so many from it on.
 const FIRST_PORT: u32 = 12_000;
@@ -236,6 +250,24 @@ impl OperatorProcess {
     /// The text of `/metrics`.
     pub async fn metrics(&self) -> Result<String> {
         Ok(get(self.metrics, "/metrics").await?.1)
+    }
+
+    /// Whether its metrics say that it leads, or that it doesn't.
+    pub async fn says_it_leads(&self, leads: bool) -> Result<bool> {
+        let wanted = format!("trainyard_leader {}", u8::from(leads));
+        Ok(self.metrics().await?.lines().any(|line| line == wanted))
+    }
+
+    /// Waits until it leads, or doesn't any more.
+    pub async fn until_leads(&self, leads: bool) -> Result<()> {
+        eventually("the leader to change", HANG, async || {
+            Ok(if self.says_it_leads(leads).await? {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("leads: {}", !leads))
+            })
+        })
+        .await
     }
 
     /// Resident memory. Units: bytes, now and at the highest so far.

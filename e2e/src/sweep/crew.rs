@@ -5,20 +5,13 @@ use std::path::Path;
 use anyhow::Result;
 use training_testkit::builders::{Kind, SPARK};
 use training_testkit::operator::OperatorProcess;
-use training_testkit::wait::{HANG, Seen, eventually};
 
 use crate::World;
 
 /// As short as whole seconds allow: every kill of a leader costs one.
-const LEASE: [(&str, &str); 3] = [
-    ("lease-duration", "2s"),
-    ("lease-renew-deadline", "1500ms"),
-    ("lease-retry-period", "300ms"),
-];
+const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
 /// How long an operator waits for an answer where one may never come.
 const PATIENCE: &str = "3s";
-/// Where the shipped role allows the lease to be.
-const LEASE_NAMESPACE: &str = "trainyard-system";
 
 /// Who comes when the operator dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,19 +66,14 @@ impl Crew {
             };
             match setting.successor {
                 Successor::Itself => options,
-                Successor::Standby => LEASE
-                    .into_iter()
-                    .fold(options, |options, (flag, value)| options.flag(flag, value))
-                    .flag("leader-elect", "true")
-                    .flag("leader-election-id", world.namespace())
-                    .flag("leader-election-namespace", LEASE_NAMESPACE),
+                Successor::Standby => options.elects(world.namespace(), LEASE),
             }
         };
         let working = OperatorProcess::start(options()).await?;
         let waiting = match setting.successor {
             Successor::Itself => None,
             Successor::Standby => {
-                until_leads(&working).await?;
+                working.until_leads(true).await?;
                 Some(OperatorProcess::start(options()).await?)
             }
         };
@@ -103,7 +91,7 @@ impl Crew {
         };
         std::mem::swap(&mut self.working, waiting);
         // The dead one comes back only then, so that it can't be the one that takes over.
-        until_leads(&self.working).await?;
+        self.working.until_leads(true).await?;
         waiting.restart().await
     }
 
@@ -116,17 +104,4 @@ impl Crew {
     pub(super) fn members(&self) -> impl Iterator<Item = &OperatorProcess> {
         std::iter::once(&self.working).chain(&self.waiting)
     }
-}
-
-async fn until_leads(operator: &OperatorProcess) -> Result<()> {
-    eventually("the operator to lead", HANG, async || {
-        let metrics = operator.metrics().await?;
-        let leads = metrics.lines().any(|line| line == "trainyard_leader 1");
-        Ok(if leads {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet("it does not lead".into())
-        })
-    })
-    .await
 }

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::job::{condition, is_finished};
+use training_testkit::operator::LEASE_NAMESPACE;
 use training_testkit::proxy::{Action, Answer, Call, Effect, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
@@ -28,8 +29,6 @@ use super::life::{Life, WORKERS};
 use super::status::{assert_paced, doubling, rarely, until_refused};
 use super::table::F_15;
 
-/// Where the shipped role allows the lease to be.
-pub const LEASE_NAMESPACE: &str = "trainyard-system";
 /// How soon a leader without answers gives up.
 pub const LEASE: [(&str, &str); 5] = [
     ("leader-elect", "true"),
@@ -50,16 +49,7 @@ impl Trial {
     }
 
     pub async fn until_leads(&self, leads: bool) -> Result<()> {
-        let wanted = format!("trainyard_leader {}", u8::from(leads));
-        eventually(&wanted, HANG, async || {
-            let metrics = self.operator()?.metrics().await?;
-            Ok(if metrics.lines().any(|line| line == wanted) {
-                Seen::Yes(())
-            } else {
-                Seen::NotYet("not yet".into())
-            })
-        })
-        .await
+        self.operator()?.until_leads(leads).await
     }
 
     /// It is alive all the time.

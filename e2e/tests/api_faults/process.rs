@@ -11,14 +11,14 @@ use kube::api::{Api, ListParams};
 use serde_json::Value;
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST, pytorch_job};
 use training_testkit::job::counters;
-use training_testkit::operator::OperatorProcess;
+use training_testkit::operator::{LEASE_NAMESPACE, OperatorProcess};
 use training_testkit::proxy::{Action, Call, Change, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
 use super::driver::{JOB, Phase, Trial, deep};
 use super::life::Life;
-use super::outage::{LEASE, LEASE_NAMESPACE};
+use super::outage::LEASE;
 
 /// A whole life without a fault of the network.
 async fn live(trial: &mut Trial) -> Result<()> {
@@ -188,12 +188,6 @@ async fn stored(trial: &Trial, lease: &str) -> Result<LeaseSpec> {
     spec.context("a lease that says nothing")
 }
 
-/// Whether an operator leads.
-async fn leads(operator: &OperatorProcess) -> Result<bool> {
-    let metrics = operator.metrics().await?;
-    Ok(metrics.lines().any(|line| line == "trainyard_leader 1"))
-}
-
 /// A standby whose clock is wrong waits as long as any other, and leads when the leader is gone; so it goes with a clock that jumps
 /// while it waits.
 async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
@@ -218,7 +212,10 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     // Longer than the lease lasts, with the wrong time and after the jump back to the right one.
     for _ in 0..2 {
         holds_for(Duration::from_secs(5), async || {
-            anyhow::ensure!(!leads(&standby).await?, "a standby leads beside the leader");
+            anyhow::ensure!(
+                !standby.says_it_leads(true).await?,
+                "a standby leads beside the leader"
+            );
             Ok(())
         })
         .await?;
@@ -235,7 +232,7 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     }
     standby_proxy.cut().await?;
     eventually("the standby to lead", HANG, async || {
-        Ok(if leads(&standby).await? {
+        Ok(if standby.says_it_leads(true).await? {
             Seen::Yes(())
         } else {
             Seen::NotYet("it waits".into())
@@ -321,7 +318,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         holds_for(
             Duration::from_secs(lasts * if deep() { 4 } else { 2 }),
             async || {
-                anyhow::ensure!(!leads(&standby).await?, "the lease was lost");
+                anyhow::ensure!(!standby.says_it_leads(true).await?, "the lease was lost");
                 Ok(())
             },
         )

@@ -66,9 +66,7 @@ async fn mt_05_i_30_jobs_of_one_name_in_two_namespaces_have_nothing_in_common() 
             !ours.asked(begin).await?.is_empty(),
             "{kind:?}: nobody ended it"
         );
-        let mut asked = theirs.asked(begin).await?;
-        // A watch that is too old begins anew with a list.
-        asked.retain(|entry| entry.verb != "list");
+        let asked = theirs.asked_anew(begin).await?;
         ensure!(
             asked.is_empty(),
             "{kind:?}: asked in the other namespace: {asked:#?}"

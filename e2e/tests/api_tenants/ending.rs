@@ -90,9 +90,7 @@ impl Tenant {
         let begin = audit.mark().await?;
         self.jobs.delete("pt").await?;
         self.until_quiet().await?;
-        let mut asked = self.asked(begin).await?;
-        // A watch that is too old begins anew with a list.
-        asked.retain(|entry| entry.verb != "list");
+        let asked = self.asked_anew(begin).await?;
         ensure!(asked.is_empty(), "{}: {asked:#?}", self.kind.name);
         self.assert_well(&operator).await
     }

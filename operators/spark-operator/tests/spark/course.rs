@@ -6,9 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
-use spark_operator::course::seen::{
-    Driver, End, Executor, Kind, Object, Refusal, Refused, Seen, Waits,
-};
+use spark_operator::course::seen::{Driver, End, Kind, Object, Refusal, Refused, Seen, Waits};
 use spark_operator::course::step::{Plan, Step};
 use spark_operator::course::{Inquiry, Rules, plan};
 use spark_operator::digest::spec_digest;
@@ -246,18 +244,8 @@ impl World {
         let uid = self.uid();
         let driver = self.driver().clone();
         self.seen.executors.retain(|e| e.name != name);
-        self.seen.executors.push(Executor {
-            name: name.to_owned(),
-            uid,
-            submission_id: driver.submission_id,
-            app_id: driver.app_id,
-            phase,
-            leaving: false,
-            due: None,
-            end: None,
-            said: String::new(),
-            created: self.now,
-        });
+        let executor = made::executor(&driver, name, uid, phase, self.now);
+        self.seen.executors.push(executor);
     }
 
     fn later(&mut self, seconds: i64) {

@@ -1,8 +1,9 @@
 //! How what was made looks to the operator.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use spark_operator::course::seen::{Driver, Object, Placement};
+use spark_operator::course::seen::{Driver, Executor, Object, Placement};
 use spark_operator::course::step::Make;
 use spark_operator::digest::SpecDigest;
 use spark_operator::label;
@@ -47,6 +48,28 @@ pub fn driver(pod: &Pod, uid: Uid) -> Driver {
         end: None,
         taken: None,
         waits: None,
+    }
+}
+
+/// An executor of this driver, as the driver makes it.
+pub fn executor(
+    driver: &Driver,
+    name: &str,
+    uid: Uid,
+    phase: PodPhase,
+    now: Timestamp,
+) -> Executor {
+    Executor {
+        name: name.to_owned(),
+        uid,
+        submission_id: driver.submission_id.clone(),
+        app_id: driver.app_id.clone(),
+        phase,
+        leaving: false,
+        due: None,
+        end: None,
+        said: String::new(),
+        created: now,
     }
 }
 

@@ -583,18 +583,7 @@ impl World {
             return;
         }
         let uid = Uid(u128::from(self.version + 1));
-        let executor = Executor {
-            name: name.clone(),
-            uid,
-            submission_id: driver.submission_id,
-            app_id: driver.app_id,
-            phase,
-            leaving: false,
-            due: None,
-            end: None,
-            said: String::new(),
-            created: self.now,
-        };
+        let executor = made::executor(&driver, &name, uid, phase, self.now);
         self.store_pod(&name, uid, RunPod::Executor(executor));
     }
 
