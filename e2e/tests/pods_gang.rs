@@ -1,5 +1,6 @@
 //! The real scheduler of Kubernetes starts the pods of a job together or not at all, when the operator tells it to.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -80,10 +81,11 @@ impl Yard {
         format!("{}-{class}", self.site.namespace)
     }
 
-    /// A job whose master waits for its worker. The classes are those of its templates.
+    /// A job whose pods run until all of them have been seen running. The classes are those of its templates.
     fn job(&self, name: &str, classes: Option<(&str, &str)>) -> Job {
-        let pod = |peer: &str, class: Option<&str>| {
-            let script = format!("until getent hosts {name}-{peer}; do sleep 0.2; done");
+        let pod = |class: Option<&str>| {
+            let sign = all_run(name);
+            let script = format!("until getent hosts {sign}; do sleep 0.2; done");
             let mut pod = shell_of(&self.site.kind, &script);
             pod["containers"][0]["resources"]["requests"]["cpu"] = format!("{}m", self.cpu).into();
             if let Some(class) = class {
@@ -94,20 +96,13 @@ impl Yard {
         let (main, worker) = classes.unzip();
         let kind = &self.site.kind;
         if *kind != MPI {
-            return pair_of(kind, name, pod("worker-0", main), pod("master-0", worker));
+            return pair_of(kind, name, pod(main), pod(worker));
         }
-        // Only workers look for each other in the job's own domain. Nobody speaks SSH here.
-        let mut launcher = pod(&format!("worker-0.{name}"), main);
-        let script = &mut launcher["containers"][0]["command"][2];
-        *script = format!("{}; sleep 2", script.as_str().unwrap_or_default()).into();
         kind.job(name)
             .role("Launcher", 1)
             .workers(1)
-            .set("/spec/mpiReplicaSpecs/Launcher/template/spec", launcher)
-            .set(
-                "/spec/mpiReplicaSpecs/Worker/template/spec",
-                pod("launcher", worker),
-            )
+            .set("/spec/mpiReplicaSpecs/Launcher/template/spec", pod(main))
+            .set("/spec/mpiReplicaSpecs/Worker/template/spec", pod(worker))
             .annotation("trainyard.dev/launcher-gate", "false")
     }
 
@@ -182,8 +177,14 @@ impl Yard {
             .run_policy("schedulingPolicy", policy);
         self.site.jobs.create(&mixed.build()).await?;
         self.site.jobs.create(&told.build()).await?;
+        let mut announced = BTreeSet::new();
         eventually("both to succeed", async || {
             let pods = self.pods().await?;
+            for name in names {
+                if count_running(&pods, name) == 2 && announced.insert(name) {
+                    self.site.announce(&all_run(name)).await?;
+                }
+            }
             let placed = |name: &&&str| {
                 let prefix = format!("{name}-");
                 let runs = |p: &Value| {
@@ -342,6 +343,18 @@ fn unschedulable(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|c| c["type"] == "PodScheduled" && c["reason"] == "Unschedulable")
+}
+
+/// The name that resolves when all pods of a job run.
+fn all_run(job: &str) -> String {
+    format!("all-of-{job}-run")
+}
+
+fn count_running(pods: &[Value], job: &str) -> usize {
+    let prefix = format!("{job}-");
+    let of = |p: &&Value| look::name(p).starts_with(&prefix);
+    let runs = |p: &&Value| p["status"]["phase"] == "Running";
+    pods.iter().filter(of).filter(runs).count()
 }
 
 /// From when a job's first pod had its place to when its last container ended.
