@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::{cluster, image, paths, process};
+
+/// A job of a kind that Kueue manages.
+const JOB: &str = "examples/pytorch/simple.yaml";
 
 /// Where its program and its manifests are, built where needed.
 pub fn built() -> Result<PathBuf, String> {
     process::built("e2e/kueue/build").map(PathBuf::from)
 }
 
-/// Deploys it without waiting until it is ready: that takes seconds in which others can use the cluster.
+/// Deploys it. [`ready`] waits for it.
 ///
 /// The CRDs of the kinds that it is to manage should be there; for those that aren't, Kueue looks only now and again.
 pub fn deploy(cluster: &Cluster) -> Result<(), String> {
@@ -40,5 +45,20 @@ pub fn install(name: &str) -> Result<(), String> {
         ));
     }
     deploy(&cluster)?;
-    cluster.rolled_out("kueue-system", "kueue-controller-manager")
+    ready(&cluster)
+}
+
+/// Waits until Kueue's webhooks answer: until then no job can be created. Its rollout ends a moment before nodes find it.
+pub fn ready(cluster: &Cluster) -> Result<(), String> {
+    cluster.rolled_out("kueue-system", "kueue-controller-manager")?;
+    let job = paths::root().join(JOB).display().to_string();
+    let create = ["create", "--dry-run=server", "-f", job.as_str()];
+    let mut tries = 60;
+    loop {
+        match process::quiet(&mut cluster.kubectl(create)) {
+            Err(error) if tries > 0 && error.contains("webhook") => tries -= 1,
+            end => return end.map(drop),
+        }
+        sleep(Duration::from_secs(1));
+    }
 }

@@ -419,7 +419,7 @@ pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), Strin
     let cluster = cluster::up(NAME)?;
     // On a cluster of the user's there is Kueue, or there isn't.
     let queues = || match cluster.name {
-        Some(_) => kueue::deploy(&cluster),
+        Some(_) => kueue::deploy(&cluster).and_then(|()| kueue::ready(&cluster)),
         None => Ok(()),
     };
     // Kueue looks for its kinds when it starts.
