@@ -128,6 +128,18 @@ var Recipes = []Recipe{
 		Files: scripts("xgboost", "pod.py", "cancer.py", "train.py", "predict.py", "train_lightgbm.py"),
 	},
 	{
+		Name: "trainyard/jax-cpu:1",
+		From: "trainyard/python:1",
+		Pip: []string{
+			"jax==0.4.38", "jaxlib==0.4.38", "ml-dtypes==0.5.1", "numpy==2.0.2", "opt-einsum==3.4.0", "scipy==1.15.3",
+		},
+		Remove: []string{
+			"/usr/local/lib/python3*/numpy/*/tests",
+			"/usr/local/lib/python3*/scipy/*/tests",
+		},
+		Files: scripts("jax", "train.py"),
+	},
+	{
 		Name:  "trainyard/openmpi:1",
 		Suite: "trixie", // with Open MPI 5
 		Apt: []string{

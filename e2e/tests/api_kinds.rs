@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{KINDS, Kind, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
 use training_testkit::kubelet::lockstep;
@@ -18,13 +18,18 @@ fn condition(kind: &Kind, type_: &str, status: &str, message: &str) -> Condition
     Condition::new(type_, status, &format!("{}{type_}", kind.name), message)
 }
 
-/// One master and two workers are made, run and succeed.
+/// Three pods are made, run and succeed.
 async fn succeeds(world: &World, messages: [&str; 3]) -> Result<()> {
     let kind = world.kind;
     let operator = world.operator().await?;
-    let job = kind.job("pt").master().workers(2).build();
+    let (masters, workers) = kind.small_roles(2);
+    let job = kind.small_job("pt", 2).build();
     world.jobs.create(&job).await?;
-    let names = ["pt-master-0", "pt-worker-0", "pt-worker-1"];
+    let names = if masters > 0 {
+        ["pt-master-0", "pt-worker-0", "pt-worker-1"]
+    } else {
+        ["pt-worker-0", "pt-worker-1", "pt-worker-2"]
+    };
     look::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
     assert_eq!(world.kubelet.all_running(world.namespace(), "pt").await?, 3);
     world.jobs.until_true("pt", "Running").await?;
@@ -42,11 +47,16 @@ async fn succeeds(world: &World, messages: [&str; 3]) -> Result<()> {
             condition(&kind, "Succeeded", "True", succeeded),
         ]
     );
-    assert_eq!(counters(&job, "Worker").get("succeeded"), Some(&2));
-    assert_eq!(
-        job["status"]["replicaStatuses"]["Worker"]["selector"],
-        Value::Null
-    );
+    let succeeded = counters(&job, "Worker").get("succeeded").copied();
+    assert_eq!(succeeded, Some(i64::from(workers)));
+    let selector = &job["status"]["replicaStatuses"]["Worker"]["selector"];
+    let scales = [PADDLE, JAX].contains(&kind).then(|| {
+        format!(
+            "training.kubeflow.org/job-name=pt,training.kubeflow.org/operator-name={},training.kubeflow.org/replica-type=worker",
+            kind.controller
+        )
+    });
+    assert_eq!(*selector, json!(scales));
     world.assert_clean(&operator).await
 }
 
@@ -75,28 +85,50 @@ async fn an_xgboost_job_is_created_runs_and_succeeds() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_paddle_job_is_created_runs_and_succeeds() -> Result<()> {
+    let Some(world) = World::of(PADDLE, "paddlelife", lockstep()).await? else {
+        return Ok(());
+    };
+    let messages = [
+        "PaddleJob pt is created.",
+        "PaddleJob pt is running.",
+        "PaddleJob pt is successfully completed.",
+    ];
+    succeeds(&world, messages).await
+}
+
+#[tokio::test]
+async fn a_jax_job_is_created_runs_and_succeeds() -> Result<()> {
+    let Some(world) = World::of(JAX, "jaxlife", lockstep()).await? else {
+        return Ok(());
+    };
+    let name = format!("{}/pt", world.namespace());
+    let running = format!("JAXJob {name} is running.");
+    let succeeded = format!("JAXJob {name} successfully completed.");
+    succeeds(&world, ["JAXJob pt is created.", &running, &succeeded]).await
+}
+
+#[tokio::test]
 async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_own() -> Result<()> {
     for kind in KINDS.into_iter().filter(|k| *k != PYTORCH) {
         let Some(world) = World::of(kind, "kindends", lockstep()).await? else {
             return Ok(());
         };
         let operator = world.operator().await?;
-        let job = kind
-            .job("pt")
-            .master()
-            .workers(2)
-            .restart_policy("Worker", "ExitCode");
+        let (masters, workers) = kind.small_roles(2);
+        let (masters, workers) = (masters.into(), workers.into());
+        let job = kind.small_job("pt", 2).restart_policy("Worker", "ExitCode");
         let actor = world.actor("pt");
         actor
             .create(job.run_policy("cleanPodPolicy", "All"))
             .await?;
-        actor.run(1, 2).await?;
+        actor.run(masters, workers).await?;
         let suspend = |on: bool| serde_json::json!({"spec": {"runPolicy": {"suspend": on}}});
         world.jobs.merge("pt", &suspend(true)).await?;
         look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
         world.jobs.until_true("pt", "Suspended").await?;
         world.jobs.merge("pt", &suspend(false)).await?;
-        actor.run(1, 2).await?;
+        actor.run(masters, workers).await?;
         world
             .kubelet
             .fail(world.namespace(), "pt-worker-0", 1)
@@ -111,10 +143,8 @@ async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_o
         look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
 
         let deleted = world.actor("deleted");
-        deleted
-            .create(kind.job("deleted").master().workers(2))
-            .await?;
-        deleted.run(1, 2).await?;
+        deleted.create(kind.small_job("deleted", 2)).await?;
+        deleted.run(masters, workers).await?;
         world.kubelet.finish_deletes(true);
         deleted.delete(&DeleteParams::background()).await?;
         deleted.until_gone().await?;
@@ -147,8 +177,9 @@ async fn each_operator_runs_alone() -> Result<()> {
         };
         let operator = world.operator().await?;
         let actor = world.actor("pt");
-        actor.create(kind.job("pt").master().workers(1)).await?;
-        actor.run(1, 1).await?;
+        let (masters, workers) = kind.small_roles(1);
+        actor.create(kind.small_job("pt", 1)).await?;
+        actor.run(masters.into(), workers.into()).await?;
         world.jobs.until_true("pt", "Running").await?;
         world.assert_clean(&operator).await?;
     }

@@ -135,7 +135,7 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
         control.install(kind.operator).await?;
         let job = || match kind.name {
             "MPIJob" => kind.job("pt").role("Launcher", 1).workers(1),
-            _ => kind.job("pt").master().workers(1),
+            _ => kind.small_job("pt", 1),
         };
         // The API server reads new policies a moment after they are stored.
         let odd = || job().run_policy("cleanPodPolicy", "Sometimes");

@@ -60,7 +60,7 @@ fn manifest(kind: &Kind, name: &str) -> Value {
             },
         }),
         "MPIJob" => kind.job(name).role("Launcher", 1).workers(1).build(),
-        _ => kind.job(name).master().workers(1).build(),
+        _ => kind.small_job(name, 1).build(),
     }
 }
 

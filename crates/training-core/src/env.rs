@@ -1,6 +1,6 @@
 //! The environment that a framework gives to a pod.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec};
 
 /// Which containers receive the environment; part of each kind's published contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,23 +31,34 @@ enum Voice {
 impl EnvSet {
     /// Sets a variable that the rendezvous needs; it replaces what the user wrote.
     pub fn require(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
-        self.push(name, value.into(), Voice::Require)
+        self.push(text(name, value), Voice::Require)
+    }
+
+    /// As [`EnvSet::require`], with the value of a field of the pod, e.g. `status.podIP`.
+    pub fn require_field(&mut self, name: &str, path: &str) -> &mut Self {
+        let field = ObjectFieldSelector {
+            field_path: path.to_owned(),
+            ..ObjectFieldSelector::default()
+        };
+        let source = EnvVarSource {
+            field_ref: Some(field),
+            ..EnvVarSource::default()
+        };
+        let var = EnvVar {
+            name: name.to_owned(),
+            value_from: Some(source),
+            ..EnvVar::default()
+        };
+        self.push(var, Voice::Require)
     }
 
     /// Sets a variable unless the user did.
     pub fn offer(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
-        self.push(name, value.into(), Voice::Offer)
+        self.push(text(name, value), Voice::Offer)
     }
 
-    fn push(&mut self, name: &str, value: String, voice: Voice) -> &mut Self {
-        self.vars.push((
-            EnvVar {
-                name: name.to_owned(),
-                value: Some(value),
-                value_from: None,
-            },
-            voice,
-        ));
+    fn push(&mut self, var: EnvVar, voice: Voice) -> &mut Self {
+        self.vars.push((var, voice));
         self
     }
 
@@ -100,6 +111,14 @@ impl EnvSet {
             }
         }
         replaced
+    }
+}
+
+fn text(name: &str, value: impl Into<String>) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value.into()),
+        value_from: None,
     }
 }
 

@@ -159,6 +159,27 @@ pub fn role_decides(
     failures(roles, census).unwrap_or_else(|| progressing(roles, census, decider))
 }
 
+/// Why a job can't end whose deciding role has no replicas; `None` if it has some. `workers` is the role that decides where the
+/// other one is left out.
+pub fn no_replica_decides(
+    roles: &RoleSet<'_>,
+    decider: &RoleSpec<'_>,
+    workers: &str,
+) -> Option<String> {
+    if decider.replicas > 0 {
+        return None;
+    }
+    let (path, key) = (&decider.path, &decider.key);
+    let way = if roles.get(workers).is_some_and(|w| w.replicas > 0) {
+        format!("set it to 1, or leave the {key} out, and the {workers}s decide")
+    } else {
+        "set it to at least 1".to_owned()
+    };
+    Some(format!(
+        "{path}.replicas is 0, and nobody else decides when the job ends: {way}"
+    ))
+}
+
 /// The job goes on, and runs with this role.
 pub fn progressing(roles: &RoleSet<'_>, census: &Census<'_>, decider: &str) -> Verdict {
     let deciding = roles.iter().position(|r| r.key == decider);

@@ -2,8 +2,10 @@
 
 use anyhow::Context;
 use clap::CommandFactory as _;
+use jax_operator::JAX;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use mpi_operator::Mpi;
+use paddle_operator::Paddle;
 use pytorch_operator::{PyTorch, api, args};
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
@@ -155,6 +157,8 @@ pub fn all() -> anyhow::Result<Vec<Operator>> {
         pytorch()?,
         tensorflow()?,
         xgboost()?,
+        paddle()?,
+        jax()?,
         mpi()?,
         spark()?,
     ])
@@ -182,6 +186,16 @@ fn tensorflow() -> anyhow::Result<Operator> {
 fn xgboost() -> anyhow::Result<Operator> {
     let command = entry::command::<XGBoost, NoArgs>(xgboost_operator::ABOUT);
     of(&XGBoost, &xgboost_operator::api::crd()?, command)
+}
+
+fn paddle() -> anyhow::Result<Operator> {
+    let command = entry::command::<Paddle, NoArgs>(paddle_operator::ABOUT);
+    of(&Paddle, &paddle_operator::api::crd()?, command)
+}
+
+fn jax() -> anyhow::Result<Operator> {
+    let command = entry::command::<JAX, NoArgs>(jax_operator::ABOUT);
+    of(&JAX, &jax_operator::api::crd()?, command)
 }
 
 fn mpi() -> anyhow::Result<Operator> {

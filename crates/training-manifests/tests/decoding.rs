@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use jax_operator::JAXJob;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use mpi_operator::MPIJob;
+use paddle_operator::PaddleJob;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -147,6 +149,8 @@ fn i_43_what_the_schema_accepts_can_be_read() {
 fn i_43_what_the_schemas_of_the_other_jobs_accept_can_be_read() {
     all_can_be_read::<TFJob>(&tf_operator::api::crd().unwrap(), 25);
     all_can_be_read::<XGBoostJob>(&xgboost_operator::api::crd().unwrap(), 25);
+    all_can_be_read::<PaddleJob>(&paddle_operator::api::crd().unwrap(), 25);
+    all_can_be_read::<JAXJob>(&jax_operator::api::crd().unwrap(), 25);
     all_can_be_read::<MPIJob>(&mpi_operator::api::crd().unwrap(), 25);
 }
 

@@ -65,6 +65,32 @@ pub const XGBOOST: Kind = Kind {
     operator: "xgboost-operator",
 };
 
+/// `JAXJob`, whose only role is `Worker`.
+pub const JAX: Kind = Kind {
+    name: "JAXJob",
+    group: "kubeflow.org",
+    plural: "jaxjobs",
+    version: "v1",
+    replica_map: "jaxReplicaSpecs",
+    container: "jax",
+    port: ("jaxjob-port", 6666),
+    controller: "jaxjob-controller",
+    operator: "jax-operator",
+};
+
+/// `PaddleJob`.
+pub const PADDLE: Kind = Kind {
+    name: "PaddleJob",
+    group: "kubeflow.org",
+    plural: "paddlejobs",
+    version: "v1",
+    replica_map: "paddleReplicaSpecs",
+    container: "paddle",
+    port: ("master", 36543),
+    controller: "paddlejob-controller",
+    operator: "paddle-operator",
+};
+
 /// `MPIJob`, whose main containers have any name.
 pub const MPI: Kind = Kind {
     name: "MPIJob",
@@ -100,7 +126,9 @@ pub fn operator_user(operator: &str) -> String {
 }
 
 /// Every kind whose jobs are pods and services alone.
-pub const KINDS: [Kind; 3] = [PYTORCH, TENSORFLOW, XGBOOST];
+pub const KINDS: [Kind; 5] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX];
+/// Those of them whose jobs can have a master.
+pub const WITH_MASTER: [Kind; 4] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE];
 
 impl Kind {
     /// The resource, for untyped clients.
@@ -121,6 +149,23 @@ impl Kind {
     /// A job without replicas.
     pub fn job(&self, name: &str) -> Job {
         Job::new(self, name)
+    }
+
+    /// Masters and workers of [`Kind::small_job`].
+    pub fn small_roles(&self, workers: u32) -> (u32, u32) {
+        if WITH_MASTER.contains(self) {
+            (1, workers)
+        } else {
+            (0, workers + 1)
+        }
+    }
+
+    /// A job with so many workers and a master, or with one worker more where the kind has no master.
+    pub fn small_job(&self, name: &str, workers: u32) -> Job {
+        match self.small_roles(workers) {
+            (0, workers) => self.job(name).workers(workers),
+            (_, workers) => self.job(name).master().workers(workers),
+        }
     }
 
     /// The identity that the shipped manifests give to the operator.

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::builders::{Kind, MPI};
+use crate::builders::{Kind, MPI, WITH_MASTER};
 use crate::control_plane::workspace;
 
 /// The table of one kind: the rows that all kinds have, then its own.
@@ -111,6 +111,9 @@ impl Table {
     /// Reads the table of a kind.
     pub fn read(kind: &Kind) -> Result<Self> {
         let mut table = Self::common(kind, "Master")?;
+        if !WITH_MASTER.contains(kind) {
+            table.drop_role(kind, "Master")?;
+        }
         let own = Self::of_file(
             &format!("{}/tests/data/validation.yaml", kind.operator),
             kind,
@@ -118,6 +121,26 @@ impl Table {
         )?;
         table.rows.extend(own.rows);
         Ok(table)
+    }
+
+    /// The table of a kind without this role: the rows about it go.
+    fn drop_role(&mut self, kind: &Kind, role: &str) -> Result<()> {
+        let roles = self.valid["spec"][kind.replica_map].as_object_mut();
+        roles
+            .and_then(|roles| roles.remove(role))
+            .with_context(|| format!("the valid object has no {role}"))?;
+        let key = format!("\"{role}\"");
+        let none = |part: &Value| {
+            let roles = part["spec"][kind.replica_map].as_object();
+            roles.is_some_and(|roles| roles.values().all(Value::is_null))
+        };
+        self.rows.retain(|row| {
+            let parts = [&row.patch, &row.object, &row.update];
+            let mut parts = parts.into_iter().flatten();
+            // Where Workers go as well, no role is left.
+            !parts.any(|part| part.to_string().contains(&key) || none(part))
+        });
+        Ok(())
     }
 
     /// The table of `MPIJob` as one version of its API answers: the common rows, where it differs with its own verdict, then its

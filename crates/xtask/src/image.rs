@@ -8,7 +8,9 @@ use crate::{paths, process};
 
 /// Every operator there is.
 pub const OPERATORS: &[&str] = &[
+    "jax-operator",
     "mpi-operator",
+    "paddle-operator",
     "pytorch-operator",
     "spark-operator",
     "tf-operator",

@@ -1,7 +1,9 @@
 //! What is peculiar to TensorFlow: roles, success policies, workers that may come and go.
 
 use training_api::RestartPolicy;
-use training_core::verdict::{Saying, failures_but, progressing, say_qualified};
+use training_core::verdict::{
+    Saying, failures_but, no_replica_decides, progressing, say_qualified,
+};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas, RoleSet,
     RoleSpec, SlotState, SpecError, Verdict, training_job,
@@ -81,17 +83,7 @@ impl Framework for TensorFlow {
     }
 
     fn endless(&self, cx: &JobCx<'_, TFJob>) -> Option<String> {
-        let role = decider(cx.roles).filter(|r| r.replicas == 0)?;
-        let (path, key) = (&role.path, &role.key);
-        let workers = cx.roles.get(WORKER).is_some_and(|w| w.replicas > 0);
-        let way = if workers {
-            format!("set it to 1, or leave the {key} out, and the Workers decide")
-        } else {
-            "set it to at least 1".to_owned()
-        };
-        Some(format!(
-            "{path}.replicas is 0, and nobody else decides when the job ends: {way}"
-        ))
+        no_replica_decides(cx.roles, decider(cx.roles)?, WORKER)
     }
 
     fn advise(&self, cx: &JobCx<'_, TFJob>) -> Vec<Note> {

@@ -1,0 +1,59 @@
+//! Jobs and worlds for the tests of this folder.
+
+// Every test file uses its own part of the scene.
+#![allow(dead_code)]
+
+use jax_operator::{JAX, JAXJob};
+use serde_json::json;
+use training_testkit::builders::{self, Kind};
+#[allow(unused_imports)]
+pub use training_testkit::scene::Scene;
+use training_testkit::scene::placed;
+use training_testkit::world::World;
+
+/// The kind.
+pub const KIND: Kind = builders::JAX;
+/// The custom resource.
+pub type Resource = JAXJob;
+/// JSON pointer to the replica spec of the workers.
+pub const WORKER: &str = "/spec/jaxReplicaSpecs/Worker";
+/// Rows of this kind's own table that the types can't decode.
+pub const SET_ASIDE: &[&str] = &[];
+/// The fields of the spec that only this kind has.
+pub const FIELDS: &[&str] = &[];
+#[allow(unused_imports)]
+pub use jax_operator::api::crd;
+
+/// A world of one job of the kind.
+pub type KindWorld = World<JAX>;
+
+/// The framework as the tests run it.
+pub fn framework() -> JAX {
+    JAX
+}
+
+/// The job `jx` with so many workers, in namespace `ns1`, not yet seen by the operator.
+pub fn jx(workers: u32) -> builders::Job {
+    placed(KIND.job("jx").workers(workers))
+}
+
+/// Jobs of every shape, for histories.
+pub fn shapes() -> Vec<builders::Job> {
+    vec![jx(3), jx(2), jx(1).restart_policy("Worker", "ExitCode")]
+}
+
+/// The typed job.
+pub fn typed(job: builders::Job) -> JAXJob {
+    serde_json::from_value(job.build()).unwrap()
+}
+
+/// A world in which the operator is about to see the job for the first time.
+pub fn world(job: builders::Job) -> KindWorld {
+    let mut world = World::new(framework(), typed(job));
+    world.scale = "/spec/jaxReplicaSpecs/Worker/replicas";
+    world.edits = vec![(
+        "/spec/jaxReplicaSpecs/Worker/template/spec/hostNetwork",
+        json!(true),
+    )];
+    world
+}

@@ -1,0 +1,8 @@
+//! What holds for every kind, of this one.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../../every-kind/mod.rs"]
+mod every_kind;
+mod scene;

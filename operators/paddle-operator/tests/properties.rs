@@ -1,0 +1,10 @@
+//! Histories of this kind's jobs.
+
+// What fails here fails a test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../../every-kind/histories.rs"]
+mod histories;
+#[path = "../../every-kind/properties.rs"]
+mod properties;
+mod scene;
