@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests spark-recordings image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests spark-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -12,6 +12,8 @@ demo-tf: ## Train a TFJob there
 	@$(XTASK) demo tf
 demo-xgboost: ## Train an XGBoostJob there
 	@$(XTASK) demo xgboost
+demo-jax: ## Train a JAXJob there
+	@$(XTASK) demo jax
 demo-mpi: ## Solve an equation with an MPIJob there
 	@$(XTASK) demo mpi
 demo-spark: ## Run a SparkApplication there

@@ -45,7 +45,7 @@ enum Said {
 }
 
 /// Those of one name are shown one after the other.
-const DEMOS: [Demo; 6] = [
+const DEMOS: [Demo; 7] = [
     Demo {
         name: "pytorch",
         operator: "pytorch-operator",
@@ -78,6 +78,16 @@ const DEMOS: [Demo; 6] = [
             "examples/xgboost/volume.yaml",
             "examples/xgboost/train.yaml",
         ],
+    },
+    Demo {
+        name: "jax",
+        operator: "jax-operator",
+        kind: "jaxjob",
+        job: "regression",
+        replicas: "2 workers",
+        proof: (Said::ByPods(" of 2 on regression-worker-"), 2),
+        first: "regression-worker-0",
+        files: &["examples/jax/train.yaml"],
     },
     Demo {
         name: "mpi",

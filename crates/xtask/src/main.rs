@@ -24,7 +24,7 @@ mod tests;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
-  demo [pytorch|tf|xgboost|mpi|spark] train a job on a local cluster, from nothing
+  demo [pytorch|tf|xgboost|jax|mpi|spark] train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
   test-deep                    repeat much more often what test does once; DEEP=1/3 for a third of it
   deep-merge DIR...            make one table of the results of all parts
