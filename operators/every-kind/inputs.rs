@@ -2,7 +2,7 @@
 //! and no text of the user's becomes part of another one.
 
 use serde_json::{Value, json};
-use training_core::gang::Setting;
+use training_core::provider::Setting;
 use training_core::{Offers, Provider, Step};
 use training_testkit::builders::Job;
 use training_testkit::hostile::{self, HOSTILE};

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tf_operator::TensorFlow;
 use training_core::object::{FreshSecret, config_digest};
 use training_core::{
-    BatchEnd, Framework, Object, ObjectKind, ObjectView, Observed, Plan, Step, TrainingJob, Uid,
-    plan,
+    BatchEnd, Framework as _, Lifecycle, Object, ObjectKind, ObjectView, Observed, Plan, Step,
+    TrainingJob, Uid, plan,
 };
 use training_runtime::feed;
 use training_runtime::feed::slim::{Roles, batch_pod_view, pod_view, service_view};
@@ -176,7 +176,7 @@ impl Bodies {
         }
     }
 
-    fn of<F: Framework>(kind: &Kind, framework: &F) -> Result<Self> {
+    fn of<F: Lifecycle>(kind: &Kind, framework: &F) -> Result<Self> {
         let mut manifest = manifest(kind, NAME);
         manifest["metadata"] = json!({
             "name": NAME, "namespace": NAMESPACE, "uid": UID, "resourceVersion": "1", "generation": 1,
@@ -302,7 +302,7 @@ impl Stored {
 
     /// What the operator would see, with all pods in one phase, or in none yet. Workers of a launcher serve until somebody ends
     /// them.
-    fn seen<F: Framework>(&self, word: &str, now: Timestamp) -> Result<Observed> {
+    fn seen<F: Lifecycle>(&self, word: &str, now: Timestamp) -> Result<Observed> {
         let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
         let mut seen = self.others.clone();
         let put = |pod: &Value, word: &str| -> Result<_> {

@@ -10,57 +10,40 @@
 //! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]); everything else is
 //! shared. What must survive a restart of the operator is [`Memory`], and lives in the job's status.
 
-pub mod autoscaler;
-pub mod census;
-pub mod check;
-pub mod conditions;
-pub mod digest;
-pub mod env;
-pub mod error;
-pub mod framework;
-pub mod gang;
-pub mod grants;
-pub mod indices;
-pub mod memory;
-pub mod mould;
-pub mod names;
-pub mod notes;
-pub mod object;
-pub mod observed;
-pub mod patch;
+mod kind;
+mod model;
 pub mod plan;
-pub mod pod;
-pub mod quantity;
-pub mod replicas;
-pub mod restart;
-pub mod roles;
-pub mod rules;
-pub mod service;
-pub mod slim;
-pub mod step;
-pub mod trouble;
-pub mod uid;
-pub mod verdict;
-pub mod view;
+mod render;
 
-pub use autoscaler::{AutoscalerView, Autoscaling};
-pub use census::{Census, Slot, SlotState};
-pub use digest::Digest;
-pub use env::{EnvOn, EnvSet};
-pub use error::SpecError;
-pub use framework::{Framework, JobCx, JobState, Stored, TrainingJob};
-pub use gang::{Group, GroupKind, GroupView, Mark, Offer, Offers, Provider};
-pub use indices::IndexSet;
-pub use memory::Memory;
-pub use notes::{Note, Severity};
-pub use object::{BatchEnd, BatchPod, BatchView, Object, ObjectKind, ObjectView, SecretView};
-pub use observed::{Blocked, Observed, Stall};
-pub use plan::{Draft, is_managed_elsewhere, plan};
-pub use replicas::{Others, Replicas};
-pub use roles::{Rank, RoleSet, RoleSpec};
-pub use rules::Rules;
-pub use step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
-pub use trouble::{Cause, Trouble};
-pub use uid::Uid;
-pub use verdict::{FailureCause, RankFailure, Verdict};
-pub use view::{Attempt, PodPhase, PodView, ServiceView};
+pub use kind::{check, framework, replicas};
+pub use model::{
+    conditions, grants, health, names, notes, object, patch, provider, quantity, reasons, restart,
+    rules, slim, verdict,
+};
+pub use render::{gang, pod, service};
+
+pub use kind::env::{EnvOn, EnvSet};
+pub use kind::framework::{Framework, Habits, JobCx, Stored, TrainingJob};
+pub use kind::replicas::{Others, Replicas};
+pub use model::autoscaler::{AutoscalerView, Autoscaling};
+pub use model::census::{Census, Slot, SlotState};
+pub use model::digest::Digest;
+pub use model::error::SpecError;
+pub use model::group::{Group, GroupKind, GroupView, Mark, Offer, Offers, scheduler_of_pod};
+pub use model::indices::IndexSet;
+pub use model::memory::{JobState, Memory, ReplicaMemory};
+pub use model::notes::{Note, Severity};
+pub use model::object::{
+    BatchEnd, BatchPod, BatchView, Object, ObjectKind, ObjectView, SecretView,
+};
+pub use model::observed::{Blocked, Observed, Stall};
+pub use model::provider::Provider;
+pub use model::roles::{Rank, RoleSet, RoleSpec};
+pub use model::rules::Rules;
+pub use model::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
+pub use model::trouble::{Cause, Trouble};
+pub use model::uid::Uid;
+pub use model::verdict::{FailureCause, RankFailure, Verdict};
+pub use model::view::{Attempt, PodPhase, PodView, ServiceView};
+pub use plan::draft::Draft;
+pub use plan::{Lifecycle, is_managed_elsewhere, plan};

@@ -12,7 +12,7 @@ use serde_json::Value;
 use spark_operator::label as spark;
 use training_api::labels;
 use training_core::grants::{self, Grant};
-use training_core::notes;
+use training_core::reasons;
 
 use crate::operator::{Kind, Operator};
 
@@ -360,7 +360,7 @@ fn events() -> String {
         "{HEADER}# Events\n\nThe reasons that are ours. Beside them a job has the published ones, built from the kind's name: \
          `PyTorchJobSucceeded`, `SuccessfulCreatePod` and so on.\n\n| Reason | Severity | Meaning | What to do |\n| --- | --- | --- | --- |\n"
     );
-    for entry in notes::catalogue() {
+    for entry in reasons::catalogue() {
         let _ = writeln!(
             page,
             "| `{}` | {} | {} | {} |",

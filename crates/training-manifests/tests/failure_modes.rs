@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use training_core::notes;
+use training_core::reasons;
 
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -93,7 +93,7 @@ fn said() -> BTreeSet<String> {
 #[test]
 fn every_reason_of_ours_has_an_entry_and_no_entry_is_stale() {
     let page = page();
-    let known: BTreeSet<&str> = notes::catalogue().map(|e| e.reason).collect();
+    let known: BTreeSet<&str> = reasons::catalogue().map(|e| e.reason).collect();
     let written: BTreeSet<&str> = entries(&page).iter().map(|(reason, _)| *reason).collect();
     let missing: Vec<_> = known.difference(&written).collect();
     let stale: Vec<_> = written.difference(&known).collect();
@@ -116,7 +116,7 @@ fn an_entry_says_what_is_seen_why_and_what_to_do() {
 fn every_reason_that_the_code_says_is_in_the_catalogue_or_published() {
     let page = page();
     let (published, said) = (published(&page), said());
-    let known: BTreeSet<String> = notes::catalogue().map(|e| e.reason.to_owned()).collect();
+    let known: BTreeSet<String> = reasons::catalogue().map(|e| e.reason.to_owned()).collect();
     assert!(said.len() > 15, "the search finds too little: {said:?}");
     let unknown: Vec<_> = said
         .iter()
@@ -144,7 +144,7 @@ fn every_published_reason_on_the_page_is_said_by_the_code() {
 
 #[test]
 fn reasons_are_unique() {
-    let all: Vec<&str> = notes::catalogue().map(|e| e.reason).collect();
+    let all: Vec<&str> = reasons::catalogue().map(|e| e.reason).collect();
     let once: BTreeSet<&str> = all.iter().copied().collect();
     assert_eq!(all.len(), once.len(), "{all:?}");
 }

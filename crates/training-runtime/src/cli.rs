@@ -13,22 +13,16 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
-use thiserror::Error;
 
 pub use inert::InertArgs;
 pub use job::JobArgs;
 pub use normalise::{is_flag, normalise_args, renamed};
-pub use value::{Bind, GangMode, parse_bool, parse_domain, parse_duration};
+pub use value::{Bind, GangMode, LogFormat, UsageError, parse_bool, parse_domain, parse_duration};
 
 use value::parse_namespace;
 
 /// Where a pod finds the namespace it runs in.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-
-/// Arguments that contradict each other or ask for what this version does not have.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct UsageError(String);
 
 /// How much of what happens is written as Kubernetes events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -40,16 +34,6 @@ pub enum EventMode {
     Folded,
     /// None.
     Off,
-}
-
-/// The shape of a log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One JSON object per line.
-    #[default]
-    Json,
-    /// One line of text.
-    Compact,
 }
 
 /// The client library refuses to ask for a watch that is this long.

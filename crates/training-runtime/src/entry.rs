@@ -8,7 +8,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
-use training_core::Framework;
+use training_core::Lifecycle;
 
 use crate::cli::{JobArgs, RuntimeArgs, normalise_args};
 use crate::run::Operator;
@@ -33,7 +33,7 @@ pub struct Cli<A: Args> {
 pub struct NoArgs {}
 
 /// The command line of an operator, as its help shows it.
-pub fn command<F: Framework, A: Args>(about: &'static str) -> clap::Command {
+pub fn command<F: Lifecycle, A: Args>(about: &'static str) -> clap::Command {
     Cli::<A>::command()
         .name(F::OPERATOR)
         .version(env!("CARGO_PKG_VERSION"))
@@ -41,7 +41,7 @@ pub fn command<F: Framework, A: Args>(about: &'static str) -> clap::Command {
 }
 
 /// Reads arguments, the program's name first; ends the process where they can't be read, or ask for help.
-pub fn parse<F: Framework, A: Args>(
+pub fn parse<F: Lifecycle, A: Args>(
     about: &'static str,
     args: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> Cli<A> {
@@ -53,7 +53,7 @@ pub fn parse<F: Framework, A: Args>(
 ///
 /// # Errors
 /// If the framework can't be made, or as [`crate::run()`].
-pub fn main<F: Framework + Clone, A: Args>(
+pub fn main<F: Lifecycle + Clone, A: Args>(
     about: &'static str,
     framework: impl FnOnce(A, &JobArgs) -> anyhow::Result<F>,
 ) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ pub mod guarded;
 pub mod index;
 pub mod jobs;
 mod lately;
+mod listener;
 pub mod namespaces;
 pub mod object;
 pub mod slim;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
-use kube_runtime::watcher::{self, Event};
+use kube_runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -33,30 +34,9 @@ pub use follow::Source;
 use guarded::Guarded;
 use index::{Child, Index};
 use jobs::Jobs;
+pub use listener::Listener;
 use object::{Objects, SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
 use slim::{Owned, Parent, Roles, SlimPod, SlimService, batch_pod_view, pod_view, service_view};
-
-/// What a feed tells about.
-pub trait Listener: Send + Sync + 'static {
-    /// A job should be looked at.
-    fn wake(&self, key: JobKey);
-    /// A child of a job is gone: a name that was taken may be free.
-    fn freed(&self, key: JobKey);
-    /// A job is gone.
-    fn forget(&self, key: &JobKey);
-    /// A job can't be read; it is set aside.
-    fn unreadable(&self, metadata: &kube::core::ObjectMeta, error: &str);
-    /// A list is complete, or a list or watch broke with an error.
-    fn watching(&self, feed: &'static str, scope: &Scope, error: Option<&watcher::Error>);
-    /// What is known of a kind changed: these jobs should be looked at.
-    fn offered(&self, jobs: Vec<JobKey>) {
-        for key in jobs {
-            self.wake(key);
-        }
-    }
-    /// A watch has said nothing for so long that what it should tell may be old; or it speaks again.
-    fn silent(&self, feed: &'static str, scope: &Scope, silent: bool);
-}
 
 /// Watches the jobs of one namespace, or of all. Never returns.
 pub async fn watch_jobs<J: Stored>(

@@ -37,9 +37,3 @@ pub mod wait;
 pub use cli::{JobArgs, RuntimeArgs};
 pub use run::{Operator, run};
 pub use training::Training;
-
-/// What this binary was built from, for logs, audit logs and the lease.
-pub const BUILD: &str = match option_env!("TRAINYARD_BUILD") {
-    Some(build) => build,
-    None => "dev",
-};

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 use training_api::JobStatus;
-use training_core::gang::{Run, Setting};
+use training_core::provider::{Run, Setting};
 use training_core::{
-    AutoscalerView, BatchPod, Blocked, Framework, JobState as _, Note, ObjectKind, Observed, Plan,
+    AutoscalerView, BatchPod, Blocked, JobState as _, Lifecycle, Note, ObjectKind, Observed, Plan,
     PodView, Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob as _, Transition,
     Uid, Urgency, is_managed_elsewhere, plan,
 };
@@ -52,7 +52,7 @@ pub struct Settings {
 }
 
 /// Everything a pass needs.
-pub struct Worker<F: Framework> {
+pub struct Worker<F: Lifecycle> {
     /// The framework.
     pub framework: F,
     /// The jobs.
@@ -104,7 +104,7 @@ impl Passing {
     }
 }
 
-impl<F: Framework> Worker<F> {
+impl<F: Lifecycle> Worker<F> {
     /// Looks at a job once; answers when it wants to be looked at again.
     pub async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
         let Some(job) = self.jobs.get(&key) else {

@@ -22,6 +22,12 @@ use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term
 use crate::metrics::Metrics;
 use crate::{admin, client, shutdown, telemetry};
 
+/// What this binary was built from, for logs, audit logs and the lease.
+const BUILD: &str = match option_env!("TRAINYARD_BUILD") {
+    Some(build) => build,
+    None => "dev",
+};
+
 /// How long events and traces, each, may take to leave at the end. With [`RELEASE`] and the drain of passes (eight seconds by
 /// default) the process ends within ten seconds of a signal.
 const FLUSH: Duration = Duration::from_millis(400);
@@ -73,10 +79,10 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
         args.log_format(),
         args.otlp_endpoint(),
     )?;
-    let identity = Identity::new(name, env!("CARGO_PKG_VERSION"), crate::BUILD);
+    let identity = Identity::new(name, env!("CARGO_PKG_VERSION"), BUILD);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        build = crate::BUILD,
+        build = BUILD,
         identity = identity.holder,
         "starting"
     );

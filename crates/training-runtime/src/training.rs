@@ -1,4 +1,4 @@
-//! Operators whose jobs are made of replicas: a [`Framework`] as an [`Operator`].
+//! Operators whose jobs are made of replicas: a [`training_core::Framework`] as an [`Operator`].
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kube::core::ObjectMeta;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
-use training_core::{Framework, GroupKind, Note, Provider};
+use training_core::{GroupKind, Lifecycle, Note, Provider};
 
 use crate::cli::JobArgs;
 use crate::controller::{Controller, Reconciler};
@@ -30,7 +30,7 @@ pub struct Training<F> {
     pub args: JobArgs,
 }
 
-impl<F: Framework + Clone> Operator for Training<F> {
+impl<F: Lifecycle + Clone> Operator for Training<F> {
     const NAME: &'static str = F::OPERATOR;
     const EVENT_SOURCE: &'static str = F::EVENT_SOURCE;
 
@@ -83,7 +83,7 @@ impl<F: Framework + Clone> Operator for Training<F> {
     }
 }
 
-impl<F: Framework + Clone> Training<F> {
+impl<F: Lifecycle + Clone> Training<F> {
     /// What the passes of one term need: fresh caches, and a writer that stops with the term.
     fn worker(&self, manager: &Manager<'_>) -> Worker<F> {
         let args = manager.args();
@@ -128,7 +128,7 @@ impl<F: Framework + Clone> Training<F> {
 }
 
 /// Starts the watches of jobs and of their children.
-fn feeds<F: Framework>(
+fn feeds<F: Lifecycle>(
     manager: &mut Manager<'_>,
     controller: &Arc<Controller>,
     worker: &Arc<Worker<F>>,
@@ -223,7 +223,7 @@ impl GroupFeeds {
     }
 }
 
-impl<F: Framework> Reconciler for Worker<F> {
+impl<F: Lifecycle> Reconciler for Worker<F> {
     fn pass(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>> {
         Box::pin(Worker::pass(self, key))
     }

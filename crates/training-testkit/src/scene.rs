@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use training_core::{
-    Framework, Memory, Note, Observed, PodPhase, Severity, Step, TrainingJob, plan,
+    Lifecycle, Memory, Note, Observed, PodPhase, Severity, Step, TrainingJob, plan,
 };
 
 use crate::builders::{Job, Kind};
@@ -27,7 +27,7 @@ pub fn placed(job: Job) -> Job {
 }
 
 /// The pods and services that the first plan of a job makes, in its order.
-pub fn first_objects<F: Framework>(framework: &F, job: &F::Job) -> Vec<Value> {
+pub fn first_objects<F: Lifecycle>(framework: &F, job: &F::Job) -> Vec<Value> {
     let object = |step| match step {
         Step::CreatePod(pod) => json!(pod),
         Step::CreateService(service) => json!(service),
@@ -37,7 +37,7 @@ pub fn first_objects<F: Framework>(framework: &F, job: &F::Job) -> Vec<Value> {
 }
 
 /// The pods among them.
-pub fn first_pods<F: Framework>(framework: &F, job: &F::Job) -> Vec<Pod> {
+pub fn first_pods<F: Lifecycle>(framework: &F, job: &F::Job) -> Vec<Pod> {
     let pod = |step| match step {
         Step::CreatePod(pod) => Some(*pod),
         _ => None,
@@ -45,7 +45,7 @@ pub fn first_pods<F: Framework>(framework: &F, job: &F::Job) -> Vec<Pod> {
     first_steps(framework, job).filter_map(pod).collect()
 }
 
-fn first_steps<F: Framework>(framework: &F, job: &F::Job) -> impl Iterator<Item = Step> {
+fn first_steps<F: Lifecycle>(framework: &F, job: &F::Job) -> impl Iterator<Item = Step> {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let plan = plan(framework, job, &Observed::default(), now);
     plan.steps.into_iter()
@@ -89,7 +89,7 @@ pub trait Scene {
     fn remembers(&self) -> Memory;
 }
 
-impl<F: Framework> Scene for World<F> {
+impl<F: Lifecycle> Scene for World<F> {
     fn settle(&mut self) {
         self.passes(20);
         assert_eq!(self.breaches, Vec::<String>::new());

@@ -25,9 +25,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use serde_json::Value;
 use training_core::{
-    AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Memory, Note,
-    Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules, SecretView,
-    ServiceView, Stall, Step, Stored, TrainingJob, Transition, Uid,
+    AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Lifecycle,
+    Memory, Note, Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules,
+    SecretView, ServiceView, Stall, Step, Stored, TrainingJob, Transition, Uid,
 };
 
 pub use moves::Move;
@@ -79,7 +79,7 @@ impl Fate {
     clippy::struct_excessive_bools,
     reason = "each is a trouble of its own"
 )]
-pub struct World<F: Framework> {
+pub struct World<F: Lifecycle> {
     framework: F,
     /// The time, in whole seconds.
     pub now: Timestamp,
@@ -101,7 +101,7 @@ pub struct World<F: Framework> {
     /// Kinds of groups that the operator has looked for by their name.
     sought: Vec<GroupKind>,
     /// Who schedules gangs, and what the cluster serves.
-    pub gang: training_core::gang::Setting,
+    pub gang: training_core::provider::Setting,
     /// What else the operator may be set to, when it starts again.
     pub providers: Vec<Provider>,
     /// Somebody else has an autoscaler of the job's name.
@@ -132,7 +132,7 @@ pub struct World<F: Framework> {
     pub writes: Vec<String>,
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     /// A world in which the operator has seen the job and nothing has happened.
     pub fn new(framework: F, mut job: F::Job) -> Self {
         job.meta_mut().uid = Some(Uid(7).to_string());
@@ -154,7 +154,7 @@ impl<F: Framework> World<F> {
             foreign: BTreeSet::new(),
             secret: SecretView::default(),
             sought: Vec::new(),
-            gang: training_core::gang::Setting::default(),
+            gang: training_core::provider::Setting::default(),
             providers: Vec::new(),
             taken: false,
             version: 1,

@@ -3,8 +3,8 @@
 use training_api::RestartPolicy;
 use training_core::verdict::{Enough, Saying, no_replica_decides, role_decides, say_qualified};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Others, Rank, Replicas, RoleSet, SpecError,
-    Verdict, names, training_job,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Others, Rank, Replicas, RoleSet,
+    SpecError, Verdict, names, training_job,
 };
 
 use crate::api::{CONTAINER, JAXJob, KIND, REPLICA_MAP, WORKER};
@@ -14,6 +14,8 @@ use crate::api::{CONTAINER, JAXJob, KIND, REPLICA_MAP, WORKER};
 pub struct JAX;
 
 training_job!(JAXJob, jax_replica_specs);
+
+impl Lifecycle for JAX {}
 
 impl Framework for JAX {
     type Job = JAXJob;

@@ -11,20 +11,46 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use training_api::{CleanPodPolicy, ConditionType, ReplicaStatus};
+use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
-use training_core::plan::{clean, failing, finished, gang, progress, suspended};
+use training_core::plan::{edits, failing, finished, gang, progress, suspended};
 use training_core::{
-    BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Note, Object,
-    ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, Slot, SlotState, SpecError,
-    Step, Transition, Uid, Urgency, Verdict, gang::Gang, mould, pod, verdict::Saying,
+    BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Lifecycle, Note,
+    Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, Slot, SlotState,
+    SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod, verdict::Saying,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
+use crate::common::{Common, Gate};
 use crate::framework::{KIND, Mpi, goes_with_time};
 use crate::names;
-use crate::pods::{self, Common, Gate, WORKER_LABEL};
+use crate::pods::{self, WORKER_LABEL};
 use crate::setup::Setup;
 use crate::{hosts, init, objects};
+
+impl Lifecycle for Mpi {
+    fn advance(
+        &self,
+        cx: &JobCx<'_, MPIJob>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        advance(self, cx, seen, draft)
+    }
+
+    fn rest(
+        &self,
+        cx: &JobCx<'_, MPIJob>,
+        seen: &Observed,
+        draft: &mut Draft,
+    ) -> Result<(), SpecError> {
+        rest(self, cx, seen, draft)
+    }
+
+    fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
+        clean_up(self, job, seen, draft);
+    }
+}
 
 /// In a status: the name of the Secret.
 const SECRET: &str = "secret";
@@ -117,12 +143,7 @@ impl<'a> Look<'a> {
 ///
 /// # Errors
 /// The field of the spec that makes it impossible to run.
-pub(crate) fn advance(
-    mpi: &Mpi,
-    cx: &Cx<'_>,
-    seen: &Observed,
-    draft: &mut Draft,
-) -> Result<(), SpecError> {
+fn advance(mpi: &Mpi, cx: &Cx<'_>, seen: &Observed, draft: &mut Draft) -> Result<(), SpecError> {
     let setup = Setup::of(cx.job)?;
     let look = Look::new(mpi, cx, &setup, seen);
     let resumes = draft.memory.holds(ConditionType::Suspended);
@@ -154,7 +175,7 @@ pub(crate) fn advance(
     if draft.memory.is_finished() {
         return Ok(());
     }
-    mould::notice(mpi, cx, seen, draft);
+    edits::notice(mpi, cx, seen, draft);
     let Some(secret) = look.secret(&census, draft) else {
         return Ok(());
     };
@@ -175,12 +196,7 @@ pub(crate) fn advance(
 ///
 /// # Errors
 /// As [`advance`].
-pub(crate) fn rest(
-    mpi: &Mpi,
-    cx: &Cx<'_>,
-    seen: &Observed,
-    draft: &mut Draft,
-) -> Result<(), SpecError> {
+fn rest(mpi: &Mpi, cx: &Cx<'_>, seen: &Observed, draft: &mut Draft) -> Result<(), SpecError> {
     let setup = Setup::of(cx.job)?;
     let look = Look::new(mpi, cx, &setup, seen);
     look.tell_created(draft);
@@ -241,7 +257,7 @@ pub(crate) fn rest(
 }
 
 /// A job that has ended: workers go as the clean-up policy says, and at the end of its time to live everything that belongs to it.
-pub(crate) fn clean_up(mpi: &Mpi, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
+fn clean_up(mpi: &Mpi, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
     let name = job.name_any();
     gang::remove(&name, seen, draft);
     let policy = policy_of(job, seen, draft);

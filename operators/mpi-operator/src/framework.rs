@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
 use training_api::{JobCondition, RestartPolicy};
-use training_core::gang::Habits;
+use training_core::Habits;
 use training_core::grants::Grant;
 use training_core::object::FreshSecret;
 use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
 use training_core::{
-    Census, Draft, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Observed, Others,
-    Rank, Replicas, RoleSet, SpecError, Verdict,
+    Census, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Others, Rank, Replicas,
+    RoleSet, SpecError, Verdict,
 };
 
 use crate::api::{
@@ -19,8 +19,8 @@ use crate::api::{
 };
 use crate::keys::KeyPair;
 use crate::names::{CONTROLLER, CONTROLLER_V1, EVENT_SOURCE};
+use crate::pods;
 use crate::setup::{Setup, main_of};
-use crate::{course, pods};
 
 /// The kind in words.
 pub(crate) const KIND: &str = "MPIJob";
@@ -94,28 +94,6 @@ impl Framework for Mpi {
             };
             memory.conditions.retain(|c| !evicted(c));
         }
-    }
-
-    fn advance(
-        &self,
-        cx: &JobCx<'_, MPIJob>,
-        seen: &Observed,
-        draft: &mut Draft,
-    ) -> Result<(), SpecError> {
-        course::advance(self, cx, seen, draft)
-    }
-
-    fn rest(
-        &self,
-        cx: &JobCx<'_, MPIJob>,
-        seen: &Observed,
-        draft: &mut Draft,
-    ) -> Result<(), SpecError> {
-        course::rest(self, cx, seen, draft)
-    }
-
-    fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
-        course::clean_up(self, job, seen, draft);
     }
 
     fn advise(&self, cx: &JobCx<'_, MPIJob>) -> Vec<Note> {

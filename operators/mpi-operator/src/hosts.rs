@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::setup::Implementation;
+use crate::setup::{Implementation, Setup};
 
 /// Where a job's hosts are to be found.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,19 @@ pub fn worker(job: &str, index: u32) -> String {
 /// The name of the launcher's Job, which is its pod's host name.
 pub fn launcher(job: &str) -> String {
     format!("{job}-launcher")
+}
+
+impl<'a> Hosts<'a> {
+    /// The hosts of a job.
+    pub fn of(setup: &Setup<'a>, domain: &'a str) -> Self {
+        Self {
+            job: setup.name,
+            namespace: setup.namespace,
+            domain,
+            workers: setup.worker_count(),
+            launcher_works: setup.launcher_works,
+        }
+    }
 }
 
 impl Hosts<'_> {

@@ -12,13 +12,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use training_core::RoleSpec;
 
-use crate::hosts;
-use crate::objects;
-use crate::pods::Common;
-use crate::setup::{CONFIG_PATH, CONFIG_VOLUME, Implementation, Setup, main_in, main_of};
+use crate::common::Common;
+use crate::hosts::{self, Hosts};
+use crate::setup::{
+    CONFIG_PATH, CONFIG_VOLUME, INIT_CONTAINER, Implementation, Setup, main_in, main_of,
+};
 
-/// Its name, and that of its one volume.
-pub const CONTAINER: &str = "trainyard-wait-for-hosts";
 /// On a job: `false` leaves it out.
 pub const GATE: &str = "trainyard.dev/launcher-gate";
 /// On a job: the port at which the SSH servers of its workers answer.
@@ -111,7 +110,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
     pod.init_containers
         .get_or_insert_with(Vec::new)
         .push(Container {
-            name: CONTAINER.to_owned(),
+            name: INIT_CONTAINER.to_owned(),
             image: Some(image.to_owned()),
             image_pull_policy: Some("IfNotPresent".to_owned()),
             command: Some(vec![
@@ -125,12 +124,12 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
             volume_mounts: Some(vec![
                 mount(CONFIG_VOLUME, CONFIG_PATH),
                 // Over the token that the pod's account would have there.
-                mount(CONTAINER, TOKEN_PATH),
+                mount(INIT_CONTAINER, TOKEN_PATH),
             ]),
             ..Container::default()
         });
     pod.volumes.get_or_insert_with(Vec::new).push(Volume {
-        name: CONTAINER.to_owned(),
+        name: INIT_CONTAINER.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
         ..Volume::default()
     });
@@ -139,7 +138,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
 fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
     let setup: &Setup<'_> = cx.setup;
     let own = hosts::launcher(setup.name);
-    let hosts = objects::hosts(setup, cx.domain);
+    let hosts = Hosts::of(setup, cx.domain);
     let mut args = vec![format!("--own={}", hosts.qualified(&own))];
     args.extend(ports.iter().map(|port| format!("--port={port}")));
     if setup.implementation != Implementation::OpenMpi {

@@ -11,9 +11,10 @@ use training_api::{RestartPolicy, RunPolicy};
 use training_core::SpecError;
 
 use crate::api::Origin;
+use crate::common::Common;
 use crate::hosts::{self, Hosts};
 use crate::names::config_map;
-use crate::pods::{self, Common, Rendered, selector};
+use crate::pods::{self, Rendered, selector};
 use crate::setup::{Implementation, Setup, main_in};
 
 /// Metadata of an object of this name.
@@ -67,24 +68,13 @@ pub fn launcher_service(cx: &Common<'_>) -> Option<Service> {
     Some(headless(cx, hosts::launcher(cx.setup.name), to, true))
 }
 
-/// The hosts of a job.
-pub fn hosts<'a>(setup: &Setup<'a>, domain: &'a str) -> Hosts<'a> {
-    Hosts {
-        job: setup.name,
-        namespace: setup.namespace,
-        domain,
-        workers: setup.worker_count(),
-        launcher_works: setup.launcher_works,
-    }
-}
-
 /// The files that list the hosts, given the indices of the workers that run.
 pub fn config_data(
     setup: &Setup<'_>,
     domain: &str,
     running: impl IntoIterator<Item = u32>,
 ) -> BTreeMap<String, String> {
-    let hosts = hosts(setup, domain);
+    let hosts = Hosts::of(setup, domain);
     let slots = (setup.origin == Origin::V1).then_some(setup.slots);
     [
         (

@@ -6,41 +6,18 @@ use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, Container, KeyToPath, Pod, PodDNSConfig, PodSpec, PodTemplateSpec,
     SecretVolumeSource, Volume, VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use training_api::labels as keys;
 use training_core::{Attempt, EnvOn, EnvSet, RoleSpec, SpecError};
 
 use crate::api::{KEY_PATH, Origin};
+use crate::common::Common;
 use crate::hosts;
 use crate::init;
 use crate::names::{CONTROLLER, CONTROLLER_V1, config_map};
 use crate::setup::{
     CONFIG_PATH, CONFIG_VOLUME, Implementation, KEY_VOLUME, Setup, main_container, main_in,
 };
-
-/// What a job's objects have in common.
-#[derive(Clone, Debug)]
-pub struct Common<'a> {
-    /// The job.
-    pub setup: &'a Setup<'a>,
-    /// Its owner reference.
-    pub owner: OwnerReference,
-    /// The name of the Secret that holds its keys.
-    pub secret: &'a str,
-    /// The cluster's domain, empty if none is set.
-    pub domain: &'a str,
-    /// What makes the launcher wait for its hosts, unless nothing does.
-    pub gate: Option<Gate<'a>>,
-}
-
-/// The launcher's init container.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate<'a> {
-    /// The image of the operator's own program.
-    pub image: &'a str,
-    /// The job's annotation that names the port of its SSH servers.
-    pub port: Option<&'a str>,
-}
 
 /// The names that the operator gives to a job's pods: the label of whoever's meaning its fields have.
 fn base_labels(setup: &Setup<'_>, role: &str) -> BTreeMap<String, String> {

@@ -7,7 +7,6 @@ use training_core::{RoleSpec, SpecError, check, replicas};
 use crate::api::{
     AT_STARTUP, KEY_PATH, LAUNCHER, MPIJob, Origin, REPLICA_MAP, WAIT_FOR_WORKERS_READY, WORKER,
 };
-use crate::init;
 
 /// The MPI of a job's image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,6 +213,8 @@ fn absolute(path: &str) -> Result<&str, SpecError> {
 
 /// The volume of the keys.
 pub(crate) const KEY_VOLUME: &str = "ssh-auth";
+/// The name of the init container that makes a launcher wait for its hosts, and of its one volume.
+pub const INIT_CONTAINER: &str = "trainyard-wait-for-hosts";
 /// The launcher's volume of the host file.
 pub(crate) const CONFIG_VOLUME: &str = "mpi-job-config";
 /// Where the launcher finds the host file.
@@ -229,16 +230,15 @@ fn free_for_keys(role: &RoleSpec<'_>, main: Option<&str>, key_path: &str) -> Res
     let launches = role.key == LAUNCHER;
     let inits = spec.init_containers.iter().flatten().map(|c| &c.name);
     let containers = spec.containers.iter().map(|c| &c.name).chain(inits);
-    if launches && containers.clone().any(|name| name == init::CONTAINER) {
+    if launches && containers.clone().any(|name| name == INIT_CONTAINER) {
         let problem = format!(
-            "the operator adds an init container with name {}; choose another name for yours",
-            init::CONTAINER
+            "the operator adds an init container with name {INIT_CONTAINER}; choose another name for yours"
         );
         return Err(SpecError::new(format!("{path}.initContainers"), problem));
     }
     for (at, volume) in spec.volumes.iter().flatten().enumerate() {
         let name = volume.name.as_str();
-        if name == KEY_VOLUME || launches && [CONFIG_VOLUME, init::CONTAINER].contains(&name) {
+        if name == KEY_VOLUME || launches && [CONFIG_VOLUME, INIT_CONTAINER].contains(&name) {
             let problem = format!(
                 "\"{name}\": the operator adds a volume of this name; choose another for yours"
             );

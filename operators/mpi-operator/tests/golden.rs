@@ -6,8 +6,8 @@
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
+use mpi_operator::common::{Common, Gate};
 use mpi_operator::keys::KeyPair;
-use mpi_operator::pods::{Common, Gate};
 use mpi_operator::{MPIJob, Setup, objects, pods};
 use training_core::Attempt;
 use training_core::pod::owner;

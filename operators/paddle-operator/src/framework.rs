@@ -5,8 +5,8 @@ use training_core::verdict::{
     Enough, Saying, no_replica_decides, role_decides, say_qualified, say_short,
 };
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas, RoleSet,
-    SpecError, Verdict, names, training_job,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Others, Rank, Replicas,
+    RoleSet, SpecError, Verdict, names, training_job,
 };
 
 use crate::api::{CONTAINER, KIND, MASTER, PaddleJob, REPLICA_MAP, WORKER};
@@ -18,6 +18,8 @@ pub struct Paddle;
 training_job!(PaddleJob, paddle_replica_specs, |job: &mut PaddleJob| {
     job.spec.elastic_policy = None;
 });
+
+impl Lifecycle for Paddle {}
 
 impl Framework for Paddle {
     type Job = PaddleJob;

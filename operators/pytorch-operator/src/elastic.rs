@@ -3,7 +3,7 @@
 use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, check, names};
 
 use crate::api::{ElasticPolicy, NPROC, PyTorchJob, REPLICA_MAP, WORKER};
-use crate::framework::REPLICAS;
+use crate::replicas::REPLICAS;
 
 /// Checks what only holds across fields.
 ///

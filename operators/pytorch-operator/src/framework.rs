@@ -1,29 +1,17 @@
 //! What is peculiar to PyTorch: roles, rendezvous variables, and who decides the job's end.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use training_api::RestartPolicy;
 use training_core::grants::{self, Grant};
 use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
 use training_core::{
-    Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas,
+    Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas,
     RoleSet, RoleSpec, SpecError, Verdict, check, training_job,
 };
 
-use crate::api::{CONTAINER, KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
+use crate::api::{KIND, MASTER, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::elastic;
 use crate::init::InitContainer;
-
-/// The replica specs of the kind.
-pub const REPLICAS: Replicas = Replicas {
-    field: REPLICA_MAP,
-    types: &[MASTER, WORKER],
-    others: Others::Refused,
-    speakers: &[MASTER],
-    stand_in: Some(WORKER),
-    container: CONTAINER,
-    port: ("pytorchjob-port", 23456),
-    restart: RestartPolicy::OnFailure,
-};
+use crate::replicas::REPLICAS;
 
 /// The PyTorch framework.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +23,8 @@ pub struct PyTorch {
 training_job!(PyTorchJob, pytorch_replica_specs, |job: &mut PyTorchJob| {
     job.spec.elastic_policy = None;
 });
+
+impl Lifecycle for PyTorch {}
 
 impl Framework for PyTorch {
     type Job = PyTorchJob;

@@ -12,6 +12,7 @@ pub mod args;
 pub(crate) mod elastic;
 pub mod framework;
 pub mod init;
+mod replicas;
 
 pub use api::PyTorchJob;
 pub use framework::PyTorch;

@@ -7,7 +7,7 @@ mod scene;
 
 use scene::{KindWorld, Scene, pt, typed, world};
 use serde_json::{Value, json};
-use training_core::gang::Setting;
+use training_core::provider::Setting;
 use training_core::{GroupKind, Mark, Observed, Offer, Offers, Provider, Step, plan};
 use training_testkit::builders::Job;
 use training_testkit::world::{Fate, Move};

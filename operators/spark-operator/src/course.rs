@@ -12,6 +12,7 @@
 
 pub mod again;
 mod begin;
+mod draft;
 pub mod executors;
 mod follow;
 pub mod look;
@@ -19,72 +20,17 @@ pub mod mask;
 pub mod seen;
 pub mod step;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
 use training_core::patch::merge_patch;
-use training_core::{Note, PodPhase, StatusWrite, Uid, Urgency};
+use training_core::{StatusWrite, Urgency};
 
-use crate::api::{
-    DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
-    State,
-};
-use crate::defaults;
-use crate::digest::{self, Recorded, SpecDigest};
-use crate::submission::Settings;
+use crate::api::{SparkApplicationStatus, State};
+use crate::{defaults, digest};
 use again::Again;
 use begin::Placed;
-use seen::{Driver, Executor, Kind, Object, Seen};
-use step::{Plan, Step};
+use draft::{Course, follows_its_spec};
+use step::Plan;
 
-/// Rules of the operator that a course depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// How long a driver may be missing after its submission. Units: seconds.
-    pub grace: i64,
-    /// How long a driver may wait for its image and for what its containers are made of. Units: seconds.
-    pub most_waiting: i64,
-    /// Executors that a status lists at most.
-    pub most_executors: usize,
-    /// The time to live of applications that name none. Units: seconds.
-    pub time_to_live: Option<i64>,
-    /// An edit of nothing but where executors run reaches those that are made later, instead of beginning a new run.
-    pub partial_restart: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            grace: 10,
-            most_waiting: 600,
-            most_executors: 1000,
-            time_to_live: None,
-            partial_restart: false,
-        }
-    }
-}
-
-/// The longest message of a status. Units: bytes.
-const MESSAGE: usize = 4096;
-/// How long after the end of its time a pod may still be there before that is told. Units: seconds.
-const LATE: i64 = 30;
-
-/// What a decision is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Inquiry<'a> {
-    /// The application.
-    pub app: &'a SparkApplication,
-    /// Stands for its stored spec.
-    pub digest: &'a SpecDigest,
-    /// What is there beside it.
-    pub seen: &'a Seen,
-    /// How submissions are made.
-    pub settings: &'a Settings,
-    /// How applications are looked after.
-    pub rules: &'a Rules,
-    /// Whole seconds: a time in a status is stored in whole seconds, and a finer one would never equal it.
-    pub now: Timestamp,
-}
+pub use draft::{Inquiry, Rules};
 
 /// Decides what is to be done for one application.
 pub fn plan(inquiry: Inquiry<'_>) -> Plan {
@@ -132,14 +78,6 @@ fn written(
             Urgency::CanWait
         },
     })
-}
-
-/// A plan in the making.
-struct Course<'a> {
-    ask: Inquiry<'a>,
-    spec: &'a SparkApplicationSpec,
-    status: SparkApplicationStatus,
-    plan: Plan,
 }
 
 impl Course<'_> {
@@ -203,265 +141,4 @@ impl Course<'_> {
             State::Other(_) => {}
         }
     }
-
-    fn policy(&self) -> RestartPolicy {
-        self.spec.restart_policy.clone().unwrap_or_default()
-    }
-
-    fn name(&self) -> String {
-        self.ask.app.name_any()
-    }
-
-    fn generation(&self) -> Option<i64> {
-        self.ask.app.metadata.generation
-    }
-
-    fn recorded(&self) -> Recorded<'_> {
-        Recorded {
-            generation: self.status.observed_generation,
-            digest: self.status.spec_digest.as_deref(),
-        }
-    }
-
-    /// An edit that changes nothing is looked at once; a digest that can't be compared is replaced by one that can. What another
-    /// operator has finished is not written to.
-    fn keep_record(&mut self, state: &State) {
-        let unread = self.status.observed_generation != self.generation();
-        if self.status.spec_digest.is_none() {
-            if state.is_terminal() {
-                return;
-            }
-            self.take_over(state);
-        } else if state.is_terminal() && !unread {
-            return;
-        }
-        let known = self.status.spec_digest.as_deref();
-        let current = known
-            .and_then(SpecDigest::parse)
-            .is_some_and(|d| d.is_current());
-        if !current || unread {
-            self.record(self.ask.digest.to_string(), self.generation());
-        }
-    }
-
-    /// Counts of another operator that ours go on from: it counts runs, and ours counts those that failed.
-    fn take_over(&mut self, state: &State) {
-        let runs = self.status.execution_attempts.unwrap_or(0);
-        let ended = matches!(
-            state,
-            State::Failing | State::PendingRerun | State::SubmissionFailed
-        );
-        let failed = if ended { runs } else { runs - 1 };
-        if failed > 0 {
-            self.status.failed_runs.get_or_insert(failed);
-        }
-    }
-
-    fn count_anew(&mut self) {
-        let status = &mut self.status;
-        status.submission_attempts = None;
-        status.execution_attempts = None;
-        status.last_submission_attempt_time = None;
-        status.failed_runs = None;
-        status.last_failure_time = None;
-        status.spec_digest = None;
-        status.observed_generation = None;
-    }
-
-    fn record(&mut self, digest: String, generation: Option<i64>) {
-        self.status.spec_digest = Some(digest);
-        self.status.observed_generation = generation;
-    }
-
-    /// A message quotes what it speaks of, which may be as long as an object may be; a status that is too long is never stored.
-    fn cut_message(&mut self) {
-        let text = self.status.application_state.error_message.as_mut();
-        if let Some(text) = text.filter(|text| text.len() > MESSAGE) {
-            text.truncate(text.floor_char_boundary(MESSAGE));
-            text.push('…');
-        }
-    }
-
-    fn wake(&mut self, at: Timestamp) {
-        let before = self.plan.wake.get_or_insert(at);
-        *before = (*before).min(at);
-    }
-
-    fn tell(&mut self, note: Note) {
-        self.plan.notes.push(note);
-    }
-
-    /// Enters a state, and tells what is published of it.
-    fn go(&mut self, to: State) {
-        let name = self.name();
-        let of = |reason: &str, what: &str| {
-            Note::warning(reason, format!("SparkApplication {name} {what}"))
-        };
-        match &to {
-            State::PendingRerun => {
-                self.tell(of("SparkApplicationPendingRerun", "is pending rerun"));
-            }
-            State::Suspending => self.tell(of("SparkApplicationSuspending", "is suspending")),
-            State::Suspended => self.tell(of("SparkApplicationSuspended", "is suspended")),
-            State::Resuming => {
-                self.status.termination_time = None;
-                self.tell(of("SparkApplicationResuming", "is resuming"));
-            }
-            State::Completed => {
-                let text = format!("SparkApplication {name} completed");
-                self.tell(Note::normal("SparkApplicationCompleted", text));
-            }
-            State::Failed => {
-                let why = self.status.application_state.error_message.clone();
-                let what = format!("failed: {}", why.unwrap_or_default());
-                self.tell(of("SparkApplicationFailed", &what));
-                self.status
-                    .termination_time
-                    .get_or_insert(Time(self.ask.now));
-            }
-            _ => {}
-        }
-        self.status.application_state.state = to;
-        self.plan.again = true;
-    }
-
-    /// What a run leaves in the status goes; the id of its submission stays, because the next one's follows from it.
-    fn reset(&mut self) {
-        let status = &mut self.status;
-        status.spark_application_id = None;
-        status.termination_time = None;
-        status.application_state.error_message = None;
-        status.driver_info = DriverInfo::default();
-        status.executor_state.clear();
-        status.executors = None;
-        status.executors_not_listed = None;
-        status.failed_submissions = None;
-        status.batch_scheduler = None;
-    }
-
-    fn rerun(&mut self) {
-        self.reset();
-        self.go(State::PendingRerun);
-    }
-
-    /// Deletes the application's pods and what its runs left. True if no pod is there any more.
-    fn remove_all(&mut self) -> bool {
-        self.remove(|_| true)
-    }
-
-    /// Deletes what is of such submissions. True if none of their pods is there any more.
-    fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
-        let seen = self.ask.seen;
-        let mut gone = true;
-        let drivers = seen.drivers.iter();
-        let drivers = drivers.map(|d| (&d.name, d.uid, &d.submission_id, d.leaving, d.due));
-        let executors = seen.executors.iter();
-        let executors = executors.map(|e| (&e.name, e.uid, &e.submission_id, e.leaving, e.due));
-        for (name, uid, id, leaving, due) in drivers.chain(executors) {
-            if !of(id) {
-                continue;
-            }
-            gone = false;
-            self.delete_pod(name, uid, leaving);
-            if let Some(due) = due {
-                self.wait_for(name, due);
-            }
-        }
-        // A driver that was never recorded was a submission as well: the next one must not have its id.
-        let mut ids = seen.drivers.iter().map(|d| &d.submission_id);
-        if let Some(id) = ids.find(|id| of(id) && !id.is_empty()) {
-            self.status.submission_id = Some(id.clone());
-        }
-        for object in seen.objects.iter().filter(|o| of(&o.submission_id)) {
-            self.plan.steps.extend(deletion(object));
-        }
-        gone
-    }
-
-    /// A pod that doesn't go although its time is over is named.
-    fn wait_for(&mut self, pod: &str, due: Timestamp) {
-        let late = later(due, LATE);
-        if self.ask.now < late {
-            return self.wake(late);
-        }
-        let text = format!(
-            "waits for the pod {pod} to end, which should have ended at {due}: its node may not answer, or a finalizer keeps it"
-        );
-        self.status.application_state.error_message = Some(text);
-    }
-
-    /// Deletes a pod, unless somebody does already.
-    fn delete_pod(&mut self, name: &str, uid: Uid, leaving: bool) {
-        if !leaving {
-            let name = name.to_owned();
-            self.plan.steps.push(Step::DeletePod { name, uid });
-        }
-    }
-
-    /// It has ended: what holds resources goes, what tells something stays, and at the end of its time all of it goes.
-    fn rest(&mut self) {
-        let spec = self.spec.time_to_live_seconds;
-        let ttl = spec.or(self.ask.rules.time_to_live.filter(|t| *t > 0));
-        if let (Some(ttl), Some(ended)) = (ttl, &self.status.termination_time) {
-            let until = later(ended.0, ttl.max(0));
-            if ttl <= 0 || until < self.ask.now {
-                return self.plan.steps.push(Step::DeleteApplication);
-            }
-            self.wake(later(until, 1));
-        }
-        // What another operator has finished is left as it is: it says FAILED of drivers that run on.
-        if self.status.spec_digest.is_none() {
-            return;
-        }
-        self.track();
-        let seen = self.ask.seen;
-        // A driver that never started would start in the end, for an application that has ended.
-        let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
-        for driver in seen.drivers.iter().filter(unborn) {
-            self.delete_pod(&driver.name, driver.uid, driver.leaving);
-        }
-        let ended = |e: &Executor| e.phase.has_ended();
-        for executor in seen.executors.iter().filter(|e| !ended(e)) {
-            self.delete_pod(&executor.name, executor.uid, executor.leaving);
-        }
-        let holds = [
-            Kind::Claim,
-            Kind::VolcanoGroup,
-            Kind::CoschedulingGroup,
-            Kind::Budget,
-            Kind::NetworkPolicy,
-        ];
-        let going = seen.objects.iter().filter(|o| holds.contains(&o.kind));
-        self.plan.steps.extend(going.filter_map(deletion));
-    }
-}
-
-/// States in which a change of the spec begins all anew. In the others it changes what is submitted next.
-fn follows_its_spec(state: &State) -> bool {
-    !matches!(
-        state,
-        State::New
-            | State::Suspending
-            | State::Suspended
-            | State::Resuming
-            | State::Invalidating
-            | State::Other(_)
-    )
-}
-
-fn deletion(object: &Object) -> Option<Step> {
-    (!object.leaving).then(|| Step::Delete {
-        kind: object.kind,
-        name: object.name.clone(),
-        uid: object.uid,
-    })
-}
-
-fn more(count: Option<i32>) -> i32 {
-    count.unwrap_or(0).saturating_add(1)
-}
-
-fn later(since: Timestamp, seconds: i64) -> Timestamp {
-    let wait = SignedDuration::from_secs(seconds);
-    since.saturating_add(wait).unwrap_or(Timestamp::MAX)
 }

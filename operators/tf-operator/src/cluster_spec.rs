@@ -7,7 +7,7 @@ use serde::Serialize;
 use training_core::{JobCx, Rank, RoleSpec, SpecError, names};
 
 use crate::api::{PS, TFJob, TYPES, WORKER};
-use crate::framework::REPLICAS;
+use crate::replicas::REPLICAS;
 
 /// The name of the variable.
 pub const TF_CONFIG: &str = "TF_CONFIG";

@@ -1,34 +1,21 @@
 //! What is peculiar to TensorFlow: roles, success policies, workers that may come and go.
 
-use training_api::RestartPolicy;
 use training_core::verdict::{
     Saying, failures_but, no_replica_decides, progressing, say_qualified,
 };
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, Others, Rank, Replicas, RoleSet,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas, RoleSet,
     RoleSpec, SlotState, SpecError, Verdict, training_job,
 };
 
 use crate::api::{
-    ALL_WORKERS, CHIEF, CONTAINER, EVALUATOR, MASTER, ONE_CHIEF, PS, REPLICA_MAP, TFJob, TYPES,
-    WORKER,
+    ALL_WORKERS, CHIEF, EVALUATOR, MASTER, ONE_CHIEF, PS, REPLICA_MAP, TFJob, TYPES, WORKER,
 };
 use crate::cluster_spec::{TF_CONFIG, tf_config};
+use crate::replicas::REPLICAS;
 
 /// The kind's name, as messages have it.
 const KIND: &str = "TFJob";
-
-/// The replica specs of the kind.
-pub const REPLICAS: Replicas = Replicas {
-    field: REPLICA_MAP,
-    types: TYPES,
-    others: Others::Served,
-    speakers: &[CHIEF, MASTER],
-    stand_in: Some(WORKER),
-    container: CONTAINER,
-    port: ("tfjob-port", 2222),
-    restart: RestartPolicy::Never,
-};
 
 /// The TensorFlow framework.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +25,8 @@ pub struct TensorFlow {
 }
 
 training_job!(TFJob, tf_replica_specs);
+
+impl Lifecycle for TensorFlow {}
 
 impl Framework for TensorFlow {
     type Job = TFJob;

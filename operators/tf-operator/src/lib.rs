@@ -7,6 +7,7 @@
 pub mod api;
 pub mod cluster_spec;
 pub mod framework;
+mod replicas;
 
 pub use api::TFJob;
 pub use framework::TensorFlow;

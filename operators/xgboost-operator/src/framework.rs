@@ -3,8 +3,8 @@
 use training_api::RestartPolicy;
 use training_core::verdict::{Enough, role_decides};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Others, Rank, Replicas, RoleSet, SpecError,
-    Verdict, check, names, training_job,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Others, Rank, Replicas, RoleSet,
+    SpecError, Verdict, check, names, training_job,
 };
 
 use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER, XGBoostJob};
@@ -14,6 +14,8 @@ use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER, XGBoostJob};
 pub struct XGBoost;
 
 training_job!(XGBoostJob, xgb_replica_specs);
+
+impl Lifecycle for XGBoost {}
 
 impl Framework for XGBoost {
     type Job = XGBoostJob;

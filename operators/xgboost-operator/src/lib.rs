@@ -11,3 +11,7 @@ pub use framework::XGBoost;
 
 /// What the binary says of itself.
 pub const ABOUT: &str = "Runs XGBoostJobs (kubeflow.org/v1)";
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/extending.md")]
+struct Extending;

@@ -2,8 +2,8 @@
 
 use training_api::{CleanPodPolicy, labels};
 
-use crate::framework::{JobCx, TrainingJob};
-use crate::notes::Note;
+use crate::kind::framework::{JobCx, TrainingJob};
+use crate::model::notes::Note;
 
 pub(super) fn of_policies<J: TrainingJob>(cx: &JobCx<'_, J>) -> Vec<Note> {
     let mut notes = Vec::new();

@@ -2,17 +2,18 @@
 
 use training_api::{CleanPodPolicy, ConditionType, labels};
 
-use super::{Draft, finished, gang};
-use crate::census::{Census, Slot, SlotState};
-use crate::framework::{Framework, JobCx, TrainingJob};
-use crate::memory::{Memory, ReplicaMemory};
-use crate::mould;
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::restart::{Answer, answer};
-use crate::step::{Transition, Urgency};
-use crate::verdict::{FailureCause, RankFailure, Saying};
-use crate::view::{Attempt, PodPhase, PodView};
+use super::draft::Draft;
+use super::running::has_run;
+use super::{edits, finished, gang};
+use crate::kind::framework::{Framework, JobCx, TrainingJob};
+use crate::model::census::{Census, Slot, SlotState};
+use crate::model::memory::{Memory, ReplicaMemory};
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::restart::{Answer, answer};
+use crate::model::step::{Transition, Urgency};
+use crate::model::verdict::{FailureCause, RankFailure, Saying};
+use crate::model::view::{Attempt, PodPhase, PodView};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -109,7 +110,7 @@ pub fn retry<F: Framework>(
         Scope::Replica => next_attempts(cx, census, failures, draft),
         Scope::Gang => {
             draft.memory.next_gang_attempt(seen.newest_gang());
-            mould::renew(framework, cx, draft);
+            edits::renew(framework, cx, draft);
             gang::begin(cx, seen, draft);
             let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
             draft.memory.gang_restart = Some(ReplicaMemory {
@@ -270,7 +271,7 @@ pub fn fail<F: Framework>(
     let kind = F::Job::kind(&());
     let name = cx.name;
     if matches!(cause, FailureCause::Replicas { .. }) {
-        super::progress::has_run(framework, cx, draft);
+        has_run(framework, cx, draft);
     }
     let message = match cause {
         FailureCause::Replicas { role, count } => framework.say(

@@ -3,15 +3,15 @@
 use kube::ResourceExt;
 use training_api::{CleanPodPolicy, ConditionType};
 
-use super::{Draft, gang};
-use crate::autoscaler;
-use crate::framework::TrainingJob;
-use crate::memory::Memory;
-use crate::names;
-use crate::observed::Observed;
-use crate::rules::Rules;
-use crate::step::Step;
-use crate::view::PodPhase;
+use super::draft::Draft;
+use super::{autoscaler, gang};
+use crate::kind::framework::TrainingJob;
+use crate::model::memory::Memory;
+use crate::model::names;
+use crate::model::observed::Observed;
+use crate::model::rules::Rules;
+use crate::model::step::Step;
+use crate::model::view::PodPhase;
 
 /// The common look at a job that has ended.
 pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {

@@ -5,19 +5,19 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use training_api::{ConditionType, labels as keys};
 
-use super::Draft;
-use crate::census::{Census, SlotState};
-use crate::error::SpecError;
-use crate::framework::{Framework, JobCx, TrainingJob};
-use crate::gang::{
-    Gang, GangState, GroupKind, GroupView, Habits, KUEUE_QUEUE, Need, Offer, Owner, Provider, Run,
-    Wanted, need, scheduler_of,
-};
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::pod::owner;
-use crate::step::{Step, Urgency};
-use crate::view::PodView;
+use super::draft::Draft;
+use super::need::need;
+use crate::kind::framework::{Framework, Habits, JobCx, TrainingJob};
+use crate::model::census::{Census, SlotState};
+use crate::model::error::SpecError;
+use crate::model::group::{GroupKind, GroupView, Offer};
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::provider::{Provider, Run};
+use crate::model::step::{Step, Urgency};
+use crate::model::view::PodView;
+use crate::render::gang::{Gang, GangState, KUEUE_QUEUE, Need, Owner, Wanted, scheduler_of};
+use crate::render::pod::owner;
 
 /// A scheduler that has not answered for so long is told about.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
@@ -105,7 +105,7 @@ pub fn holds_back(habits: Habits, seen: &Observed, draft: &Draft) -> bool {
         let group = seen.groups.iter().find(|g| g.kind == *kind && !g.leaving);
         group.is_some_and(|g| behaviour.read(g) == GangState::Admitted)
     };
-    behaviour.holds_back() && seen.pods.is_empty() && !behaviour.kinds().iter().all(admitted)
+    behaviour.holds_back() && seen.pods.is_empty() && !run.provider.kinds().iter().all(admitted)
 }
 
 /// What users should be told once about how the job is scheduled.
@@ -190,7 +190,7 @@ pub fn settle<F: Framework>(
         return hold(draft, census, "GangInvalid", objection);
     }
     let mut all = Vec::new();
-    for kind in behaviour.kinds() {
+    for kind in gang.provider.kinds() {
         match seen.gang.offers.of(*kind) {
             Offer::Served(version) => all.push((*kind, *version)),
             Offer::Unknown => return Gate::Closed,

@@ -5,16 +5,16 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::Draft;
-use crate::census::{Census, SlotState};
-use crate::names;
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::rules::Rules;
-use crate::step::{Deletion, Step};
-use crate::trouble::lost_since;
-use crate::verdict::{RankFailure, Verdict};
-use crate::view::PodView;
+use super::draft::Draft;
+use crate::model::census::{Census, SlotState};
+use crate::model::health::lost_since;
+use crate::model::names;
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::rules::Rules;
+use crate::model::step::{Deletion, Step};
+use crate::model::verdict::{RankFailure, Verdict};
+use crate::model::view::PodView;
 
 /// Whether a lost pod is given up.
 enum Fate {

@@ -8,20 +8,23 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::Resource;
 use training_api::ConditionType;
 
-use super::{Draft, count, failing, finished, gang, lost};
-use crate::census::{Census, Slot, SlotState};
-use crate::error::SpecError;
-use crate::framework::{Framework, JobCx, TrainingJob};
-use crate::gang::Gang;
-use crate::names;
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::restart::not_before;
-use crate::roles::Rank;
-use crate::step::{Step, Transition, Urgency};
-use crate::verdict::{FailureCause, Saying, Verdict, container_restarts};
-use crate::view::{PodPhase, PodView};
-use crate::{pod, service};
+use super::counts::count;
+use super::draft::Draft;
+use super::running::{has_run, runs};
+use super::{failing, finished, gang, lost};
+use crate::kind::framework::{Framework, JobCx, TrainingJob};
+use crate::model::census::{Census, Slot, SlotState};
+use crate::model::error::SpecError;
+use crate::model::names;
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::restart::not_before;
+use crate::model::roles::Rank;
+use crate::model::step::{Step, Transition, Urgency};
+use crate::model::verdict::{FailureCause, Saying, Verdict, container_restarts};
+use crate::model::view::{PodPhase, PodView};
+use crate::render::gang::Gang;
+use crate::render::{pod, service};
 
 /// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
 pub const MOST_CREATES: usize = 512;
@@ -114,12 +117,6 @@ fn fill<F: Framework>(
     }
 }
 
-fn runs<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
-    let reason = format!("{}Running", F::Job::kind(&()));
-    let message = framework.say(cx, &Saying::Running);
-    draft.set(ConditionType::Running, true, &reason, &message);
-}
-
 /// The published operator looks at roles in the order of their names: it finds the job running with the role that decides before
 /// it fails with that one or a later one.
 fn was_seen_to_run<J: TrainingJob>(
@@ -134,13 +131,6 @@ fn was_seen_to_run<J: TrainingJob>(
     let decides = cx.roles.iter().enumerate().find(|(_, r)| r.speaks);
     decides.is_some_and(|(at, role)| role.key <= *failed && census.counts[at].running > 0)
         && !draft.memory.holds(ConditionType::Restarting)
-}
-
-/// A kind may promise that an ended job has run, also where that went by unseen.
-pub(super) fn has_run<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
-    if F::ALWAYS_RAN {
-        runs(framework, cx, draft);
-    }
 }
 
 fn succeed<F: Framework>(

@@ -10,15 +10,16 @@ use std::fmt::Write as _;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::{ConditionType, JobCondition};
 
-use super::{Draft, clean};
-use crate::conditions;
-use crate::framework::{JobCx, TrainingJob};
-use crate::names;
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::step::Urgency;
-use crate::trouble::{Cause, Finding, Trouble, find};
-use crate::view::PodView;
+use super::draft::{Draft, clean};
+use crate::kind::framework::{JobCx, TrainingJob};
+use crate::model::conditions;
+use crate::model::health::{Finding, find};
+use crate::model::names;
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::step::Urgency;
+use crate::model::trouble::{Cause, Trouble};
+use crate::model::view::PodView;
 
 /// So long a message stays as it is, even if other pods are concerned by then.
 const REWORD_AFTER: SignedDuration = SignedDuration::from_secs(30);
@@ -223,7 +224,7 @@ fn quote(cause: Cause, pod: Option<&PodView>) -> String {
     };
     let text = match cause {
         Cause::CrashLoopBackOff | Cause::RunContainerError if trouble.exit_code.is_some() => {
-            crate::trouble::obituary(pod)
+            crate::model::health::obituary(pod)
         }
         Cause::NodeLost | Cause::PodStuckTerminating => String::new(),
         Cause::CrashLoopBackOff

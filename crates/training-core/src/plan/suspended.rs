@@ -3,14 +3,14 @@
 use kube::Resource;
 use training_api::ConditionType;
 
-use super::{Draft, gang};
-use crate::autoscaler;
-use crate::framework::{Framework, JobCx};
-use crate::names;
-use crate::notes::Note;
-use crate::observed::Observed;
-use crate::step::{Step, Urgency};
-use crate::verdict::Saying;
+use super::draft::Draft;
+use super::{autoscaler, gang};
+use crate::kind::framework::{Framework, JobCx};
+use crate::model::names;
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::step::{Step, Urgency};
+use crate::model::verdict::Saying;
 
 /// The common look at a suspended job.
 pub(crate) fn decide<F: Framework>(

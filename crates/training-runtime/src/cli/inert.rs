@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use super::LogFormat;
+use super::value::LogFormat;
 
 /// Flags that existing operators of these kinds publish and that change nothing here, except that
 /// the log level and encoder are taken over where `--log-filter` and `--log-format` are not given.

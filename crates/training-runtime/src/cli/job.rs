@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use k8s_openapi::jiff::SignedDuration;
-use training_core::gang::PLUGINS_SCHEDULER;
+use training_core::provider::PLUGINS_SCHEDULER;
 use training_core::{Provider, Rules};
 
-use super::value::{parse_bool, parse_scheduler};
-use super::{GangMode, UsageError, parse_domain, parse_duration};
+use super::value::{
+    GangMode, UsageError, parse_bool, parse_domain, parse_duration, parse_scheduler,
+};
 
 /// What every operator whose jobs are made of replicas understands.
 #[derive(Args, Clone, Debug)]

@@ -3,6 +3,24 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use thiserror::Error;
+
+/// Arguments that contradict each other or ask for what this version does not have.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct UsageError(pub(super) String);
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    #[default]
+    Json,
+    /// One line of text.
+    Compact,
+}
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {

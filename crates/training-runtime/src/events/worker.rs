@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use training_core::notes::{Note, Severity};
 
-use super::text::Matter;
-use super::{EventConfig, EventWriter, Message, Regarding, text};
+use super::message::{EventConfig, Message, Regarding};
+use super::text::{self, Matter};
+use super::writer::EventWriter;
 use crate::cli::EventMode;
 use crate::fault::{Fault, within};
 use crate::leader::Leadership;

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Resource, ResourceExt};
 use training_api::labels;
-use training_core::gang::scheduler_of_pod;
+use training_core::scheduler_of_pod;
 use training_core::{
     Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, names,
 };

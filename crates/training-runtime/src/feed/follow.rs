@@ -12,7 +12,7 @@ use kube_runtime::watcher::{Config, DefaultBackoff, Error, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Listener;
+use super::listener::Listener;
 use crate::client::what;
 use crate::key::Scope;
 use crate::metrics::{Wanted, WatchTimes};

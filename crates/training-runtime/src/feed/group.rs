@@ -15,9 +15,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use training_core::{Group, GroupKind, GroupView, Offer, Offers, Uid};
 
+use super::follow::{Follow, Source};
 use super::index::{Child, Index};
+use super::listener::Listener;
 use super::slim::{Owned, Parent, controller};
-use super::{Follow, Listener, Source};
 use crate::key::{JobKey, Scope};
 
 /// The first wait before a kind that is not served is asked for again; each further one is twice as long.

@@ -9,7 +9,8 @@ use kube_runtime::watcher::{Error, Event};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Follow, Listener, Source};
+use super::follow::{Follow, Source};
+use super::listener::Listener;
 use crate::key::Scope;
 
 /// The feed's name, in logs and metrics.

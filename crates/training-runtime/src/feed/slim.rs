@@ -1,114 +1,18 @@
 //! What is decoded of a pod and of a service: the few fields that decisions read. Everything else is skipped on the wire.
 
+mod seen;
 mod trouble;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PodSchedulingGroup;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::Resource;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use training_api::labels;
-use training_core::slim::slim_meta;
 use training_core::{Attempt, BatchPod, Mark, PodPhase, PodView, ServiceView, Uid, names};
 
 use crate::key::JobKey;
-
-/// A pod as it is watched. It can't fail to decode: every field has a default.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
-#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
-#[serde(default)]
-pub struct SlimPod {
-    /// Name, uid, labels, owner, attempt.
-    #[serde(deserialize_with = "slim_meta")]
-    pub metadata: ObjectMeta,
-    /// Its node.
-    pub spec: SlimPodSpec,
-    /// Phase, conditions, what containers said.
-    pub status: SlimPodStatus,
-}
-
-/// The part of a pod's spec that is read.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-pub struct SlimPodSpec {
-    node_name: Option<String>,
-    scheduler_name: Option<String>,
-    scheduling_group: Option<PodSchedulingGroup>,
-}
-
-/// A service as it is watched.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
-#[resource(inherit = "k8s_openapi::api::core::v1::Service")]
-#[serde(default)]
-pub struct SlimService {
-    /// Name, uid, labels, owner.
-    #[serde(deserialize_with = "slim_meta")]
-    pub metadata: ObjectMeta,
-}
-
-/// The part of a pod's status that decisions read.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-pub struct SlimPodStatus {
-    phase: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    conditions: Option<Vec<SlimCondition>>,
-    container_statuses: Option<Vec<SlimContainer>>,
-    init_container_statuses: Option<Vec<SlimContainer>>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct SlimCondition {
-    #[serde(rename = "type")]
-    type_: Option<String>,
-    status: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    last_transition_time: Option<Time>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct SlimContainer {
-    name: Option<String>,
-    restart_count: Option<i64>,
-    state: Option<SlimState>,
-    last_state: Option<SlimState>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-struct SlimState {
-    waiting: Option<SlimWaiting>,
-    running: Option<SlimRunning>,
-    terminated: Option<SlimTerminated>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-struct SlimWaiting {
-    reason: Option<String>,
-    message: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct SlimRunning {
-    started_at: Option<Time>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default, rename_all = "camelCase")]
-struct SlimTerminated {
-    exit_code: Option<i64>,
-    reason: Option<String>,
-    message: Option<String>,
-    finished_at: Option<Time>,
-}
+use seen::{SlimCondition, SlimContainer};
+pub use seen::{SlimPod, SlimService};
 
 /// A child of a job, and whose.
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@ use kube::api::ObjectMeta;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::{ElectionConfig, Leadership, LeaseStore};
+use super::leadership::{ElectionConfig, Leadership};
+use super::store::LeaseStore;
 use crate::fault::{Absent, Fault, within};
 use crate::retry::Jitter;
 

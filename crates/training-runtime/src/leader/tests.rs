@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use tokio::task::{JoinHandle, LocalSet};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::fault::{Absent, Fault};

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::{Resource, ResourceExt};
-use training_core::{AutoscalerView, Blocked, Digest, Framework, JobCx, Step, TrainingJob, Uid};
+use training_core::{AutoscalerView, Blocked, Digest, JobCx, Lifecycle, Step, TrainingJob, Uid};
 
 use super::World;
 use super::execute::Interruption;
@@ -24,7 +24,7 @@ fn view(of: &HorizontalPodAutoscaler, uid: Uid, version: u64) -> AutoscalerView 
     }
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     /// A call about the autoscaler arrives at the API server. True if it changed something there.
     pub(super) fn call_autoscaler(&mut self, step: Step) -> Result<bool, Interruption> {
         match step {

@@ -2,7 +2,7 @@
 
 use kube::Resource;
 use training_core::{
-    Blocked, Deletion, Framework, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid,
+    Blocked, Deletion, Lifecycle, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid,
     Urgency,
 };
 
@@ -19,7 +19,7 @@ pub(super) enum Interruption {
     Taken(Blocked),
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     pub(super) fn execute(
         &mut self,
         plan: Plan<StatusOf<F>>,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-use training_core::gang::{GangState, Habits, Run};
 use training_core::{
-    Framework, Group, GroupKind, GroupView, JobCx, Mark, Offer, Offers, PodView, Provider, Step,
+    Group, GroupKind, GroupView, JobCx, Lifecycle, Mark, Offer, Offers, PodView, Provider, Step,
     TrainingJob, Uid,
 };
+use training_core::{Habits, gang::GangState, provider::Run};
 
 use super::World;
 use super::execute::Interruption;
@@ -17,7 +17,7 @@ fn is_shown(group: &GroupView) -> bool {
     group.digest.is_some()
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     fn gang_run(&self) -> Run {
         self.memory().gang.unwrap_or_default()
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use training_core::{
-    Framework, JobState, Memory, Object, ObjectKind, Observed, Plan, PodPhase, PodView,
+    JobState, Lifecycle, Memory, Object, ObjectKind, Observed, Plan, PodPhase, PodView,
     StatusWrite, TrainingJob, Uid, names,
 };
 
@@ -46,7 +46,7 @@ fn ended(memory: &Memory) -> bool {
     holds(memory, "Succeeded") || holds(memory, "Failed")
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     fn breach(&mut self, what: String) {
         self.breaches.push(what);
     }
@@ -210,7 +210,7 @@ impl<F: Framework> World<F> {
             || format!("a count went down: {old:?} -> {new:?}"),
         );
         if new.gang_attempt == old.gang_attempt {
-            let kept = |(place, was): (&(String, u32), &training_core::memory::ReplicaMemory)| {
+            let kept = |(place, was): (&(String, u32), &training_core::ReplicaMemory)| {
                 new.replicas
                     .get(place)
                     .is_some_and(|is| is.attempt >= was.attempt)

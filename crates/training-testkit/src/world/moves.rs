@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use training_core::{Framework, PodPhase, Step};
+use training_core::{Lifecycle, PodPhase, Step};
 
 use super::{Fate, World};
 
@@ -113,7 +113,7 @@ impl Move {
     }
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     /// Makes a move. One that finds nothing to move changes nothing.
     pub fn happen(&mut self, what: Move) {
         match what {

@@ -3,7 +3,7 @@
 use kube::Resource;
 use serde_json::{Value, json};
 use training_core::{
-    Attempt, BatchEnd, BatchPod, BatchView, Framework, Mark, Object, ObjectKind, ObjectView,
+    Attempt, BatchEnd, BatchPod, BatchView, Lifecycle, Mark, Object, ObjectKind, ObjectView,
     PodPhase, PodView, Step, TrainingJob, Uid,
 };
 
@@ -13,7 +13,7 @@ use super::execute::Interruption;
 /// Which object: its kind and name.
 pub(super) type Place = (ObjectKind, String);
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     /// The stored objects as `Kind name`.
     pub fn object_names(&self) -> Vec<String> {
         let places = self.objects.keys();

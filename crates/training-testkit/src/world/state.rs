@@ -1,11 +1,11 @@
 //! The world as a state among others.
 
-use training_core::Framework;
+use training_core::Lifecycle;
 
 use super::{Fate, Move, World};
 use crate::explore::{FIRST_VERSION, Model};
 
-impl<F: Framework + Clone> World<F> {
+impl<F: Lifecycle + Clone> World<F> {
     /// The same world with versions by which its states can be compared: they are like no other number in it.
     #[must_use]
     pub fn into_start(mut self) -> Self {
@@ -14,7 +14,7 @@ impl<F: Framework + Clone> World<F> {
     }
 }
 
-impl<F: Framework + Clone> Model for World<F> {
+impl<F: Lifecycle + Clone> Model for World<F> {
     type Move = Move;
 
     fn moves() -> Vec<Move> {
@@ -120,7 +120,7 @@ impl<F: Framework + Clone> Model for World<F> {
     }
 }
 
-impl<F: Framework> World<F> {
+impl<F: Lifecycle> World<F> {
     fn forget_history(&mut self) {
         self.notes.clear();
         self.transitions.clear();

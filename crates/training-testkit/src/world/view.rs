@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use training_core::gang::scheduler_of_pod;
+use training_core::scheduler_of_pod;
 use training_core::{
     Attempt, AutoscalerView, BatchPod, GroupKind, GroupView, Mark, ObjectView, PodPhase, PodView,
     ServiceView, TrainingJob, Uid, names,

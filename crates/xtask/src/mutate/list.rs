@@ -182,21 +182,21 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "pods carry no attempt",
-        file: "crates/training-core/src/pod.rs",
+        file: "crates/training-core/src/render/pod.rs",
         from: "annotations.insert(keys::ATTEMPT.to_owned(), attempt.to_string());",
         to: "let _ = (&mut annotations, attempt);",
         tests: table!("conformance_golden"),
     },
     Mutation {
         name: "pods that are not ready count as ready",
-        file: "crates/training-core/src/census.rs",
+        file: "crates/training-core/src/model/census.rs",
         from: "p.ready && !p.leaving",
         to: "!p.leaving",
         tests: table!("plan"),
     },
     Mutation {
         name: "terminating pods count as failed",
-        file: "crates/training-core/src/census.rs",
+        file: "crates/training-core/src/model/census.rs",
         from: "PodPhase::Failed if !pod.leaving => SlotState::Failed,",
         to: "PodPhase::Failed => SlotState::Failed,",
         tests: table!("every_kind"),
@@ -225,7 +225,7 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "replacements come without a pause",
-        file: "crates/training-core/src/restart.rs",
+        file: "crates/training-core/src/model/restart.rs",
         from: "if attempt <= 1 {",
         to: "if attempt > 0 {",
         tests: CORE,

@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use training_core::Note;
 
 use super::again::{self, Again};
+use super::draft::{Course, later, more};
 use super::seen::{Driver, Kind, Object, Refusal, Refused};
 use super::step::{Make, Step};
-use super::{Course, later, more};
 use crate::api::{DriverInfo, State};
 use crate::digest::{self, Change};
 use crate::submission::{Inputs, Submission, submit};

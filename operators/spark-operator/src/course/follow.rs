@@ -3,8 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use training_core::{Note, PodPhase};
 
+use super::draft::{Course, later, more};
+use super::executors;
 use super::seen::Driver;
-use super::{Course, executors, later, more};
 use crate::api::State;
 
 impl Course<'_> {

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use training_core::SpecError;
 use training_core::quantity::{Amount, Amounts, add};
 
-use super::conf::{Properties, list};
-use super::{Cx, Refusal, object};
+use super::cx::{Cx, Refusal};
+use super::object;
+use super::properties::{Properties, list};
 use crate::api::Role;
 use crate::defaults;
 use crate::memory::{field, quantity};

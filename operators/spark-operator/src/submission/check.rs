@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use training_core::{Note, SpecError};
 
-use super::conf::{INTERNAL, LOCAL_DIR, Properties, list, says_more};
-use super::object::below;
+use super::conf::says_more;
+use super::cx::Cx;
+use super::properties::{INTERNAL, LOCAL_DIR, Properties, below, list};
 use super::settings::DriverIngress;
-use super::{Cx, volume};
+use super::volume;
 use crate::api::rule::{
     DENIED_CONF, NO_INGRESS_PORT, NO_INGRESS_URL, NODE_SELECTORS, SAME_INGRESS_PORT,
     SAME_INGRESS_URL,

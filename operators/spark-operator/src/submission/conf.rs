@@ -3,35 +3,21 @@
 //! Source: the arguments that the published operator gives `spark-submit`, and what that makes of them. Where a key is set twice the
 //! later one wins, so the order of the groups is a part of the contract.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use k8s_openapi::api::core::v1::{Volume, VolumeMount};
 use serde_json::Value;
 use training_core::{Note, SpecError};
 
-use super::{Cx, metrics, web};
+use super::cx::Cx;
+use super::properties::{
+    INTERNAL, LOCAL_DIR, POD_NAME, Ports, Properties, SUBMIT_TIME, TEMPLATE_DIR, TEMPLATE_FILE,
+    list,
+};
+use super::{metrics, web};
 use crate::api::{NameKey, Role, SecretInfo, SparkPodSpec};
 use crate::memory::{Language, java_double};
 use crate::{label, names, version};
-
-/// Properties by key.
-pub type Properties = BTreeMap<String, String>;
-
-/// The directory of the properties in the driver. It doesn't follow `SPARK_HOME`. Source: Spark.
-pub const CONF_DIR: &str = "/opt/spark/conf";
-/// The directory of the executors' template in the driver. Source: Spark.
-pub const TEMPLATE_DIR: &str = "/opt/spark/pod-template";
-/// The file of that template. Source: Spark.
-pub const TEMPLATE_FILE: &str = "pod-spec-template.yml";
-/// When the application was submitted, as Spark records it. Units: milliseconds since 1970.
-pub const SUBMIT_TIME: &str = "spark.app.submitTime";
-/// The property that names the driver's pod.
-pub const POD_NAME: &str = "spark.kubernetes.driver.pod.name";
-/// Volumes of this prefix hold Spark's scratch data.
-pub const LOCAL_DIR: &str = "spark-local-dir-";
-/// The main file of an application that has none.
-pub const INTERNAL: &str = "spark-internal";
 
 fn set(to: &mut Properties, key: impl Into<String>, value: impl Display) {
     to.insert(key.into(), value.to_string());
@@ -430,66 +416,4 @@ pub fn complete(cx: &Cx<'_>, to: &mut Properties) -> Result<Ports, SpecError> {
         set(to, "spark.kubernetes.executor.hadoopConfigMapName", name);
     }
     Ok(ports)
-}
-
-/// The elements of a property that is a list.
-pub fn list(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-}
-
-/// The ports of a driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
-    /// Executors speak to it.
-    pub rpc: i32,
-    /// Blocks are fetched from it.
-    pub block_manager: i32,
-    /// The same port of the Service. Spark doesn't look at `spark.blockManager.port` here, so the two can differ.
-    pub block_manager_of_service: i32,
-    /// The web UI. It is there also while the UI is off.
-    pub ui: i32,
-    /// Spark Connect, from 4.1 on.
-    pub connect: Option<i32>,
-}
-
-impl Ports {
-    /// The ports that the properties ask for.
-    ///
-    /// # Errors
-    /// If one is no port.
-    pub fn of(cx: &Cx<'_>, properties: &Properties) -> Result<Self, SpecError> {
-        let port = |key: &str| match properties.get(key) {
-            None => Ok(None),
-            Some(text) => {
-                let number = text
-                    .trim()
-                    .parse()
-                    .ok()
-                    .filter(|n| (1..=65_535).contains(n));
-                let why = || format!("\"{text}\" is no port; write a number from 1 to 65535");
-                number
-                    .map(Some)
-                    .ok_or_else(|| SpecError::new(format!("spec.sparkConf[{key}]"), why()))
-            }
-        };
-        let own = port("spark.driver.blockManager.port")?;
-        let service = own.unwrap_or(7079);
-        let connect = if cx.version.at_least(4, 1) {
-            Some(port("spark.connect.grpc.binding.port")?.unwrap_or(15_002))
-        } else {
-            None
-        };
-        Ok(Self {
-            rpc: port("spark.driver.port")?.unwrap_or(7078),
-            block_manager: match own {
-                Some(own) => own,
-                None => port("spark.blockManager.port")?.unwrap_or(7079),
-            },
-            block_manager_of_service: service,
-            ui: port("spark.ui.port")?.unwrap_or(4040),
-            connect,
-        })
-    }
 }

@@ -12,11 +12,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use training_core::{Note, SpecError};
 
-use super::conf::{self, INTERNAL, POD_NAME, Ports, Properties, list};
-use super::object::{self, PROPERTIES_FILE, below};
+use super::conf;
+use super::cx::Cx;
+use super::object::{self, PROPERTIES_FILE};
+use super::overlay;
+use super::properties::{CONF_DIR, INTERNAL, POD_NAME, Ports, Properties, below, list};
 use super::template::Base;
 use super::volume::{self, Volumes};
-use super::{Cx, overlay};
 use crate::api::Role;
 use crate::label;
 use crate::memory::{Language, field, quantity};
@@ -169,7 +171,7 @@ fn args(cx: &Cx<'_>) -> Vec<String> {
     if let Some(user) = spec.proxy_user.as_ref().filter(|u| !u.is_empty()) {
         out.extend(["--proxy-user".to_owned(), user.clone()]);
     }
-    let file = format!("{}/{PROPERTIES_FILE}", conf::CONF_DIR);
+    let file = format!("{CONF_DIR}/{PROPERTIES_FILE}");
     out.extend(["--properties-file".to_owned(), file, "--class".to_owned()]);
     out.push(match cx.language {
         Language::Jvm => spec.main_class.clone().unwrap_or_default(),
@@ -319,7 +321,7 @@ fn mounts(cx: &Cx<'_>, parts: &Parts<'_>, spec: &mut PodSpec, container: &mut Co
     let env = container.env.get_or_insert_default();
     for (name, value) in [
         ("SPARK_LOCAL_DIRS", scratch.dirs),
-        ("SPARK_CONF_DIR", conf::CONF_DIR.to_owned()),
+        ("SPARK_CONF_DIR", CONF_DIR.to_owned()),
     ] {
         env.push(EnvVar {
             name: name.to_owned(),

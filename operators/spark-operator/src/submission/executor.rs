@@ -10,10 +10,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use training_core::Note;
 
-use super::conf::{Properties, env_prefix};
-use super::object::{self, TEMPLATE_KEY, below};
+use super::conf::env_prefix;
+use super::cx::Cx;
+use super::object::{self, TEMPLATE_KEY};
+use super::overlay;
+use super::properties::{Properties, below};
 use super::template::Base;
-use super::{Cx, overlay};
 use crate::api::Role;
 use crate::digest::SpecDigest;
 use crate::{label, memory};

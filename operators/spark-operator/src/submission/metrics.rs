@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::{Cx, object};
+use super::cx::Cx;
+use super::object;
 use crate::api::{MonitoringSpec, PrometheusSpec, Role};
 use crate::names;
 

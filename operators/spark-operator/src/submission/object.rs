@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use training_core::SpecError;
 
-use super::Cx;
-use super::conf::{POD_NAME, Ports, Properties, SUBMIT_TIME, list};
+use super::cx::Cx;
+use super::properties::{POD_NAME, Ports, Properties, SUBMIT_TIME, below, list};
 use crate::{escape, label, names};
 
 /// The file of properties.
@@ -79,15 +79,6 @@ pub fn metadata(cx: &Cx<'_>, name: String) -> ObjectMeta {
         owner_references: Some(vec![owner(cx)]),
         ..ObjectMeta::default()
     }
-}
-
-/// Properties below a prefix, without it.
-pub fn below<'a>(properties: &'a Properties, prefix: &'a str) -> BTreeMap<String, String> {
-    properties
-        .range(prefix.to_owned()..)
-        .take_while(|(key, _)| key.starts_with(prefix))
-        .map(|(key, value)| (key[prefix.len()..].to_owned(), value.clone()))
-        .collect()
 }
 
 /// The labels of the driver that come from Spark and from properties. Executors find the driver by all of them.

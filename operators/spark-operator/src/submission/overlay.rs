@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use training_core::SpecError;
 
-use super::conf::LOCAL_DIR;
-use super::{Cx, metrics};
+use super::cx::Cx;
+use super::metrics;
+use super::properties::LOCAL_DIR;
 use crate::api::{PodPort, Role, SparkPodSpec};
 use crate::{memory, names};
 

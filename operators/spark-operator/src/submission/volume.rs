@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use training_core::SpecError;
 
-use super::Cx;
-use super::conf::{CONF_DIR, LOCAL_DIR, Properties, TEMPLATE_DIR, TEMPLATE_FILE};
-use super::object::{self, PROPERTIES_FILE, TEMPLATE_KEY, below};
+use super::cx::Cx;
+use super::object::{self, PROPERTIES_FILE, TEMPLATE_KEY};
+use super::properties::{CONF_DIR, LOCAL_DIR, Properties, TEMPLATE_DIR, TEMPLATE_FILE, below};
 use crate::api::Role;
 use crate::memory::quantity;
 use crate::{label, names};

@@ -11,7 +11,8 @@ use k8s_openapi::api::networking::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Cx, object};
+use super::cx::Cx;
+use super::object;
 use crate::api::DriverIngressOptions;
 use crate::{label, names};
 

@@ -1,10 +1,10 @@
 //! What a pod's status says about trouble. Every reading has a default: a status may be odd.
 
 use k8s_openapi::jiff::Timestamp;
-use training_core::plan::clean;
+use training_core::plan::draft::clean;
 use training_core::{Cause, PodPhase, Trouble};
 
-use super::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
+use super::seen::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
 
 /// The longest text of a container that is kept. Units: bytes.
 const SAID: usize = 512;
@@ -272,7 +272,7 @@ fn tail(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use training_core::trouble::{Finding, find};
+    use training_core::health::{Finding, find};
     use training_core::{PodView, Uid};
 
     use super::super::{Parent, Roles, pod_view};
@@ -610,7 +610,7 @@ mod tests {
             ),
         ];
         for (status, said) in rows {
-            assert_eq!(training_core::trouble::obituary(&seen(status)), said);
+            assert_eq!(training_core::health::obituary(&seen(status)), said);
         }
     }
 

@@ -1,0 +1,30 @@
+//! Data and pure functions over it. Nothing here knows a framework, an object of the cluster or a plan.
+
+pub mod autoscaler;
+pub mod census;
+pub mod conditions;
+pub mod digest;
+pub mod error;
+pub mod grants;
+pub mod group;
+pub mod health;
+pub mod indices;
+pub mod memory;
+pub mod mould;
+pub mod names;
+pub mod notes;
+pub mod object;
+pub mod observed;
+pub mod patch;
+pub mod provider;
+pub mod quantity;
+pub mod reasons;
+pub mod restart;
+pub mod roles;
+pub mod rules;
+pub mod slim;
+pub mod step;
+pub mod trouble;
+pub mod uid;
+pub mod verdict;
+pub mod view;

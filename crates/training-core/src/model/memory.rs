@@ -1,0 +1,236 @@
+//! What an operator remembers about a job, in the form that decisions use. It is stored in the job's status and nowhere else.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use training_api::condition::holds;
+use training_api::{
+    ConditionType, JobCondition, JobStatus, LastFailure, ReplicaAttempt, ReplicaStatus,
+};
+
+use crate::model::indices::IndexSet;
+use crate::model::mould::Mould;
+use crate::model::provider::Run;
+use crate::model::view::Attempt;
+
+/// The durable memory of one job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// The conditions, in their published order.
+    pub conditions: Vec<JobCondition>,
+    /// Counts by replica type as keyed in the spec; `None` before the first pass.
+    pub counts: Option<BTreeMap<String, ReplicaStatus>>,
+    /// When the present activation started.
+    pub started: Option<Timestamp>,
+    /// When the job ended.
+    pub completed: Option<Timestamp>,
+    /// The attempt of all pods together.
+    pub gang_attempt: u32,
+    /// Replicas made again within the gang's attempt, by (role label, index).
+    pub replicas: BTreeMap<(String, u32), ReplicaMemory>,
+    /// Restarts of all pods together after a failure: how many, and when the last one was decided.
+    pub gang_restart: Option<ReplicaMemory>,
+    /// Indices that ended well, by role label.
+    pub finished: BTreeMap<String, IndexSet>,
+    /// Failures that count against the backoff limit.
+    pub counted_failures: u32,
+    /// Pods made again after a failure or a disruption.
+    pub recreated: u32,
+    /// Highest sum of in-place container restarts seen.
+    pub container_restarts: u32,
+    /// Ready or finished pods and all pods.
+    pub ready: Option<String>,
+    /// What the pods of the present run were made from; `None` for a run that began under another operator.
+    pub made_from: Option<Mould>,
+    /// Who schedules the pods of the present run as one; `None` where nobody does.
+    pub gang: Option<Run>,
+    /// Objects that are made once for a job and never again: what each is for, and its name or uid.
+    pub made_once: BTreeMap<String, String>,
+    /// The last failure.
+    pub last_failure: Option<LastFailure>,
+}
+
+/// How often a replica was made again within the gang's attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaMemory {
+    /// Its attempt, from 1.
+    pub attempt: u32,
+    /// When this attempt was decided.
+    pub decided: Option<Timestamp>,
+}
+
+impl Memory {
+    /// True once the job has ended, by any durable mark.
+    pub fn is_finished(&self) -> bool {
+        self.completed.is_some()
+            || self.holds(ConditionType::Succeeded)
+            || self.holds(ConditionType::Failed)
+    }
+
+    /// True if a condition of this type holds.
+    pub fn holds(&self, type_: ConditionType) -> bool {
+        holds(&self.conditions, type_)
+    }
+
+    /// The attempt that a replica is in.
+    pub fn attempt(&self, role_label: &str, index: u32) -> Attempt {
+        // The map's key is an owned string; most jobs have no entry, so the look-up costs nothing there.
+        let replica = if self.replicas.is_empty() {
+            0
+        } else {
+            self.replicas
+                .get(&(role_label.to_owned(), index))
+                .map_or(0, |r| r.attempt)
+        };
+        Attempt {
+            gang: self.gang_attempt,
+            replica,
+        }
+    }
+
+    /// True if this replica has ended well.
+    pub fn has_finished(&self, role_label: &str, index: u32) -> bool {
+        self.finished
+            .get(role_label)
+            .is_some_and(|set| set.contains(index))
+    }
+
+    /// Begins a new attempt of all pods, above every one that a pod was `seen` to carry: what single replicas did is
+    /// forgotten, what counts against limits is not.
+    pub fn next_gang_attempt(&mut self, seen: u32) {
+        self.gang_attempt = self.gang_attempt.max(seen).saturating_add(1);
+        self.replicas.clear();
+        self.finished.clear();
+    }
+}
+
+fn number(value: Option<i32>) -> u32 {
+    value.and_then(|v| u32::try_from(v).ok()).unwrap_or(0)
+}
+
+/// Zero is written as an absent field: healthy jobs carry none of it.
+fn unless_zero(value: u32) -> Option<i32> {
+    (value > 0).then(|| i32::try_from(value).unwrap_or(i32::MAX))
+}
+
+fn recall_attempt(entry: &ReplicaAttempt) -> ReplicaMemory {
+    ReplicaMemory {
+        attempt: number(Some(entry.attempt)),
+        decided: entry.time.as_ref().map(|t| t.0),
+    }
+}
+
+fn report_attempt(entry: ReplicaMemory) -> ReplicaAttempt {
+    ReplicaAttempt {
+        attempt: i32::try_from(entry.attempt).unwrap_or(i32::MAX),
+        time: entry.decided.map(Time),
+    }
+}
+
+/// Most bytes that the finished indices of all roles take in a status. With everything else a status stays under 32 KiB.
+const FINISHED_BYTES: usize = 8 * 1024;
+
+fn report_finished(finished: &BTreeMap<String, IndexSet>) -> BTreeMap<String, String> {
+    let mut left = FINISHED_BYTES;
+    let mut out = BTreeMap::new();
+    for (role, set) in finished {
+        let text = set.print_within(left);
+        left -= text.len();
+        if !text.is_empty() {
+            out.insert(role.clone(), text);
+        }
+    }
+    out
+}
+
+/// A status that can carry a job's durable memory.
+pub trait JobState:
+    Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync
+{
+    /// Reads the memory.
+    fn recall(&self) -> Memory;
+    /// The status that says what the memory holds. Invariant: `report(m).recall() == m` for every field that decides.
+    #[must_use]
+    fn report(&self, memory: &Memory) -> Self;
+}
+
+impl JobState for JobStatus {
+    fn recall(&self) -> Memory {
+        let restarts = number(self.restarts);
+        let container_restarts = number(self.container_restarts);
+        Memory {
+            conditions: self.conditions.clone(),
+            counts: self.replica_statuses.clone(),
+            started: self.start_time.as_ref().map(|t| t.0),
+            completed: self.completion_time.as_ref().map(|t| t.0),
+            gang_attempt: number(self.attempt),
+            replicas: self
+                .replica_attempts
+                .iter()
+                .filter_map(|(key, entry)| {
+                    let (role, index) = key.rsplit_once('-')?;
+                    Some((
+                        (role.to_owned(), index.parse().ok()?),
+                        recall_attempt(entry),
+                    ))
+                })
+                .collect(),
+            gang_restart: self.gang_restart.as_ref().map(recall_attempt),
+            finished: self
+                .finished_indices
+                .iter()
+                .map(|(role, text)| (role.clone(), IndexSet::parse(text)))
+                .collect(),
+            counted_failures: number(self.counted_failures),
+            recreated: restarts.saturating_sub(container_restarts),
+            container_restarts,
+            ready: self.ready.clone(),
+            made_from: self.made_from.as_deref().and_then(Mould::parse),
+            gang: self
+                .gang_scheduler
+                .as_deref()
+                .map(Run::parse)
+                .filter(|r| !r.is_plain()),
+            made_once: self.made_once.clone(),
+            last_failure: self.last_failure.clone(),
+        }
+    }
+
+    fn report(&self, memory: &Memory) -> Self {
+        let restarts = memory.recreated.saturating_add(memory.container_restarts);
+        Self {
+            conditions: memory.conditions.clone(),
+            replica_statuses: memory.counts.clone(),
+            start_time: memory.started.map(Time),
+            completion_time: memory.completed.map(Time),
+            // The existing operator's heartbeat; ours has none, and the next write removes it. For its sake alone a job that
+            // ended before us is not written to.
+            last_reconcile_time: self
+                .last_reconcile_time
+                .clone()
+                .filter(|_| memory.is_finished()),
+            ready: memory.ready.clone(),
+            // A column shows it, so it is written also when it is 0; but not only for its sake to a job that ended before us.
+            restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())
+                .then(|| i32::try_from(restarts).unwrap_or(i32::MAX)),
+            attempt: unless_zero(memory.gang_attempt),
+            replica_attempts: memory
+                .replicas
+                .iter()
+                .map(|((role, index), entry)| (format!("{role}-{index}"), report_attempt(*entry)))
+                .collect(),
+            gang_restart: memory.gang_restart.map(report_attempt),
+            counted_failures: unless_zero(memory.counted_failures),
+            container_restarts: unless_zero(memory.container_restarts),
+            made_from: memory.made_from.as_ref().map(ToString::to_string),
+            finished_indices: report_finished(&memory.finished),
+            gang_scheduler: memory.gang.as_ref().map(ToString::to_string),
+            made_once: memory.made_once.clone(),
+            last_failure: memory.last_failure.clone(),
+        }
+    }
+}

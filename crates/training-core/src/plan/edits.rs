@@ -1,0 +1,76 @@
+//! Notices edits of the spec that running pods can't follow.
+
+use kube::Resource;
+
+use crate::kind::framework::{Framework, JobCx};
+use crate::model::digest::Digest;
+use crate::model::mould::{FIELD, Mould, REPLICAS};
+use crate::model::notes::Note;
+use crate::model::observed::Observed;
+use crate::model::step::Urgency;
+use crate::plan::draft::Draft;
+
+fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> Mould {
+    let of_roles = cx.roles.iter().map(|role| {
+        let made = (role.template, role.restart.for_pod());
+        (role.key.clone(), Digest::of(&made))
+    });
+    let of_kind = framework.rendezvous(cx).into_iter();
+    let of_kind = of_kind.map(|(field, digest)| (format!("{FIELD}{field}"), digest));
+    Mould {
+        generation: cx.job.meta().generation.unwrap_or_default(),
+        parts: of_roles
+            .chain(of_kind)
+            .map(|(part, digest)| (part, digest.short()))
+            .collect(),
+    }
+}
+
+/// Remembers what a run begins with, and tells of edits that its pods can't follow. It changes no pod.
+pub fn notice<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    if draft.starts {
+        return renew(framework, cx, draft);
+    }
+    // Without a record the run began under another operator. Making one now would be a write for nothing.
+    let Some(known) = &draft.memory.made_from else {
+        return;
+    };
+    if cx.job.meta().generation == Some(known.generation) {
+        return;
+    }
+    let next = take(framework, cx);
+    let lacking = known.lacks(&next);
+    if next.parts == known.parts {
+        // The generation alone is not worth a write.
+        return;
+    }
+    if !lacking.is_empty() && !seen.pods.is_empty() {
+        let fields: Vec<String> = lacking.iter().map(|part| path(cx, part)).collect();
+        let text = format!(
+            "{}: pods that are there keep what they were made with, only those made from now on follow; \
+             suspend and resume the job to make all of them anew",
+            fields.join(", ")
+        );
+        draft.notes.push(Note::warning("EditNotApplied", text));
+    }
+    draft.memory.made_from = Some(next);
+    draft.urgency(Urgency::Beside);
+}
+
+/// All pods are made anew from now on.
+pub fn renew<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
+    draft.memory.made_from = Some(take(framework, cx));
+}
+
+fn path<J>(cx: &JobCx<'_, J>, part: &str) -> String {
+    match cx.roles.get(part) {
+        Some(role) => format!("{}.template", role.path),
+        None if part == REPLICAS => "the number of replicas".to_owned(),
+        None => format!("spec{part}"),
+    }
+}

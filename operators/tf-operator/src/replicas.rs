@@ -1,0 +1,18 @@
+//! The replica specs of the kind.
+
+use training_api::RestartPolicy;
+use training_core::{Others, Replicas};
+
+use crate::api::{CHIEF, CONTAINER, MASTER, REPLICA_MAP, TYPES, WORKER};
+
+/// The replica specs of the kind.
+pub const REPLICAS: Replicas = Replicas {
+    field: REPLICA_MAP,
+    types: TYPES,
+    others: Others::Served,
+    speakers: &[CHIEF, MASTER],
+    stand_in: Some(WORKER),
+    container: CONTAINER,
+    port: ("tfjob-port", 2222),
+    restart: RestartPolicy::Never,
+};
