@@ -10,6 +10,7 @@
 //! - [`conformance`]: published behaviour and the tests that hold it
 //! - [`evidence`]: what a test shows, for which kinds and at which level
 //! - [`reliability`]: the ids of the reliability programme
+//! - [`modules`]: which module uses which, and that none use each other in a ring
 //! - [`sources`]: the tests that there are
 //! - [`yaml`]: the way YAML is written
 
@@ -19,6 +20,7 @@ pub mod conformance;
 pub mod evidence;
 pub mod guard;
 pub mod install;
+pub mod modules;
 pub mod operator;
 pub mod reference;
 pub mod reliability;
@@ -43,6 +45,7 @@ pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
     files.extend(reference::files(&operators)?);
+    files.insert(modules::PAGE.into(), modules::page(root)?);
     documents(root, &operators, &mut files)?;
     Ok(files)
 }
