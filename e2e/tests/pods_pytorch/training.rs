@@ -134,7 +134,10 @@ async fn i_49_a_worker_waits_for_its_masters_name_under_restricted_pod_security(
     })
     .await?;
     let job = site.jobs.get("pt").await?;
-    assert_eq!(conditions(&job), [created("pt")]);
+    // The gate itself is told after ten seconds, which a slow machine needs to come here.
+    let told = conditions(&job).into_iter();
+    let told: Vec<_> = told.filter(|c| c.kind != "Stalled").collect();
+    assert_eq!(told, [created("pt")]);
 
     let open = Patch::Merge(json!({ "spec": { "schedulingGates": null } }));
     site.pods()
