@@ -77,16 +77,23 @@ impl Change {
                 if a_pod(actor).is_none() {
                     return Ok(false);
                 }
-                kubelet.all_succeeded(namespace, actor.name).await?;
+                eventually("all pods to end well", HANG, async || {
+                    let ended = kubelet.all_succeeded(namespace, actor.name).await;
+                    Ok(match ended {
+                        Ok(_) => Seen::Yes(()),
+                        Err(error) => Seen::NotYet(format!("{error:#}")),
+                    })
+                })
+                .await?;
             }
-            Self::PodFailed => match a_pod(actor) {
-                Some(pod) => kubelet.fail(namespace, &pod.name, 137).await.map(drop)?,
-                None => return Ok(false),
-            },
-            Self::PodDeleted => match a_pod(actor) {
-                Some(pod) => kubelet.disappear(namespace, &pod.name).await?,
-                None => return Ok(false),
-            },
+            Self::PodFailed => {
+                let fail = async |pod: &str| kubelet.fail(namespace, pod, 137).await;
+                return to_a_pod(actor, fail).await;
+            }
+            Self::PodDeleted => {
+                let disappear = async |pod: &str| kubelet.disappear(namespace, pod).await;
+                return to_a_pod(actor, disappear).await;
+            }
             Self::JobDeleted | Self::JobRecreated => {
                 kubelet.finish_deletes(true);
                 if there {
@@ -121,6 +128,26 @@ impl Change {
         }
         Ok(true)
     }
+}
+
+/// Does something to a pod, by its name; false if there is none. Deletes may have been under way when the operator died, and the
+/// kubelet hears of them later: then it happens to another pod.
+async fn to_a_pod(actor: &Actor<'_>, act: impl AsyncFn(&str) -> Result<()>) -> Result<bool> {
+    while let Some(pod) = a_pod(actor) {
+        let Err(error) = act(&pod.name).await else {
+            return Ok(true);
+        };
+        eventually("a pod that can't be changed to be gone", HANG, async || {
+            let next = a_pod(actor);
+            Ok(if next.is_some_and(|next| next.name == pod.name) {
+                Seen::NotYet(format!("{}: {error:#}", pod.name))
+            } else {
+                Seen::Yes(())
+            })
+        })
+        .await?;
+    }
+    Ok(false)
 }
 
 /// A pod that something can happen to.
