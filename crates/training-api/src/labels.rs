@@ -16,6 +16,15 @@ pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 /// The value of [`JOB_ROLE`].
 pub const JOB_ROLE_MASTER: &str = "master";
 
+/// The labels of pods that are the operator's own: a template's values for them are not used.
+pub const OWN: [&str; 5] = [
+    OPERATOR_NAME,
+    JOB_NAME,
+    REPLICA_TYPE,
+    REPLICA_INDEX,
+    JOB_ROLE,
+];
+
 /// The attempt that a pod belongs to, `<gang>.<replica>`; a pod without it is attempt `0.0`.
 pub const ATTEMPT: &str = "trainyard.dev/attempt";
 /// On an autoscaler: stands for what the job asked of it, so that a change is noticed.

@@ -63,14 +63,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
             format!("spec.{replica_map}: {text}"),
         )
     };
-    let ours = [
-        keys::OPERATOR_NAME,
-        keys::JOB_NAME,
-        keys::REPLICA_TYPE,
-        keys::REPLICA_INDEX,
-        keys::JOB_ROLE,
-    ];
-    let ours = ours.map(|key| format!("'{key}'")).join(", ");
+    let ours = keys::OWN.map(|key| format!("'{key}'")).join(", ");
     vec![
         Check::expression(
             "object.spec.?runPolicy.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']",

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::operator::Operator;
 use crate::sources::Sources;
+use crate::tree::files_below;
 
 /// The kinds that tests are about, where their path doesn't tell.
 pub const DATA: &str = "docs/data/tests.yaml";
@@ -387,14 +388,15 @@ fn ids(name: &str, laws: Option<&BTreeSet<String>>) -> Vec<String> {
 
 /// The ids that a source, or those below a folder, contain as words: `I-05`.
 fn collect_ids(path: &Path, found: &mut BTreeSet<String>) -> anyhow::Result<()> {
-    if path.is_dir() {
-        for entry in std::fs::read_dir(path).with_context(|| path.display().to_string())? {
-            collect_ids(&entry?.path(), found)?;
-        }
-        return Ok(());
+    let files = if path.is_dir() {
+        files_below(path)?
+    } else {
+        vec![path.to_owned()]
+    };
+    for path in files {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        found.extend(ids_in(&text));
     }
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    found.extend(ids_in(&text));
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 //! - [`reliability`]: the ids of the reliability programme
 //! - [`modules`]: which module uses which, and that none use each other in a ring
 //! - [`sources`]: the tests that there are
+//! - [`tree`]: the files below a directory
 //! - [`yaml`]: the way YAML is written
 
 pub mod admission;
@@ -26,12 +27,15 @@ pub mod reference;
 pub mod reliability;
 pub mod rights;
 pub mod sources;
+pub mod tree;
 pub mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+
+use crate::tree::files_below;
 
 /// Directories in which every file is generated, relative to the workspace.
 const OWNED: &[&str] = &["manifests"];
@@ -114,16 +118,10 @@ pub fn differing(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// Files in our directories that nothing generates: what is left of a renamed one would still be applied.
 fn surplus(root: &Path, generated: &BTreeMap<PathBuf, String>) -> anyhow::Result<Vec<PathBuf>> {
     let mut surplus = Vec::new();
-    let mut open: Vec<PathBuf> = OWNED.iter().map(|directory| root.join(directory)).collect();
-    while let Some(directory) = open.pop() {
-        let Ok(entries) = std::fs::read_dir(&directory) else {
-            continue;
-        };
-        for entry in entries {
-            let path = entry?.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if let Ok(path) = path.strip_prefix(root)
+    let owned = OWNED.iter().map(|directory| root.join(directory));
+    for directory in owned.filter(|directory| directory.is_dir()) {
+        for path in files_below(&directory)? {
+            if let Ok(path) = path.strip_prefix(root)
                 && !generated.contains_key(path)
             {
                 surplus.push(path.to_owned());

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
+use crate::tree::files_below;
+
 /// The page of the tables.
 pub const PAGE: &str = "docs/reference/modules.md";
 
@@ -102,32 +104,21 @@ fn dependencies(dir: &Path, crates: &[PathBuf]) -> anyhow::Result<Vec<String>> {
 /// The files of a crate by the modules that they are.
 fn read(src: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
     let mut files = BTreeMap::new();
-    let mut open = vec![src.to_owned()];
-    while let Some(directory) = open.pop() {
-        let entries =
-            std::fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
-        for entry in entries {
-            let path = entry?.path();
-            if path.is_dir() {
-                open.push(path);
-                continue;
-            }
-            let inner = path.strip_prefix(src).unwrap_or(&path).with_extension("");
-            let mut module: Module = inner
-                .iter()
-                .map(|part| part.to_string_lossy().into_owned())
-                .collect();
-            if module == ["main"] {
-                // A crate of its own, which uses the library.
-                continue;
-            }
-            if module == ["lib"] {
-                module.clear();
-            }
-            let text =
-                std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            files.insert(module, text);
+    for path in files_below(src)? {
+        let inner = path.strip_prefix(src).unwrap_or(&path).with_extension("");
+        let mut module: Module = inner
+            .iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect();
+        if module == ["main"] {
+            // A crate of its own, which uses the library.
+            continue;
         }
+        if module == ["lib"] {
+            module.clear();
+        }
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        files.insert(module, text);
     }
     Ok(files)
 }

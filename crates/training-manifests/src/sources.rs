@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::tree::files_below;
+
 /// Where tests are.
 const TREES: &[&str] = &["crates", "operators", "e2e"];
 /// Rows of tables that a test reads begin so.
@@ -35,16 +37,8 @@ impl Sources {
     /// If one can't be read.
     pub fn read(root: &Path) -> anyhow::Result<Self> {
         let mut files = BTreeMap::new();
-        let mut open: Vec<PathBuf> = TREES.iter().map(|tree| root.join(tree)).collect();
-        while let Some(directory) = open.pop() {
-            let entries =
-                std::fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
-            for entry in entries {
-                let path = entry?.path();
-                if path.is_dir() {
-                    open.push(path);
-                    continue;
-                }
+        for tree in TREES {
+            for path in files_below(&root.join(tree))? {
                 if !is_source(&path) {
                     continue;
                 }

@@ -35,20 +35,144 @@ impl Lifecycle for Mpi {
         seen: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        advance(self, cx, seen, draft)
+        let setup = Setup::of(cx.job)?;
+        let look = Look::new(self, cx, &setup, seen);
+        let resumes = draft.memory.holds(ConditionType::Suspended);
+        if resumes && look.still_launches() {
+            // The Job was never suspended, for instance because of a conflict. Its pod is of the former run and would hold the former
+            // group: it stops before the job resumes.
+            return self.rest(cx, seen, draft);
+        }
+        look.tell_created(draft);
+        if resumes {
+            suspended::resume(self, cx, seen, draft);
+        }
+        if draft.starts {
+            gang::begin(cx, seen, draft);
+        } else {
+            gang::take_over(cx, seen, draft);
+        }
+        if draft.memory.started.is_none() && !gang::holds_back(self.gang_habits(cx), seen, draft) {
+            draft.memory.started = Some(draft.now);
+            draft.urgency(Urgency::Beside);
+        }
+        let census = look.census(cx.roles, draft);
+        if look.ends(&census, draft) {
+            return Ok(());
+        }
+        look.count(&census, draft);
+        look.tell_of_the_gate(draft);
+        look.replace_failed(&census, draft);
+        if draft.memory.is_finished() {
+            return Ok(());
+        }
+        edits::notice(self, cx, seen, draft);
+        let Some(secret) = look.secret(&census, draft) else {
+            return Ok(());
+        };
+        let common = look.common(&secret);
+        if draft.starts {
+            look.tell_replaced(&common, draft)?;
+        }
+        if look.settle_objects(&common, &census, draft) {
+            look.settle_pods(&common, &census, draft)?;
+        } else {
+            draft.again = true;
+        }
+        look.tell_whether_it_runs(&census, draft);
+        Ok(())
     }
 
+    /// The launcher's Job of a suspended job is there and suspended, as published, and there is no worker.
     fn rest(
         &self,
         cx: &JobCx<'_, MPIJob>,
         seen: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        rest(self, cx, seen, draft)
+        let setup = Setup::of(cx.job)?;
+        let look = Look::new(self, cx, &setup, seen);
+        look.tell_created(draft);
+        let census = look.census(cx.roles, draft);
+        if look.ends(&census, draft) {
+            return Ok(());
+        }
+        if !draft.memory.holds(ConditionType::Suspended) {
+            let reason = format!("{KIND}Suspended");
+            let message = self.say(cx, &Saying::Suspended);
+            let paused = self.say(cx, &Saying::Paused);
+            draft.set(ConditionType::Running, false, &reason, &paused);
+            // The last one is what is shown.
+            draft.set(ConditionType::Suspended, true, &reason, &message);
+            draft.notes.push(Note::normal(reason, message));
+            if draft.memory.started.is_some() || !seen.pods.is_empty() {
+                // Whatever is left of the run so far is outdated when the job is resumed.
+                draft.memory.next_gang_attempt(seen.newest_gang());
+            }
+            draft.memory.made_from = None;
+            draft.urgency(Urgency::First);
+        }
+        for pod in &seen.pods {
+            draft.delete_pod(cx.name, pod);
+        }
+        gang::remove(cx.name, seen, draft);
+        if let Some((view, batch)) = look.batch {
+            look.remember_launcher(view, batch, draft);
+            if !batch.suspended && !view.leaving {
+                draft
+                    .steps
+                    .push(change(view, json!({"spec": {"suspend": true}})));
+            }
+        }
+        let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let counts = draft.memory.counts.get_or_insert_default();
+        if look.batch.is_some() || !setup.waits_for_workers {
+            // Every pod that has not ended: quota given away on 0 must really be free.
+            counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.living().count());
+        }
+        let workers = counts.entry(WORKER.to_owned()).or_default();
+        *workers = ReplicaStatus {
+            active: there(seen.pods.len()),
+            selector: Some(pods::worker_selector(&setup)),
+            ..ReplicaStatus::default()
+        };
+        draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
+        let Some(secret) = look.secret(&census, draft) else {
+            return Ok(());
+        };
+        let common = look.common(&secret);
+        let complete = look.settle_objects(&common, &census, draft);
+        draft.again |= !complete;
+        if complete && look.batch.is_none() && !setup.waits_for_workers {
+            look.create_launcher(&common, true, None, draft)?;
+        }
+        Ok(())
     }
 
+    /// Workers go as the clean-up policy says, and at the end of its time to live everything that belongs to the job.
     fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
-        clean_up(self, job, seen, draft);
+        let name = job.name_any();
+        gang::remove(&name, seen, draft);
+        let policy = policy_of(job, seen, draft);
+        let over = finished::is_over(draft, job.spec.run_policy.ttl_seconds_after_finished);
+        if over && goes_with_time(self, job) {
+            draft.steps.push(Step::DeleteJob);
+            return;
+        }
+        for pod in &seen.pods {
+            if over || finished::takes(policy, pod.phase) {
+                draft.delete_pod(&name, pod);
+            }
+        }
+        for object in seen.objects.iter().filter(|o| !o.leaving) {
+            let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
+            let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
+            let launcher =
+                object.kind == ObjectKind::Job && (all || !ended && policy != CleanPodPolicy::None);
+            if over || launcher {
+                draft.steps.push(delete(object));
+            }
+        }
     }
 }
 
@@ -136,149 +260,6 @@ impl<'a> Look<'a> {
     fn workers<'c>(&self, census: &'c Census<'a>) -> impl Iterator<Item = &'c Slot<'a>> {
         let at = self.cx.roles.iter().position(|r| r.key == WORKER);
         census.slots.iter().filter(move |s| Some(s.role) == at)
-    }
-}
-
-/// A job that is neither finished nor suspended.
-///
-/// # Errors
-/// The field of the spec that makes it impossible to run.
-fn advance(mpi: &Mpi, cx: &Cx<'_>, seen: &Observed, draft: &mut Draft) -> Result<(), SpecError> {
-    let setup = Setup::of(cx.job)?;
-    let look = Look::new(mpi, cx, &setup, seen);
-    let resumes = draft.memory.holds(ConditionType::Suspended);
-    if resumes && look.still_launches() {
-        // The Job was never suspended, for instance because of a conflict. Its pod is of the former run and would hold the former
-        // group: it stops before the job resumes.
-        return rest(mpi, cx, seen, draft);
-    }
-    look.tell_created(draft);
-    if resumes {
-        suspended::resume(mpi, cx, seen, draft);
-    }
-    if draft.starts {
-        gang::begin(cx, seen, draft);
-    } else {
-        gang::take_over(cx, seen, draft);
-    }
-    if draft.memory.started.is_none() && !gang::holds_back(mpi.gang_habits(cx), seen, draft) {
-        draft.memory.started = Some(draft.now);
-        draft.urgency(Urgency::Beside);
-    }
-    let census = look.census(cx.roles, draft);
-    if look.ends(&census, draft) {
-        return Ok(());
-    }
-    look.count(&census, draft);
-    look.tell_of_the_gate(draft);
-    look.replace_failed(&census, draft);
-    if draft.memory.is_finished() {
-        return Ok(());
-    }
-    edits::notice(mpi, cx, seen, draft);
-    let Some(secret) = look.secret(&census, draft) else {
-        return Ok(());
-    };
-    let common = look.common(&secret);
-    if draft.starts {
-        look.tell_replaced(&common, draft)?;
-    }
-    if look.settle_objects(&common, &census, draft) {
-        look.settle_pods(&common, &census, draft)?;
-    } else {
-        draft.again = true;
-    }
-    look.tell_whether_it_runs(&census, draft);
-    Ok(())
-}
-
-/// A job that is suspended: its launcher's Job is there and suspended, as published, and it has no worker.
-///
-/// # Errors
-/// As [`advance`].
-fn rest(mpi: &Mpi, cx: &Cx<'_>, seen: &Observed, draft: &mut Draft) -> Result<(), SpecError> {
-    let setup = Setup::of(cx.job)?;
-    let look = Look::new(mpi, cx, &setup, seen);
-    look.tell_created(draft);
-    let census = look.census(cx.roles, draft);
-    if look.ends(&census, draft) {
-        return Ok(());
-    }
-    if !draft.memory.holds(ConditionType::Suspended) {
-        let reason = format!("{KIND}Suspended");
-        let message = mpi.say(cx, &Saying::Suspended);
-        let paused = mpi.say(cx, &Saying::Paused);
-        draft.set(ConditionType::Running, false, &reason, &paused);
-        // The last one is what is shown.
-        draft.set(ConditionType::Suspended, true, &reason, &message);
-        draft.notes.push(Note::normal(reason, message));
-        if draft.memory.started.is_some() || !seen.pods.is_empty() {
-            // Whatever is left of the run so far is outdated when the job is resumed.
-            draft.memory.next_gang_attempt(seen.newest_gang());
-        }
-        draft.memory.made_from = None;
-        draft.urgency(Urgency::First);
-    }
-    for pod in &seen.pods {
-        draft.delete_pod(cx.name, pod);
-    }
-    gang::remove(cx.name, seen, draft);
-    if let Some((view, batch)) = look.batch {
-        look.remember_launcher(view, batch, draft);
-        if !batch.suspended && !view.leaving {
-            draft
-                .steps
-                .push(change(view, json!({"spec": {"suspend": true}})));
-        }
-    }
-    let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let counts = draft.memory.counts.get_or_insert_default();
-    if look.batch.is_some() || !setup.waits_for_workers {
-        // Every pod that has not ended: quota given away on 0 must really be free.
-        counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.living().count());
-    }
-    let workers = counts.entry(WORKER.to_owned()).or_default();
-    *workers = ReplicaStatus {
-        active: there(seen.pods.len()),
-        selector: Some(pods::worker_selector(&setup)),
-        ..ReplicaStatus::default()
-    };
-    draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
-    let Some(secret) = look.secret(&census, draft) else {
-        return Ok(());
-    };
-    let common = look.common(&secret);
-    let complete = look.settle_objects(&common, &census, draft);
-    draft.again |= !complete;
-    if complete && look.batch.is_none() && !setup.waits_for_workers {
-        look.create_launcher(&common, true, None, draft)?;
-    }
-    Ok(())
-}
-
-/// A job that has ended: workers go as the clean-up policy says, and at the end of its time to live everything that belongs to it.
-fn clean_up(mpi: &Mpi, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
-    let name = job.name_any();
-    gang::remove(&name, seen, draft);
-    let policy = policy_of(job, seen, draft);
-    let over = finished::is_over(draft, job.spec.run_policy.ttl_seconds_after_finished);
-    if over && goes_with_time(mpi, job) {
-        draft.steps.push(Step::DeleteJob);
-        return;
-    }
-    for pod in &seen.pods {
-        if over || finished::takes(policy, pod.phase) {
-            draft.delete_pod(&name, pod);
-        }
-    }
-    for object in seen.objects.iter().filter(|o| !o.leaving) {
-        let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
-        let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
-        let launcher =
-            object.kind == ObjectKind::Job && (all || !ended && policy != CleanPodPolicy::None);
-        if over || launcher {
-            draft.steps.push(delete(object));
-        }
     }
 }
 

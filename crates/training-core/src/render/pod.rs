@@ -136,14 +136,7 @@ pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
             "{path}.metadata.finalizers: a pod that is deleted stays, and is not replaced, until somebody removes them"
         ));
     }
-    let ours = [
-        keys::OPERATOR_NAME,
-        keys::JOB_NAME,
-        keys::REPLICA_TYPE,
-        keys::REPLICA_INDEX,
-        keys::JOB_ROLE,
-    ];
-    for key in ours {
+    for key in keys::OWN {
         if meta.labels.as_ref().is_some_and(|l| l.contains_key(key)) {
             let text = format!(
                 "{path}.metadata.labels: {key} is the operator's own, and its value is used"

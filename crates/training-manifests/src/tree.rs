@@ -1,0 +1,28 @@
+//! Files of the repository.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// All files below a directory, in the order of their paths.
+///
+/// # Errors
+/// If a directory can't be read.
+pub fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        let entries =
+            std::fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
