@@ -156,10 +156,30 @@ impl Actor<'_> {
     }
 
     pub(super) async fn until_active(&self, masters: i64, workers: i64) -> Result<()> {
-        self.until("with all active", |job| {
+        self.until_all_run(|job| {
             is_true(job, "Running")
                 && count(job, "Master", "active") == masters
                 && count(job, "Worker", "active") == workers
+        })
+        .await
+    }
+
+    /// Waits until the status says that all pods run, and runs those that come late: an operator that has seen old lists may make a
+    /// pod of a former attempt before the right one.
+    pub(super) async fn until_all_run(&self, looks: impl Fn(&Value) -> bool) -> Result<()> {
+        let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
+        eventually("all pods to be active", HANG, async || {
+            let job = self.world.jobs.get(self.name).await?;
+            if looks(&job) {
+                return Ok(Seen::Yes(()));
+            }
+            for pod in kubelet.pods(namespace, self.name) {
+                if pod.bound && !pod.deleting && pod.phase == "Pending" {
+                    // It may be gone by now.
+                    let _ = kubelet.set(namespace, &pod.name, &State::Running).await;
+                }
+            }
+            Ok(Seen::NotYet(job["status"].to_string()))
         })
         .await
     }

@@ -204,7 +204,7 @@ impl Hands<'_> {
     async fn until_active(&self, workers: usize) -> Result<()> {
         let wanted = i64::try_from(workers)?;
         self.0
-            .until("with all active", |job| {
+            .until_all_run(|job| {
                 is_true(job, "Running")
                     && count(job, "Launcher", "active") == 1
                     && count(job, "Worker", "active") == wanted

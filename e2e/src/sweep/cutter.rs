@@ -327,6 +327,7 @@ impl<'a> Cutter<'a> {
     /// From now on lists show what was stored so many writes ago, and watches wait.
     fn show_what_was(&mut self, writes: usize) {
         let at = self.revisions.len().saturating_sub(1 + writes);
+        let at = at.max(last_made(&self.diary.written.borrow()));
         let exact = format!(
             "resourceVersion={}&resourceVersionMatch=Exact",
             self.revisions[at]
@@ -395,6 +396,19 @@ impl Cutter<'_> {
     }
 }
 
+/// How many writes there were when the last object was made that is deleted by now. Lists from before show neither that it was
+/// there nor that it is gone, and its name is free: any operator would make it again.
+fn last_made(written: &[Key]) -> usize {
+    let same = |a: &Key, b: &Key| (&a.resource, &a.what) == (&b.resource, &b.what);
+    let is_gone = |at: usize| {
+        let mut later = written[at..].iter();
+        later.any(|key| key.verb == "delete" && same(key, &written[at]))
+    };
+    let mut all = (0..written.len()).rev();
+    let last = all.find(|at| written[*at].verb == "create" && is_gone(*at));
+    last.map_or(0, |at| at + 1)
+}
+
 /// Lets all writes pass.
 async fn pass(applied: &mut UnboundedReceiver<Applied>) {
     while let Some(write) = applied.recv().await {
@@ -441,5 +455,25 @@ async fn hit(rule: Option<&Rule>) {
 async fn rests(diary: &Diary, quiet: Duration) {
     while diary.last.get().elapsed() < quiet {
         sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_not_older_than_what_was_made_and_is_gone() {
+        let key = |verb: &str, what: &str| Key {
+            verb: verb.to_owned(),
+            resource: "pods".to_owned(),
+            what: what.to_owned(),
+            nth: 1,
+        };
+        let (create, delete) = (|what| key("create", what), |what| key("delete", what));
+        assert_eq!(last_made(&[create("a"), create("b")]), 0);
+        assert_eq!(last_made(&[create("a"), create("b"), delete("a")]), 1);
+        // One that is there again may be hidden.
+        assert_eq!(last_made(&[create("a"), delete("a"), create("a")]), 1);
     }
 }

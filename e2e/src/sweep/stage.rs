@@ -136,6 +136,8 @@ impl Stage {
             if late {
                 live_until_the_cut(life, &actor, &diary).await?;
                 change::lead_to_end(&actor).await?;
+                // Under load more than a moment passes between a job's end and its clean-up.
+                world.auditor.until_at_rest().await?;
                 until_quiet(&diary, QUIET).await?;
                 return take().await;
             }

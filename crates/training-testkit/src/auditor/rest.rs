@@ -36,6 +36,9 @@ pub(super) fn at_rest(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
         wrong.extend(still_there(&pods));
     }
     wrong.extend(topology(job, objects));
+    if is_finished(job) && !is_mpi {
+        wrong.extend(kept(policy["cleanPodPolicy"].as_str(), objects));
+    }
     for (role, replicas) in roles(job) {
         if is_mpi && role == LAUNCHER {
             wrong.extend(launcher(job, objects));
@@ -93,6 +96,28 @@ pub(super) fn at_rest(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// I-18: what an ended job keeps although its clean-up policy, where it states one, takes it.
+fn kept(policy: Option<&str>, objects: &[(&str, &Value)]) -> Option<String> {
+    let takes = |kind: &str, object: &Value| {
+        let phase = object["status"]["phase"].as_str().unwrap_or_default();
+        let ended = matches!(phase, "Succeeded" | "Failed");
+        match (policy, kind) {
+            (Some("All"), "Pod" | "Service") => true,
+            (Some("Running"), "Pod") => !ended,
+            _ => false,
+        }
+    };
+    let left: Vec<&Value> = objects
+        .iter()
+        .filter(|(kind, object)| {
+            object["metadata"]["deletionTimestamp"].is_null() && takes(kind, object)
+        })
+        .map(|(_, object)| &object["metadata"]["name"])
+        .collect();
+    let policy = policy.unwrap_or_default();
+    (!left.is_empty()).then(|| format!("I-18: ended, and cleanPodPolicy {policy} left {left:?}"))
 }
 
 /// I-28: what a job that is gone has left behind.
@@ -221,11 +246,15 @@ fn launcher(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
 /// Whether a pod failed in a way that counts: not one that others ended for their own reasons.
 pub(super) fn counts_as_failure(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
+    let not_its_own = matches!(
+        pod["status"]["reason"].as_str(),
+        Some("Terminated" | "Preempting")
+    );
     let disrupted = conditions.is_some_and(|list| {
         list.iter().any(|c| {
             c["type"] == "DisruptionTarget"
                 && c["status"] == "True"
-                && c["reason"] != "TerminationByKubelet"
+                && (c["reason"] != "TerminationByKubelet" || not_its_own)
         })
     });
     pod["status"]["phase"] == "Failed" && !disrupted
@@ -346,6 +375,34 @@ mod tests {
     }
 
     #[test]
+    fn i_18_what_an_ended_job_keeps_against_its_policy_is_told() {
+        let ended = |policy: Option<&str>| {
+            let mut status = counts(0, 1, 0);
+            status["conditions"] = json!([{ "type": "Succeeded", "status": "True" }]);
+            let mut job = job(1, &status);
+            job["spec"]["runPolicy"] = json!({ "cleanPodPolicy": policy });
+            job
+        };
+        let service = json!({ "metadata": { "name": "s" } });
+        for (policy, phase, kept) in [
+            (Some("All"), "Succeeded", true),
+            (Some("Running"), "Running", true),
+            (Some("Running"), "Succeeded", false),
+            (Some("None"), "Running", false),
+            (None, "Running", false),
+        ] {
+            let pod = pod(0, phase);
+            let said = at_rest(&ended(policy), &[("Pod", &pod)]).join("\n");
+            assert_eq!(said.contains("I-18"), kept, "{policy:?} {phase}: {said}");
+        }
+        let said = at_rest(&ended(Some("All")), &[("Service", &service)]);
+        assert!(said[0].contains("I-18"), "{said:?}");
+        let mut leaving = pod(0, "Succeeded");
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(at_rest(&ended(Some("All")), &[("Pod", &leaving)]).is_empty());
+    }
+
+    #[test]
     fn i_07_pods_of_a_suspended_job_are_told() {
         let mut suspended = job(1, &json!({}));
         suspended["spec"]["runPolicy"] = json!({ "suspend": true });
@@ -449,5 +506,8 @@ mod tests {
         assert!(!counts_as_failure(&pod(0, "Running")));
         assert!(!counts_as_failure(&with("Failed", "PreemptionByScheduler")));
         assert!(counts_as_failure(&with("Failed", "TerminationByKubelet")));
+        let mut shut_down = with("Failed", "TerminationByKubelet");
+        shut_down["status"]["reason"] = json!("Terminated");
+        assert!(!counts_as_failure(&shut_down));
     }
 }

@@ -47,10 +47,17 @@ impl Answer {
 
     /// The `Status` object of the body.
     pub fn body(&self) -> Value {
-        json!({
+        let mut body = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "code": self.code, "reason": self.reason, "message": self.message,
-        })
+        });
+        // A validation names the field also where programs look for it.
+        let invalid = self.message.split_once(" is invalid: ");
+        if let Some((field, why)) = invalid.and_then(|(_, said)| said.split_once(": ")) {
+            let cause = json!({ "reason": "FieldValueInvalid", "field": field, "message": why });
+            body["details"] = json!({ "causes": [cause] });
+        }
+        body
     }
 }
 
