@@ -2,17 +2,19 @@
 //!
 //! Each is checked against the lease right before it is sent, has its own deadline, and is sent once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ACCEPT;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Method, Request};
 use kube::api::{
     DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
     PropagationPolicy,
 };
 use kube::core::Request as Build;
 use kube::{Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,6 +25,10 @@ use crate::fault::Fault;
 
 /// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
 const IN_FLIGHT: usize = 64;
+/// So many of them may be creates: status writes and deletes never wait for those alone.
+const CREATES: usize = 48;
+/// So many of those may be about one namespace, whose webhooks may be slow.
+const OF_NAMESPACE: usize = 32;
 /// Asks for an object's metadata instead of the whole object: an answer to a create is then half as large.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
@@ -39,7 +45,75 @@ pub struct Caller {
     gate: Gate,
     deadline: Duration,
     manager: String,
-    in_flight: Semaphore,
+    places: Places,
+}
+
+/// The places of requests that are under way.
+struct Places {
+    all: Semaphore,
+    creates: Semaphore,
+    namespaces: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            all: Semaphore::new(IN_FLIGHT),
+            creates: Semaphore::new(CREATES),
+            namespaces: Mutex::default(),
+        }
+    }
+}
+
+impl Places {
+    /// Waits for the places that a request needs, always in the same order, and runs it in them.
+    async fn within<T>(&self, method: &Method, path: &str, call: impl Future<Output = T>) -> T {
+        if *method != Method::POST {
+            let _place = self.all.acquire().await;
+            return call.await;
+        }
+        let namespace = namespace_of(path);
+        let own = namespace.map(|name| {
+            let mut all = self.namespaces.lock();
+            let own = all.entry(name.to_owned());
+            Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(OF_NAMESPACE))))
+        });
+        let _leaves = Leaves {
+            places: self,
+            namespace,
+        };
+        // None of them is ever closed.
+        let _own = match &own {
+            Some(own) => own.acquire().await.ok(),
+            None => None,
+        };
+        let _creates = self.creates.acquire().await;
+        let _place = self.all.acquire().await;
+        call.await
+    }
+}
+
+/// Forgets the places of a namespace with the last create in it, also with one that is dropped.
+struct Leaves<'a> {
+    places: &'a Places,
+    namespace: Option<&'a str>,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        let Some(name) = self.namespace else { return };
+        let mut all = self.places.namespaces.lock();
+        // The map has one, and a request about it each another one.
+        if all.get(name).is_some_and(|own| Arc::strong_count(own) <= 2) {
+            all.remove(name);
+        }
+    }
+}
+
+/// The namespace that a request is about.
+fn namespace_of(path: &str) -> Option<&str> {
+    let (_, rest) = path.split_once("/namespaces/")?;
+    rest.split_once('/').map(|(name, _)| name)
 }
 
 /// The part of an answer that is read.
@@ -122,7 +196,7 @@ impl Caller {
             gate,
             deadline,
             manager: manager.to_owned(),
-            in_flight: Semaphore::new(IN_FLIGHT),
+            places: Places::default(),
         }
     }
 
@@ -297,7 +371,12 @@ impl Caller {
     /// If it failed, or nobody knows.
     pub async fn ask<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
         let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
-        let _place = self.in_flight.acquire().await;
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let call = Box::pin(self.send(request));
+        self.places.within(&method, &path, call).await
+    }
+
+    async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, Failure> {
         // Right before sending: a process that slept through its lease must not write when it wakes.
         if !(self.gate)() {
             return Err(Failure::Fault(Fault::NotLeading));
@@ -332,4 +411,78 @@ fn only(uid: &str) -> Option<Preconditions> {
         uid: Some(uid.to_owned()),
         resource_version: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+    use kube::core::ObjectMeta;
+
+    use super::*;
+
+    fn object(namespace: &str) -> ConfigMap {
+        ConfigMap {
+            metadata: ObjectMeta {
+                name: Some("a".to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        }
+    }
+
+    /// A caller to a server that answers no create in a namespace whose name begins with `slow`.
+    fn caller() -> Arc<Caller> {
+        let server = tower::service_fn(async |request: Request<Body>| {
+            let slow = request.uri().path().contains("/namespaces/slow");
+            if slow && request.method() == Method::POST {
+                std::future::pending::<()>().await;
+            }
+            let answer = json!({"kind": "Status", "metadata": {}}).to_string();
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.into_bytes())))
+        });
+        let client = Client::new(server, "default");
+        Arc::new(Caller::new(
+            client,
+            Arc::new(|| true),
+            Duration::from_secs(20),
+            "test",
+        ))
+    }
+
+    fn flood(caller: &Arc<Caller>, namespace: &'static str) {
+        for _ in 0..100 {
+            let caller = Arc::clone(caller);
+            tokio::spawn(async move { caller.create(&object(namespace)).await.is_ok() });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn creates_that_hang_in_one_namespace_leave_places_for_others() {
+        let caller = caller();
+        flood(&caller, "slow");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let begun = tokio::time::Instant::now();
+        caller.create(&object("calm")).await.unwrap();
+        // Where creates of two namespaces hang, what stores and deletes goes on.
+        flood(&caller, "slow-too");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let url = ConfigMap::url_path(&(), Some("calm"));
+        let gone = caller.delete(&url, "a", Uid(1), DeleteParams::default());
+        gone.await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_kept_of_a_namespace_without_requests() {
+        let caller = caller();
+        caller.create(&object("calm")).await.unwrap();
+        assert_eq!(caller.places.namespaces.lock().len(), 0);
+        flood(&caller, "slow");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(caller.places.namespaces.lock().len(), 1);
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert_eq!(caller.places.namespaces.lock().len(), 0);
+    }
 }

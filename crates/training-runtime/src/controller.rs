@@ -45,6 +45,8 @@ pub struct Controller {
     /// Where not every namespace is served that is watched.
     served: Option<Arc<Namespaces>>,
     outside: Mutex<HashMap<JobKey, Option<Unreadable>>>,
+    /// Namespaces whose caches have not been complete yet, and what waits there.
+    incomplete: Mutex<HashMap<Scope, HashSet<JobKey>>>,
 }
 
 /// What is known of an object in a namespace that is not served, if it can't be read.
@@ -71,7 +73,35 @@ impl Controller {
             caches: Mutex::default(),
             served,
             outside: Mutex::default(),
+            incomplete: Mutex::default(),
         }
+    }
+
+    /// Nothing of a namespace that is watched by itself is looked at before its caches are complete.
+    pub(crate) fn hold(&self, scope: &Scope) {
+        if scope.namespace().is_some() {
+            let mut incomplete = self.incomplete.lock();
+            incomplete.entry(scope.clone()).or_default();
+        }
+    }
+
+    /// The caches of a namespace are complete: what waits there is looked at.
+    pub(crate) fn release(&self, scope: &Scope) {
+        let waiting = self.incomplete.lock().remove(scope);
+        for key in waiting.into_iter().flatten() {
+            self.dispatcher.wake(key);
+        }
+    }
+
+    /// True if everything is known of an object's namespace. Otherwise the object waits until it is.
+    pub(crate) fn is_complete(&self, key: &JobKey) -> bool {
+        let mut incomplete = self.incomplete.lock();
+        let mut all = incomplete.iter_mut();
+        let Some((_, waiting)) = all.find(|(scope, _)| scope.covers(key)) else {
+            return true;
+        };
+        waiting.insert(key.clone());
+        false
     }
 
     /// True if an object is to be looked at. One whose namespace is not served waits until it is.
@@ -161,7 +191,8 @@ impl Listener for Controller {
         if matches!(error, watcher::Error::InitialListFailed(_)) {
             self.ready(feed, scope, false);
         }
-        tracing::warn!(feed, error = %error, "a watch failed; it is opened again");
+        let namespace = scope.namespace();
+        tracing::warn!(feed, namespace, error = %error, "a watch failed; it is opened again");
     }
 
     fn silent(&self, feed: &'static str, scope: &Scope, silent: bool) {
@@ -204,6 +235,24 @@ mod tests {
         fn held(&self) -> Vec<(&'static str, usize)> {
             Vec::new()
         }
+    }
+
+    #[test]
+    fn a_namespace_whose_caches_are_not_complete_holds_its_own_objects_alone() {
+        let told: Arc<dyn Reconciler> = Arc::new(Told::default());
+        let controller = Controller::new(told, Health::new(&[]), None);
+        let (calm, blind) = (Scope::new(Some("calm")), Scope::new(Some("blind")));
+        controller.hold(&calm);
+        controller.hold(&blind);
+        controller.hold(&Scope::new(None));
+        let key = |namespace: &str| JobKey::new(namespace, "a");
+        assert!(!controller.is_complete(&key("calm")) && !controller.is_complete(&key("blind")));
+        assert_eq!(controller.dispatcher.depth(), 0);
+        controller.release(&calm);
+        assert_eq!(controller.dispatcher.depth(), 1, "it has waited");
+        assert!(controller.is_complete(&key("calm")) && !controller.is_complete(&key("blind")));
+        controller.release(&blind);
+        assert!(controller.is_complete(&key("blind")));
     }
 
     fn unreadable(namespace: &str, name: &str) -> ObjectMeta {

@@ -15,6 +15,8 @@ use crate::key::JobKey;
 
 /// Passes that a job may have in a row without waiting; a whole life of a small job takes fewer.
 const BURST: f64 = 20.0;
+/// One in so many places is kept for namespaces that have no pass under way.
+const RESERVED: usize = 4;
 /// Passes per second that a job may have after that.
 const RATE: f64 = 5.0;
 
@@ -33,6 +35,8 @@ struct State {
     ready: HashMap<Arc<str>, VecDeque<JobKey>>,
     queued: HashSet<JobKey>,
     running: HashSet<JobKey>,
+    /// Passes under way, by namespace.
+    busy: HashMap<Arc<str>, usize>,
     /// Woken while its pass was running.
     again: HashSet<JobKey>,
     timers: BTreeMap<(Instant, u64), JobKey>,
@@ -91,7 +95,7 @@ impl Dispatcher {
         let mut who: HashMap<Id, JobKey> = HashMap::new();
         loop {
             while passes.len() < concurrency && !stop.is_cancelled() {
-                let Some(key) = self.state.lock().next(Instant::now()) else {
+                let Some(key) = self.state.lock().next(concurrency, Instant::now()) else {
                     break;
                 };
                 let id = passes.spawn(pass(key.clone())).id();
@@ -185,8 +189,13 @@ impl State {
         }
     }
 
-    fn next(&mut self, now: Instant) -> Option<JobKey> {
-        let namespace = self.turn.pop_front()?;
+    fn next(&mut self, concurrency: usize, now: Instant) -> Option<JobKey> {
+        let free = concurrency.saturating_sub(self.running.len());
+        // The last places are for namespaces that have none: passes of another one may all wait for the same slow webhook.
+        let reserved = free <= concurrency / RESERVED;
+        let may = |namespace: &Arc<str>| !reserved || !self.busy.contains_key(namespace);
+        let at = self.turn.iter().position(may)?;
+        let namespace = self.turn.remove(at)?;
         let queue = self.ready.get_mut(&namespace)?;
         let key = queue.pop_front()?;
         if queue.is_empty() {
@@ -196,6 +205,7 @@ impl State {
         }
         self.queued.remove(&key);
         self.running.insert(key.clone());
+        *self.busy.entry(Arc::clone(&key.namespace)).or_default() += 1;
         let bucket = self.buckets.entry(key.clone()).or_insert(Bucket {
             tokens: BURST,
             at: now,
@@ -214,6 +224,12 @@ impl State {
 
     fn finished(&mut self, key: JobKey, next: Option<Instant>, now: Instant) {
         self.running.remove(&key);
+        if let Some(passes) = self.busy.get_mut(&key.namespace) {
+            *passes -= 1;
+            if *passes == 0 {
+                self.busy.remove(&key.namespace);
+            }
+        }
         if self.again.remove(&key) {
             self.enqueue(key.clone(), now);
         }
@@ -291,6 +307,28 @@ mod tests {
             .position(|(name, _)| name == "calm/a")
             .unwrap();
         assert!(place <= 4, "place {place}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn passes_of_one_namespace_that_hang_leave_places_for_others() {
+        let dispatcher = Arc::new(Dispatcher::default());
+        for n in 0..100 {
+            dispatcher.wake(key("slow", &n.to_string()));
+        }
+        let late = Arc::clone(&dispatcher);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            late.wake(key("calm", "a"));
+        });
+        let passes = record(
+            &dispatcher,
+            16,
+            Duration::from_secs(20),
+            Duration::from_secs(10),
+        )
+        .await;
+        assert_eq!(passes.len(), 13, "twelve of the slow ones: {passes:?}");
+        assert_eq!(passes[12], ("calm/a".to_owned(), Duration::from_secs(1)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ mod object;
 mod outcome;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -22,13 +22,14 @@ use tokio::time::Instant;
 use training_api::labels;
 use training_core::object::FreshSecret;
 use training_core::{
-    AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid,
+    AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid, names,
 };
 
 use crate::caller::{Caller, Failure, Gate};
 use crate::fault::{Denial, Fault};
+use crate::feed::child::{Child, Replica};
 use crate::feed::group::Groups;
-use crate::feed::index::Index;
+use crate::feed::index::{Index, UNSEEN};
 use crate::feed::object::Objects;
 use crate::feed::slim::{
     Owned, Parent, Roles, SlimPod, SlimService, controller, pod_view, service_view,
@@ -38,8 +39,14 @@ use crate::key::JobKey;
 pub use outcome::{Done, Outcome, Refusal};
 use outcome::{Stopped, made_pod, made_service, refuse};
 
-/// Requests of one job that are under way at once. The first refusal stops the rest, and the next pass begins with one.
+/// Requests of one job that are under way at once. After a refusal the next pass begins with one, and doubles.
 const WINDOW: usize = 16;
+/// So many requests in a row may fail by chance before the rest waits: one in a hundred must not stop a job of a thousand pods.
+const FAULTS: usize = 3;
+
+/// The least time between two rounds of reads of children that no watch shows.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(1);
+
 /// Turns steps into calls.
 pub struct Executor {
     /// What sends them.
@@ -81,34 +88,47 @@ impl Executor {
         }
     }
 
-    /// Carries out steps in their order, several at a time; the first refusal or fault stops those not yet begun.
+    /// Carries out steps in their order, several at a time. A refusal stops those not yet begun, as do several faults in a row; a
+    /// delete that fails stops nothing.
     pub async fn execute<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
         steps: &[Step],
         cautious: bool,
     ) -> Outcome {
-        let window = if cautious { 1 } else { WINDOW };
-        let stopped = AtomicBool::new(false);
-        // Over indices, not references: the compiler can't prove the closure general enough for references.
-        let results = stream::iter(0..steps.len())
-            .map(|at| {
-                let (stopped, step) = (&stopped, &steps[at]);
-                async move {
-                    if stopped.load(Ordering::Relaxed) {
-                        return None;
+        let faults = Faults::default();
+        let mut results = Vec::with_capacity(steps.len());
+        let mut window = if cautious { 1 } else { WINDOW };
+        let mut from = 0;
+        while from < steps.len() && !faults.stop() {
+            // A full window needs no pause between its parts.
+            let count = if window == WINDOW {
+                steps.len()
+            } else {
+                window
+            };
+            let until = from.saturating_add(count).min(steps.len());
+            // Over indices, not references: the compiler can't prove the closure general enough for references.
+            let part = stream::iter(from..until)
+                .map(|at| {
+                    let (faults, step) = (&faults, &steps[at]);
+                    async move {
+                        if faults.stop() {
+                            return None;
+                        }
+                        let result = self.step(job, step).await;
+                        faults.count(step, &result);
+                        Some((at, result))
                     }
-                    let result = self.step(job, step).await;
-                    if !matches!(result, Ok(()) | Err(Stopped::Found)) {
-                        stopped.store(true, Ordering::Relaxed);
-                    }
-                    Some((at, result))
-                }
-            })
-            .buffer_unordered(window)
-            .filter_map(std::future::ready)
-            .collect::<Vec<_>>()
-            .await;
+                })
+                .buffer_unordered(window)
+                .filter_map(std::future::ready)
+                .collect::<Vec<_>>()
+                .await;
+            results.extend(part);
+            from = until;
+            window = (window * 2).min(WINDOW);
+        }
         let mut outcome = Outcome::default();
         for (at, result) in results {
             match result {
@@ -130,6 +150,75 @@ impl Executor {
         }
         outcome.done.sort();
         outcome
+    }
+
+    /// When the children of a job that we made and that no watch has shown are read, at the latest.
+    pub fn next_confirmation(&self, owner: Uid) -> Option<Instant> {
+        let Children { pods, services, .. } = &self.children;
+        let (pods, services) = (pods.unseen(owner), services.unseen(owner));
+        let since = pods.into_iter().map(|(_, since)| since);
+        let first = since
+            .chain(services.into_iter().map(|(_, since)| since))
+            .min()?;
+        Some((first + UNSEEN).max(Instant::now() + CONFIRM_PAUSE))
+    }
+
+    /// Reads the children of a job that we made a while ago and that no watch has shown: a webhook may have taken their labels, or
+    /// somebody may have deleted them before. Those that are not there, or not to be watched, are forgotten.
+    ///
+    /// # Errors
+    /// If the API server doesn't answer.
+    pub async fn confirm<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Fault> {
+        let Children { pods, services, .. } = &self.children;
+        let namespace = job.meta().namespace.as_deref();
+        let of_pod = |seen: &SlimPod| {
+            let ours = self.parent.watches(&seen.metadata);
+            let view = ours.then(|| pod_view(seen, self.parent, &mut Roles::default()));
+            view.flatten()
+        };
+        let of_service = |seen: &SlimService| {
+            let ours = self.parent.watches(&seen.metadata);
+            let view = ours.then(|| service_view(seen, self.parent, &mut Roles::default()));
+            view.flatten()
+        };
+        let (pod, service) = (
+            Pod::url_path(&(), namespace),
+            Service::url_path(&(), namespace),
+        );
+        self.confirm_in(job, pods, &pod, of_pod).await?;
+        self.confirm_in(job, services, &service, of_service).await
+    }
+
+    async fn confirm_in<J, V, T>(
+        &self,
+        job: &J,
+        index: &Index<V>,
+        url: &str,
+        read: impl Fn(&T) -> Option<Owned<V>>,
+    ) -> Result<(), Fault>
+    where
+        J: Resource<DynamicType = ()>,
+        V: Replica,
+        T: DeserializeOwned,
+    {
+        let (owner, now) = (uid(job), Instant::now());
+        let mut overdue = index.unseen(owner);
+        overdue.retain(|(_, since)| *since + UNSEEN <= now);
+        for (view, _) in overdue.into_iter().take(WINDOW) {
+            let (role, at) = view.replica();
+            let name = names::replica(&job.name_any(), role, at);
+            let there: Option<T> = self.caller.find(url, &name).await?;
+            let ours = there.as_ref().and_then(&read);
+            match ours.filter(|o| o.owner == owner && o.view.uid() == view.uid()) {
+                Some(seen) => {
+                    index.found(seen);
+                }
+                None => {
+                    index.deleted(&Self::owned(job, owner, view), now);
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn step<J: Resource<DynamicType = ()>>(
@@ -241,7 +330,7 @@ impl Executor {
 
     /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched. What is ours
     /// but would not be watched is given as none: counted on, it would never change again.
-    fn settle<V: crate::feed::index::Child>(
+    fn settle<V: Child>(
         &self,
         owner: Uid,
         view: Option<Owned<V>>,
@@ -317,14 +406,14 @@ impl Executor {
     ) -> Result<(), Stopped>
     where
         K: Resource<DynamicType = ()>,
-        V: crate::feed::index::Child,
+        V: Child,
     {
         let url = K::url_path(&(), job.meta().namespace.as_deref());
         self.delete_at(job, &url, (name, uid_of_child), Deletion::Orderly, index)
             .await
     }
 
-    async fn delete_at<V: crate::feed::index::Child>(
+    async fn delete_at<V: Child>(
         &self,
         job: &impl Resource<DynamicType = ()>,
         url: &str,
@@ -343,7 +432,7 @@ impl Executor {
             .await
     }
 
-    async fn delete_with<V: crate::feed::index::Child>(
+    async fn delete_with<V: Child>(
         &self,
         job: &impl Resource<DynamicType = ()>,
         url: &str,
@@ -355,6 +444,35 @@ impl Executor {
         let what = deleted.map_err(Stopped::Fault)?;
         index.answered(uid(job), uid_of_child, what, Instant::now());
         Ok(())
+    }
+}
+
+/// The faults in a row so far.
+#[derive(Debug, Default)]
+struct Faults(AtomicUsize);
+
+impl Faults {
+    /// True if no further step is begun.
+    fn stop(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= FAULTS
+    }
+
+    fn count(&self, step: &Step, result: &Result<(), Stopped>) {
+        match result {
+            Ok(()) | Err(Stopped::Found) => {
+                // What has stopped the rest already stays.
+                let reset = |n| (n < FAULTS).then_some(0);
+                let _ = self
+                    .0
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, reset);
+            }
+            // It would head the next plan as well, and what comes after it would never be done.
+            Err(Stopped::Fault(fault)) if step.is_delete() && fault.is_of_the_object() => {}
+            Err(Stopped::Fault(fault)) if fault.is_by_chance() => {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => self.0.store(FAULTS, Ordering::Relaxed),
+        }
     }
 }
 

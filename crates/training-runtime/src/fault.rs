@@ -81,7 +81,7 @@ pub enum Denial {
     NamespaceTerminating,
     /// The operator's role lacks a right; the message names verb and resource.
     Rbac,
-    /// Another admission policy: a limit range, a webhook, an admission rule of the cluster.
+    /// Another admission policy: a limit range, a webhook, an admission rule of the cluster, whatever code it answers with.
     Policy,
 }
 
@@ -114,6 +114,33 @@ impl Fault {
             | Self::NotLeading
             | Self::Bug(_) => false,
         }
+    }
+
+    /// Whether it concerns the one request: the next one may well succeed.
+    pub fn is_by_chance(&self) -> bool {
+        match self {
+            Self::Conflict(_)
+            | Self::Transient(_)
+            | Self::Deadline { .. }
+            | Self::Missing {
+                what: Absent::Object,
+                ..
+            } => true,
+            Self::Throttled { .. }
+            | Self::Denied { .. }
+            | Self::Rejected { .. }
+            | Self::Missing { .. }
+            | Self::NotLeading
+            | Self::Bug(_) => false,
+        }
+    }
+
+    /// Whether it says something of the one object alone.
+    pub fn is_of_the_object(&self) -> bool {
+        matches!(
+            self,
+            Self::Conflict(_) | Self::Denied { .. } | Self::Rejected { .. } | Self::Missing { .. }
+        )
     }
 
     /// A word for metrics and logs.
@@ -163,10 +190,6 @@ impl From<Status> for Fault {
             429 => Self::Throttled { after: wait(asked) },
             // Without a delay this is an outage like any other 5xx.
             503 if asked > 0 => Self::Throttled { after: wait(asked) },
-            403 => Self::Denied {
-                what: denial(&status),
-                message,
-            },
             404 if of_namespace(&status) => Self::Denied {
                 what: Denial::NamespaceTerminating,
                 message,
@@ -175,9 +198,13 @@ impl From<Status> for Fault {
                 what: absent(&status),
                 message,
             },
-            code @ (400 | 413 | 422) => Self::Rejected {
+            code @ (400 | 413 | 422) if is_final(&status) => Self::Rejected {
                 code,
                 field: field(&status),
+                message,
+            },
+            400 | 403 | 413 | 422 => Self::Denied {
+                what: denial(&status),
                 message,
             },
             // Also the other 4xx: a token may just be renewed (401), and what a proxy in between says
@@ -238,6 +265,20 @@ fn denial(status: &Status) -> Denial {
         Denial::Rbac
     } else {
         Denial::Policy
+    }
+}
+
+/// True if the API server itself can't take the object: it is too large, it can't be decoded, or its validation names a field.
+/// Policies answer with the same codes: a webhook that gives no code with 400, a `ValidatingAdmissionPolicy` with 422.
+fn is_final(status: &Status) -> bool {
+    let message = status.message.as_str();
+    if message.starts_with("admission webhook") || message.contains("ValidatingAdmissionPolicy") {
+        return false;
+    }
+    match status.code {
+        413 => true,
+        400 => status.reason == "BadRequest",
+        _ => status.reason == "Invalid" && field(status).is_some(),
     }
 }
 

@@ -2,12 +2,14 @@
 //! or right from slowing the others.
 
 pub mod autoscaler;
+pub mod child;
 mod ended;
 mod follow;
 pub mod group;
 pub mod guarded;
 pub mod index;
 pub mod jobs;
+mod kids;
 mod lately;
 mod listener;
 pub mod namespaces;
@@ -29,10 +31,11 @@ use training_core::{
 
 use crate::key::{JobKey, Scope};
 use autoscaler::{SlimAutoscaler, autoscaler_view};
+use child::Child;
 use follow::Follow;
 pub use follow::Source;
 use guarded::Guarded;
-use index::{Child, Index};
+use index::Index;
 use jobs::Jobs;
 pub use listener::Listener;
 use object::{Objects, SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
@@ -171,7 +174,8 @@ where
 
     fn disown(&mut self, object: &K) -> Option<JobKey> {
         let uid = object.meta().uid.as_deref().and_then(Uid::parse)?;
-        self.index.disowned(uid)
+        let namespace = object.meta().namespace.as_deref();
+        self.index.disowned(namespace.unwrap_or_default(), uid)
     }
 
     fn deleted(&mut self, object: &K) -> Option<JobKey> {

@@ -63,6 +63,7 @@ impl Frame<'_> {
             Ended::Failed(fault) => {
                 let at = self.backoff.record_failure(key, &fault, Instant::now());
                 let wait = at.saturating_duration_since(Instant::now());
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 // Somebody was faster: the job was changed, or deleted and goes with its pods.
                 if matches!(
                     fault,
@@ -72,9 +73,9 @@ impl Frame<'_> {
                             ..
                         }
                 ) {
-                    tracing::debug!(job = %key, uid, %fault, ?wait, "looking again");
+                    tracing::debug!(job = %key, uid, %fault, wait_ms, "looking again");
                 } else {
-                    tracing::warn!(job = %key, uid, %fault, ?wait, "the pass failed");
+                    tracing::warn!(job = %key, uid, %fault, wait_ms, "the pass failed");
                 }
                 (fault.as_str(), Some(at))
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use parking_lot::Mutex;
 use tokio::task::JoinError;
@@ -13,8 +13,8 @@ use training_api::JobStatus;
 use training_core::provider::{Run, Setting};
 use training_core::{
     AutoscalerView, BatchPod, Blocked, JobState as _, Lifecycle, Note, ObjectKind, Observed, Plan,
-    PodView, Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob as _, Transition,
-    Uid, Urgency, is_managed_elsewhere, plan,
+    PodView, Provider, Rules, SecretView, ServiceView, Stall, Step, TrainingJob, Transition, Uid,
+    Urgency, is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;
@@ -89,6 +89,7 @@ pub struct Passing {
     stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
     waiting: Counts,
     secrets: Mutex<HashMap<JobKey, (Uid, SecretView)>>,
+    failed_in: Mutex<HashMap<JobKey, FailedIn>>,
     jitter: Mutex<Jitter>,
 }
 
@@ -99,6 +100,7 @@ impl Passing {
             stalls: Mutex::default(),
             waiting: Counts::default(),
             secrets: Mutex::default(),
+            failed_in: Mutex::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
     }
@@ -116,12 +118,45 @@ impl<F: Lifecycle> Worker<F> {
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let looking = self.look(&key, Instant::now());
-        frame.run(&key, job.meta(), looking).await
+        let state = FailedIn::of(&*job, now());
+        let known = self.passing.failed_in.lock().get(&key).copied();
+        let cuts_in = known.is_some_and(|known| known != state);
+        let looking = Box::pin(self.look_anew(&key, &job, cuts_in));
+        let next = frame.run(&key, job.meta(), looking).await?;
+        let mut known = self.passing.failed_in.lock();
+        if self.backoff.failures(&key) == 0 {
+            known.remove(&key);
+            return Some(next);
+        }
+        known.insert(key, state);
+        let deadline = deadline(&*job).filter(|_| !state.overdue);
+        Some(deadline.map_or(next, |at| next.min(self.wake(Some(at)))))
     }
 
-    async fn look(&self, key: &JobKey, begun: Instant) -> Ended {
+    /// A look at a job, once it is sure that what we made is there.
+    async fn look_anew(&self, key: &JobKey, job: &F::Job, cuts_in: bool) -> Ended {
+        let begun = Instant::now();
+        let uid = job.meta().uid.as_deref().and_then(Uid::parse);
+        let uid = uid.unwrap_or_default();
+        let held = self.backoff.not_before(key).is_some_and(|at| at > begun);
+        if !held && let Err(fault) = self.executor.confirm(job).await {
+            return Ended::Failed(fault);
+        }
+        match self.look(key, begun, cuts_in).await {
+            Ended::Quiet(at) => {
+                let next = self.executor.next_confirmation(uid);
+                Ended::Quiet(next.map_or(at, |next| next.min(at)))
+            }
+            ended => ended,
+        }
+    }
+
+    /// `cuts_in` says that the job doesn't wait until its backoff is over.
+    async fn look(&self, key: &JobKey, begun: Instant, cuts_in: bool) -> Ended {
         let mut held = self.backoff.not_before(key).filter(|at| *at > begun);
+        if cuts_in {
+            held = None;
+        }
         if let Some(at) = held
             && !self.passing.stalls.lock().contains_key(key)
         {
@@ -187,6 +222,10 @@ impl<F: Lifecycle> Worker<F> {
                 continue;
             }
             if let Some(fault) = outcome.fault {
+                if outcome.progress {
+                    // What went wrong by chance doesn't make the next one of a long series wait longer.
+                    self.backoff.forget(key);
+                }
                 return Ended::Failed(fault);
             }
             if outcome.found {
@@ -442,6 +481,7 @@ impl<F: Lifecycle> Worker<F> {
         self.passing.stalls.lock().remove(key);
         self.passing.waiting.forget(key);
         self.passing.secrets.lock().remove(key);
+        self.passing.failed_in.lock().remove(key);
         if !F::OBJECTS.is_empty() {
             self.objects.forget(key);
         }
@@ -484,6 +524,31 @@ impl<F: Lifecycle> Worker<F> {
             jitter: &self.passing.jitter,
         }
     }
+}
+
+/// In what state of a job its last pass failed. A user's edit, a suspension above all, and the job's deadline don't wait until the
+/// backoff is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FailedIn {
+    generation: Option<i64>,
+    overdue: bool,
+}
+
+impl FailedIn {
+    fn of<J: TrainingJob<Status = JobStatus>>(job: &J, now: Timestamp) -> Self {
+        Self {
+            generation: job.meta().generation,
+            overdue: deadline(job).is_some_and(|at| at <= now),
+        }
+    }
+}
+
+/// When a job that has started has to end.
+fn deadline<J: TrainingJob<Status = JobStatus>>(job: &J) -> Option<Timestamp> {
+    let start = job.status()?.start_time.as_ref()?.0;
+    let limit = job.run_policy().active_deadline_seconds?;
+    let limit = SignedDuration::from_secs(limit.max(0));
+    start.checked_add(limit).ok()
 }
 
 /// True if the name that was taken is not wanted any more: what has it is the job's own, and is seen again.

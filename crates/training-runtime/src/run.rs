@@ -1,5 +1,7 @@
 //! From arguments to a working operator, and back to the shell.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,19 +103,20 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
         &closing,
     )
     .await?;
-    tracing::info!(probes = ?addresses.probes, metrics = ?addresses.metrics, "listening");
+    let text = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |a| a.to_string());
+    let (probes, scraped) = (text(addresses.probes), text(addresses.metrics));
+    tracing::info!(probes, metrics = scraped, "listening");
     let _beat = AbortOnDropHandle::new(tokio::spawn(beat(health.clone())));
     let clients = client::connect(&args, &identity, &metrics).await?;
     let (leadership, mut election) = leadership(&args, name, &identity, &clients)?;
     let events = EventSink::spawn(
-        EventConfig {
+        &EventConfig {
             component: O::EVENT_SOURCE.to_owned(),
-            instance: identity.holder.clone(),
             mode: args.events,
             call_deadline: args.call_deadline,
         },
-        KubeEvents::new(clients.calling.clone()),
-        leadership.clone(),
+        &KubeEvents::new(clients.calling.clone()),
+        &leadership,
         Arc::clone(&metrics),
     );
     let shared = Shared {
@@ -190,7 +193,7 @@ pub struct Manager<'a> {
     term: Term,
     controllers: Vec<Arc<Controller>>,
     feeds: JoinSet<()>,
-    synced: Vec<watch::Receiver<bool>>,
+    synced: Vec<(Scope, watch::Receiver<bool>)>,
     served: Option<Arc<Namespaces>>,
 }
 
@@ -246,7 +249,7 @@ impl Manager<'_> {
         let (sender, receiver) = watch::channel(false);
         let (controllers, listener) = (self.controllers.clone(), Arc::clone(first));
         let (source, served) = (self.source(), Arc::clone(served));
-        self.synced.push(receiver);
+        self.synced.push((Scope::new(None), receiver));
         self.feeds.spawn(async move {
             let serve = |namespace: &str| {
                 for controller in &controllers {
@@ -265,7 +268,8 @@ impl Manager<'_> {
         }
     }
 
-    /// A controller. Its passes begin once every feed has been complete once.
+    /// A controller. Its passes begin once every feed has been complete once; those of a namespace that is watched by itself, once
+    /// those of that namespace have.
     pub fn controller(&mut self, reconciler: Arc<dyn Reconciler>) -> Arc<Controller> {
         let (health, served) = (self.shared.health.clone(), self.served.clone());
         let controller = Arc::new(Controller::new(reconciler, health, served));
@@ -284,8 +288,9 @@ impl Manager<'_> {
     {
         for scope in self.scopes() {
             controller.ready(cache, &scope, false);
+            controller.hold(&scope);
             let (sender, receiver) = watch::channel(false);
-            self.synced.push(receiver);
+            self.synced.push((scope.clone(), receiver));
             let feed = start(self.source(), scope, Arc::clone(controller), sender);
             self.feeds.spawn(feed);
         }
@@ -298,7 +303,7 @@ impl Manager<'_> {
 
     /// Passes begin no sooner than this says so.
     pub fn wait_for(&mut self, synced: watch::Receiver<bool>) {
-        self.synced.push(synced);
+        self.synced.push((Scope::new(None), synced));
     }
 }
 
@@ -374,21 +379,43 @@ async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<
     Ok(())
 }
 
-/// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world.
+/// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world. Of namespaces
+/// that are watched one by one, each is waited for by itself: one that can't be read doesn't keep the others from being served.
 async fn passes(
     controllers: &[Arc<Controller>],
     shared: &Shared<'_>,
-    synced: Vec<watch::Receiver<bool>>,
+    synced: Vec<(Scope, watch::Receiver<bool>)>,
     stop: &CancellationToken,
 ) {
-    for mut receiver in synced {
+    let mut alone: HashMap<Scope, Vec<watch::Receiver<bool>>> = HashMap::new();
+    for (scope, mut receiver) in synced {
+        if scope.namespace().is_some() {
+            alone.entry(scope).or_default().push(receiver);
+            continue;
+        }
         tokio::select! {
             _ = receiver.wait_for(|done| *done) => {}
             () = stop.cancelled() => return,
         }
     }
+    let opening = join_all(alone.into_iter().map(async |(scope, receivers)| {
+        for mut receiver in receivers {
+            // A feed that is gone ends the term.
+            let _ = receiver.wait_for(|done| *done).await;
+        }
+        tracing::info!(namespace = scope.namespace(), "caches are complete");
+        for controller in controllers {
+            controller.release(&scope);
+        }
+    }));
+    let opened = async {
+        opening.await;
+        std::future::pending::<()>().await;
+    };
     let held = || controllers.iter().flat_map(|c| c.reconciler.held());
-    tracing::info!(held = ?held().collect::<Vec<_>>(), "caches are complete");
+    for (resource, objects) in held() {
+        tracing::info!(resource, objects, "caches are complete");
+    }
     let gauges = async {
         loop {
             let waiting = controllers.iter().map(|c| c.dispatcher.depth());
@@ -402,10 +429,15 @@ async fn passes(
     let runs = controllers.iter().map(|controller| {
         let reconciler = &controller.reconciler;
         let pass = |key| {
-            let admitted = controller.admits(&key);
+            let complete = controller.is_complete(&key);
+            let admitted = complete && controller.admits(&key);
             let (reconciler, running) = (Arc::clone(reconciler), shared.health.pass_started());
             async move {
                 let _running = running;
+                if !complete {
+                    // What is known so far of its children is wanted.
+                    return None;
+                }
                 if !admitted {
                     // What was counted of it while its namespace was served is of yesterday.
                     reconciler.forget(&key);
@@ -429,5 +461,6 @@ async fn passes(
         _ = join_all(runs) => {}
         () = drained => tracing::warn!("some calls did not end in time"),
         () = gauges => {}
+        () = opened => {}
     }
 }

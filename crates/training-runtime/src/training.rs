@@ -215,7 +215,8 @@ impl GroupFeeds {
                 // A run that began under another setting; its pass waits for what is known by itself.
                 Ok(()) = wanted.changed() => drop(self.open()),
                 Some(dead) = self.tasks.join_next() => {
-                    tracing::error!(?dead, "a watch of groups ended");
+                    let error = dead.err().map_or_else(String::new, |e| e.to_string());
+                    tracing::error!(error, "a watch of groups ended");
                     return;
                 }
             }

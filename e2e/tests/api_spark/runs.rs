@@ -460,3 +460,31 @@ async fn executors_get_the_memory_limit_of_their_application_where_the_policy_is
     })
     .await
 }
+
+#[tokio::test]
+async fn a_driver_that_pod_security_forbids_is_counted_as_a_failed_submission() -> Result<()> {
+    let Some(stage) = Stage::open("spark-security").await? else {
+        return Ok(());
+    };
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(stage.client.clone());
+    let level =
+        json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+    let how = PatchParams::default();
+    namespaces
+        .patch(stage.name(), &how, &Patch::Merge(&level))
+        .await?;
+    let mut app = pi();
+    app["spec"]["restartPolicy"] = json!({
+        "type": "OnFailure", "onSubmissionFailureRetries": 1, "onSubmissionFailureRetryInterval": 1,
+    });
+    stage.apply(&app).await?;
+    let app = stage.until(State::Failed).await?;
+    let status = app.status.context("no status")?;
+    ensure!(status.submission_attempts == Some(2), "{status:?}");
+    let text = status
+        .application_state
+        .error_message
+        .context("no message")?;
+    ensure!(text.contains("violates PodSecurity \"restricted"), "{text}");
+    stage.assert_clean().await
+}

@@ -13,7 +13,7 @@ use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, STATUS, Server, executor, master_of, pod, worker};
+use server::{CHILD, JOB, NOTHING, STATUS, Server, executor, master_of, pod, worker};
 use std::sync::Arc;
 use training_core::{Deletion, PodView, Step, Uid};
 use training_runtime::key::JobKey;
@@ -345,5 +345,135 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
             "POST /api/v1/namespaces/ns1/pods"
         ]
     );
+    pass.abort();
+}
+
+/// What is asked before any answer comes.
+async fn outstanding(server: &mut Server) -> Vec<server::Asked> {
+    let mut all = Vec::new();
+    loop {
+        let next = tokio::time::timeout(NOTHING, server.handle.next_request()).await;
+        let Ok(Some((request, answer))) = next else {
+            return all;
+        };
+        all.push(server::Asked {
+            what: format!("{} {}", request.method(), request.uri().path()),
+            body: Value::Null,
+            answer,
+        });
+    }
+}
+
+/// Answers that these objects were made, each with a uid of its own.
+fn made(asked: Vec<server::Asked>, next: &mut u128) {
+    for asked in asked {
+        *next += 1;
+        asked.done(&training_core::Uid(*next).to_string());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_fault_in_fifty_requests_stops_none_of_the_others() {
+    let mut job = typed(pt(100));
+    job.metadata.resource_version = Some("41".to_owned());
+    let (worker, mut server) = worker(job, &[]);
+    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let (mut uid, mut creates) = (1_000, 0);
+    loop {
+        let asked = outstanding(&mut server).await;
+        if asked.is_empty() {
+            break;
+        }
+        for asked in asked {
+            if !asked.what.starts_with("POST") {
+                asked.done(JOB);
+                continue;
+            }
+            creates += 1;
+            if creates % 50 == 0 {
+                let error =
+                    json!({"kind": "Status", "status": "Failure", "code": 500, "message": "away"});
+                asked.with(500, &error);
+            } else {
+                made(vec![asked], &mut uid);
+            }
+        }
+    }
+    assert_eq!(creates, 202, "a pod and a service for each of 101 replicas");
+    assert!(pass.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_is_denied_for_ever_stops_no_create() {
+    let mut job = typed(pt(2));
+    job.metadata.resource_version = Some("41".to_owned());
+    // A pod of a replica that the job doesn't have.
+    let mut surplus = pod("worker", "Running");
+    surplus["metadata"]["name"] = json!("pt-worker-7");
+    surplus["metadata"]["labels"]["training.kubeflow.org/replica-index"] = json!("7");
+    let (worker, mut server) = worker(job, &[surplus]);
+    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let (mut uid, mut creates, mut deletes) = (1_000, 0, 0);
+    loop {
+        let asked = outstanding(&mut server).await;
+        if asked.is_empty() {
+            break;
+        }
+        for asked in asked {
+            if asked.what.starts_with("DELETE") {
+                deletes += 1;
+                let error = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "admission webhook \"a\" denied the request"});
+                asked.with(403, &error);
+            } else if asked.what.starts_with("POST") {
+                creates += 1;
+                made(vec![asked], &mut uid);
+            } else {
+                asked.done(JOB);
+            }
+        }
+    }
+    assert_eq!((deletes, creates), (1, 6));
+    pass.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_refusal_a_job_begins_with_one_request_and_doubles() {
+    let mut job = typed(pt(100));
+    job.metadata.resource_version = Some("41".to_owned());
+    let (worker, mut server) = worker(job, &[]);
+    let key = JobKey::new("ns1", "pt");
+    let refused = tokio::spawn(Arc::clone(&worker).pass(key.clone()));
+    loop {
+        let asked = outstanding(&mut server).await;
+        if asked.is_empty() {
+            break;
+        }
+        for asked in asked {
+            if asked.what.starts_with("POST") {
+                let error = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "exceeded quota: pods"});
+                asked.with(403, &error);
+            } else {
+                asked.done(JOB);
+            }
+        }
+    }
+    assert!(refused.is_finished());
+    tokio::time::sleep(NOTHING * 2).await;
+    let pass = tokio::spawn(worker.pass(key));
+    let (mut uid, mut windows) = (1_000, Vec::new());
+    while windows.len() < 5 {
+        let asked = outstanding(&mut server).await;
+        assert!(!asked.is_empty(), "{windows:?}");
+        let (creates, others): (Vec<_>, Vec<_>) =
+            asked.into_iter().partition(|a| a.what.starts_with("POST"));
+        for other in others {
+            other.done(JOB);
+        }
+        if !creates.is_empty() {
+            windows.push(creates.len());
+        }
+        made(creates, &mut uid);
+    }
+    assert_eq!(windows, [1, 2, 4, 8, 16]);
     pass.abort();
 }

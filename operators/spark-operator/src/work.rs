@@ -60,7 +60,7 @@ impl Operator for Spark {
     fn introduce(&self) {
         tracing::info!(
             master = self.settings.master,
-            batch_schedulers = ?self.settings.batch.enabled,
+            batch_schedulers = self.settings.batch.enabled.is_on(),
             "submits without a JVM"
         );
         for flag in &self.without_effect {

@@ -106,6 +106,8 @@ pub struct BatchView {
     pub suspended: bool,
     /// `status.startTime` is set: its template can't be changed.
     pub started: bool,
+    /// That time.
+    pub since: Option<Timestamp>,
     /// Its failed pods.
     pub failed: u32,
     /// How it ended, if it has.

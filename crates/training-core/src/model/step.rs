@@ -130,6 +130,18 @@ impl Step {
         )
     }
 
+    /// True if the step deletes something of the job's.
+    pub fn is_delete(&self) -> bool {
+        matches!(
+            self,
+            Self::DeletePod { .. }
+                | Self::DeleteService { .. }
+                | Self::DeleteAutoscaler { .. }
+                | Self::DeleteGroup { .. }
+                | Self::DeleteObject { .. }
+        )
+    }
+
     /// True if the step tells no more than counts do, which pods run, and so may wait with them for more of them.
     pub fn goes_with_counts(&self) -> bool {
         let kind = ObjectKind::ConfigMap;

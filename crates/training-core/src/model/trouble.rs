@@ -21,8 +21,10 @@ pub struct Trouble {
     pub node: String,
     /// What keeps the pod from running. Nothing for one that failed, or whose container was restarted in place.
     pub cause: Option<Cause>,
-    /// Since when, by the clocks of the cluster.
+    /// Since when, by the clocks of the cluster; of a pod that failed, when it ended.
     pub since: Option<Timestamp>,
+    /// When the container began to run that ended, or that is about to be stopped.
+    pub ran_since: Option<Timestamp>,
     /// When the pod should be gone: its deletion timestamp, which has the grace period in it.
     pub gone_by: Option<Timestamp>,
     /// Its deletion leaves no grace: forcing it again would change nothing.

@@ -1,5 +1,7 @@
 //! A job that has ended: clean up by policy, fold the counts, and delete it at the end of its time to live.
 
+use std::collections::HashSet;
+
 use kube::ResourceExt;
 use training_api::{CleanPodPolicy, ConditionType};
 
@@ -103,12 +105,10 @@ fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
         draft.delete_pod(&name, pod);
     }
     // A service stays only with a pod that stays; services whose pod is already gone go as well.
+    let stays = seen.pods.iter().filter(|p| !goes(p.phase));
+    let stays: HashSet<(&str, u32)> = stays.map(|p| (&*p.role, p.index)).collect();
     for service in seen.services.iter().filter(|s| !s.leaving) {
-        let stays = seen
-            .pods
-            .iter()
-            .any(|p| p.role == service.role && p.index == service.index && !goes(p.phase));
-        if !stays {
+        if !stays.contains(&(&*service.role, service.index)) {
             draft.steps.push(Step::DeleteService {
                 name: names::replica(&name, &service.role, service.index),
                 uid: service.uid,

@@ -59,8 +59,6 @@ impl Regarding {
 pub struct EventConfig {
     /// The published controller name, such as `pytorchjob-controller`; tools filter on it.
     pub component: String,
-    /// This process, such as the holder of the lease.
-    pub instance: String,
     /// How many.
     pub mode: EventMode,
     /// The longest time one request may take.

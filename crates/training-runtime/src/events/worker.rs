@@ -39,8 +39,8 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// default, from their last change; a little less, so that the event is still there.
 const REMEMBERED: Duration = Duration::from_mins(55);
 
-/// Events of our own that are remembered for their repeats: 32 bytes each.
-const MADE: usize = 1_024;
+/// Events of a worker that are remembered for their repeats: 32 bytes each.
+const MADE: usize = 256;
 
 /// The wait before the one second try.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -89,13 +89,15 @@ pub(super) struct Worker<W> {
 }
 
 impl<W: EventWriter> Worker<W> {
+    /// The worker of this number among those of the process.
     pub(super) fn new(
+        at: u64,
         config: EventConfig,
         writer: W,
         leadership: Leadership,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // Names differ between processes by their start, and within one by counting on.
+        // Names differ between processes by their start, and within one by the worker and by counting on.
         let start = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -107,7 +109,8 @@ impl<W: EventWriter> Worker<W> {
             made: HashMap::new(),
             recent: HashMap::new(),
             tidy: Instant::now() + WINDOW,
-            suffix: u64::try_from(start.as_nanos()).unwrap_or_default(),
+            // The nanoseconds since 1970 leave three bits free until 2043.
+            suffix: u64::try_from(start.as_nanos()).unwrap_or_default() ^ at.rotate_right(3),
             troubled: false,
         }
     }
@@ -309,7 +312,8 @@ impl<W: EventWriter> Worker<W> {
                 ..EventSource::default()
             }),
             reporting_component: Some(self.config.component.clone()),
-            reporting_instance: Some(text::reason(&self.config.instance)),
+            // Empty, as the published recorders leave it: clients compare whole events.
+            reporting_instance: Some(String::new()),
             ..Event::default()
         }
     }

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub refusal: Option<Refusal>,
     /// What went wrong otherwise.
     pub fault: Option<Fault>,
+    /// Something was made, changed or deleted.
+    pub progress: bool,
     /// Something was there already and was read: what the plan was made of is not all that is known now.
     pub found: bool,
     /// The job itself was deleted.
@@ -70,6 +72,7 @@ pub(super) enum Stopped {
 
 impl Outcome {
     pub(super) fn record(&mut self, step: &Step) {
+        self.progress = true;
         let done = &mut self.done;
         match step {
             Step::CreatePod(pod) => done.created_pods.push(pod.name_any()),

@@ -148,13 +148,80 @@ fn a_rejected_object_names_the_field() {
 }
 
 #[test]
-fn oversized_and_malformed_requests_are_rejected() {
-    for code in [400, 413, 422] {
-        let fault = fault(json!({"status": "Failure", "message": "no", "code": code}));
-        assert!(
-            matches!(fault, Fault::Rejected { code: c, .. } if c == code),
-            "{fault:?}"
+fn f_24_only_what_the_api_server_itself_cannot_take_is_final() {
+    let field =
+        json!({"causes": [{"reason": "FieldValueInvalid", "field": "spec.containers[0].image"}]});
+    let none = json!({});
+    let rows = [
+        (
+            422,
+            "Invalid",
+            "Pod \"a\" is invalid: spec.containers[0].image: Required value",
+            &field,
+            true,
+        ),
+        (
+            400,
+            "BadRequest",
+            "Pod in version \"v1\" cannot be handled as a Pod: unknown field",
+            &none,
+            true,
+        ),
+        (
+            413,
+            "RequestEntityTooLarge",
+            "limit is 3145728",
+            &none,
+            true,
+        ),
+        // A webhook that gives no code, and one that gives the code and the words of a validation.
+        (
+            400,
+            "BadRequest",
+            "admission webhook \"a.b.c\" denied the request without explanation",
+            &none,
+            false,
+        ),
+        (
+            422,
+            "Invalid",
+            "admission webhook \"a.b.c\" denied the request: no",
+            &field,
+            false,
+        ),
+        (
+            422,
+            "Invalid",
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+            &field,
+            false,
+        ),
+        (
+            422,
+            "Invalid",
+            "the mutation made no Pod of it",
+            &none,
+            false,
+        ),
+        (400, "Expired", "come again", &none, false),
+    ];
+    for (code, reason, message, details, is_final) in rows {
+        let fault = fault(json!({
+            "status": "Failure", "reason": reason, "code": code, "message": message, "details": details,
+        }));
+        let denied = matches!(
+            fault,
+            Fault::Denied {
+                what: Denial::Policy,
+                ..
+            }
         );
+        assert_eq!(
+            matches!(fault, Fault::Rejected { .. }),
+            is_final,
+            "{message}"
+        );
+        assert_eq!(denied, !is_final, "{message}");
     }
 }
 

@@ -4,10 +4,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
+use std::hash::Hasher;
 use training_api::labels;
 use training_core::{AutoscalerView, Digest, Uid};
 
-use super::index::Child;
+use super::child::Child;
 use super::slim::{Owned, Parent, controller, version};
 use crate::key::JobKey;
 
@@ -64,6 +65,7 @@ impl Child for AutoscalerView {
     fn same_place(&self, _: &Self) -> bool {
         true
     }
+    fn hash_place<H: Hasher>(&self, _: &mut H) {}
     fn same_for_decisions(&self, other: &Self) -> bool {
         AutoscalerView::same_for_decisions(self, other)
     }

@@ -4,6 +4,7 @@
 //! another setting. A kind that isn't served is asked for again after a while, and keeps nothing else waiting.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use training_core::{Group, GroupKind, GroupView, Offer, Offers, Uid};
 
+use super::child::Child;
 use super::follow::{Follow, Source};
-use super::index::{Child, Index};
+use super::index::Index;
 use super::listener::Listener;
 use super::slim::{Owned, Parent, controller};
 use crate::key::{JobKey, Scope};
@@ -37,6 +39,9 @@ impl Child for GroupView {
     }
     fn same_place(&self, other: &Self) -> bool {
         self.kind == other.kind
+    }
+    fn hash_place<H: Hasher>(&self, state: &mut H) {
+        self.kind.kind().hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         GroupView::same_for_decisions(self, other)
@@ -356,10 +361,12 @@ impl Watching<'_> {
                     listener.watching(feed, scope, None);
                 }
                 Ok(Event::Apply(seen)) => {
-                    let uid = || seen.metadata.uid.as_deref().and_then(Uid::parse);
+                    let meta = &seen.metadata;
+                    let uid = || meta.uid.as_deref().and_then(Uid::parse);
+                    let namespace = meta.namespace.as_deref().unwrap_or_default();
                     let changed = match self.view(&seen) {
                         Some(owned) => index.apply(owned),
-                        None => uid().and_then(|uid| index.disowned(uid)),
+                        None => uid().and_then(|uid| index.disowned(namespace, uid)),
                     };
                     listener.offered(changed.into_iter().collect());
                 }

@@ -5,67 +5,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use training_core::{PodView, ServiceView, Uid};
+use training_core::Uid;
 
+use super::child::Child;
+use super::kids::Kids;
 use super::lately::{KEPT, Lately};
 use super::slim::Owned;
 use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
 /// How long a write of ours counts without the watch showing it.
-const UNSEEN: Duration = KEPT;
-
-/// What an index needs to know of a child.
-pub trait Child: Clone {
-    /// Its uid.
-    fn uid(&self) -> Uid;
-    /// The resource version at which it was seen.
-    fn version(&self) -> u64;
-    /// True if both stand for the same replica.
-    fn same_place(&self, other: &Self) -> bool;
-    /// True if nothing that a decision depends on differs.
-    fn same_for_decisions(&self, other: &Self) -> bool;
-    /// Marks that deletion was asked for, at this version.
-    fn leave(&mut self, version: u64);
-}
-
-impl Child for PodView {
-    fn uid(&self) -> Uid {
-        self.uid
-    }
-    fn version(&self) -> u64 {
-        self.version
-    }
-    fn same_place(&self, other: &Self) -> bool {
-        self.index == other.index && self.role == other.role
-    }
-    fn same_for_decisions(&self, other: &Self) -> bool {
-        PodView::same_for_decisions(self, other)
-    }
-    fn leave(&mut self, version: u64) {
-        self.leaving = true;
-        self.version = self.version.max(version);
-    }
-}
-
-impl Child for ServiceView {
-    fn uid(&self) -> Uid {
-        self.uid
-    }
-    fn version(&self) -> u64 {
-        self.version
-    }
-    fn same_place(&self, other: &Self) -> bool {
-        self.index == other.index && self.role == other.role
-    }
-    fn same_for_decisions(&self, other: &Self) -> bool {
-        self.uid == other.uid && self.leaving == other.leaving
-    }
-    fn leave(&mut self, version: u64) {
-        self.leaving = true;
-        self.version = self.version.max(version);
-    }
-}
+pub const UNSEEN: Duration = KEPT;
 
 /// An index of one type of child.
 #[derive(Debug)]
@@ -94,12 +44,6 @@ struct Gone {
     /// As of this version. A watch is selected by a label, so it also loses what only loses its label; such an object comes back
     /// at a later version, and what is really gone has none.
     version: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Kids<V> {
-    key: JobKey,
-    children: Vec<V>,
 }
 
 impl<V> Default for Index<V> {
@@ -150,10 +94,8 @@ impl<V: Child> Index<V> {
                 next.insert(*owner, kids.clone());
                 continue;
             }
-            for child in &kids.children {
-                let listed = next
-                    .get(owner)
-                    .and_then(|k| k.children.iter().find(|c| c.uid() == child.uid()));
+            for child in kids.all() {
+                let listed = next.get(owner).and_then(|k| k.get(child.uid()));
                 let newer = listed.is_some_and(|l| l.version() < child.version());
                 // What we made after the list was taken, and what we know from later than the list, stays.
                 if newer || listed.is_none() && inner.unseen.contains_key(&child.uid()) {
@@ -171,8 +113,8 @@ impl<V: Child> Index<V> {
         next.retain(|_, kids| {
             let back = |c: &V, gone: &Gone| c.version() > gone.version;
             let there = |c: &V| inner.gone.get(c.uid()).is_none_or(|gone| back(c, gone));
-            kids.children.retain(there);
-            !kids.children.is_empty()
+            kids.retain(there);
+            !kids.is_empty()
         });
         let mut changed = HashSet::new();
         for (owner, kids) in inner.owners.iter().chain(&next) {
@@ -204,11 +146,24 @@ impl<V: Child> Index<V> {
         let known = inner
             .owners
             .get(&owned.owner)
-            .is_some_and(|k| k.children.iter().any(|c| c.uid() == uid));
+            .is_some_and(|k| k.get(uid).is_some());
         if !known && !inner.is_gone(uid, owned.view.version()) {
             inner.unseen.insert(uid, now);
             place(&mut inner.owners, owned);
         }
+    }
+
+    /// The children of a job that we made and no watch has shown, and since when.
+    pub fn unseen(&self, owner: Uid) -> Vec<(V, Instant)> {
+        let inner = self.inner.lock();
+        if inner.unseen.is_empty() {
+            return Vec::new();
+        }
+        let kids = inner.owners.get(&owner).map(Kids::all);
+        let children = kids.unwrap_or_default().iter();
+        children
+            .filter_map(|c| Some((c.clone(), *inner.unseen.get(&c.uid())?)))
+            .collect()
     }
 
     /// An object as an answer to a write of ours shows it, whether it was known before or not.
@@ -259,11 +214,11 @@ impl<V: Child> Index<V> {
         self.inner.lock().bereft.remove(owner).is_some()
     }
 
-    /// An object that is no job's, or no longer: somebody took its labels or its owner away. Returns the job that it was of.
-    pub fn disowned(&self, uid: Uid) -> Option<JobKey> {
+    /// An object of a namespace that is no job's, or no longer: somebody took its labels or its owner away. Returns the job that it
+    /// was of.
+    pub fn disowned(&self, namespace: &str, uid: Uid) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
-        let has = |kids: &Kids<V>| kids.children.iter().any(|c| c.uid() == uid);
-        // A look at every child; but only objects that carry our label without being ours come here.
+        let has = |kids: &Kids<V>| *kids.key.namespace == *namespace && kids.get(uid).is_some();
         let (owner, key) = inner
             .owners
             .iter()
@@ -288,11 +243,7 @@ impl<V: Child> Index<V> {
     /// The answer to a delete of ours: the object is on its way out.
     pub fn leaving(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
-        if let Some(child) = inner
-            .owners
-            .get_mut(&owner)
-            .and_then(|k| k.children.iter_mut().find(|c| c.uid() == uid))
-        {
+        if let Some(child) = inner.owners.get_mut(&owner).and_then(|k| k.get_mut(uid)) {
             child.leave(version);
             inner.asked.insert(uid);
         }
@@ -324,7 +275,7 @@ impl<V: Child> Index<V> {
             .lock()
             .owners
             .get(&owner)
-            .map(|k| k.children.clone())
+            .map(|k| k.all().to_vec())
             .unwrap_or_default()
     }
 
@@ -332,17 +283,12 @@ impl<V: Child> Index<V> {
     pub fn has(&self, owner: Uid, uid: Uid) -> bool {
         let inner = self.inner.lock();
         let kids = inner.owners.get(&owner);
-        kids.is_some_and(|k| k.children.iter().any(|c| c.uid() == uid))
+        kids.is_some_and(|k| k.get(uid).is_some())
     }
 
     /// Number of children of all jobs.
     pub fn len(&self) -> usize {
-        self.inner
-            .lock()
-            .owners
-            .values()
-            .map(|k| k.children.len())
-            .sum()
+        self.inner.lock().owners.values().map(Kids::len).sum()
     }
 
     /// True if there is none.
@@ -386,53 +332,35 @@ impl<V> Inner<V> {
 
 /// Puts a child in its place; true if a decision may depend on the difference.
 fn place<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owned: Owned<V>) -> bool {
-    let kids = owners.entry(owned.owner).or_insert_with(|| Kids {
-        key: owned.key,
-        children: Vec::with_capacity(1),
-    });
-    let Some(at) = kids
-        .children
-        .iter()
-        .position(|c| c.uid() == owned.view.uid() || c.same_place(&owned.view))
-    else {
-        kids.children.push(owned.view);
-        return true;
-    };
-    let child = &mut kids.children[at];
-    if owned.view.version() < child.version() {
-        return false;
-    }
-    let changed = !child.same_for_decisions(&owned.view);
-    *child = owned.view;
-    changed
+    let kids = owners
+        .entry(owned.owner)
+        .or_insert_with(|| Kids::new(owned.key));
+    kids.place(owned.view)
 }
 
 fn remove<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owner: Uid, uid: Uid) -> bool {
     let Some(kids) = owners.get_mut(&owner) else {
         return false;
     };
-    let before = kids.children.len();
-    kids.children.retain(|c| c.uid() != uid);
-    let removed = kids.children.len() < before;
-    if kids.children.is_empty() {
+    let removed = kids.remove(uid);
+    if kids.is_empty() {
         owners.remove(&owner);
     }
     removed
 }
 
 fn same<V: Child>(before: Option<&Kids<V>>, after: Option<&Kids<V>>) -> bool {
-    let (before, after) = (
-        before.map_or(&[][..], |k| &k.children),
-        after.map_or(&[][..], |k| &k.children),
-    );
-    before.len() == after.len()
-        && before
-            .iter()
-            .all(|b| after.iter().any(|a| a.same_for_decisions(b)))
+    let (Some(before), Some(after)) = (before, after) else {
+        return before.is_none_or(Kids::is_empty) && after.is_none_or(Kids::is_empty);
+    };
+    let is_there = |b: &V| after.get(b.uid()).is_some_and(|a| a.same_for_decisions(b));
+    before.len() == after.len() && before.all().iter().all(is_there)
 }
 
 #[cfg(test)]
 mod tests {
+    use training_core::ServiceView;
+
     use super::*;
 
     static ALL: std::sync::LazyLock<Scope> = std::sync::LazyLock::new(|| Scope::new(None));

@@ -2,6 +2,7 @@
 //! alone, which many others have too: those are decoded, and not kept.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash as _, Hasher};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
@@ -9,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use training_core::object::{config_digest, keys, service_digest};
 use training_core::{BatchEnd, BatchPod, BatchView, ObjectKind, ObjectView, Uid};
 
-use super::index::{Child, Index};
+use super::child::Child;
+use super::index::Index;
 use super::slim::{Owned, Parent, controller, version};
 use crate::key::JobKey;
 
@@ -191,6 +193,7 @@ impl Whole for SlimBatch {
         view.batch = Some(Box::new(BatchView {
             suspended: self.spec.suspend == Some(true),
             started: status.start_time.is_some(),
+            since: status.start_time.as_ref().map(|t| t.0),
             failed: status
                 .failed
                 .and_then(|n| u32::try_from(n).ok())
@@ -232,6 +235,9 @@ impl Child for ObjectView {
     fn same_place(&self, other: &Self) -> bool {
         self.name == other.name
     }
+    fn hash_place<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
     fn same_for_decisions(&self, other: &Self) -> bool {
         ObjectView::same_for_decisions(self, other)
     }
@@ -250,6 +256,9 @@ impl Child for BatchPod {
     }
     fn same_place(&self, other: &Self) -> bool {
         self.name == other.name
+    }
+    fn hash_place<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.pod.same_for_decisions(&other.pod) && self.said == other.said

@@ -143,9 +143,7 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
 fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> PodView {
     let status = &pod.status;
     let phase = PodPhase::parse(status.phase.as_deref().unwrap_or_default());
-    // The kubelet's own evictions carry the condition as well, but are the pod's doing: it used up the node.
-    let disrupted = trouble::condition(pod, "DisruptionTarget")
-        .is_some_and(|c| c.holds() && c.reason.as_deref() != Some("TerminationByKubelet"));
+    let disrupted = trouble::is_disrupted(pod);
     let containers = || status.container_statuses.iter().flatten();
     let ended = |c: &SlimContainer| c.state.as_ref()?.terminated.as_ref()?.exit_code;
     let exit_code = if parent.container.is_empty() {
@@ -381,17 +379,18 @@ mod tests {
     }
 
     #[test]
-    fn f_60_an_eviction_by_the_kubelet_is_no_disruption_but_one_through_the_api_is() {
-        for (reason, disrupted) in [
-            ("TerminationByKubelet", false),
-            ("EvictionByEvictionAPI", true),
-            ("PreemptionByScheduler", true),
+    fn f_60_an_eviction_by_the_kubelet_is_no_disruption_but_one_by_others_is() {
+        for (reason, of_pod, disrupted) in [
+            ("TerminationByKubelet", "Evicted", false),
+            ("TerminationByKubelet", "Terminated", true),
+            ("TerminationByKubelet", "Preempting", true),
+            ("EvictionByEvictionAPI", "", true),
+            ("PreemptionByScheduler", "", true),
         ] {
             let target = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason}]);
-            let view = pod(|p| p["status"] = json!({"phase": "Failed", "conditions": target}))
-                .unwrap()
-                .view;
-            assert_eq!(view.disrupted, disrupted, "{reason}");
+            let status = json!({"phase": "Failed", "reason": of_pod, "conditions": target});
+            let view = pod(|p| p["status"] = status).unwrap().view;
+            assert_eq!(view.disrupted, disrupted, "{reason} {of_pod}");
         }
     }
 

@@ -145,7 +145,6 @@ pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server)
     let metrics = Arc::new(Metrics::new("pytorch"));
     let no_events = EventConfig {
         component: String::new(),
-        instance: String::new(),
         mode: EventMode::Off,
         call_deadline: NOTHING,
     };
@@ -163,9 +162,9 @@ pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server)
         executor,
         backoff: Backoff::new(NOTHING, NOTHING, 1),
         events: EventSink::spawn(
-            no_events,
-            nobody,
-            Leadership::always(),
+            &no_events,
+            &nobody,
+            &Leadership::always(),
             Arc::clone(&metrics),
         ),
         metrics,

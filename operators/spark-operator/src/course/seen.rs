@@ -225,3 +225,14 @@ pub enum Refusal {
     /// It will be refused for ever.
     Hopeless,
 }
+
+impl Refusal {
+    /// A word for logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counted => "counted",
+            Self::Passing => "passing",
+            Self::Hopeless => "hopeless",
+        }
+    }
+}

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use training_core::Uid;
 use training_runtime::caller::{Asked, Caller, Deleted, Failure, encode};
 use training_runtime::fault::{Absent, Denial, Fault};
-use training_runtime::feed::index::{Child, Index};
+use training_runtime::feed::child::Child;
+use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 
 use super::known::{Known, is_watched, run_pod, run_thing};
@@ -379,6 +380,10 @@ fn refuse(fault: Fault) -> Stopped {
         Fault::Denied { message, .. } if message.contains(NO_ACCOUNT) => {
             Stopped::Refused(Refusal::Counted, message)
         }
+        Fault::Denied {
+            what: Denial::PodSecurity | Denial::Policy,
+            message,
+        } => Stopped::Refused(Refusal::Counted, message),
         Fault::Denied { message, .. }
         | Fault::Missing {
             what: Absent::Kind,

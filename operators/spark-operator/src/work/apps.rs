@@ -254,7 +254,7 @@ impl Apps {
         let freed = self.passing.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
         if let Some(refusal) = outcome.refused {
-            tracing::warn!(why = ?refusal.0, message = refusal.1, "refused");
+            tracing::warn!(why = refusal.0.as_str(), message = refusal.1, "refused");
             let refused = act::refused(app, &plan.steps, refusal, now());
             if let Some(refused) = refused.filter(|r| stands || r.why != Refusal::Passing) {
                 let mut all = self.passing.refused.lock();

@@ -1,6 +1,7 @@
 //! What is known of applications' pods and other objects: what the watches show, and what we wrote ourselves.
 
 use std::borrow::Cow;
+use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 use training_core::Uid;
 use training_runtime::caller::Deleted;
 use training_runtime::controller::Controller;
-use training_runtime::feed::index::{Child, Index};
+use training_runtime::feed::child::Child;
+use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
@@ -49,6 +51,9 @@ impl<V: Of> Child for Versioned<V> {
     }
     fn same_place(&self, other: &Self) -> bool {
         self.view.name() == other.view.name()
+    }
+    fn hash_place<H: Hasher>(&self, state: &mut H) {
+        self.view.name().hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.view == other.view

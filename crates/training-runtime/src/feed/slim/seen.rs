@@ -98,5 +98,6 @@ pub(super) struct SlimTerminated {
     pub(super) exit_code: Option<i64>,
     pub(super) reason: Option<String>,
     pub(super) message: Option<String>,
+    pub(super) started_at: Option<Time>,
     pub(super) finished_at: Option<Time>,
 }

@@ -23,12 +23,23 @@ pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Troub
     if found.is_none() && gone_by.is_none() {
         return None;
     }
+    let mut found = found.unwrap_or_default();
+    if !phase.has_ended() {
+        found.ran_since = running_since(pod, main);
+    }
     Some(Box::new(Trouble {
         node: clean(pod.spec.node_name.as_deref().unwrap_or_default(), 253),
         gone_by,
         forced: pod.metadata.deletion_grace_period_seconds == Some(0),
-        ..found.unwrap_or_default()
+        ..found
     }))
+}
+
+/// When the main container began to run, if it runs: should the pod go, how long it ran sets the pace of replacements.
+fn running_since(pod: &SlimPod, main: &str) -> Option<Timestamp> {
+    let mut own = containers(pod, main).filter(|(init, _)| !init);
+    let running = own.find_map(|(_, c)| c.state.as_ref()?.running.as_ref())?;
+    running.started_at.as_ref().map(|t| t.0)
 }
 
 /// What our own containers' names begin with.
@@ -42,6 +53,20 @@ pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
     let said = ended.find_map(|t| t.message.as_deref().filter(|_| t.exit_code == Some(0)))?;
     let said = clean(said.trim(), SAID);
     (!said.is_empty()).then(|| said.into())
+}
+
+/// True if the cluster took the pod away for reasons that are not its own: preemption, an eviction through the API, a taint, the
+/// shutdown of its node, room for a critical pod. The kubelet evicts a pod that used up the node, which is its own doing, and
+/// gives all of its endings the same condition.
+pub(super) fn is_disrupted(pod: &SlimPod) -> bool {
+    let Some(target) = condition(pod, "DisruptionTarget").filter(|c| c.holds()) else {
+        return false;
+    };
+    target.reason.as_deref() != Some("TerminationByKubelet")
+        || matches!(
+            pod.status.reason.as_deref(),
+            Some("Terminated" | "Preempting")
+        )
 }
 
 /// Since which second a pod has a node but neither volumes nor network, if its kubelet says so.
@@ -243,7 +268,6 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
     if let Some(message) = &status.message {
         trouble.message = tail(message, SAID);
     }
-    trouble.since = None;
     trouble
 }
 
@@ -255,6 +279,7 @@ fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Tr
         init,
         exit_code: ended.exit_code.and_then(|c| i32::try_from(c).ok()),
         since: ended.finished_at.as_ref().map(|t| t.0),
+        ran_since: ended.started_at.as_ref().map(|t| t.0),
         ..Trouble::default()
     }
 }
