@@ -138,12 +138,13 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
             _ => kind.small_job("pt", 1),
         };
         // The API server reads new policies a moment after they are stored.
-        let odd = || job().run_policy("cleanPodPolicy", "Sometimes");
+        let template = format!("/spec/{}/Worker/template/spec", kind.replica_map);
+        let replaced = || job().set(&format!("{template}/restartPolicy"), "Never");
         eventually(
             &format!("the policies of {}", kind.name),
             HANG,
             async || {
-                let seen = warnings_of(&client, &namespace.name, &kind, odd()).await?;
+                let seen = warnings_of(&client, &namespace.name, &kind, replaced()).await?;
                 Ok(if seen.is_empty() {
                     Seen::NotYet("no warning".to_owned())
                 } else {
@@ -152,18 +153,20 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
             },
         )
         .await?;
-        let template = format!("/spec/{}/Worker/template/spec", kind.replica_map);
-        let rows = [
+        let mut rows = vec![
             (
                 job().run_policy("schedulingPolicy", json!({"minAvailable": 2})),
                 "spec.runPolicy.schedulingPolicy has an effect only where the operator runs with a gang scheduler",
             ),
-            (odd(), "is none of None, Running, All and works as All"),
-            (
-                job().set(&format!("{template}/restartPolicy"), "Never"),
-                "restartPolicy within a template is replaced",
-            ),
+            (replaced(), "restartPolicy within a template is replaced"),
         ];
+        let odd = job().run_policy("cleanPodPolicy", "Sometimes");
+        if kind == MPI {
+            let refused = warnings_of(&client, &namespace.name, &kind, odd).await;
+            ensure!(refused.is_err(), "{refused:?}");
+        } else {
+            rows.push((odd, "is none of None, Running, All and works as All"));
+        }
         for (odd, text) in rows {
             let warnings = warnings_of(&client, &namespace.name, &kind, odd).await?;
             let one = matches!(warnings.as_slice(), [warning] if warning.contains(text));

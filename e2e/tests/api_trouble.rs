@@ -18,6 +18,9 @@ use training_testkit::kubelet::{Kubelet, State, lockstep};
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
+#[path = "api_trouble/running.rs"]
+mod running;
+
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
 /// A worker's template.

@@ -206,9 +206,9 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
     world.happen(Move::Scale(0));
     world.settle();
     if KIND.name == "PyTorchJob" {
-        let last = world.conditions().pop().unwrap();
         assert_eq!(
-            last, "Failed=True",
+            world.conditions(),
+            ["Stalled=True", "Created=True", "Running=True"],
             "none at all is refused, also where the CRD's rule is missing"
         );
         assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
@@ -243,6 +243,30 @@ fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
         ["pt-master-0"]
     );
     assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 1);
+    let active = |world: &crate::scene::KindWorld| {
+        let counts = world.status().replica_statuses.unwrap();
+        counts["Worker"].active
+    };
+    assert_eq!(active(&world), 2, "they still run");
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    world.settle();
+    assert_eq!(active(&world), 0, "a queue frees their quota");
+}
+
+#[test]
+fn a_replica_that_was_removed_runs_again_when_it_comes_back() {
+    let mut world = world(pt(2)).started();
+    world.finish("pt-worker-1");
+    world.settle();
+    world.happen(Move::Scale(1));
+    world.settle();
+    world.come_to_rest(false);
+    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
+    world.happen(Move::Scale(2));
+    world.settle();
+    let phase = world.pod("pt-worker-1").map(|p| p.phase);
+    assert_eq!(phase, Some(PodPhase::Pending));
 }
 
 #[test]

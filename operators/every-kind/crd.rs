@@ -62,7 +62,10 @@ fn the_kind_has_the_published_identity() {
     assert_eq!(spec["scope"], "Namespaced");
     assert_eq!(
         spec["names"],
-        json!({ "kind": KIND.name, "plural": KIND.plural, "singular": KIND.name.to_lowercase() })
+        json!({
+            "kind": KIND.name, "plural": KIND.plural, "singular": KIND.name.to_lowercase(),
+            "shortNames": [scene::SHORT_NAME], "categories": ["trainyard"],
+        })
     );
     let version = &spec["versions"][0];
     assert_eq!(spec["versions"].as_array().unwrap().len(), 1);
@@ -89,7 +92,10 @@ fn the_kind_has_the_published_identity() {
         .iter()
         .map(|column| column["name"].as_str().unwrap())
         .collect();
-    assert_eq!(columns, ["State", "Ready", "Restarts", "Age", "Reason"]);
+    assert_eq!(
+        columns,
+        ["State", "Ready", "Restarts", "Waiting", "Age", "Reason"]
+    );
 }
 
 #[test]
@@ -130,9 +136,11 @@ fn the_fields_are_the_published_ones_and_ours() {
         "status.gangRestart",
         "status.gangScheduler",
         "status.lastFailure",
+        "status.observedGeneration",
         "status.ready",
         "status.replicaAttempts",
         "status.restarts",
+        "status.waiting",
     ];
     let ends = ["template", "metrics", "labelSelector", "minResources"];
     let mut fields = BTreeSet::new();

@@ -265,13 +265,58 @@ fn the_operator_can_be_set_to_clean_up_failed_jobs() {
 }
 
 #[test]
-fn a_job_that_becomes_invalid_while_it_runs_says_that_its_pods_still_run() {
-    let mut world = world(pt(1));
-    world.settle();
-    world.run_all();
+fn a_job_that_becomes_invalid_while_it_runs_says_so_and_goes_on_to_its_end() {
+    let mut world = world(pt(1)).started();
     world.set("/spec/runPolicy/backoffLimit", (-1).into());
     world.settle();
-    assert!(world.notes.iter().any(|n| n.reason == "PodsStillRunning"));
+    assert_eq!(
+        world.conditions(),
+        ["Stalled=True", "Created=True", "Running=True"]
+    );
+    let stalled = world.status().conditions[0].clone();
+    let said = stalled.message.unwrap();
+    assert_eq!(stalled.reason.as_deref(), Some("InvalidSpec"));
+    assert!(said.starts_with("spec.runPolicy.backoffLimit: "), "{said}");
+    let told = world.notes.iter().filter(|n| n.reason == "InvalidSpec");
+    assert_eq!(told.count(), 1);
+    let mut fixed = world.clone();
+    world.finish("pt-worker-0");
+    world.finish("pt-master-0");
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+    fixed.set("/spec/runPolicy/backoffLimit", 3.into());
+    fixed.settle();
+    assert_eq!(
+        fixed.conditions(),
+        ["Stalled=False", "Created=True", "Running=True"]
+    );
+}
+
+#[test]
+fn a_limit_that_the_operator_lowers_does_not_concern_jobs_that_run() {
+    let mut world = world(pt(3)).started();
+    world.rules.most_replicas = 2;
+    world.crash();
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    world.fail("pt-worker-1", 137);
+    world.settle();
+    assert_eq!(world.pod("pt-worker-1").unwrap().attempt.to_string(), "0.1");
+    // More than it runs with are too many. It goes on with those that it has.
+    world.run_all();
+    world.settle();
+    world.set(&format!("{WORKER}/replicas"), i32::MAX.into());
+    world.settle();
+    let stalled = world.status().conditions[0].clone();
+    assert_eq!(stalled.reason.as_deref(), Some("InvalidSpec"));
+    assert_eq!(
+        (stalled.status.as_str(), world.pod_names().len()),
+        ("True", 4)
+    );
+    assert_eq!(world.status_json()["ready"], "4/4");
+    world.fail("pt-worker-0", 137);
+    world.settle();
+    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
 }
 
 #[test]

@@ -187,6 +187,100 @@ fn a_disruption_costs_nothing_but_is_a_new_attempt_also_under_never() {
 }
 
 #[test]
+fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_policy() {
+    for policy in ["Never", "OnFailure", "Always", "ExitCode"] {
+        let job = pt(1).restart_policy("Worker", policy);
+        let mut world = world(job.run_policy("backoffLimit", 0)).started();
+        let old = world.pod("pt-worker-0").unwrap().uid;
+        // The garbage collector, or the node itself, has not removed it yet.
+        world.change("pt-worker-0", |p| p.disrupted = true);
+        world.fail("pt-worker-0", 1);
+        world.settle();
+        assert_eq!(
+            world.conditions(),
+            ["Created=True", "Restarting=True"],
+            "{policy}"
+        );
+        assert_ne!(world.pod("pt-worker-0").map(|p| p.uid), Some(old));
+        assert_eq!(world.memory().counted_failures, 0, "{policy}");
+    }
+}
+
+/// The container of a failed pod, which ran for so long.
+fn ran_for(seconds: i64, world: &crate::scene::KindWorld) -> Box<training_core::Trouble> {
+    let (now, ran) = (world.now, SignedDuration::from_secs(seconds));
+    Box::new(training_core::Trouble {
+        since: Some(now),
+        ran_since: Some(now - ran),
+        ..training_core::Trouble::default()
+    })
+}
+
+#[test]
+fn the_pace_begins_anew_after_a_pod_that_ran_for_ten_minutes() {
+    for scope in ["Replica", "Gang"] {
+        let mut world = world(pt(1).annotation("trainyard.dev/restart-scope", scope));
+        world.settle();
+        let mut waits = Vec::new();
+        for ran in [5, 5, 5, 599, 600, 5, 5, 5] {
+            world.run_all();
+            world.settle();
+            let trouble = ran_for(ran, &world);
+            world.change("pt-worker-0", |p| p.trouble = Some(trouble));
+            world.fail("pt-worker-0", 137);
+            let failed = world.now;
+            world.settle();
+            while world.pods().any(|(_, p)| p.leaving) {
+                world.happen(Move::Gone(0));
+            }
+            world.settle();
+            while world.pod("pt-worker-0").is_none() {
+                world.now = world.plan().wake.expect("a wait has an end");
+                world.crash();
+                world.settle();
+            }
+            waits.push((world.now - failed).get_seconds());
+        }
+        assert_eq!(waits, [0, 10, 20, 40, 0, 10, 20, 40], "{scope}");
+    }
+}
+
+#[test]
+fn a_failure_says_when_its_replacement_comes() {
+    let mut world = world(pt(1)).started();
+    for waits in [false, true] {
+        world.notes.clear();
+        world.fail("pt-worker-0", 1);
+        world.settle();
+        let told = world.events();
+        let told = told.iter().find(|e| e.starts_with("Warning PodFailed: "));
+        let next = told.and_then(|t| t.split_once("; next attempt at "));
+        let due = next.map(|(_, at)| at.parse().unwrap());
+        assert_eq!(due, world.plan().wake.filter(|_| waits), "{told:?}");
+        assert_eq!(world.pod("pt-worker-0").is_none(), waits);
+        let said = world.status().last_failure.unwrap().message.unwrap();
+        assert!(!said.contains("next attempt"), "{said}");
+        world.run_all();
+        world.settle();
+    }
+}
+
+#[test]
+fn a_restart_is_over_when_the_replicas_that_restarted_run() {
+    let mut world = world(pt(3));
+    world.settle();
+    world.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    world.settle();
+    world.fail("pt-worker-0", 137);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
+    // Worker 2 has never run, which has nothing to do with the restart.
+    world.run(&["pt-worker-0"]);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+}
+
+#[test]
 fn what_a_drained_pod_still_achieves_counts() {
     let mut world = world(pt(1));
     world.settle();

@@ -488,3 +488,33 @@ fn mt_23_what_a_pod_says_harms_no_terminal_and_stays_short() {
         "{message}"
     );
 }
+
+#[test]
+fn a_claim_that_is_missing_is_named_with_what_to_do() {
+    let mut world = started(1);
+    let said = "0/3 nodes are available: persistentvolumeclaim \"data\" not found. not found";
+    trouble(&mut world, "pt-worker-0", Cause::Unschedulable, said);
+    world.settle();
+    assert_eq!(
+        stalled(&world).2,
+        "Pod pt-worker-0: no node takes it: persistentvolumeclaim \"data\" not found. \
+         Create the PersistentVolumeClaim data in the job's namespace; the job goes on by itself."
+    );
+}
+
+#[test]
+fn what_to_do_stands_at_the_end_however_much_is_said() {
+    let mut world = started(1);
+    let said = "some words ".repeat(90);
+    trouble(&mut world, "pt-worker-0", Cause::ImagePullBackOff, &said);
+    world.settle();
+    let message = stalled(&world).2;
+    assert!(
+        message.contains("some words… ") || message.contains("words some… "),
+        "{message}"
+    );
+    assert!(
+        message.ends_with(&format!("{}.", Cause::ImagePullBackOff.hint())),
+        "{message}"
+    );
+}

@@ -32,6 +32,12 @@ pub struct JobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reconcile_time: Option<Time>,
 
+    /// The generation of the spec that this status follows from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// What keeps the job waiting: the reason of `Stalled` while that is True.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     /// Ready or finished pods of all pods, e.g. `3/4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
@@ -65,6 +71,9 @@ pub struct JobStatus {
     /// Objects that were made once for the job and are never made again, by what they are for: a name or a uid each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub made_once: BTreeMap<String, String>,
+    /// Label selector of the workers, for the scale subresource of kinds that publish none beside the counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_selector: Option<String>,
 
     /// The last failure of a pod, or of a container that was restarted in its pod, with what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +116,9 @@ pub struct ReplicaAttempt {
     /// When this attempt was decided. The pace of replacements is computed from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+    /// How many of the attempts came before a pod that ran for ten minutes or longer. They don't slow down the next ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<i32>,
 }
 
 /// A pod's failure in the words of its container.

@@ -91,17 +91,44 @@ pub fn plan<F: Lifecycle>(
     if draft.memory.is_finished() {
         framework.clean_up(job, seen, &mut draft);
         lost::remove(&job.name_any(), seen, &mut draft);
-        return draft.into_plan(&old);
+        return draft.into_plan(&old, job.meta().generation);
     }
     let foreign = gang::foreign(seen, &draft);
-    match framework
-        .roles(job)
-        .and_then(|r| within(r, seen.rules.most_replicas))
-        .and_then(|r| check::run_policy(job.run_policy()).map(|()| r))
-    {
-        Ok(roles) => {
+    // A spec is judged when a run starts. What it says later keeps no pod from going on, and no job from being suspended.
+    let suspended = job.run_policy().suspend == Some(true);
+    let resumes = !suspended && draft.memory.holds(ConditionType::Suspended);
+    let runs = draft.memory.started.is_some() && !resumes;
+    match framework.roles(job) {
+        Ok(mut roles) => {
+            let mut wrong = check::run_policy(job.run_policy()).err();
+            if let Some(error) = within(&roles, seen.rules.most_replicas) {
+                match accepted(&draft.memory) {
+                    _ if !runs => wrong = Some(error),
+                    // It goes on with as many as it has.
+                    Some(accepted) if roles.total() > accepted => {
+                        wrong = Some(error);
+                        roles.limit(accepted);
+                    }
+                    // Another operator may have started it.
+                    Some(_) | None => {}
+                }
+            }
             let cx = JobCx::new(job, &roles);
-            unfinished(framework, &cx, seen, &mut draft);
+            unfinished(framework, &cx, seen, &mut draft, runs, wrong);
+        }
+        Err(error) if runs => {
+            let roles = RoleSet::default();
+            let cx = JobCx::new(job, &roles);
+            if suspended {
+                // What may be wrong is what is reported next.
+                let _ = framework.rest(&cx, seen, &mut draft);
+            } else if F::OBJECTS.is_empty() {
+                // That much of it can be read.
+                progress::end_at_deadline(framework, &cx, seen, &mut draft);
+            }
+            if !draft.memory.is_finished() {
+                stalled::refuse(&mut draft, &error);
+            }
         }
         Err(error) => invalid(framework, &mut draft, job, seen, &error),
     }
@@ -110,7 +137,7 @@ pub fn plan<F: Lifecycle>(
     if let Some(provider) = foreign.filter(|_| rests) {
         gang::leave(provider, &mut draft);
     }
-    draft.into_plan(&old)
+    draft.into_plan(&old, job.meta().generation)
 }
 
 /// True if `spec.runPolicy.managedBy` names another controller. Such a job is not touched at all, not even its status.
@@ -119,31 +146,46 @@ pub fn is_managed_elsewhere<F: Framework>(job: &F::Job) -> bool {
     manager.is_some_and(|m| !F::MANAGED_BY.contains(&m))
 }
 
+/// The replicas with which a job runs already, if that is known: a limit that the operator lowers doesn't concern them.
+fn accepted(memory: &Memory) -> Option<u32> {
+    let (_, total) = memory.ready.as_deref()?.split_once('/')?;
+    total.parse().ok()
+}
+
 /// Refuses more replicas than the operator is set to bear: one job must not take the memory of all others.
-fn within(roles: RoleSet<'_>, most: u32) -> Result<RoleSet<'_>, SpecError> {
+fn within(roles: &RoleSet<'_>, most: u32) -> Option<SpecError> {
     let total = roles.total();
-    match roles.iter().max_by_key(|r| r.replicas) {
-        Some(largest) if total > most => Err(SpecError::new(
+    let largest = roles.iter().max_by_key(|r| r.replicas);
+    largest.filter(|_| total > most).map(|largest| {
+        SpecError::new(
             format!("{}.replicas", largest.path),
             format!(
                 "{total} replicas are more than this operator runs in one job; use at most {most}"
             ),
-        )),
-        Some(_) | None => Ok(roles),
-    }
+        )
+    })
 }
 
+/// `error` is what is wrong with the spec of a job that `runs`.
 fn unfinished<F: Lifecycle>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
     draft: &mut Draft,
+    runs: bool,
+    error: Option<SpecError>,
 ) {
     let suspended = cx.job.run_policy().suspend == Some(true);
+    if let Some(error) = error.as_ref().filter(|_| !runs) {
+        return invalid(framework, draft, cx.job, seen, error);
+    }
     if !draft.memory.holds(ConditionType::Created) {
         created(framework, cx, seen, draft, suspended);
     }
-    if let Some(stall) = seen.stall.as_ref().filter(|s| s.hopeless) {
+    // A job that was seen to run waits until its template is mended.
+    let ran = [ConditionType::Running, ConditionType::Restarting];
+    let ran = ran.into_iter().any(|type_| draft.memory.holds(type_));
+    if let Some(stall) = seen.stall.as_ref().filter(|s| s.hopeless && !ran) {
         let error = SpecError::new(
             "the API server refused an object of the job",
             stall.message.clone(),
@@ -155,8 +197,10 @@ fn unfinished<F: Lifecycle>(
     } else {
         framework.advance(cx, seen, draft)
     };
-    if let Err(error) = outcome {
-        invalid(framework, draft, cx.job, seen, &error);
+    match outcome.err().or(error) {
+        Some(error) if runs => stalled::by_spec(draft, &error),
+        Some(error) => invalid(framework, draft, cx.job, seen, &error),
+        None => {}
     }
     let endless = (!suspended).then(|| framework.endless(cx)).flatten();
     // A job that ends in this very pass is not kept from anything any more.
@@ -189,14 +233,15 @@ pub fn advance<F: Framework>(
         draft.memory.started = Some(draft.now);
         draft.urgency(Urgency::Beside);
     }
+    forget_former(cx.roles, &mut draft.memory);
     remember_finished(&census, cx.roles, &mut draft.memory);
-    progress::decide(framework, cx, seen, &census, draft)?;
+    let made = progress::decide(framework, cx, seen, &census, draft);
     // A job that ends in this very pass loses it in the next.
     if !draft.memory.is_finished() {
         edits::notice(framework, cx, seen, draft);
         autoscaler::settle(framework, cx, seen, draft);
     }
-    Ok(())
+    made
 }
 
 /// The first look at a job: its first condition, and everything that users should be told once.
@@ -226,6 +271,15 @@ fn created<F: Framework>(
     draft.notes.extend(gang::advise(framework, cx, seen));
 }
 
+/// A replica that the spec no longer has is forgotten: it runs again if the job is scaled up again.
+fn forget_former(roles: &RoleSet<'_>, memory: &mut Memory) {
+    memory.finished.retain(|label, indices| {
+        let role = roles.by_label(label);
+        indices.truncate(role.map_or(0, |(_, role)| role.replicas));
+        !indices.is_empty()
+    });
+}
+
 /// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
 fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memory) {
     for (slot, rank) in census.slots.iter().zip(roles.ranks()) {
@@ -239,7 +293,7 @@ fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memo
     }
 }
 
-/// Ends a job whose spec can't run.
+/// Ends a job whose spec can't run, before its run starts.
 fn invalid<F: Framework>(
     framework: &F,
     draft: &mut Draft,

@@ -99,6 +99,14 @@ const OF_MPI: &[Differs] = &[
             "supported values: \"Never\", \"OnFailure\"",
         )),
     },
+    Differs {
+        row: "B-084",
+        versions: &["v2beta1"],
+        refused: Some((
+            "spec.runPolicy.cleanPodPolicy",
+            "supported values: \"All\", \"None\", \"Running\"",
+        )),
+    },
     // The queue of its group follows the job, as published.
     Differs {
         row: "B-098 another queue",

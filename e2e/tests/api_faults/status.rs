@@ -369,6 +369,21 @@ async fn hopeless(kind: Kind) -> Result<()> {
         trial.rule(std::slice::from_ref(&rule));
         trial.begin(phase).await?;
         let jobs = &trial.world.jobs;
+        if phase == Phase::Running && kind != SPARK {
+            // What runs goes on until its template is mended.
+            let stalled =
+                |job: &Value| condition(job, "Stalled").is_ok_and(|c| c.reason == "InvalidSpec");
+            let job = jobs.until(JOB, "stalled", stalled).await?;
+            assert!(
+                condition(&job, "Stalled")?
+                    .message
+                    .contains("Required value")
+            );
+            trial.proxy.clear_rules();
+            trial.end(phase).await?;
+            trial.assert_clean().await?;
+            continue;
+        }
         let job = jobs.until(JOB, "at a bad end", Life::has_failed).await?;
         let told = life.told(&job, "Failed");
         assert!(told.contains("Required value"), "{}", job["status"]);

@@ -24,6 +24,7 @@ pub const CONTAINER: &str = "jax";
     kind = "JAXJob",
     plural = "jaxjobs",
     singular = "jaxjob",
+    shortname = "jaxj",
     namespaced,
     doc = "A distributed JAX training run.",
     status = "JobStatus",

@@ -28,6 +28,7 @@ pub const CONTAINER: &str = "paddle";
     kind = "PaddleJob",
     plural = "paddlejobs",
     singular = "paddlejob",
+    shortname = "pdj",
     namespaced,
     doc = "A distributed PaddlePaddle training run.",
     status = "JobStatus",

@@ -35,6 +35,7 @@ pub const NPROC: &str = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$";
     kind = "PyTorchJob",
     plural = "pytorchjobs",
     singular = "pytorchjob",
+    shortname = "ptj",
     namespaced,
     doc = "A distributed PyTorch training run.",
     status = "JobStatus",

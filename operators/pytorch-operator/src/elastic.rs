@@ -76,6 +76,12 @@ fn bounds(policy: &ElasticPolicy, roles: &RoleSet<'_>) -> (i64, i64) {
     )
 }
 
+/// The fewest replicas with which `torchrun` trains; `None` for a job that is not elastic.
+pub(crate) fn fewest(cx: &JobCx<'_, PyTorchJob>) -> Option<u32> {
+    let policy = cx.job.spec.elastic_policy.as_ref()?;
+    u32::try_from(bounds(policy, cx.roles).0).ok()
+}
+
 /// The autoscaler that the job asks for: one with metrics, also with an empty list of them.
 pub(crate) fn autoscaling<'a>(cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<'a>> {
     let policy = cx.job.spec.elastic_policy.as_ref()?;

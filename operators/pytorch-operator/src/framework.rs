@@ -62,6 +62,10 @@ impl Framework for PyTorch {
         role_decides(cx.roles, census, decider, enough)
     }
 
+    fn fewest_replicas(&self, cx: &JobCx<'_, PyTorchJob>) -> Option<u32> {
+        elastic::fewest(cx)
+    }
+
     fn shape(
         &self,
         cx: &JobCx<'_, PyTorchJob>,

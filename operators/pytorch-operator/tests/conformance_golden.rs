@@ -222,7 +222,13 @@ impl Moments {
 
     fn expect(&self, counts: &[(&str, Value)], times: Value) {
         let mut status = self.world.status_json();
-        for ours in ["ready", "restarts", "finishedIndices", "madeFrom"] {
+        for ours in [
+            "observedGeneration",
+            "ready",
+            "restarts",
+            "finishedIndices",
+            "madeFrom",
+        ] {
             status.as_object_mut().unwrap().remove(ours);
         }
         let mut golden = times;

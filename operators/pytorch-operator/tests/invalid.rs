@@ -234,19 +234,67 @@ fn what_ran_under_the_existing_operator_is_not_refused() {
 }
 
 #[test]
-fn a_job_that_becomes_invalid_while_it_runs_is_cleaned_up_by_its_policy() {
-    let mut world = world(pt(2).run_policy("cleanPodPolicy", "All"));
-    world.settle();
-    world.run_all();
-    world.settle();
+fn a_job_that_becomes_invalid_while_it_runs_keeps_its_pods_until_it_is_fixed() {
+    let mut world = world(pt(2).run_policy("cleanPodPolicy", "All")).started();
+    world.writes.clear();
     world.set("/spec/nprocPerNode", json!("0"));
     world.settle();
-    assert_eq!(
-        world.conditions(),
-        ["Created=True", "Running=False", "Failed=True"]
+    let running = ["Stalled=True", "Created=True", "Running=True"];
+    assert_eq!(world.conditions(), running);
+    let said = |world: &scene::KindWorld| world.status().conditions[0].message.clone().unwrap();
+    assert!(said(&world).starts_with("spec.nprocPerNode: \"0\" "));
+    assert_eq!(world.writes, ["status"]);
+    world.set("/spec/nprocPerNode", json!("-1"));
+    world.settle();
+    assert!(said(&world).starts_with("spec.nprocPerNode: \"-1\" "));
+    world.finish("pt-master-0");
+    world.set("/spec/nprocPerNode", json!("1"));
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+}
+
+#[test]
+fn a_job_whose_spec_cant_be_read_any_more_still_ends_at_its_deadline() {
+    let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 60)).started();
+    let start = world.memory().started.unwrap();
+    world.set("/spec/nprocPerNode", json!("0"));
+    world.settle();
+    world.view_all();
+    let wake = world.plan().wake.unwrap();
+    assert_eq!((wake - start).get_seconds(), 60);
+    world.now = wake;
+    world.settle();
+    let last = world.status().conditions.pop().unwrap();
+    assert_eq!(last.type_, "Failed");
+    assert!(
+        last.message
+            .unwrap()
+            .ends_with("active longer than specified deadline")
     );
-    assert!(world.pods().all(|(_, p)| p.leaving));
-    assert_eq!(world.services().len(), 0);
+}
+
+#[test]
+fn b_119_an_init_container_that_the_operator_renames_fails_no_job_that_runs() {
+    let mut world = world(pt(2)).started();
+    world.set(
+        &format!("{WORKER}/template/spec/initContainers"),
+        json!([{"name": "init-pytorch", "image": "a"}]),
+    );
+    world.settle();
+    assert_eq!(world.conditions()[0], "Stalled=True");
+    assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 3);
+}
+
+#[test]
+fn an_elastic_restart_is_over_with_as_many_replicas_as_it_needs() {
+    let mut world = world(el(3, json!({"minReplicas": 2, "maxReplicas": 3}))).started();
+    world.fail("el-worker-0", 137);
+    world.fail("el-worker-1", 137);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
+    world.run(&["el-worker-1"]);
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
 }
 
 #[test]
@@ -294,7 +342,7 @@ fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_told() {
         (
             "/template/metadata",
             json!({"finalizers": ["e.com/f"]}),
-            "metadata.finalizers: a pod that is deleted stays",
+            "metadata.finalizers are not passed on",
         ),
         (
             "/template/spec/hostNetwork",
@@ -320,8 +368,7 @@ fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_told() {
             .filter(|n| n.message.contains(said))
             .collect();
         assert_eq!(told.len(), 1, "{said}: {:?}", world.notes);
-        let risky = at.ends_with("hostNetwork") || said.contains("finalizers");
-        let reason = if risky {
+        let reason = if at.ends_with("hostNetwork") {
             "RiskySetting"
         } else {
             "SettingIgnored"
@@ -329,6 +376,17 @@ fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_told() {
         assert_eq!(told[0].reason, reason);
         assert_eq!(world.pod_names().len(), 3);
     }
+}
+
+#[test]
+fn b_039_no_pod_has_finalizers_of_a_template() {
+    let job = worker("/template/metadata", json!({"finalizers": ["e.com/f"]}));
+    let pods = world(job).plan().steps.into_iter().filter_map(|s| match s {
+        training_core::Step::CreatePod(pod) => Some(pod),
+        _ => None,
+    });
+    let finalizers: Vec<_> = pods.map(|pod| pod.metadata.finalizers).collect();
+    assert_eq!(finalizers, [None, None, None]);
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
     let made_from = ".replicas=2962302e,Master=3d5ffdb5,Worker=3d5ffdb5";
     let made_from = format!("generation=1,{made_from}");
     let golden = json!({
-        "conditions": [created], "startTime": start, "ready": "0/3", "restarts": 0, "madeFrom": made_from,
+        "conditions": [created], "startTime": start, "observedGeneration": 1, "ready": "0/3", "restarts": 0, "madeFrom": made_from,
         "replicaStatuses": {"Master": replica("master", &json!({})), "Worker": replica("worker", &json!({}))},
     });
     assert_eq!(world.status_json(), golden);
@@ -250,7 +250,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is running.", "lastUpdateTime": ran, "lastTransitionTime": ran,
     });
     let golden = json!({
-        "conditions": [created, running], "startTime": start, "ready": "3/3", "restarts": 0, "madeFrom": made_from,
+        "conditions": [created, running], "startTime": start, "observedGeneration": 1, "ready": "3/3", "restarts": 0, "madeFrom": made_from,
         "replicaStatuses": {
             "Master": replica("master", &json!({"active": 1})),
             "Worker": replica("worker", &json!({"active": 2})),
@@ -269,7 +269,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "message": "PyTorchJob pt is successfully completed.", "lastUpdateTime": end, "lastTransitionTime": end,
     });
     let golden = json!({
-        "conditions": [created, running, succeeded], "startTime": start, "completionTime": end, "ready": "3/3", "restarts": 0,
+        "conditions": [created, running, succeeded], "startTime": start, "completionTime": end, "observedGeneration": 1, "ready": "3/3", "restarts": 0,
         "replicaStatuses": {
             "Master": replica("master", &json!({"succeeded": 1})),
             "Worker": replica("worker", &json!({"succeeded": 2})),

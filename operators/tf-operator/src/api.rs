@@ -37,6 +37,7 @@ pub const ONE_CHIEF: &str = "must not have more than 1 Chief or Master role";
     kind = "TFJob",
     plural = "tfjobs",
     singular = "tfjob",
+    shortname = "tfj",
     namespaced,
     doc = "A TensorFlow training run.",
     status = "JobStatus",

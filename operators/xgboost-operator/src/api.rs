@@ -24,6 +24,7 @@ pub const CONTAINER: &str = "xgboost";
     kind = "XGBoostJob",
     plural = "xgboostjobs",
     singular = "xgboostjob",
+    shortname = "xgbj",
     namespaced,
     doc = "A distributed XGBoost or LightGBM training run.",
     status = "JobStatus",

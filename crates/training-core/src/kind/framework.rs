@@ -174,6 +174,11 @@ pub trait Framework: Send + Sync + 'static {
         false
     }
 
+    /// The fewest replicas with which an elastic job trains; `None` for one that needs all of them.
+    fn fewest_replicas(&self, _cx: &JobCx<'_, Self::Job>) -> Option<u32> {
+        None
+    }
+
     /// Why nothing that the job's pods do can end it, as it is written now. Said for as long as it is so.
     fn endless(&self, _cx: &JobCx<'_, Self::Job>) -> Option<String> {
         None

@@ -36,6 +36,14 @@ impl IndexSet {
         self.insert_range(index, index);
     }
 
+    /// Removes the indices from `limit` on.
+    pub fn truncate(&mut self, limit: u32) {
+        self.ranges.retain(|(low, _)| *low < limit);
+        if let Some((_, high)) = self.ranges.last_mut() {
+            *high = (*high).min(limit.saturating_sub(1));
+        }
+    }
+
     /// Number of indices below `limit`.
     pub fn count_below(&self, limit: u32) -> u32 {
         self.ranges
@@ -141,6 +149,10 @@ mod tests {
                 prop_assert_eq!(set.contains(index), model.contains(&index));
             }
             prop_assert_eq!(set.count_below(limit) as usize, model.range(..limit).count());
+            set.truncate(limit);
+            for index in 0..50 {
+                prop_assert_eq!(set.contains(index), index < limit && model.contains(&index));
+            }
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct Memory {
     pub gang: Option<Run>,
     /// Objects that are made once for a job and never again: what each is for, and its name or uid.
     pub made_once: BTreeMap<String, String>,
+    /// The label selector of the workers, where the counts carry none.
+    pub worker_selector: Option<String>,
     /// The last failure.
     pub last_failure: Option<LastFailure>,
 }
@@ -61,6 +63,8 @@ pub struct ReplicaMemory {
     pub attempt: u32,
     /// When this attempt was decided.
     pub decided: Option<Timestamp>,
+    /// How many of the attempts came before a pod that ran for long: the pace is that of the later ones.
+    pub settled: u32,
 }
 
 impl Memory {
@@ -74,6 +78,13 @@ impl Memory {
     /// True if a condition of this type holds.
     pub fn holds(&self, type_: ConditionType) -> bool {
         holds(&self.conditions, type_)
+    }
+
+    /// The reason of `Stalled` while a job that has not ended waits.
+    fn waits_for(&self) -> Option<String> {
+        let mut conditions = self.conditions.iter();
+        let stalled = conditions.find(|c| c.holds(ConditionType::Stalled))?;
+        stalled.reason.clone().filter(|_| !self.is_finished())
     }
 
     /// The attempt that a replica is in.
@@ -121,6 +132,7 @@ fn recall_attempt(entry: &ReplicaAttempt) -> ReplicaMemory {
     ReplicaMemory {
         attempt: number(Some(entry.attempt)),
         decided: entry.time.as_ref().map(|t| t.0),
+        settled: number(entry.settled),
     }
 }
 
@@ -128,6 +140,7 @@ fn report_attempt(entry: ReplicaMemory) -> ReplicaAttempt {
     ReplicaAttempt {
         attempt: i32::try_from(entry.attempt).unwrap_or(i32::MAX),
         time: entry.decided.map(Time),
+        settled: unless_zero(entry.settled),
     }
 }
 
@@ -196,6 +209,7 @@ impl JobState for JobStatus {
                 .map(Run::parse)
                 .filter(|r| !r.is_plain()),
             made_once: self.made_once.clone(),
+            worker_selector: self.worker_selector.clone(),
             last_failure: self.last_failure.clone(),
         }
     }
@@ -213,6 +227,9 @@ impl JobState for JobStatus {
                 .last_reconcile_time
                 .clone()
                 .filter(|_| memory.is_finished()),
+            // Not worth a write of its own: it moves with the next one.
+            observed_generation: self.observed_generation,
+            waiting: memory.waits_for(),
             ready: memory.ready.clone(),
             // A column shows it, so it is written also when it is 0; but not only for its sake to a job that ended before us.
             restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())
@@ -230,6 +247,7 @@ impl JobState for JobStatus {
             finished_indices: report_finished(&memory.finished),
             gang_scheduler: memory.gang.as_ref().map(ToString::to_string),
             made_once: memory.made_once.clone(),
+            worker_selector: memory.worker_selector.clone(),
             last_failure: memory.last_failure.clone(),
         }
     }

@@ -9,8 +9,8 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "InvalidSpec",
         severity: Severity::Warning,
-        meaning: "The job can't run as it is written; the message names the field and what it accepts.",
-        hint: "Fix the field and submit the job again: a failed job stays failed.",
+        meaning: "The spec can't run as it is written; the message names the field and what it accepts. A job that has not started fails. A job that runs goes on with condition Stalled.",
+        hint: "Fix the field. A failed job stays failed: submit it again.",
     },
     Entry {
         reason: "NameConflict",
@@ -143,6 +143,12 @@ const CATALOGUE: &[Entry] = &[
         severity: Severity::Warning,
         meaning: "The launcher of an MPIJob has begun without some of its hosts, after it had waited for them; the message names them, and whether their names don't resolve or no SSH server answers there.",
         hint: "Look at the logs of those workers: is sshd started, and at which port? The annotation trainyard.dev/ssh-port says another one, trainyard.dev/launcher-gate: \"false\" leaves the waiting out.",
+    },
+    Entry {
+        reason: "LauncherPodMissing",
+        severity: Severity::Warning,
+        meaning: "The launcher's Job of an MPIJob has made no pod for 30 s. The controller of Jobs makes it, and says on the Job why it can't.",
+        hint: "See what kubectl describe job says: a quota, the Pod Security level or a policy refuses the pod, as a rule. The job goes on by itself.",
     },
     Entry {
         reason: "LauncherGone",

@@ -19,9 +19,13 @@ pub enum Answer {
 
 /// Reads the restart policy for a failed pod.
 ///
-/// Source: the published contract. Exit codes of 128 and more, and a pod whose main container left no exit code (evicted, node
-/// shut down), are retried under `ExitCode`; all others are permanent.
+/// Source: the published contract. Exit codes of 128 and more, and a pod whose main container left no exit code (evicted), are
+/// retried under `ExitCode`; all others are permanent. A disruption says nothing about the program: such a pod is replaced under
+/// every policy.
 pub fn answer(policy: RestartPolicy, pod: &PodView) -> Answer {
+    if pod.disrupted {
+        return Answer::Replace;
+    }
     match policy {
         RestartPolicy::Always | RestartPolicy::OnFailure => Answer::Replace,
         RestartPolicy::Never => Answer::Fail,
@@ -46,12 +50,42 @@ pub fn pause(attempt: u32) -> SignedDuration {
     (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
 }
 
+/// A pod that ran for so long shows that the job can run: the pace begins anew after it.
+const LONG_RUN: SignedDuration = SignedDuration::from_secs(600);
+
+/// Whether a pod that ended, or is about to, ran for long.
+pub fn ran_long(pod: &PodView, now: Timestamp) -> bool {
+    let Some(trouble) = pod.trouble.as_deref() else {
+        return false;
+    };
+    let end = trouble
+        .since
+        .filter(|_| pod.phase.has_ended())
+        .unwrap_or(now);
+    let ran = trouble.ran_since.map(|start| end.duration_since(start));
+    ran.is_some_and(|ran| ran >= LONG_RUN)
+}
+
+impl ReplicaMemory {
+    /// The attempt after this one, and after one that a pod is seen to `carry`.
+    #[must_use]
+    pub fn next(self, carried: u32, ran_long: bool, now: Timestamp) -> Self {
+        let attempt = self.attempt.max(carried);
+        Self {
+            attempt: attempt.saturating_add(1),
+            decided: Some(now),
+            settled: if ran_long { attempt } else { self.settled },
+        }
+    }
+}
+
 /// When the replica's next pod may be made; `None` for at once. Computed from stored times alone, so that a restart of the
 /// operator neither forgets nor begins it anew.
 pub fn not_before(replica: Option<&ReplicaMemory>) -> Option<Timestamp> {
     let replica = replica?;
     let decided = replica.decided?;
-    decided.checked_add(pause(replica.attempt)).ok()
+    let in_series = replica.attempt.saturating_sub(replica.settled);
+    decided.checked_add(pause(in_series)).ok()
 }
 
 #[cfg(test)]

@@ -62,6 +62,16 @@ impl<'a> RoleSet<'a> {
             .fold(0, u32::saturating_add)
     }
 
+    /// Takes replicas from the largest roles until there are no more than so many of all roles.
+    pub fn limit(&mut self, most: u32) {
+        while self.total() > most {
+            let over = self.total() - most;
+            if let Some(largest) = self.roles.iter_mut().max_by_key(|r| r.replicas) {
+                largest.replicas = largest.replicas.saturating_sub(over);
+            }
+        }
+    }
+
     /// Every replica in global rank order.
     pub fn ranks(&self) -> impl Iterator<Item = Rank<'_>> {
         self.roles

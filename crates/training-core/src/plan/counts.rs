@@ -7,9 +7,11 @@ use training_api::ReplicaStatus;
 use crate::kind::framework::{Framework, JobCx};
 use crate::model::census::{Census, Count};
 use crate::model::memory::Memory;
+use crate::model::view::PodPhase;
 use crate::render::pod;
 
-/// The counts of the roles as the status shows them; types that left the spec keep theirs.
+/// The counts of the roles as the status shows them. Types that left the spec count the pods they still have: a queue holds
+/// quota for the active ones.
 pub(crate) fn count<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     census: &Census<'_>,
@@ -19,6 +21,20 @@ pub(crate) fn count<F: Framework>(
     for (role, count) in cx.roles.iter().zip(&census.counts) {
         let selector = F::SELECTORS.then(|| pod::selector::<F>(cx.name, &role.label));
         counts.insert(role.key.clone(), shown(*count, selector));
+    }
+    for (key, shown) in counts.iter_mut() {
+        if cx.roles.get(key).is_some() {
+            continue;
+        }
+        let label = key.to_ascii_lowercase();
+        let of_type = |phase| {
+            let pods = census.surplus.iter();
+            let pods = pods.filter(|p| *p.role == *label && p.phase == phase);
+            i32::try_from(pods.count()).unwrap_or(i32::MAX)
+        };
+        shown.active = of_type(PodPhase::Running);
+        shown.succeeded = of_type(PodPhase::Succeeded);
+        shown.failed = of_type(PodPhase::Failed);
     }
     memory.ready = Some(format!("{}/{}", census.ready(), cx.roles.total()));
 }

@@ -1,5 +1,7 @@
 //! A plan in the making.
 
+use std::fmt::Write as _;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::{ConditionType, JobStatus, LastFailure};
@@ -10,6 +12,7 @@ use crate::model::memory::{JobState, Memory};
 use crate::model::names;
 use crate::model::notes::Note;
 use crate::model::patch::merge_patch;
+use crate::model::restart::not_before;
 use crate::model::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 use crate::model::view::PodView;
 
@@ -113,15 +116,31 @@ impl Draft {
                 format!("Pod: {namespace}.{name} exited with code {code}"),
             ));
         }
-        let message = self.bury(name.to_owned(), pod);
+        let mut message = self.bury(name.to_owned(), pod);
+        if let Some(at) = self.next_attempt(&pod.role, pod.index) {
+            // A String takes everything.
+            let _ = write!(message, "; next attempt at {at}");
+        }
         self.notes
             .push(Note::warning("PodFailed", format!("Pod {name}: {message}")));
+    }
+
+    /// When the pace of replacements lets this replica's next pod come, if not at once.
+    pub fn next_attempt(&self, role: &str, index: u32) -> Option<Timestamp> {
+        let own = self.memory.replicas.get(&(role.to_owned(), index));
+        let due = not_before(own).max(not_before(self.memory.gang_restart.as_ref()));
+        due.filter(|at| *at > self.now)
     }
 
     /// Records how the container ended that the kubelet has restarted last, in its pod.
     pub fn remember_restart(&mut self, job: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
-        let message = self.bury(name.clone(), pod);
+        self.remember_restart_of(&name, pod);
+    }
+
+    /// The same of a pod that is no replica by its name.
+    pub fn remember_restart_of(&mut self, name: &str, pod: &PodView) {
+        let message = self.bury(name.to_owned(), pod);
         self.notes.push(Note::warning(
             "ContainerRestarted",
             format!("Pod {name}: restarted in place after {message}"),
@@ -142,7 +161,8 @@ impl Draft {
         message
     }
 
-    pub(crate) fn into_plan(self, old: &JobStatus) -> Plan<JobStatus> {
+    /// `generation` is that of the spec.
+    pub(crate) fn into_plan(self, old: &JobStatus, generation: Option<i64>) -> Plan<JobStatus> {
         if self.withheld && !self.memory.holds(ConditionType::Stalled) {
             return Plan {
                 steps: self.steps,
@@ -153,6 +173,9 @@ impl Draft {
         }
         let mut next = old.report(&self.memory);
         conditions::keep_times(&mut next.conditions, &old.conditions);
+        if next != *old {
+            next.observed_generation = generation;
+        }
         // Most plans change nothing. Serialising a status of ours can't fail; if it ever did, nothing is written rather than
         // something wrong.
         let patch = (next != *old)
@@ -179,6 +202,22 @@ impl Draft {
     }
 }
 
+/// As [`clean`], and a text that is cut ends with an ellipsis behind a whole word.
+pub fn shorten(text: &str, limit: usize) -> String {
+    const MARK: char = '…';
+    let cut = clean(text, limit);
+    if cut.len() == clean(text, usize::MAX).len() {
+        return cut;
+    }
+    let kept = clean(&cut, limit.saturating_sub(MARK.len_utf8()));
+    // One word alone is cut where it has to be.
+    let words = kept.rsplit_once(' ').map_or(&*kept, |(words, _)| words);
+    format!(
+        "{}{MARK}",
+        words.trim_end_matches([' ', ',', '.', ':', ';'])
+    )
+}
+
 /// Cuts a text at a character boundary and replaces control characters, so that nothing a pod says can harm a terminal or read
 /// otherwise than it is written.
 ///
@@ -201,4 +240,21 @@ pub fn clean(text: &str, limit: usize) -> String {
         out.push(c);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn a_text_that_is_cut_ends_with_an_ellipsis_behind_a_whole_word() {
+        assert_eq!(shorten("one two three", 13), "one two three");
+        assert_eq!(shorten("one two three", 12), "one two…");
+        assert_eq!(shorten("one two, three", 12), "one two…");
+        assert_eq!(shorten("abcdefgh", 6), "abc…");
+        for limit in 3..40 {
+            let cut = shorten("ein Wörtchen über die Länge 語語語 hinaus", limit);
+            assert!(cut.len() <= limit, "{limit}: {cut}");
+        }
+    }
 }

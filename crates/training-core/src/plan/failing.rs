@@ -10,7 +10,7 @@ use crate::model::census::{Census, Slot, SlotState};
 use crate::model::memory::{Memory, ReplicaMemory};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
-use crate::model::restart::{Answer, answer};
+use crate::model::restart::{Answer, answer, ran_long};
 use crate::model::step::{Transition, Urgency};
 use crate::model::verdict::{FailureCause, RankFailure, Saying};
 use crate::model::view::{Attempt, PodPhase, PodView};
@@ -48,7 +48,7 @@ pub fn batch<J: TrainingJob>(
         return failures;
     }
     let gang = memory.gang_attempt;
-    memory.replicas.retain(|(label, index), entry| {
+    let keep = |(label, index): &(String, u32), entry: &mut ReplicaMemory| {
         let slot = cx
             .roles
             .by_label(label)
@@ -60,7 +60,14 @@ pub fn batch<J: TrainingJob>(
         slot.is_some_and(|s| {
             s.state != SlotState::Finished && s.pod.is_none_or(|p| p.attempt < decided)
         })
-    });
+    };
+    // What is known of the pace goes last.
+    memory
+        .replicas
+        .retain(|place, entry| entry.settled > 0 || keep(place, entry));
+    if memory.replicas.len() >= MOST_ATTEMPTS {
+        memory.replicas.retain(keep);
+    }
     let mut room = MOST_ATTEMPTS.saturating_sub(memory.replicas.len());
     let mut fits = |failure: &RankFailure| {
         let Some(role) = cx.roles.iter().nth(failure.role) else {
@@ -91,7 +98,7 @@ pub fn retry<F: Framework>(
     draft: &mut Draft,
 ) {
     let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
-    remember(cx, failures.iter().filter_map(pod).collect(), draft);
+    let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
     let scope = scope(cx);
     let charged = failures.iter().filter(|f| !f.disrupted).count();
     let cost = match scope {
@@ -99,10 +106,11 @@ pub fn retry<F: Framework>(
         Scope::Gang => u32::from(charged > 0),
     };
     let spent = draft.memory.counted_failures.saturating_add(cost);
-    if let Some(limit) = cx.job.run_policy().backoff_limit
+    if let Some(limit) = cx.job.run_policy().backoff_limit.filter(|l| *l >= 0)
         && cost > 0
-        && i64::from(spent) > i64::from(limit.max(0))
+        && i64::from(spent) > i64::from(limit)
     {
+        remember(cx, pods, draft);
         return fail(framework, cx, seen, &FailureCause::BackoffLimit, draft);
     }
     draft.memory.counted_failures = spent;
@@ -112,15 +120,14 @@ pub fn retry<F: Framework>(
             draft.memory.next_gang_attempt(seen.newest_gang());
             edits::renew(framework, cx, draft);
             gang::begin(cx, seen, draft);
-            let before = draft.memory.gang_restart.map_or(0, |g| g.attempt);
-            draft.memory.gang_restart = Some(ReplicaMemory {
-                attempt: before.saturating_add(1),
-                decided: Some(draft.now),
-            });
+            let before = draft.memory.gang_restart.unwrap_or_default();
+            let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
+            draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
             draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
             draft.transitions.push(Transition::Restarted);
         }
     }
+    remember(cx, pods, draft);
     remove_unreachable(cx, census, failures, draft);
     let role = failures
         .first()
@@ -145,20 +152,18 @@ pub fn next_attempts<J: TrainingJob>(
         let Some(role) = cx.roles.iter().nth(failure.role) else {
             continue;
         };
-        let carried = census
-            .slot(failure.role, failure.index)
-            .and_then(|s| s.pod)
+        let pod = census.slot(failure.role, failure.index);
+        let pod = pod.and_then(|s| s.pod);
+        let carried = pod
             .filter(|p| p.attempt.gang == gang)
             .map_or(0, |p| p.attempt.replica);
+        let ran_long = pod.is_some_and(|p| ran_long(p, draft.now));
         let entry = draft
             .memory
             .replicas
             .entry((role.label.clone(), failure.index))
             .or_default();
-        *entry = ReplicaMemory {
-            attempt: entry.attempt.max(carried).saturating_add(1),
-            decided: Some(draft.now),
-        };
+        *entry = entry.next(carried, ran_long, draft.now);
         draft.memory.recreated = draft.memory.recreated.saturating_add(1);
         draft.transitions.push(Transition::Restarted);
     }

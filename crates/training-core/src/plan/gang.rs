@@ -208,7 +208,9 @@ pub fn settle<F: Framework>(
     for (kind, version) in all {
         let wanted = behaviour.wanted(gang, kind, version);
         let Some(group) = gang.group(kind) else {
-            draft.steps.push(create::<F>(cx, &wanted, version));
+            draft
+                .steps
+                .push(create::<F>(cx, gang.habits, &wanted, version));
             draft.again = true;
             return Gate::Closed;
         };
@@ -291,7 +293,12 @@ fn marks<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted) -> Value {
     })
 }
 
-fn create<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted, version: &'static str) -> Step {
+fn create<F: Framework>(
+    cx: &JobCx<'_, F::Job>,
+    habits: Habits,
+    wanted: &Wanted,
+    version: &'static str,
+) -> Step {
     let kind = wanted.kind;
     let mut metadata = marks::<F>(cx, wanted);
     metadata["name"] = json!(cx.name);
@@ -300,8 +307,10 @@ fn create<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted, version: &'stat
     if matches!(kind, GroupKind::Volcano | GroupKind::SchedulerPlugins)
         && let Some(annotations) = metadata["annotations"].as_object_mut()
     {
-        // As published: these schedulers are also configured by annotations, and users write them on the job.
-        let of_job = cx.job.annotations().iter();
+        // As published: these schedulers are also configured by annotations, and users write them on the job. Where the queue alone
+        // is read from there, it stands in the spec.
+        let copied = habits == Habits::Training;
+        let of_job = cx.job.annotations().iter().filter(|_| copied);
         let of_job = of_job.map(|(key, value)| (key.clone(), json!(value)));
         let ours = std::mem::take(annotations);
         annotations.extend(of_job.chain(ours));

@@ -15,10 +15,10 @@ use super::{failing, finished, gang, lost};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, Slot, SlotState};
 use crate::model::error::SpecError;
+use crate::model::memory::Memory;
 use crate::model::names;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
-use crate::model::restart::not_before;
 use crate::model::roles::Rank;
 use crate::model::step::{Step, Transition, Urgency};
 use crate::model::verdict::{FailureCause, Saying, Verdict, container_restarts};
@@ -50,8 +50,11 @@ pub(super) fn decide<F: Framework>(
         (_, Some(limit)) => Verdict::Failed(limit),
         (verdict, None) => lost::give_up(census, seen.rules, draft, verdict),
     };
-    match verdict {
-        Verdict::Succeeded => succeed(framework, cx, seen, draft),
+    let made = match verdict {
+        Verdict::Succeeded => {
+            succeed(framework, cx, seen, draft);
+            Ok(())
+        }
         Verdict::Failed(cause) => {
             if let Some(role) = cause.role() {
                 failing::remember_role(cx, census, role, draft);
@@ -60,36 +63,56 @@ pub(super) fn decide<F: Framework>(
                 runs(framework, cx, draft);
             }
             failing::fail(framework, cx, seen, &cause, draft);
+            Ok(())
         }
         Verdict::Retry(failures) => {
             lost.tell(cx, census, draft);
             let failures = failing::batch(cx, census, failures, &mut draft.memory);
             if failures.is_empty() {
-                fill(framework, cx, seen, census, draft)?;
+                fill(framework, cx, seen, census, draft)
             } else {
                 failing::retry(framework, cx, seen, census, &failures, draft);
+                Ok(())
             }
         }
         Verdict::Progressing { running } => {
             lost.tell(cx, census, draft);
-            if running && (!draft.memory.holds(ConditionType::Restarting) || all_run(census)) {
+            let restarts = draft.memory.holds(ConditionType::Restarting)
+                && !has_restarted(framework, cx, census, &draft.memory);
+            if running && !restarts {
                 if !draft.memory.holds(ConditionType::Running) && all_run(census) {
                     // No further pod can join this write.
                     draft.urgency(Urgency::Beside);
                 }
                 runs(framework, cx, draft);
             }
-            fill(framework, cx, seen, census, draft)?;
+            fill(framework, cx, seen, census, draft)
         }
+    };
+    wake_at_deadline(cx, draft);
+    made
+}
+
+/// Looks again at the deadline of a job that has not ended.
+fn wake_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
+    let deadline = cx.job.run_policy().active_deadline_seconds;
+    let deadline = deadline.filter(|_| !draft.memory.is_finished());
+    if let (Some(started), Some(deadline)) = (draft.memory.started, deadline.filter(|d| *d >= 0)) {
+        draft.wake_after(started, deadline);
     }
-    if let (Some(started), Some(deadline)) = (
-        draft.memory.started,
-        cx.job.run_policy().active_deadline_seconds,
-    ) && !draft.memory.is_finished()
-    {
-        draft.wake_after(started, deadline.max(0));
+}
+
+/// Ends a job whose spec can't be read when its deadline is over.
+pub(super) fn end_at_deadline<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    seen: &Observed,
+    draft: &mut Draft,
+) {
+    match limit_reached(cx, draft) {
+        Some(cause @ FailureCause::Deadline) => failing::fail(framework, cx, seen, &cause, draft),
+        Some(_) | None => wake_at_deadline(cx, draft),
     }
-    Ok(())
 }
 
 /// Makes the pods and services those that the job should have.
@@ -155,7 +178,7 @@ fn succeed<F: Framework>(
     draft.urgency(Urgency::First);
 }
 
-/// The limits that a job may not pass: restarts first, then the deadline.
+/// The limits that a job may not pass: restarts first, then the deadline. A limit below zero is none, which is reported.
 fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<FailureCause> {
     let policy = cx.job.run_policy();
     let restarts = i64::from(draft.memory.container_restarts);
@@ -164,25 +187,54 @@ fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<Fai
     if policy
         .backoff_limit
         .map(i64::from)
+        .filter(|limit| *limit >= 0)
         .is_some_and(|limit| restarts > 0 && restarts >= limit || counted > 0 && counted > limit)
     {
         return Some(FailureCause::BackoffLimit);
     }
-    let (started, deadline) = (draft.memory.started?, policy.active_deadline_seconds?);
-    let limit = started
-        .checked_add(SignedDuration::from_secs(deadline.max(0)))
+    let deadline = policy.active_deadline_seconds.filter(|d| *d >= 0)?;
+    let limit = draft.memory.started?;
+    let limit = limit
+        .checked_add(SignedDuration::from_secs(deadline))
         .ok()?;
     (draft.now >= limit).then_some(FailureCause::Deadline)
 }
 
-/// Every replica runs in its present attempt, or has ended: a restart is over. A failure that the job bears restarts nothing.
+/// A replica runs in its present attempt, or has ended. A failure that the job bears restarts nothing.
+fn is_up(slot: &Slot<'_>) -> bool {
+    let runs = |p: &PodView| p.phase == PodPhase::Running && !p.leaving;
+    matches!(slot.state, SlotState::Finished | SlotState::Failed)
+        || slot.state == SlotState::Live && slot.pod.is_some_and(runs)
+}
+
+/// Every replica is up.
 fn all_run(census: &Census<'_>) -> bool {
-    census.slots.iter().all(|s| {
-        matches!(s.state, SlotState::Finished | SlotState::Failed)
-            || s.state == SlotState::Live
-                && s.pod
-                    .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
-    })
+    census.slots.iter().all(is_up)
+}
+
+/// A restart is over: an elastic job has as many replicas as it needs, another one those that restarted.
+fn has_restarted<F: Framework>(
+    framework: &F,
+    cx: &JobCx<'_, F::Job>,
+    census: &Census<'_>,
+    memory: &Memory,
+) -> bool {
+    if let Some(fewest) = framework.fewest_replicas(cx) {
+        let trains = |s: &&Slot<'_>| s.state != SlotState::Failed && is_up(s);
+        let up = census.slots.iter().filter(trains).count();
+        return up >= usize::try_from(fewest).unwrap_or(usize::MAX) || all_run(census);
+    }
+    let restarted = |slot: &&Slot<'_>| {
+        let carried = slot.pod.map_or(0, |p| p.attempt.replica);
+        let label = cx.roles.iter().nth(slot.role).map_or("", |r| &*r.label);
+        memory.gang_restart.is_some() || carried.max(memory.attempt(label, slot.index).replica) > 0
+    };
+    let mut restarted = census.slots.iter().filter(restarted).peekable();
+    if restarted.peek().is_none() {
+        // Another operator has restarted some, and doesn't say which.
+        return all_run(census);
+    }
+    restarted.all(is_up)
 }
 
 fn remove_surplus<J: TrainingJob>(
@@ -306,16 +358,9 @@ pub fn tell_replaced(replaced: Vec<String>, draft: &mut Draft) {
 
 /// Whether the pace of replacements allows this replica's next pod now; if not, remembers when it will.
 pub fn is_due(slot: &Slot<'_>, me: Rank<'_>, draft: &mut Draft) -> bool {
-    let own = draft
-        .memory
-        .replicas
-        .get(&(me.role.label.clone(), slot.index));
-    let due = not_before(own).max(not_before(draft.memory.gang_restart.as_ref()));
-    match due {
-        Some(at) if at > draft.now => {
-            draft.wake_after(at, 0);
-            false
-        }
-        Some(_) | None => true,
+    let next = draft.next_attempt(&me.role.label, slot.index);
+    if let Some(at) = next {
+        draft.wake_after(at, 0);
     }
+    next.is_none()
 }

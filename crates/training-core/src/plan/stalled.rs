@@ -10,9 +10,10 @@ use std::fmt::Write as _;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::{ConditionType, JobCondition};
 
-use super::draft::{Draft, clean};
+use super::draft::{Draft, shorten};
 use crate::kind::framework::{JobCx, TrainingJob};
 use crate::model::conditions;
+use crate::model::error::SpecError;
 use crate::model::health::{Finding, find};
 use crate::model::names;
 use crate::model::notes::Note;
@@ -25,6 +26,8 @@ use crate::model::view::PodView;
 const REWORD_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Longest text of the cluster's within a message. Units: bytes.
 const QUOTED: usize = 320;
+/// Longest message. Units: bytes.
+const LONGEST: usize = 1024;
 /// Most pods that a message names; the others are counted.
 const NAMED: usize = 3;
 
@@ -51,13 +54,15 @@ pub(super) fn report<J: TrainingJob>(
     };
     if let Some(stall) = &seen.stall {
         if !is_known(stall.reason) {
-            begin(draft, stall.reason, &clean(&stall.message, 1024));
+            begin(draft, stall.reason, &shorten(&stall.message, LONGEST));
             draft.urgency(Urgency::Beside);
         }
     } else if let Some((reason, message)) = draft.stall.take() {
         if !is_known(reason) {
-            begin(draft, reason, &clean(&message, 1024));
+            begin(draft, reason, &shorten(&message, LONGEST));
             draft.urgency(Urgency::Beside);
+        } else if reason == INVALID_SPEC {
+            restate(draft, known.as_ref(), &shorten(&message, LONGEST));
         }
     } else if let Some(sentence) = of_pods(cx, seen, known.as_ref(), draft) {
         match &known {
@@ -66,7 +71,7 @@ pub(super) fn report<J: TrainingJob>(
         }
     } else if let Some(message) = endless {
         if !is_known(ENDLESS) {
-            begin(draft, ENDLESS, &clean(message, 1024));
+            begin(draft, ENDLESS, &shorten(message, LONGEST));
             draft.urgency(Urgency::Beside);
         }
     } else if let Some(condition) = known {
@@ -74,6 +79,47 @@ pub(super) fn report<J: TrainingJob>(
         draft.set(ConditionType::Stalled, false, reason, "The job goes on.");
         draft.urgency(Urgency::Beside);
     }
+}
+
+/// The reason of a job whose spec is wrong.
+const INVALID_SPEC: &str = "InvalidSpec";
+
+/// Reports what is wrong with the spec of a job that runs.
+pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
+    let message = format!(
+        "{error}; what runs goes on, and the job follows its spec again once the field is fixed"
+    );
+    draft.stall = Some((INVALID_SPEC, message));
+}
+
+/// The same of a spec whose replicas can't be read.
+pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
+    by_spec(draft, error);
+    let Some((reason, message)) = draft.stall.take() else {
+        return;
+    };
+    let message = shorten(&message, LONGEST);
+    let mut conditions = draft.memory.conditions.iter();
+    let known = conditions
+        .find(|c| c.holds(ConditionType::Stalled))
+        .cloned();
+    if known.as_ref().and_then(|c| c.reason.as_deref()) == Some(reason) {
+        restate(draft, known.as_ref(), &message);
+    } else {
+        begin(draft, reason, &message);
+        draft.urgency(Urgency::Beside);
+    }
+}
+
+/// Another edit, and still wrong.
+fn restate(draft: &mut Draft, known: Option<&JobCondition>, message: &str) {
+    if known.and_then(|c| c.message.as_deref()) == Some(message) {
+        return;
+    }
+    let conditions = &mut draft.memory.conditions;
+    conditions::reword(conditions, ConditionType::Stalled, message, draft.now);
+    draft.notes.push(Note::warning(INVALID_SPEC, message));
+    draft.urgency(Urgency::Beside);
 }
 
 fn begin(draft: &mut Draft, reason: &'static str, message: &str) {
@@ -188,17 +234,35 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     };
     // A String takes everything.
     let _ = write!(head, ": {}", cause.describe(&speaker));
-    let mut whole = head.clone();
     let quoted = quote(cause, cases.first().map(|c| c.pod));
-    if !quoted.is_empty() {
-        let _ = write!(whole, ": {quoted}");
-    }
-    let _ = write!(whole, ". {}.", cause.hint());
+    let claim = missing_claim(&quoted).filter(|_| cause == Cause::Unschedulable);
+    let (mut rest, hint) = match claim {
+        Some(name) => (
+            format!(": persistentvolumeclaim \"{name}\" not found"),
+            format!(
+                "Create the PersistentVolumeClaim {name} in the job's namespace; the job goes on by itself"
+            ),
+        ),
+        None if quoted.is_empty() => (String::new(), cause.hint().to_owned()),
+        None => (format!(": {quoted}"), cause.hint().to_owned()),
+    };
+    let stop = if rest.ends_with('…') { "" } else { "." };
+    let _ = write!(rest, "{stop} {hint}.");
+    // What to do is never cut.
+    let head = shorten(&head, LONGEST.saturating_sub(rest.len()));
+    let whole = format!("{head}{rest}");
     Sentence {
         reason: cause.reason(),
-        head: clean(&head, 1024),
-        whole: clean(&whole, 1024),
+        head,
+        whole,
     }
+}
+
+/// The claim that the scheduler looked for in vain.
+fn missing_claim(said: &str) -> Option<&str> {
+    let (_, rest) = said.split_once("persistentvolumeclaim \"")?;
+    let (name, rest) = rest.split_once('"')?;
+    rest.starts_with(" not found").then_some(name)
 }
 
 /// A pod's words; one that only takes long to start has none but the time.
@@ -239,6 +303,6 @@ fn quote(cause: Cause, pod: Option<&PodView>) -> String {
         | Cause::Unschedulable
         | Cause::SchedulingGated => trouble.message.clone(),
     };
-    let text = clean(text.trim(), QUOTED);
+    let text = shorten(text.trim(), QUOTED);
     text.trim_end_matches(['.', ' ']).to_owned()
 }

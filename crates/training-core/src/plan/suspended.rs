@@ -54,10 +54,14 @@ pub(crate) fn decide<F: Framework>(
     gang::remove(cx.name, seen, draft);
     let counts = draft.memory.counts.get_or_insert_default();
     for role in cx.roles {
+        counts.entry(role.key.clone()).or_default();
+    }
+    for (key, shown) in counts {
+        let label = cx.roles.get(key).map(|r| r.label.clone());
+        let label = label.unwrap_or_else(|| key.to_ascii_lowercase());
         // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
-        let there = seen.pods.iter().filter(|p| *p.role == *role.label).count();
-        let entry = counts.entry(role.key.clone()).or_default();
-        entry.active = i32::try_from(there).unwrap_or(i32::MAX);
+        let there = seen.pods.iter().filter(|p| *p.role == *label).count();
+        shown.active = i32::try_from(there).unwrap_or(i32::MAX);
     }
     draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
 }

@@ -70,7 +70,6 @@ pub fn render<F: Framework>(
             namespace: Some(cx.namespace.to_owned()),
             labels: Some(all_labels),
             annotations: Some(annotations),
-            finalizers: meta.finalizers,
             owner_references: Some(vec![owner(cx.job)]),
             ..ObjectMeta::default()
         },
@@ -132,8 +131,8 @@ pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
     }
     let meta = template.metadata.clone().unwrap_or_default();
     if meta.finalizers.as_ref().is_some_and(|f| !f.is_empty()) {
-        risky.push(format!(
-            "{path}.metadata.finalizers: a pod that is deleted stays, and is not replaced, until somebody removes them"
+        ignored(format!(
+            "{path}.metadata.finalizers are not passed on: a deleted pod would not be replaced until somebody removes them"
         ));
     }
     for key in keys::OWN {

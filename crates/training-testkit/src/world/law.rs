@@ -102,6 +102,17 @@ impl<F: Lifecycle> World<F> {
         });
         let done: Vec<String> = done.map(|(name, _)| name.clone()).collect();
         self.ledger.done.extend(done);
+        if let Some(roles) = &roles {
+            // A replica that left the spec is another one when it comes back.
+            let job = self.view.job.as_ref().map(ResourceExt::name_any);
+            let job = job.unwrap_or_default();
+            self.ledger.done.retain(|name| {
+                names::index(name).is_some_and(|index| {
+                    let mut wanted = roles.iter().filter(|r| index < r.replicas);
+                    wanted.any(|r| names::is_replica(name, &job, &r.label, index))
+                })
+            });
+        }
         if holds(&new, "Suspended") != holds(&old, "Suspended") {
             self.ledger.failed.clear();
         }
@@ -411,7 +422,14 @@ impl<F: Lifecycle> World<F> {
         }
         let framework = &self.framework;
         let Ok(roles) = framework.roles(&job) else {
-            return self.breach("an invalid job has not ended".to_owned());
+            let says = memory.conditions.iter().any(|c| {
+                c.type_ == "Stalled"
+                    && c.status == "True"
+                    && c.reason.as_deref() == Some("InvalidSpec")
+            });
+            return self.law(says, || {
+                "an invalid job has neither ended nor says so".to_owned()
+            });
         };
         let mut found = Vec::new();
         // A group that goes is waited for, and one that protects pods goes with the last of them.

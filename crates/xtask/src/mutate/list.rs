@@ -18,6 +18,7 @@ const RUNTIME: &[&str] = &["-p", "training-runtime", "--lib"];
 const CORE: &[&str] = &["-p", "training-core", "--lib"];
 
 const FAILING: &str = "crates/training-core/src/plan/failing.rs";
+const RESTART: &str = "crates/training-core/src/model/restart.rs";
 const FINISHED: &str = "crates/training-core/src/plan/finished.rs";
 const PROGRESS: &str = "crates/training-core/src/plan/progress.rs";
 const SUSPENDED: &str = "crates/training-core/src/plan/suspended.rs";
@@ -126,8 +127,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the backoff budget is off by one",
         file: FAILING,
-        from: "&& i64::from(spent) > i64::from(limit.max(0))",
-        to: "&& i64::from(spent) >= i64::from(limit.max(0))",
+        from: "&& i64::from(spent) > i64::from(limit)",
+        to: "&& i64::from(spent) >= i64::from(limit)",
         tests: table!("every_kind"),
     },
     Mutation {
@@ -139,10 +140,59 @@ pub const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a failure does not raise the attempt",
-        file: FAILING,
-        from: "attempt: entry.attempt.max(carried).saturating_add(1),",
-        to: "attempt: entry.attempt.max(carried),",
+        file: RESTART,
+        from: "attempt: attempt.saturating_add(1),",
+        to: "attempt,",
         tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "a pod that a disruption failed fails the job under Never",
+        file: RESTART,
+        from: "if pod.disrupted {",
+        to: "if false && pod.disrupted {",
+        tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "the pace never begins anew",
+        file: RESTART,
+        from: "settled: if ran_long { attempt } else { self.settled },",
+        to: "settled: self.settled,",
+        tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "an edit that can't run fails a job that runs",
+        file: "crates/training-core/src/plan.rs",
+        from: "let runs = draft.memory.started.is_some() && !resumes;",
+        to: "let runs = false && draft.memory.started.is_some() && !resumes;",
+        tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "a role that left the spec keeps its counts",
+        file: "crates/training-core/src/plan/counts.rs",
+        from: "shown.active = of_type(PodPhase::Running);",
+        to: "",
+        tests: table!("every_kind"),
+    },
+    Mutation {
+        name: "a webhook's refusal with the words of a validation is final",
+        file: "crates/training-runtime/src/fault.rs",
+        from: "if message.starts_with(\"admission webhook\") ||",
+        to: "if",
+        tests: RUNTIME,
+    },
+    Mutation {
+        name: "creates of one namespace may take all places",
+        file: CALLER,
+        from: "const OF_NAMESPACE: usize = 32;",
+        to: "const OF_NAMESPACE: usize = 64;",
+        tests: RUNTIME,
+    },
+    Mutation {
+        name: "passes of one namespace may take all places",
+        file: "crates/training-runtime/src/dispatcher.rs",
+        from: "let reserved = free <= concurrency / RESERVED;",
+        to: "let reserved = false && free <= concurrency / RESERVED;",
+        tests: RUNTIME,
     },
     Mutation {
         name: "a new attempt is not stored first",
@@ -219,7 +269,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "nobody waits for the deadline",
         file: PROGRESS,
-        from: "draft.wake_after(started, deadline.max(0));",
+        from: "draft.wake_after(started, deadline);",
         to: "let _ = (started, deadline);",
         tests: table!("every_kind"),
     },
@@ -233,8 +283,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the pause of a replacement is not kept",
         file: PROGRESS,
-        from: "Some(at) if at > draft.now => {",
-        to: "Some(at) if false && at > draft.now => {",
+        from: "next.is_none()",
+        to: "true",
         tests: table!("every_kind"),
     },
     Mutation {

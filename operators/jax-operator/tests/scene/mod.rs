@@ -13,6 +13,8 @@ use training_testkit::world::World;
 
 /// The kind.
 pub const KIND: Kind = builders::JAX;
+/// Its short name.
+pub const SHORT_NAME: &str = "jaxj";
 /// The custom resource.
 pub type Resource = JAXJob;
 /// JSON pointer to the replica spec of the workers.

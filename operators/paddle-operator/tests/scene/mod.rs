@@ -13,6 +13,8 @@ use training_testkit::world::World;
 
 /// The kind.
 pub const KIND: Kind = PADDLE;
+/// Its short name.
+pub const SHORT_NAME: &str = "pdj";
 /// The custom resource.
 pub type Resource = PaddleJob;
 /// JSON pointer to the master's replica spec.

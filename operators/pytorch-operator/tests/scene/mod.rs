@@ -13,6 +13,8 @@ use training_testkit::world::World;
 
 /// The kind.
 pub const KIND: Kind = PYTORCH;
+/// Its short name.
+pub const SHORT_NAME: &str = "ptj";
 /// The custom resource.
 pub type Resource = PyTorchJob;
 /// JSON pointer to the master's replica spec.

@@ -13,6 +13,8 @@ use training_testkit::world::World;
 
 /// The kind.
 pub const KIND: Kind = TENSORFLOW;
+/// Its short name.
+pub const SHORT_NAME: &str = "tfj";
 /// The custom resource.
 pub type Resource = TFJob;
 /// JSON pointer to the master's replica spec.

@@ -13,6 +13,8 @@ use xgboost_operator::{XGBoost, XGBoostJob};
 
 /// The kind.
 pub const KIND: Kind = XGBOOST;
+/// Its short name.
+pub const SHORT_NAME: &str = "xgbj";
 /// The custom resource.
 pub type Resource = XGBoostJob;
 /// JSON pointer to the master's replica spec.

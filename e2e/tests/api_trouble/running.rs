@@ -1,0 +1,218 @@
+//! A job that runs doesn't die of what isn't its fault.
+
+use super::*;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use kube::api::DeleteParams;
+
+/// A policy of the cluster that refuses pods of a namespace, with the code that such policies have by default.
+struct Policy {
+    policies: Api<ValidatingAdmissionPolicy>,
+    bindings: Api<ValidatingAdmissionPolicyBinding>,
+    name: String,
+}
+
+impl Policy {
+    async fn against_pods_of(world: &World) -> Result<Self> {
+        let name = format!("no-pods-{}", world.namespace());
+        let (policies, bindings) = (
+            Api::all(world.client.clone()),
+            Api::all(world.client.clone()),
+        );
+        let operator = format!("request.userInfo.username != '{PYTORCH_OPERATOR}'");
+        let policy = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+                }] },
+                "validations": [{ "expression": operator, "message": "no pods today", "reason": "Invalid" }],
+            },
+        });
+        let own = json!({ "kubernetes.io/metadata.name": world.namespace() });
+        let binding = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "policyName": name, "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": { "matchLabels": own } },
+            },
+        });
+        let made = Self {
+            policies,
+            bindings,
+            name,
+        };
+        let how = PostParams::default();
+        made.policies
+            .create(&how, &serde_json::from_value(policy)?)
+            .await?;
+        made.bindings
+            .create(&how, &serde_json::from_value(binding)?)
+            .await?;
+        Ok(made)
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let how = DeleteParams::default();
+        self.bindings.delete(&self.name, &how).await?;
+        self.policies.delete(&self.name, &how).await?;
+        Ok(())
+    }
+}
+
+/// Waits until a policy refuses pods of the operator: the API server reads policies a moment after they are stored.
+async fn until_refused(world: &World) -> Result<()> {
+    let operator = world.control.client(PYTORCH_OPERATOR).await?;
+    let pods: Api<Pod> = Api::namespaced(operator, world.namespace());
+    let pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a", "image": "b" }] } });
+    let pod = serde_json::from_value(pod)?;
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually("pods to be refused", HANG, async || {
+        Ok(match pods.create(&dry, &pod).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => Seen::Yes(()),
+            answer => Seen::NotYet(format!("{answer:?}")),
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn f_24_a_policy_that_refuses_with_the_code_of_a_validation_ends_no_job() -> Result<()> {
+    let Some(world) = World::start("policy", lockstep()).await? else {
+        return Ok(());
+    };
+    let policy = Policy::against_pods_of(&world).await?;
+    until_refused(&world).await?;
+    let operator = world.operator().await?;
+    world
+        .jobs
+        .create(&pytorch_job("pt").master().workers(1).build())
+        .await?;
+    let message = until_stalled(&world, "AdmissionDenied").await?;
+    assert!(message.contains("no pods today"), "{message}");
+    policy.remove().await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    until_it_goes_on(&world).await?;
+    ends_well(&world).await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn a_limit_that_is_lowered_ends_no_job_that_runs() -> Result<()> {
+    let Some(world) = World::start("lowered", lockstep()).await? else {
+        return Ok(());
+    };
+    let mut operator = world.operator().await?;
+    world
+        .jobs
+        .create(&pytorch_job("pt").master().workers(3).build())
+        .await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 4).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Running").await?;
+    operator.terminate(HANG).await?;
+    let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
+    let options = world.options(&kubeconfig).flag("max-replicas-per-job", "2");
+    let operator = OperatorProcess::start(options).await?;
+    stays_untouched(&world).await?;
+    ends_well(&world).await?;
+    // One that starts now is refused.
+    world
+        .jobs
+        .create(&pytorch_job("late").master().workers(3).build())
+        .await?;
+    let late = world.jobs.until_true("late", "Failed").await?;
+    let failed = job::condition(&late, "Failed")?;
+    assert!(
+        failed.message.contains("use at most 2"),
+        "{}",
+        failed.message
+    );
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn an_edit_that_cant_run_stalls_a_job_that_runs_until_it_is_mended() -> Result<()> {
+    let Some(world) = World::start("edited", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    world
+        .jobs
+        .create(&pytorch_job("pt").master().workers(1).build())
+        .await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Running").await?;
+    // More than the operator takes; the schema has no bound for it.
+    let workers =
+        |n: i32| json!({ "spec": { "pytorchReplicaSpecs": { "Worker": { "replicas": n } } } });
+    world.jobs.merge("pt", &workers(30_000)).await?;
+    let message = until_stalled(&world, "InvalidSpec").await?;
+    assert!(
+        message.starts_with("spec.pytorchReplicaSpecs[Worker].replicas: "),
+        "{message}"
+    );
+    assert_eq!(
+        look::pods(&world.client, world.namespace(), "pt")
+            .await?
+            .len(),
+        2
+    );
+    world.jobs.merge("pt", &workers(1)).await?;
+    until_it_goes_on(&world).await?;
+    ends_well(&world).await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never() -> Result<()> {
+    let Some(world) = World::start("shutdown", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let job = pytorch_job("pt")
+        .master()
+        .workers(1)
+        .restart_policy("Worker", "Never");
+    world
+        .jobs
+        .create(&job.run_policy("backoffLimit", 0).build())
+        .await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Running").await?;
+    // As a kubelet writes it that ends its pods in good order.
+    let target =
+        json!({ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" });
+    let status = json!({
+        "phase": "Failed", "reason": "Terminated", "message": "Pod was terminated in response to imminent node shutdown.",
+        "conditions": [target],
+        "containerStatuses": [{
+            "name": "pytorch", "image": "a", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": 143 } },
+        }],
+    });
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    let old = pods.get("pt-worker-0").await?.metadata.uid;
+    e2e::set_pod_status(&pods, "pt-worker-0", status).await?;
+    eventually("another pod", HANG, async || {
+        let pod = pods.get_opt("pt-worker-0").await?;
+        Ok(match pod {
+            Some(pod) if pod.metadata.uid != old => Seen::Yes(()),
+            other => Seen::NotYet(format!("{:?}", other.map(|p| p.metadata))),
+        })
+    })
+    .await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    let job = world.jobs.until_true("pt", "Running").await?;
+    assert_eq!(job["status"]["countedFailures"], Value::Null);
+    ends_well(&world).await?;
+    world.assert_clean(&operator).await
+}
