@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -365,6 +366,59 @@ async fn jobs_that_cant_run_are_refused_in_words_that_name_the_field() -> Result
     let refused = jobs.create(&alone).await.expect_err("no launcher");
     ensure!(format!("{refused:#}").contains("Launcher"), "{refused:#}");
     Ok(())
+}
+
+#[tokio::test]
+async fn an_autoscaler_finds_the_workers_and_the_counts_are_the_published_ones() -> Result<()> {
+    let Some(stage) = Stage::open("mpi-scale").await? else {
+        return Ok(());
+    };
+    stage.jobs.create(&pi(2)).await?;
+    stage.until_all(&whole(2)).await?;
+    stage.run(&["pi-worker-0", "pi-worker-1"]).await?;
+    stage.launch().await?;
+    stage.jobs.until_true("pi", "Running").await?;
+    let counted = |job: &Value| job["status"]["replicaStatuses"]["Worker"]["active"] == 2;
+    let job = stage.jobs.until("pi", "counted", counted).await?;
+    // Clients compare all of it.
+    let counts = json!({ "Launcher": { "active": 1 }, "Worker": { "active": 2 } });
+    assert_eq!(job["status"]["replicaStatuses"], counts);
+    let cpu =
+        json!({ "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 50 } });
+    let autoscaler: HorizontalPodAutoscaler = serde_json::from_value(json!({
+        "metadata": { "name": "pi" },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "pi" },
+            "minReplicas": 1, "maxReplicas": 4, "metrics": [{ "type": "Resource", "resource": cpu }],
+        },
+    }))?;
+    let autoscalers: Api<HorizontalPodAutoscaler> = stage.api();
+    autoscalers
+        .create(&PostParams::default(), &autoscaler)
+        .await?;
+    // Nobody serves metrics here: the real autoscaler asks for them once it knows whose.
+    eventually("the autoscaler to ask for metrics", HANG, async || {
+        let status = autoscalers.get("pi").await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let reason = |type_: &str| {
+            let found = conditions.iter().find(|c| c.type_ == type_);
+            found.and_then(|c| c.reason.clone()).unwrap_or_default()
+        };
+        let (able, active) = (reason("AbleToScale"), reason("ScalingActive"));
+        ensure!(active != "InvalidSelector", "{conditions:?}");
+        Ok(
+            if able == "SucceededGetScale" && active == "FailedGetResourceMetric" {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{able}, {active}"))
+            },
+        )
+    })
+    .await?;
+    autoscalers.delete("pi", &DeleteParams::default()).await?;
+    stage.complete().await?;
+    stage.jobs.until_true("pi", "Succeeded").await?;
+    stage.assert_clean().await
 }
 
 #[tokio::test]

@@ -33,9 +33,18 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::core::{Message, Reason, Rule};
 use serde_json::{Map, Value, json};
 
+/// The category under which `kubectl get` lists the objects of all our kinds.
+pub const CATEGORY: &str = "trainyard";
+
 /// Containers of one pod template at most. Kubernetes has no such limit, but the cost estimate of rules over a list needs
 /// one; it is far above what a pod can run.
 pub const MAX_CONTAINERS: usize = 512;
+
+/// Volumes of one pod template at most. Kubernetes has no such limit; no pod with so many has ever run.
+pub const MAX_VOLUMES: usize = 512;
+
+/// Variables of one container at most. More don't fit into what Linux lets a process start with.
+pub const MAX_ENV: usize = 10_000;
 
 /// Replica types of one job at most, for the same reason. No kind has more than five.
 pub const MAX_REPLICA_TYPES: usize = 8;
@@ -112,6 +121,7 @@ pub fn finish(
     container: Option<&str>,
 ) -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut crd = serde_json::to_value(crd)?;
+    crd["spec"]["names"]["categories"] = json!([CATEGORY]);
     if let Some(versions) = crd
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut)
@@ -134,6 +144,7 @@ pub fn finish(
             if let Some(Value::Object(status)) = schema.pointer_mut("/properties/status/properties")
             {
                 status.remove(MADE_ONCE);
+                status.remove(WORKER_SELECTOR);
             }
             let map = format!("/properties/spec/properties/{replica_map}");
             if let Some(map) = schema.pointer_mut(&map) {
@@ -156,9 +167,10 @@ pub fn finish(
 }
 
 const MADE_ONCE: &str = "madeOnce";
+const WORKER_SELECTOR: &str = "workerSelector";
 
 /// Puts back what [`finish`] leaves out of the status of kinds whose jobs are nothing but replicas.
-pub fn with_objects_made_once(crd: &mut Value) {
+pub fn with_fields_of_launchers(crd: &mut Value) {
     let versions = crd
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut);
@@ -170,6 +182,9 @@ pub fn with_objects_made_once(crd: &mut Value) {
                 "type": "object", "additionalProperties": { "type": "string" }, "description": text,
             });
             set(status, MADE_ONCE, field);
+            let text = "Label selector of the workers, for the scale subresource.";
+            let field = json!({ "type": "string", "description": text });
+            set(status, WORKER_SELECTOR, field);
         }
     }
 }
@@ -185,6 +200,7 @@ fn columns() -> Value {
         column("State", "string", &format!("{state}.type")),
         column("Ready", "string", ".status.ready"),
         column("Restarts", "integer", ".status.restarts"),
+        column("Waiting", "string", ".status.waiting"),
         column("Age", "date", ".metadata.creationTimestamp"),
         reason,
     ])
@@ -274,6 +290,9 @@ fn pod_template(template: &mut Value) {
             continue;
         };
         set(list, "maxItems", MAX_CONTAINERS.into());
+        if let Some(env) = list.pointer_mut("/items/properties/env") {
+            set(env, "maxItems", MAX_ENV.into());
+        }
         if let Some(name) = list.pointer_mut("/items/properties/name") {
             set(name, "minLength", 1.into());
             set(name, "maxLength", 63.into());
@@ -291,6 +310,9 @@ fn pod_template(template: &mut Value) {
                 set(name, "pattern", PORT_NAME.into());
             }
         }
+    }
+    if let Some(volumes) = template.pointer_mut("/properties/spec/properties/volumes") {
+        set(volumes, "maxItems", MAX_VOLUMES.into());
     }
     if let Some(containers) = template.pointer_mut("/properties/spec/properties/containers") {
         set(containers, "minItems", 1.into());

@@ -85,7 +85,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
             "!has(TEMPLATE.metadata) || (!has(TEMPLATE.metadata.name) && !has(TEMPLATE.metadata.namespace))",
         ),
         every(
-            "pods with finalizers are not replaced until somebody removes them",
+            "finalizers within a template are not passed on; a deleted pod would not be replaced until somebody removes them",
             "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.finalizers)",
         ),
         every(

@@ -22,10 +22,13 @@ async fn kubectl_lists_describes_waits_for_and_reads_a_job() -> Result<()> {
     let text = site.kubectl(&["get", "pytorchjobs"])?;
     let cells = table(&text)?;
     let heads: Vec<&str> = cells.iter().map(|cell| cell.0).collect();
-    assert_eq!(heads, ["NAME", "STATE", "READY", "RESTARTS", "AGE"]);
+    assert_eq!(
+        heads,
+        ["NAME", "STATE", "READY", "RESTARTS", "WAITING", "AGE"]
+    );
     let values: Vec<&str> = cells.iter().map(|cell| cell.1).collect();
-    assert_eq!(values[..4], ["pt", "Running", "2/2", "0"]);
-    assert!(values[4].ends_with(['s', 'm']), "{text}");
+    assert_eq!(values[..5], ["pt", "Running", "2/2", "0", ""]);
+    assert!(values[5].ends_with(['s', 'm']), "{text}");
     let text = site.kubectl(&["get", "pytorchjobs", "-o", "wide"])?;
     assert!(
         table(&text)?.contains(&("REASON", "PyTorchJobRunning")),

@@ -40,6 +40,7 @@ pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
     kind = "MPIJob",
     plural = "mpijobs",
     singular = "mpijob",
+    shortname = "mpij",
     namespaced,
     doc = "A program that mpirun starts on several hosts.",
     status = "JobStatus",
@@ -48,7 +49,7 @@ pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
     scale(
         spec_replicas_path = ".spec.mpiReplicaSpecs.Worker.replicas",
         status_replicas_path = ".status.replicaStatuses.Worker.active",
-        label_selector_path = ".status.replicaStatuses.Worker.selector"
+        label_selector_path = ".status.workerSelector"
     ),
     validation = schema::name_is_dns_label(),
     validation = launcher_name_fits(),
@@ -61,6 +62,7 @@ pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
     validation = types_of_v1_are_known(),
     validation = workers_are_counted(),
     validation = restart_policies_are_known(),
+    validation = clean_pod_policy_is_known(),
     validation = schema::managed_by_stays(),
     validation = origin_stays()
 )]
@@ -135,7 +137,7 @@ impl MPIJobSpec {
 pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     let crd = schema::finish(&MPIJob::crd(), REPLICA_MAP, None)?;
     let mut crd = serde_json::to_value(crd)?;
-    schema::with_objects_made_once(&mut crd);
+    schema::with_fields_of_launchers(&mut crd);
     let Some(versions) = crd
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut)
@@ -259,6 +261,17 @@ fn restart_policies_are_known() -> Rule {
     .message("restartPolicy: supported values: \"Never\", \"OnFailure\"")
     .reason(Reason::FieldValueInvalid)
     .field_path(format!(".{REPLICA_MAP}"))
+}
+
+/// `v1` reads an unknown one as `All`, as its operator did.
+fn clean_pod_policy_is_known() -> Rule {
+    Rule::new(format!(
+        "self.?submittedAs.orValue('{V2BETA1}') == '{V1}' || \
+         self.?runPolicy.cleanPodPolicy.orValue('None') in ['All', 'None', 'Running']"
+    ))
+    .message("supported values: \"All\", \"None\", \"Running\"")
+    .reason(Reason::FieldValueInvalid)
+    .field_path(".runPolicy.cleanPodPolicy")
 }
 
 fn origin_stays() -> Rule {

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, Toleration};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use training_api::{CleanPodPolicy, ConditionType, ReplicaStatus};
+use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
 use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{edits, failing, finished, gang, progress, suspended};
@@ -61,7 +61,9 @@ impl Lifecycle for Mpi {
             return Ok(());
         }
         look.count(&census, draft);
+        look.remember_restarts(draft);
         look.tell_of_the_gate(draft);
+        look.tell_of_a_missing_pod(draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
@@ -90,39 +92,22 @@ impl Lifecycle for Mpi {
         seen: &Observed,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        let setup = Setup::of(cx.job)?;
+        let setup = match Setup::of(cx.job) {
+            Ok(setup) => setup,
+            Err(error) => {
+                self.stop(cx, seen, draft);
+                return Err(error);
+            }
+        };
         let look = Look::new(self, cx, &setup, seen);
         look.tell_created(draft);
         let census = look.census(cx.roles, draft);
         if look.ends(&census, draft) {
             return Ok(());
         }
-        if !draft.memory.holds(ConditionType::Suspended) {
-            let reason = format!("{KIND}Suspended");
-            let message = self.say(cx, &Saying::Suspended);
-            let paused = self.say(cx, &Saying::Paused);
-            draft.set(ConditionType::Running, false, &reason, &paused);
-            // The last one is what is shown.
-            draft.set(ConditionType::Suspended, true, &reason, &message);
-            draft.notes.push(Note::normal(reason, message));
-            if draft.memory.started.is_some() || !seen.pods.is_empty() {
-                // Whatever is left of the run so far is outdated when the job is resumed.
-                draft.memory.next_gang_attempt(seen.newest_gang());
-            }
-            draft.memory.made_from = None;
-            draft.urgency(Urgency::First);
-        }
-        for pod in &seen.pods {
-            draft.delete_pod(cx.name, pod);
-        }
-        gang::remove(cx.name, seen, draft);
+        self.stop(cx, seen, draft);
         if let Some((view, batch)) = look.batch {
             look.remember_launcher(view, batch, draft);
-            if !batch.suspended && !view.leaving {
-                draft
-                    .steps
-                    .push(change(view, json!({"spec": {"suspend": true}})));
-            }
         }
         let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let counts = draft.memory.counts.get_or_insert_default();
@@ -133,9 +118,9 @@ impl Lifecycle for Mpi {
         let workers = counts.entry(WORKER.to_owned()).or_default();
         *workers = ReplicaStatus {
             active: there(seen.pods.len()),
-            selector: Some(pods::worker_selector(&setup)),
             ..ReplicaStatus::default()
         };
+        draft.memory.worker_selector = Some(pods::worker_selector(&setup));
         draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
         let Some(secret) = look.secret(&census, draft) else {
             return Ok(());
@@ -176,6 +161,56 @@ impl Lifecycle for Mpi {
     }
 }
 
+impl Mpi {
+    /// Ends the run of a suspended job: no worker stays, and the launcher's Job runs no pod.
+    fn stop(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
+        if !draft.memory.holds(ConditionType::Suspended) {
+            let reason = format!("{KIND}Suspended");
+            let message = self.say(cx, &Saying::Suspended);
+            let paused = self.say(cx, &Saying::Paused);
+            draft.set(ConditionType::Running, false, &reason, &paused);
+            // The last one is what is shown.
+            draft.set(ConditionType::Suspended, true, &reason, &message);
+            draft.notes.push(Note::normal(reason, message));
+            if draft.memory.started.is_some() || !seen.pods.is_empty() {
+                // Whatever is left of the run so far is outdated when the job is resumed.
+                draft.memory.next_gang_attempt(seen.newest_gang());
+            }
+            draft.memory.made_from = None;
+            draft.urgency(Urgency::First);
+        }
+        for pod in &seen.pods {
+            draft.delete_pod(cx.name, pod);
+        }
+        gang::remove(cx.name, seen, draft);
+        if let Some((view, batch)) = launcher_of(cx.name, seen)
+            && !batch.suspended
+            && !view.leaving
+        {
+            let suspend = json!({"spec": {"suspend": true}});
+            draft.steps.push(change(view, suspend));
+        }
+        // Every pod that is still there: quota given away on 0 must really be free.
+        let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
+        for (role, there) in [(LAUNCHER, living.count()), (WORKER, seen.pods.len())] {
+            let counts = draft.memory.counts.as_mut();
+            if let Some(shown) = counts.and_then(|c| c.get_mut(role)) {
+                shown.active = i32::try_from(there).unwrap_or(i32::MAX);
+            }
+        }
+    }
+}
+
+/// The launcher's Job.
+fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a BatchView)> {
+    let view = seen.object(ObjectKind::Job, &hosts::launcher(job))?;
+    Some((view, view.batch.as_deref()?))
+}
+
+/// The reason of a Job whose pods failed too often.
+const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
+/// So long after its start a Job has made its pod, unless something refuses it. Units: seconds.
+const LAUNCHER_POD: i64 = 30;
 /// In a status: the name of the Secret.
 const SECRET: &str = "secret";
 /// In a status: the uid of the launcher's Job.
@@ -199,13 +234,12 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn new(mpi: &'a Mpi, cx: &'a Cx<'a>, setup: &'a Setup<'a>, seen: &'a Observed) -> Self {
-        let view = seen.object(ObjectKind::Job, &hosts::launcher(setup.name));
         Self {
             mpi,
             cx,
             setup,
             seen,
-            batch: view.and_then(|view| Some((view, view.batch.as_deref()?))),
+            batch: launcher_of(setup.name, seen),
         }
     }
 
@@ -343,12 +377,19 @@ impl<'a> Look<'a> {
             .max_by_key(|p| p.pod.version);
         if let Some(last) = last {
             draft.remember_failure_of(&last.name, namespace, &last.pod);
-            if reason == "BackoffLimitExceeded" {
+            if reason == BACKOFF_LIMIT {
                 let trouble = last.pod.trouble.as_deref();
                 let (why, said) = trouble.map_or(("", ""), |t| (&*t.reason, &*t.message));
                 reason = format!("{reason}/{why}");
                 message = format!("{message}: {said}");
             }
+        } else if let Some(known) = self.last_restart(draft).filter(|_| reason == BACKOFF_LIMIT) {
+            // A Job removes the pods that its kubelets restarted: what they said is known from before.
+            reason = format!("{reason}/{}", known.reason.as_deref().unwrap_or_default());
+            message = format!(
+                "{message}: {}",
+                known.message.as_deref().unwrap_or_default()
+            );
         }
         if reason.is_empty() {
             reason = format!("{KIND}Failed");
@@ -363,6 +404,53 @@ impl<'a> Look<'a> {
         // As little as is counted: what was ready when it failed depends on when one looked.
         draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
         self.last_counts(batch, 0, draft);
+    }
+
+    /// The last failure, if it was one of the launcher.
+    fn last_restart<'d>(&self, draft: &'d Draft) -> Option<&'d LastFailure> {
+        let launcher = format!("{}-", hosts::launcher(self.setup.name));
+        let last = draft.memory.last_failure.as_ref();
+        last.filter(|last| last.pod.starts_with(&launcher))
+    }
+
+    /// A launcher that fails is started again in its pod, as a rule: what it said is known as long as the pod is there.
+    fn remember_restarts(&self, draft: &mut Draft) {
+        let restarts = self.launchers().map(|p| p.pod.restarts);
+        let restarts = restarts.fold(0, u32::saturating_add);
+        if restarts <= draft.memory.container_restarts {
+            return;
+        }
+        draft.memory.container_restarts = restarts;
+        let ended = |p: &&BatchPod| {
+            let trouble = p.pod.trouble.as_deref();
+            !p.pod.phase.has_ended() && trouble.is_some_and(|t| t.exit_code.is_some())
+        };
+        if let Some(last) = self.launchers().find(ended) {
+            draft.remember_restart_of(&last.name, &last.pod);
+        }
+    }
+
+    /// The launcher's pod is made by the controller of Jobs, which says only on the Job why it can't.
+    fn tell_of_a_missing_pod(&self, draft: &mut Draft) {
+        let waits = |(view, batch): &(&ObjectView, &BatchView)| {
+            let runs = !batch.suspended && batch.end.is_none() && !view.leaving;
+            runs && batch.failed == 0 && self.launchers().next().is_none()
+        };
+        let Some((view, since)) = self
+            .batch
+            .filter(waits)
+            .and_then(|(view, batch)| Some((view, batch.since?)))
+        else {
+            return;
+        };
+        if since.duration_until(draft.now).as_secs() < LAUNCHER_POD {
+            return draft.wake_after(since, LAUNCHER_POD);
+        }
+        let text = format!(
+            "Job {0} has made no pod for {LAUNCHER_POD} s. kubectl describe job {0} says why; a quota or a policy refuses it, as a rule.",
+            view.name
+        );
+        draft.stall.get_or_insert(("LauncherPodMissing", text));
     }
 
     /// Every ended job says whether it was seen to run.
@@ -389,13 +477,10 @@ impl<'a> Look<'a> {
             failed: number(batch.failed),
             ..ReplicaStatus::default()
         };
-        let workers = ReplicaStatus {
-            selector: Some(pods::worker_selector(self.setup)),
-            ..ReplicaStatus::default()
-        };
         let counts = draft.memory.counts.get_or_insert_default();
         counts.insert(LAUNCHER.to_owned(), launcher);
-        counts.insert(WORKER.to_owned(), workers);
+        counts.insert(WORKER.to_owned(), ReplicaStatus::default());
+        draft.memory.worker_selector = Some(pods::worker_selector(self.setup));
         draft.memory.made_from = None;
         draft.urgency(Urgency::First);
     }
@@ -758,10 +843,10 @@ impl<'a> Look<'a> {
             active: number(workers.active),
             succeeded: number(workers.succeeded),
             failed: number(workers.failed),
-            selector: Some(pods::worker_selector(setup)),
             ..ReplicaStatus::default()
         };
         counts.insert(WORKER.to_owned(), shown);
+        draft.memory.worker_selector = Some(pods::worker_selector(setup));
         let up = self.launchers().filter(|p| p.pod.ready).count();
         let up = workers.ready.saturating_add(u32::from(up > 0));
         draft.memory.ready = Some(format!("{up}/{}", cx.roles.total()));

@@ -63,7 +63,8 @@ impl Framework for Mpi {
         restart: RestartPolicy::Never,
     };
     const ENV_ON: EnvOn = EnvOn::First;
-    const SELECTORS: bool = true;
+    // The published status of this kind has none among its counts.
+    const SELECTORS: bool = false;
 
     fn roles<'a>(&self, job: &'a MPIJob) -> Result<RoleSet<'a>, SpecError> {
         let setup = Setup::of(job)?;

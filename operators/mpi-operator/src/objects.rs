@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::{
-    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement,
+    PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -122,7 +123,6 @@ pub fn launcher(
     let Rendered { made, replaced } = pods::launcher(cx)?;
     let setup = cx.setup;
     let restart = setup.launcher.restart;
-    let by_exit_code = restart == RestartPolicy::ExitCode;
     // A Job knows two restart policies; what v1 means by the others is said in its own terms.
     let mut template = made;
     if let Some(spec) = template.spec.as_mut() {
@@ -142,7 +142,7 @@ pub fn launcher(
         spec: Some(JobSpec {
             active_deadline_seconds: policy.active_deadline_seconds,
             backoff_limit: policy.backoff_limit.or(once.then_some(0)),
-            pod_failure_policy: by_exit_code.then(|| permanent(main)),
+            pod_failure_policy: failure_policy(setup.origin, restart, main),
             pod_replacement_policy: Some("Failed".to_owned()),
             suspend: suspended.then_some(true),
             template,
@@ -154,16 +154,37 @@ pub fn launcher(
     Ok(Rendered { made, replaced })
 }
 
-fn permanent(main: Option<String>) -> PodFailurePolicy {
-    PodFailurePolicy {
-        rules: vec![PodFailurePolicyRule {
-            action: "FailJob".to_owned(),
-            on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-                container_name: main,
-                operator: "In".to_owned(),
-                values: PERMANENT.collect(),
-            }),
-            ..PodFailurePolicyRule::default()
-        }],
-    }
+/// What the Job makes of a pod that failed, where that is not to try again. A Job of `v2beta1` has no such policy, as published.
+/// A policy can't tell an eviction by the kubelet, which is the pod's own doing, from a drain: both are ignored.
+fn failure_policy(
+    origin: Origin,
+    restart: RestartPolicy,
+    main: Option<String>,
+) -> Option<PodFailurePolicy> {
+    let never = match restart {
+        RestartPolicy::Never | RestartPolicy::ExitCode => true,
+        // A Job takes no policy for pods whose kubelet restarts them.
+        RestartPolicy::Always | RestartPolicy::OnFailure => false,
+    };
+    let ignored = PodFailurePolicyRule {
+        action: "Ignore".to_owned(),
+        on_pod_conditions: Some(vec![PodFailurePolicyOnPodConditionsPattern {
+            type_: "DisruptionTarget".to_owned(),
+            status: Some("True".to_owned()),
+        }]),
+        ..PodFailurePolicyRule::default()
+    };
+    let permanent = PodFailurePolicyRule {
+        action: "FailJob".to_owned(),
+        on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
+            container_name: main,
+            operator: "In".to_owned(),
+            values: PERMANENT.collect(),
+        }),
+        ..PodFailurePolicyRule::default()
+    };
+    let ignored = (origin == Origin::V1 && never).then_some(ignored);
+    let permanent = (restart == RestartPolicy::ExitCode).then_some(permanent);
+    let rules: Vec<PodFailurePolicyRule> = ignored.into_iter().chain(permanent).collect();
+    (!rules.is_empty()).then_some(PodFailurePolicy { rules })
 }

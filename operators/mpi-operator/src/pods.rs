@@ -214,7 +214,8 @@ fn key_mode(spec: &PodSpec, setup: &Setup<'_>) -> Option<i32> {
         .or(pod.and_then(|s| s.run_as_non_root));
     let group = pod.and_then(|s| s.fs_group).is_some();
     match (user, not_root) {
-        (Some(0), _) => Some(0o600),
+        // Elsewhere is the home of another user, as whom ranks may run beside a server of root.
+        (Some(0), _) => setup.key_path.starts_with("/root/").then_some(0o600),
         // The kubelet gives the files to the group.
         (Some(_), _) | (None, Some(true)) if group => Some(0o440),
         (Some(_), _) | (None, Some(true)) => None,
@@ -276,9 +277,17 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     draft.search(cx);
     if let Some(main) = main_container(draft.spec(), setup.main)
         && main.command.as_ref().is_none_or(Vec::is_empty)
-        && main.args.as_ref().is_none_or(Vec::is_empty)
     {
-        main.command = Some(vec!["/usr/sbin/sshd".to_owned(), "-De".to_owned()]);
+        let no_args = main.args.as_ref().is_none_or(Vec::is_empty);
+        match setup.origin {
+            Origin::V2beta1 if no_args => main.command = Some(words(&SSHD)),
+            Origin::V2beta1 => {}
+            // The published operator of v1 came without SSH, and its images without a server that takes keys from a Secret's volume.
+            Origin::V1 => {
+                main.command = Some(words(&[&SSHD[..], &["-o", "StrictModes=no"]].concat()));
+                main.args = None;
+            }
+        }
     }
     draft.env(cx, &worker_env());
     draft.keys(cx);
@@ -337,6 +346,15 @@ pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError>
 const HOSTFILE: &str = "/etc/mpi/hostfile";
 const RETRY: &str = "-o ConnectionAttempts=10";
 
+/// What a client of v1 is told besides: its images know no host keys.
+const UNKNOWN_HOSTS: &str = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
+/// What a worker runs where its template has no command.
+const SSHD: [&str; 2] = ["/usr/sbin/sshd", "-De"];
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|word| (*word).to_owned()).collect()
+}
+
 /// A worker's variables.
 pub(crate) fn worker_env() -> EnvSet {
     let mut env = EnvSet::default();
@@ -347,26 +365,31 @@ pub(crate) fn worker_env() -> EnvSet {
 /// The launcher's variables, in their published order; those of ours come right behind the ones that they stand beside.
 pub(crate) fn launcher_env(setup: &Setup<'_>) -> EnvSet {
     let slots = setup.slots.to_string();
+    let retry = match setup.origin {
+        Origin::V2beta1 => RETRY.to_owned(),
+        Origin::V1 => format!("{RETRY} {UNKNOWN_HOSTS}"),
+    };
     let mut env = EnvSet::default();
     env.require("K_MPI_JOB_ROLE", LAUNCHER_LABEL);
     match setup.implementation {
         Implementation::OpenMpi => env
             .require("OMPI_MCA_orte_keep_fqdn_hostnames", "true")
             .require("OMPI_MCA_orte_default_hostfile", HOSTFILE)
-            .require("OMPI_MCA_plm_rsh_args", RETRY)
+            .require("OMPI_MCA_plm_rsh_args", &*retry)
             .require("OMPI_MCA_orte_set_default_slots", slots)
-            // Open MPI 5 reads none of the above: it would start all ranks beside the launcher, and call that success.
-            .require("PRTE_MCA_prte_default_hostfile", HOSTFILE)
-            .require("PRTE_MCA_plm_ssh_args", RETRY),
+            // Open MPI 5 reads none of the above: it would start all ranks beside the launcher, and call that success. Users who
+            // knew that have set them.
+            .offer("PRTE_MCA_prte_default_hostfile", HOSTFILE)
+            .offer("PRTE_MCA_plm_ssh_args", &*retry),
         Implementation::Intel => env
             .require("I_MPI_HYDRA_HOST_FILE", HOSTFILE)
-            .require("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", RETRY)
+            .require("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", &*retry)
             .require("I_MPI_PERHOST", slots),
         Implementation::Mpich => env
             .require("HYDRA_HOST_FILE", HOSTFILE)
-            .require("HYDRA_LAUNCH_EXTRA_ARGS", RETRY)
+            .require("HYDRA_LAUNCH_EXTRA_ARGS", &*retry)
             // The name that Hydra reads.
-            .require("HYDRA_LAUNCHER_EXTRA_ARGS", RETRY),
+            .offer("HYDRA_LAUNCHER_EXTRA_ARGS", &*retry),
     };
     if !setup.launcher_works {
         env.require("NVIDIA_VISIBLE_DEVICES", "")

@@ -100,6 +100,9 @@ impl<'a> Setup<'a> {
                 problem,
             ));
         }
+        if origin == Origin::V2beta1 {
+            clean_pod_policy(spec.run_policy.clean_pod_policy.as_deref())?;
+        }
         let key_path = spec.ssh_auth_mount_path.as_deref().unwrap_or(KEY_PATH);
         let main = spec.main_container.as_deref();
         let main = main.filter(|name| origin == Origin::V1 && !name.is_empty());
@@ -184,6 +187,17 @@ fn read<'a>(
         stands_in: false,
         path,
     })
+}
+
+/// `v1` reads an unknown word as `All`, as its operator did, and says so.
+fn clean_pod_policy(word: Option<&str>) -> Result<(), SpecError> {
+    match word {
+        None | Some("None" | "Running" | "All") => Ok(()),
+        Some(other) => Err(SpecError::new(
+            "spec.runPolicy.cleanPodPolicy",
+            format!("\"{other}\": supported values: \"All\", \"None\", \"Running\""),
+        )),
+    }
 }
 
 fn implementation(word: Option<&str>) -> Result<Implementation, SpecError> {

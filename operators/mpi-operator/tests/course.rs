@@ -52,11 +52,7 @@ fn running(change: impl FnOnce(&mut Value)) -> World<Mpi> {
 }
 
 fn counts(world: &World<Mpi>, role: &str) -> Value {
-    let mut counts = world.status_json()["replicaStatuses"][role].clone();
-    if let Some(counts) = counts.as_object_mut() {
-        counts.remove("selector");
-    }
-    counts
+    world.status_json()["replicaStatuses"][role].clone()
 }
 
 fn condition(world: &World<Mpi>, type_: &str) -> Value {
@@ -572,6 +568,101 @@ fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
     let told = world.events();
     assert!(told.contains(&"Warning PodsStillRunning: 2 workers still run, because runPolicy.cleanPodPolicy is None".to_owned()), "{told:?}");
     assert_eq!(world.pod_names().len(), 2, "None keeps them");
+}
+
+#[test]
+fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
+    let mut world = running(|_| ());
+    world.change_batch_pod(|p| {
+        p.restarts = 1;
+        p.trouble = Some(Box::new(Trouble {
+            reason: "Error".to_owned(),
+            message: "no such program".to_owned(),
+            container: "any".to_owned(),
+            exit_code: Some(127),
+            ..Trouble::default()
+        }));
+    });
+    world.settle();
+    assert_eq!(world.status_json()["restarts"], 1);
+    let told = |world: &World<Mpi>| {
+        let events = world.events();
+        events
+            .iter()
+            .filter(|e| e.contains("ContainerRestarted"))
+            .count()
+    };
+    assert_eq!(told(&world), 1);
+    world.crash();
+    world.settle();
+    assert_eq!(told(&world), 1);
+    // The Job removes it at its end.
+    world.lose_living_batch_pods();
+    world.change_batch(LAUNCHER, |b| {
+        b.end = Some(BatchEnd::Failed {
+            reason: "BackoffLimitExceeded".to_owned(),
+            message: "Job has reached the specified backoff limit".to_owned(),
+        });
+    });
+    world.settle();
+    let failed = condition(&world, "Failed");
+    assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
+    let said = failed["message"].as_str().unwrap();
+    assert!(
+        said.starts_with("Job has reached the specified backoff limit: exit code 127: "),
+        "{said}"
+    );
+    assert!(said.ends_with("last words: no such program"), "{said}");
+}
+
+#[test]
+fn a_job_whose_spec_cant_be_read_any_more_is_suspended_and_frees_its_quota() {
+    let mut world = running(|_| ());
+    world.set("/spec/slotsPerWorker", json!(-1));
+    world.set("/spec/runPolicy", json!({ "suspend": true }));
+    world.settle();
+    assert_eq!(condition(&world, "Suspended")["status"], "True");
+    assert_eq!(condition(&world, "Stalled")["reason"], "InvalidSpec");
+    assert_eq!(
+        counts(&world, "Worker"),
+        json!({"active": 2}),
+        "still there"
+    );
+    let_go(&mut world);
+    world.lose_living_batch_pods();
+    world.settle();
+    assert_eq!(counts(&world, "Worker"), json!({}));
+    assert_eq!(counts(&world, "Launcher"), json!({}));
+    let launcher = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+    assert_eq!(launcher["spec"]["suspend"], true);
+}
+
+#[test]
+fn a_launcher_whose_pod_nobody_can_make_stalls_the_job_after_thirty_seconds() {
+    let mut world = world();
+    world.settle();
+    world.run_all();
+    world.settle();
+    let start = world.now;
+    world.change_batch(LAUNCHER, |b| (b.started, b.since) = (true, Some(start)));
+    world.settle();
+    world.view_all();
+    assert_eq!(
+        world.plan().wake.map(|at| (at - start).get_seconds()),
+        Some(30)
+    );
+    world.tick(30);
+    world.settle();
+    let stalled = condition(&world, "Stalled");
+    assert_eq!(
+        (&stalled["status"], &stalled["reason"]),
+        (&json!("True"), &json!("LauncherPodMissing"))
+    );
+    let said = stalled["message"].as_str().unwrap();
+    assert!(said.contains("kubectl describe job pi-launcher"), "{said}");
+    launch(&mut world);
+    world.settle();
+    assert_eq!(condition(&world, "Stalled")["status"], "False");
 }
 
 #[test]

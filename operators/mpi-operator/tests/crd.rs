@@ -43,6 +43,12 @@ fn both_versions_are_served_and_the_newer_one_is_stored() {
     assert_eq!(CRD["metadata"]["name"], "mpijobs.kubeflow.org");
     assert_eq!(CRD["spec"]["scope"], "Namespaced");
     assert_eq!(CRD["spec"]["conversion"], Value::Null, "no webhook");
+    assert_eq!(CRD["spec"]["names"]["shortNames"], json!(["mpij"]));
+    assert_eq!(CRD["spec"]["names"]["categories"], json!(["trainyard"]));
+    for version in versions().values() {
+        let selector = &version["subresources"]["scale"]["labelSelectorPath"];
+        assert_eq!(*selector, ".status.workerSelector");
+    }
     let told: Vec<_> = versions()
         .iter()
         .map(|(name, v)| (name.clone(), v["served"].clone(), v["storage"].clone()))

@@ -181,6 +181,25 @@ fn the_queue_is_that_of_the_policy_else_of_the_annotation_and_follows_the_job() 
 }
 
 #[test]
+fn the_group_of_a_job_of_v1_alone_has_the_jobs_annotations() {
+    for (origin, copied) in [("v2beta1", Value::Null), ("v1", json!("b"))] {
+        let mut world = world(Provider::Volcano, |job| {
+            job["spec"]["submittedAs"] = json!(origin);
+            job["metadata"]["annotations"] = json!({ "a": "b" });
+        });
+        let group = steps(&mut world).into_iter().find_map(|step| match step {
+            Step::CreateGroup { object, .. } => Some(object),
+            _ => None,
+        });
+        assert_eq!(
+            group.unwrap()["metadata"]["annotations"]["a"],
+            copied,
+            "{origin}"
+        );
+    }
+}
+
+#[test]
 fn a_later_timeout_reaches_the_group_of_scheduler_plugins() {
     let mut world = world(Provider::SchedulerPlugins("mine".into()), |job| {
         job["spec"]["runPolicy"]["schedulingPolicy"] = json!({ "minAvailable": 3 });

@@ -467,7 +467,12 @@ fn b_186_keys_are_as_narrow_as_their_reader_allows() {
     assert_eq!(mode(root, no(), no()), 0o600, "as published");
     assert_eq!(mode("/root/.ssh/", no(), no()), Value::Null, "as published");
     assert_eq!(mode(home, no(), no()), Value::Null, "as published");
-    assert_eq!(mode(home, json!({ "runAsUser": 0 }), no()), 0o600);
+    assert_eq!(
+        mode(home, json!({ "runAsUser": 0 }), no()),
+        Value::Null,
+        "ranks may run as another user than the server"
+    );
+    assert_eq!(mode("/root/keys", json!({ "runAsUser": 0 }), no()), 0o600);
     assert_eq!(
         mode(
             root,
@@ -489,6 +494,81 @@ fn b_186_keys_are_as_narrow_as_their_reader_allows() {
         mode(root, json!({ "runAsUser": 0, "fsGroup": 1000 }), no()),
         0o600
     );
+}
+
+#[test]
+fn a_job_of_v1_runs_with_images_that_were_made_without_ssh_in_mind() {
+    let mut job = pi();
+    job["spec"]["submittedAs"] = json!("v1");
+    let worker = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0";
+    job.pointer_mut(worker).unwrap()["args"] = json!(["sleep", "1"]);
+    let server = json!(["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]);
+    for implementation in ["OpenMPI", "Intel", "MPICH"] {
+        job["spec"]["mpiImplementation"] = json!(implementation);
+        let made = made(&typed(job.clone()), "");
+        let container = &made.workers[0]["spec"]["containers"][0];
+        assert_eq!(container["command"], server);
+        assert_eq!(container["args"], Value::Null);
+        let env = &made.launcher["spec"]["template"]["spec"]["containers"][0]["env"];
+        let ssh =
+            "-o ConnectionAttempts=10 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
+        let given = env.as_array().unwrap().iter();
+        let given = given.filter(|v| v["value"].as_str().is_some_and(|t| t.starts_with("-o ")));
+        let given: Vec<&Value> = given.map(|v| &v["value"]).collect();
+        assert!(
+            !given.is_empty() && given.iter().all(|v| **v == json!(ssh)),
+            "{given:?}"
+        );
+    }
+    // A command of the user's own stays, with its arguments.
+    job.pointer_mut(worker).unwrap()["command"] = json!(["run"]);
+    let made = made(&typed(job), "");
+    let container = &made.workers[0]["spec"]["containers"][0];
+    assert_eq!(
+        (&container["command"], &container["args"]),
+        (&json!(["run"]), &json!(["sleep", "1"]))
+    );
+}
+
+#[test]
+fn what_users_set_for_open_mpi_5_and_hydra_stays() {
+    for (implementation, name) in [
+        ("OpenMPI", "PRTE_MCA_prte_default_hostfile"),
+        ("OpenMPI", "PRTE_MCA_plm_ssh_args"),
+        ("MPICH", "HYDRA_LAUNCHER_EXTRA_ARGS"),
+    ] {
+        let mut job = pi();
+        job["spec"]["mpiImplementation"] = json!(implementation);
+        let launcher = "/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0";
+        job.pointer_mut(launcher).unwrap()["env"] = json!([{ "name": name, "value": "mine" }]);
+        let made = made(&typed(job), "");
+        let env = &made.launcher["spec"]["template"]["spec"]["containers"][0]["env"];
+        let env = env.as_array().unwrap().iter();
+        let own: Vec<&Value> = env
+            .filter(|v| v["name"] == name)
+            .map(|v| &v["value"])
+            .collect();
+        assert_eq!(own, [&json!("mine")]);
+    }
+}
+
+#[test]
+fn only_v1_takes_a_clean_up_policy_that_nobody_published() {
+    for (origin, word, taken) in [
+        ("v2beta1", "Running", true),
+        ("v2beta1", "Sometimes", false),
+        ("v2beta1", "", false),
+        ("v1", "Sometimes", true),
+    ] {
+        let mut job = pi();
+        job["spec"]["submittedAs"] = json!(origin);
+        job["spec"]["runPolicy"] = json!({ "cleanPodPolicy": word });
+        let job = typed(job);
+        let refused = Setup::of(&job).err().map(|e| e.to_string());
+        assert_eq!(refused.is_none(), taken, "{origin} {word}: {refused:?}");
+        let field = "spec.runPolicy.cleanPodPolicy: ";
+        assert!(refused.is_none_or(|said| said.starts_with(field)));
+    }
 }
 
 fn gate(job: &Value) -> Made {
@@ -603,7 +683,8 @@ fn a_job_of_v1_can_name_its_main_container_and_others_cant() {
             assert_eq!(containers[other]["volumeMounts"], Value::Null);
         }
         let [_, worker] = with(origin);
-        assert_eq!(worker[main]["command"], json!(["/usr/sbin/sshd", "-De"]));
+        let command = worker[main]["command"].as_array().unwrap();
+        assert_eq!(command[..2], [json!("/usr/sbin/sshd"), json!("-De")]);
         assert_eq!(worker[other]["command"], Value::Null);
     }
 }

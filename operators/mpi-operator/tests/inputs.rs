@@ -336,7 +336,8 @@ fn hostile(text: &str) -> impl FnOnce(&mut Value) {
         job["spec"]["launcherCreationPolicy"] = json!("AtStartup");
         job["spec"]["cleanPodPolicy"] = json!(text);
         job["spec"]["mainContainer"] = json!(text);
-        job["spec"]["runPolicy"] = json!({"schedulingPolicy": {"queue": text, "priorityClass": text}, "cleanPodPolicy": text});
+        job["spec"]["runPolicy"] =
+            json!({"schedulingPolicy": {"queue": text, "priorityClass": text}});
     }
 }
 

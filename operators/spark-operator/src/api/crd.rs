@@ -80,7 +80,7 @@ fn finish(
 ) -> Result<CustomResourceDefinition, serde_json::Error> {
     let mut crd = serde_json::to_value(crd)?;
     crd["metadata"]["annotations"] = json!({ APPROVED.0: APPROVED.1 });
-    crd["spec"]["names"]["categories"] = json!([CATEGORY]);
+    crd["spec"]["names"]["categories"] = json!([CATEGORY, schema::CATEGORY]);
     let columns: Vec<Value> = columns
         .iter()
         .map(|(name, type_, path)| json!({ "name": name, "type": type_, "jsonPath": path }))
