@@ -20,9 +20,11 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::client::ConfigExt as _;
+use kube::client::retry::RetryPolicy;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use tokio::sync::{OnceCell, oneshot};
+use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::audit::AuditLog;
@@ -278,16 +280,26 @@ impl Drop for ControlPlane {
     }
 }
 
-/// A client from a kubeconfig file, with neither retries nor timeouts of its own.
+/// A client from a kubeconfig file. It has no timeouts.
 pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
     let config = config_from(kubeconfig).await?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .layer(RetryLayer::new(retries()?))
         .map_err(BoxError::from)
         .service(connections(config.rustls_https_connector()?));
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Retries 429, 503 and 504, as client-go does: for about a second after a definition has changed, the API server refuses
+/// lists and watches of its kind ("storage is (re)initializing").
+fn retries() -> Result<RetryPolicy> {
+    const MIN: Duration = Duration::from_millis(50);
+    const MAX: Duration = Duration::from_secs(1);
+    const RETRIES: u32 = 60;
+    Ok(RetryPolicy::new(MIN, MAX, RETRIES, false)?)
 }
 
 /// Connections to the API server. It closes idle ones after 90 s, and hyper's pool keeps them just as long: a request sent in
