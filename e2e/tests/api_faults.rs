@@ -32,5 +32,7 @@ mod status;
 mod table;
 #[path = "api_faults/transport.rs"]
 mod transport;
+#[path = "api_faults/unreadable.rs"]
+mod unreadable;
 #[path = "api_faults/watch.rs"]
 mod watch;

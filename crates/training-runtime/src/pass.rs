@@ -304,6 +304,7 @@ impl<F: Lifecycle> Worker<F> {
             pods: self.pods.of(uid),
             services: self.services.of(uid),
             autoscaler: self.autoscalers.of(uid).pop(),
+            autoscaler_unknown: F::AUTOSCALES && !self.autoscalers.is_known(key),
             groups: self.groups.of(uid),
             sought: self.groups.sought_of(key, uid),
             gang: Setting {

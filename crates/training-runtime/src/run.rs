@@ -287,13 +287,31 @@ impl Manager<'_> {
         Fut: Future<Output = ()> + Send + 'static,
     {
         for scope in self.scopes() {
-            controller.ready(cache, &scope, false);
             controller.hold(&scope);
+        }
+        let synced = self.feed_beside(cache, controller, start);
+        self.synced.extend(synced);
+    }
+
+    /// The same for what passes don't wait for. What tells when a cache has been complete once, by scope.
+    pub fn feed_beside<Fut>(
+        &mut self,
+        cache: &'static str,
+        controller: &Arc<Controller>,
+        start: impl Fn(Source, Scope, Arc<Controller>, watch::Sender<bool>) -> Fut,
+    ) -> Vec<(Scope, watch::Receiver<bool>)>
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let mut synced = Vec::new();
+        for scope in self.scopes() {
+            controller.ready(cache, &scope, false);
             let (sender, receiver) = watch::channel(false);
-            self.synced.push((scope.clone(), receiver));
+            synced.push((scope.clone(), receiver));
             let feed = start(self.source(), scope, Arc::clone(controller), sender);
             self.feeds.spawn(feed);
         }
+        synced
     }
 
     /// Starts something else that lasts as long as the term. The operator ends if it ends.

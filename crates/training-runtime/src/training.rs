@@ -143,11 +143,13 @@ fn feeds<F: Lifecycle>(
         feed::watch_pods::<F>(source, scope, parent, indices, listener, synced)
     });
     if F::AUTOSCALES {
-        manager.feed(
+        // A job trains without its autoscaler.
+        manager.feed_beside(
             "autoscalers",
             controller,
             |source, scope, listener, synced| {
                 let index = Arc::clone(&worker.autoscalers);
+                index.expect(&scope);
                 feed::watch_autoscalers(source, scope, parent, index, listener, synced)
             },
         );

@@ -229,6 +229,7 @@ impl<F: Lifecycle> World<F> {
             pods: self.view.pods.known().values().cloned().collect(),
             services: self.view.services.known().values().cloned().collect(),
             autoscaler: self.view.autoscaler.known().get(&()).cloned(),
+            autoscaler_unknown: false,
             groups: self.view.groups.known().values().cloned().collect(),
             sought: self.sought.clone(),
             gang: self.gang.clone(),

@@ -11,12 +11,9 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{PYTORCH, pytorch_job};
 use training_testkit::control_plane::{ControlPlane, PYTORCH_OPERATOR, workspace};
-use training_testkit::job::Jobs;
 use training_testkit::kubelet::lockstep;
 use training_testkit::manifest;
-use training_testkit::namespace::Namespace;
-use training_testkit::operator::{OperatorProcess, Options};
-use training_testkit::proxy::{Action, Answer, Effect, Rule};
+use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{all_requests_on, all_watches_on};
@@ -431,46 +428,4 @@ async fn mt_60_no_fault_makes_the_operator_ask_for_more() -> Result<()> {
     let looked = (String::new(), "pods".to_owned(), "get".to_owned());
     anyhow::ensure!(used.contains(&looked), "{used:?}");
     Ok(())
-}
-
-#[tokio::test]
-async fn a_namespace_that_cant_be_read_keeps_no_other_from_being_served() -> Result<()> {
-    let Some(world) = World::start("readable", lockstep()).await? else {
-        return Ok(());
-    };
-    let other = Namespace::create(world.control, "unreadable").await?;
-    let (proxy, kubeconfig) = world.proxy().await?;
-    let name = other.name.clone();
-    let denied = Action::Answer(
-        Effect::Without,
-        Answer::new(403, "Forbidden", "you may not"),
-    );
-    let rule = Rule::new("unreadable", denied, move |call| {
-        call.namespace == name && matches!(call.verb, "list" | "watch")
-    });
-    proxy.add(&rule);
-    let both = format!("{},{}", world.namespace(), other.name);
-    let log = world.file("operator.log");
-    let options = Options::new(world.kind.operator, &kubeconfig, &both, &log);
-    let mut operator = OperatorProcess::spawn(options)?;
-    let job = pytorch_job("pt").master().workers(1).build();
-    world.jobs.create(&job).await?;
-    let waits = Jobs::of(world.client.clone(), &other.name, &PYTORCH.resource());
-    waits.create(&job).await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
-    anyhow::ensure!(rule.hits() > 0, "it could be read");
-    let stored = waits.get("pt").await?;
-    assert_eq!(
-        stored["status"],
-        Value::Null,
-        "nothing is known of its pods"
-    );
-    proxy.clear_rules();
-    waits.until_true("pt", "Created").await?;
-    operator.until_ready().await?;
-    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Succeeded").await?;
-    world.assert_clean(&operator).await
 }

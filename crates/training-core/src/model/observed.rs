@@ -17,6 +17,8 @@ pub struct Observed {
     pub services: Vec<ServiceView>,
     /// The job's autoscaler, likewise.
     pub autoscaler: Option<AutoscalerView>,
+    /// The cache of autoscalers has not been complete yet.
+    pub autoscaler_unknown: bool,
     /// The objects that stand for its gang, likewise; one of a kind.
     pub groups: Vec<GroupView>,
     /// Kinds of groups that were looked for by the job's name, beside those that the watch shows.

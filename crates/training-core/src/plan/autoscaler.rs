@@ -19,6 +19,8 @@ pub(crate) fn settle<F: Framework>(
         return remove(cx.name, seen, draft);
     };
     match &seen.autoscaler {
+        // Its cache wakes the job when it is complete.
+        None if seen.autoscaler_unknown => {}
         None => draft
             .steps
             .push(Step::CreateAutoscaler(Box::new(render::<F>(cx, &wanted)))),

@@ -28,6 +28,8 @@ struct Inner<V> {
     owners: HashMap<Uid, Kids<V>>,
     /// The next state of a scope, while its first list or a relist is coming in.
     incoming: HashMap<Scope, HashMap<Uid, Kids<V>>>,
+    /// Scopes of which a list is still to come, and the jobs of which this was asked.
+    awaited: HashMap<Scope, HashSet<JobKey>>,
     /// Created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
     /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
@@ -51,6 +53,7 @@ impl<V> Default for Index<V> {
         let inner = Inner {
             owners: HashMap::new(),
             incoming: HashMap::new(),
+            awaited: HashMap::new(),
             unseen: HashMap::new(),
             gone: Lately::default(),
             asked: HashSet::new(),
@@ -63,6 +66,23 @@ impl<V> Default for Index<V> {
 }
 
 impl<V: Child> Index<V> {
+    /// A list of a scope is to come.
+    pub fn expect(&self, scope: &Scope) {
+        let mut inner = self.inner.lock();
+        inner.awaited.insert(scope.clone(), HashSet::new());
+    }
+
+    /// Whether all children of a job are known. If not, the end of the list that is still to come returns the job as well.
+    pub fn is_known(&self, key: &JobKey) -> bool {
+        let mut inner = self.inner.lock();
+        let mut awaited = inner.awaited.iter_mut();
+        let Some((_, asked)) = awaited.find(|(scope, _)| scope.covers(key)) else {
+            return true;
+        };
+        asked.insert(key.clone());
+        false
+    }
+
     /// A list begins: what it holds replaces everything in its scope, once it is complete.
     pub fn begin_list(&self, scope: &Scope) {
         self.inner
@@ -116,7 +136,7 @@ impl<V: Child> Index<V> {
             kids.retain(there);
             !kids.is_empty()
         });
-        let mut changed = HashSet::new();
+        let mut changed = inner.awaited.remove(scope).unwrap_or_default();
         for (owner, kids) in inner.owners.iter().chain(&next) {
             let (before, after) = (inner.owners.get(owner), next.get(owner));
             if !same(before, after) {
