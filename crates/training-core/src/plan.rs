@@ -6,6 +6,7 @@
 mod advice;
 mod autoscaler;
 mod counts;
+pub mod creates;
 pub mod draft;
 pub mod edits;
 pub mod failing;

@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use training_core::Uid;
 
 use crate::fault::Fault;
+use crate::key::JobKey;
 
 /// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
 const IN_FLIGHT: usize = 64;
@@ -243,24 +244,46 @@ impl Caller {
     }
 
     /// Whether a job is there and not being deleted. Its children may be seen to go before itself: watches don't wait for each
-    /// other. A list of one, because the role has no other right to read jobs.
+    /// other.
     ///
     /// # Errors
     /// If the API server doesn't say.
     pub async fn is_there<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<bool, Fault> {
-        #[derive(Deserialize)]
-        struct List {
-            items: Vec<Answer>,
-        }
         let meta = job.meta();
-        let params = ListParams::default().fields(&format!("metadata.name={}", job.name_any()));
-        let url = J::url_path(&(), meta.namespace.as_deref());
-        let list: List = self
+        let namespace = meta.namespace.as_deref();
+        let found: Option<Answer> = self.list_one::<J, _>(namespace, &job.name_any()).await?;
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        Ok(found.is_some_and(|found| found.stands_for(uid)))
+    }
+
+    /// A job as it is stored; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// If the API server doesn't say.
+    pub async fn read_job<J>(&self, key: &JobKey) -> Result<Option<J>, Fault>
+    where
+        J: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        self.list_one::<J, J>(Some(&key.namespace), &key.name).await
+    }
+
+    /// Reads a job by a list of one, because the role has no other right to read jobs.
+    async fn list_one<J, T>(&self, namespace: Option<&str>, name: &str) -> Result<Option<T>, Fault>
+    where
+        J: Resource<DynamicType = ()>,
+        T: DeserializeOwned,
+    {
+        #[derive(Deserialize)]
+        struct List<T> {
+            items: Vec<T>,
+        }
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let url = J::url_path(&(), namespace);
+        let list: List<T> = self
             .ask(Build::new(url).list(&params))
             .await
             .map_err(Failure::into_fault)?;
-        let uid = meta.uid.as_deref().unwrap_or_default();
-        Ok(list.items.iter().any(|item| item.stands_for(uid)))
+        Ok(list.items.into_iter().next())
     }
 
     /// Makes an object.

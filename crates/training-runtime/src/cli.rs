@@ -10,9 +10,12 @@ mod normalise;
 mod value;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args, ValueEnum};
+
+use crate::cache::Cache;
 
 pub use inert::InertArgs;
 pub use job::JobArgs;
@@ -68,6 +71,15 @@ pub struct RuntimeArgs {
         value_name = "COUNT"
     )]
     pub controller_threads: u16,
+
+    /// Memory for jobs that have not ended, in MiB. Jobs for which there is none are read when they are reconciled
+    #[arg(
+        long,
+        env = "TRAINYARD_JOB_CACHE_MIB",
+        default_value_t = 64,
+        value_name = "MIB"
+    )]
+    pub job_cache_mib: u16,
 
     /// Address of the metrics: host:port, :port for all addresses, 0 for none
     #[arg(long, env = "TRAINYARD_METRICS_BIND_ADDRESS", default_value = ":8080")]
@@ -208,6 +220,12 @@ pub struct RuntimeArgs {
 }
 
 impl RuntimeArgs {
+    /// The cache of jobs of one term.
+    #[must_use]
+    pub fn job_cache(&self) -> Arc<Cache> {
+        Arc::new(Cache::new(usize::from(self.job_cache_mib) * 1024 * 1024))
+    }
+
     /// Refuses what can't be run with.
     ///
     /// # Errors

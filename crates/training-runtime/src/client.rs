@@ -10,6 +10,7 @@
 
 mod attend;
 mod observe;
+mod pages;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,18 +22,23 @@ use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
+use tower::buffer::BufferLayer;
 
 use crate::cli::RuntimeArgs;
 use crate::metrics::Metrics;
 
 pub use attend::{Attend, what};
 pub use observe::Observe;
+pub use pages::Pages;
 
 /// A silent connection is given up for a call after this time, even if the call may take longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The longest time a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Requests of watches and their lists that may wait for the connection.
+const WATCHES: usize = 1024;
 
 /// The API server can't even be addressed.
 #[derive(Debug, Error)]
@@ -183,7 +189,10 @@ fn watching(
     config.read_timeout = None;
     let builder = ClientBuilder::try_from(config)?
         .with_layer(&Observe::new(Arc::clone(metrics)))
-        .with_layer(&Attend::new(metrics.watches().clone(), deadline));
+        .with_layer(&Attend::new(metrics.watches().clone(), deadline))
+        // A list may be sent more than once, for which its connection is cloned.
+        .with_layer(&BufferLayer::new(WATCHES))
+        .with_layer(&Pages::default());
     Ok(builder.build())
 }
 

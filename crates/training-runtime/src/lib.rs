@@ -11,6 +11,7 @@
 //! 6. [`events`] tells users what happened; [`shutdown`] ends it all in order.
 
 pub mod admin;
+pub mod cache;
 pub mod caller;
 pub mod cli;
 pub mod client;

@@ -1,6 +1,7 @@
 //! What every look at an object has in common: how long it may take, what follows from how it ended, and when the next one is.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -8,11 +9,19 @@ use kube::core::ObjectMeta;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument as _;
+use training_core::Stored;
 
+use crate::caller::Caller;
 use crate::fault::{Absent, Fault};
+use crate::feed::jobs::{Found, Jobs};
 use crate::key::JobKey;
 use crate::metrics::Metrics;
 use crate::retry::{Backoff, Jitter};
+
+/// After this time a job for which there was no place is tried again.
+const BUSY: Duration = Duration::from_millis(200);
+/// The same of a job of which the API server says other than the watch.
+const UNCLEAR: Duration = Duration::from_secs(1);
 
 /// How a look ended.
 #[derive(Debug)]
@@ -82,6 +91,88 @@ impl Frame<'_> {
         };
         self.metrics.pass(word, begun.elapsed());
         next
+    }
+}
+
+/// A job that is being reconciled, in memory until this is dropped.
+pub struct Open<'a, J: Stored> {
+    /// The job.
+    pub job: Arc<J>,
+    jobs: &'a Jobs<J>,
+    key: &'a JobKey,
+}
+
+impl<J: Stored> Drop for Open<'_, J> {
+    fn drop(&mut self) {
+        self.jobs.close(self.key);
+    }
+}
+
+/// Whether a job can be reconciled now.
+pub enum Opening<'a, J: Stored> {
+    /// It can.
+    Open(Open<'a, J>),
+    /// Not before then.
+    Later(Instant),
+    /// There is no such job.
+    Gone,
+}
+
+impl<'a, J: Stored> Opening<'a, J> {
+    /// Opens a job, which may have to be read first.
+    pub async fn of(
+        frame: &Frame<'_>,
+        jobs: &'a Jobs<J>,
+        caller: &Caller,
+        key: &'a JobKey,
+    ) -> Self {
+        let open = |job| Open { job, jobs, key };
+        let soon = || Self::Later(Instant::now() + UNCLEAR);
+        match jobs.open(key) {
+            Found::Here(job) => return Self::Open(open(job)),
+            Found::Busy => return Self::Later(Instant::now() + BUSY),
+            Found::Gone => return Self::Gone,
+            Found::Away => {}
+        }
+        let mut reading = Reading {
+            jobs,
+            key,
+            lent: false,
+        };
+        match caller.read_job::<J>(key).await {
+            Ok(Some(job)) => {
+                let job = Arc::new(job);
+                reading.lent = jobs.lend(key, &job);
+                if reading.lent {
+                    Self::Open(open(job))
+                } else {
+                    // The watch is about to say what has become of it.
+                    soon()
+                }
+            }
+            Ok(None) => soon(),
+            Err(fault) => {
+                let meta = ObjectMeta::default();
+                let failed = std::future::ready(Ended::Failed(fault));
+                let next = frame.run(key, &meta, failed).await;
+                next.map_or_else(soon, Self::Later)
+            }
+        }
+    }
+}
+
+/// Gives its place back if nothing comes of it.
+struct Reading<'a, J: Stored> {
+    jobs: &'a Jobs<J>,
+    key: &'a JobKey,
+    lent: bool,
+}
+
+impl<J: Stored> Drop for Reading<'_, J> {
+    fn drop(&mut self) {
+        if !self.lent {
+            self.jobs.close(self.key);
+        }
     }
 }
 

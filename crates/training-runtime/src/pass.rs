@@ -26,7 +26,7 @@ use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
 use crate::feed::object::Objects;
 use crate::key::JobKey;
-use crate::look::{Counts, Ended, Frame, Rhythm, now};
+use crate::look::{Counts, Ended, Frame, Opening, Rhythm, now};
 use crate::metrics::{self, Metrics};
 use crate::retry::{Backoff, Jitter};
 use crate::told::{Told, folded};
@@ -109,27 +109,32 @@ impl Passing {
 impl<F: Lifecycle> Worker<F> {
     /// Looks at a job once; answers when it wants to be looked at again.
     pub async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
-        let Some(job) = self.jobs.get(&key) else {
-            self.forget(&key);
-            return None;
-        };
         let frame = Frame {
             deadline: self.settings.deadline,
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let state = FailedIn::of(&*job, now());
+        let open = match Opening::of(&frame, &self.jobs, &self.executor.caller, &key).await {
+            Opening::Open(open) => open,
+            Opening::Later(at) => return Some(at),
+            Opening::Gone => {
+                self.forget(&key);
+                return None;
+            }
+        };
+        let job = &open.job;
+        let state = FailedIn::of(&**job, now());
         let known = self.passing.failed_in.lock().get(&key).copied();
         let cuts_in = known.is_some_and(|known| known != state);
-        let looking = Box::pin(self.look_anew(&key, &job, cuts_in));
+        let looking = Box::pin(self.look_anew(&key, job, cuts_in));
         let next = frame.run(&key, job.meta(), looking).await?;
         let mut known = self.passing.failed_in.lock();
         if self.backoff.failures(&key) == 0 {
             known.remove(&key);
             return Some(next);
         }
-        known.insert(key, state);
-        let deadline = deadline(&*job).filter(|_| !state.overdue);
+        known.insert(key.clone(), state);
+        let deadline = deadline(&**job).filter(|_| !state.overdue);
         Some(deadline.map_or(next, |at| next.min(self.wake(Some(at)))))
     }
 
@@ -497,7 +502,7 @@ impl<F: Lifecycle> Worker<F> {
 
     /// A child of a job is gone: if its name was what the job waited for, it needn't wait any longer.
     pub fn freed(&self, key: &JobKey) {
-        if !F::OBJECTS.is_empty() && self.jobs.get(key).is_none() {
+        if !F::OBJECTS.is_empty() && !self.jobs.contains(key) {
             self.objects.forget(key);
         }
         if self

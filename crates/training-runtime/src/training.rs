@@ -14,6 +14,7 @@ use crate::controller::{Controller, Reconciler};
 use crate::events::Regarding;
 use crate::executor::{Children, Executor};
 use crate::feed::group::Groups;
+use crate::feed::jobs::JobsOf;
 use crate::feed::slim::Parent;
 use crate::feed::{self, Source};
 use crate::key::{JobKey, Scope};
@@ -103,7 +104,7 @@ impl<F: Lifecycle + Clone> Training<F> {
         );
         Worker {
             framework: self.framework.clone(),
-            jobs: Arc::default(),
+            jobs: Arc::new(JobsOf::<F>::new(args.job_cache())),
             pods: children.pods,
             services: children.services,
             autoscalers: children.autoscalers,
@@ -236,7 +237,7 @@ impl<F: Lifecycle> Reconciler for Worker<F> {
     }
 
     fn knows(&self, key: &JobKey) -> bool {
-        self.jobs.get(key).is_some()
+        self.jobs.contains(key)
     }
 
     fn forget(&self, key: &JobKey) {
@@ -263,6 +264,7 @@ impl<F: Lifecycle> Reconciler for Worker<F> {
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("jobs", self.jobs.len()),
+            ("jobs not cached", self.jobs.away()),
             ("pods", self.pods.len()),
             ("services", self.services.len()),
         ]

@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
+use training_core::plan::creates::Creates;
 use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{edits, failing, finished, gang, progress, suspended};
@@ -658,7 +659,7 @@ impl<'a> Look<'a> {
             return Ok(());
         }
         let met = progress::meets_former_run(census, draft);
-        let mut creates = 0;
+        let mut creates = Creates::default();
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
             let is_worker = me.role.key == WORKER;
             if !is_worker
@@ -673,9 +674,9 @@ impl<'a> Look<'a> {
             if let Some(gang) = &gang {
                 gang.provider.behaviour().stamp(gang, me.role, &mut made);
             }
+            creates.add(&made);
             draft.steps.push(Step::CreatePod(Box::new(made)));
-            creates += 1;
-            if creates == progress::MOST_CREATES {
+            if creates.is_full() {
                 draft.again = true;
                 return Ok(());
             }

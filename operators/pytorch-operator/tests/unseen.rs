@@ -153,6 +153,46 @@ async fn a_pod_that_lost_its_labels_is_said_and_not_asked_for_again_and_again() 
     }
 }
 
+/// The watch shows nothing of what was made: a webhook may have taken its labels, or somebody may have deleted it at once.
+#[tokio::test(start_paused = true)]
+async fn what_was_made_and_no_watch_shows_is_read_after_a_while() {
+    for there in [false, true] {
+        let (worker, mut server) = worker(stored(), &[pod("master", "Running")]);
+        let mut made = String::new();
+        let (asked, _) = look(&worker, &mut server, |what, _| {
+            (what == "POST /api/v1/namespaces/ns1/pods").then(|| {
+                "00000000-0000-0000-0000-00000000000b".clone_into(&mut made);
+                let metadata = json!({ "uid": made, "resourceVersion": "50" });
+                (
+                    201,
+                    json!({ "kind": "PartialObjectMetadata", "metadata": metadata }),
+                )
+            })
+        })
+        .await;
+        assert_eq!(told(&asked, "POST /api/v1/namespaces/ns1/pods").len(), 1);
+        let (asked, next) = look(&worker, &mut server, |_, _| None).await;
+        assert_eq!(told(&asked, "GET"), [""; 0], "its time has not come");
+        let next = next.unwrap().saturating_duration_since(Instant::now());
+        assert!(next <= Duration::from_secs(31), "{next:?}");
+
+        tokio::time::advance(Duration::from_secs(31)).await;
+        let (asked, _) = look(&worker, &mut server, |what, _| match what {
+            "GET /api/v1/namespaces/ns1/pods/pt-worker-0" if there => {
+                Some((200, pod("worker", "Running")))
+            }
+            _ => what.starts_with("GET /api/v1").then(missing),
+        })
+        .await;
+        assert_eq!(told(&asked, "GET /api/v1/namespaces/ns1/pods").len(), 1);
+        assert_eq!(told(&asked, "GET /api/v1/namespaces/ns1/services").len(), 2);
+        let pods = told(&asked, "POST /api/v1/namespaces/ns1/pods").len();
+        assert_eq!(pods, usize::from(!there), "{asked:?}");
+        let services = told(&asked, "POST /api/v1/namespaces/ns1/services");
+        assert_eq!(services.len(), 2, "{asked:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_labelled_again_is_the_jobs_at_once() {
     let (worker, mut server) = worker(stored(), &[pod("master", "Running")]);

@@ -22,7 +22,7 @@ use kube::core::{NamespaceResourceScope, Resource};
 use parking_lot::Mutex;
 use training_runtime::caller::Caller;
 use training_runtime::controller::Controller;
-use training_runtime::feed;
+use training_runtime::feed::{self, jobs::Jobs};
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::run::{Manager, Operator};
@@ -94,8 +94,9 @@ impl Operator for Spark {
             args.call_deadline,
             Self::NAME,
         ));
+        let cache = args.job_cache();
         let apps = Arc::new(Apps {
-            jobs: Arc::default(),
+            jobs: Arc::new(Jobs::new(Arc::clone(&cache))),
             known: Arc::default(),
             caller: Arc::clone(&caller),
             settings: self.settings.clone(),
@@ -108,7 +109,7 @@ impl Operator for Spark {
             passing: Passing::new(args.jitter_seed()),
         });
         let schedules = Arc::new(Schedules {
-            jobs: Arc::default(),
+            jobs: Arc::new(Jobs::new(cache)),
             runs: Arc::default(),
             caller,
             local: TimeZone::system(),

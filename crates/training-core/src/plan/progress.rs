@@ -23,11 +23,9 @@ use crate::model::roles::Rank;
 use crate::model::step::{Step, Transition, Urgency};
 use crate::model::verdict::{FailureCause, Saying, Verdict, container_restarts};
 use crate::model::view::{PodPhase, PodView};
+use crate::plan::creates::Creates;
 use crate::render::gang::Gang;
 use crate::render::{pod, service};
-
-/// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
-pub const MOST_CREATES: usize = 512;
 
 pub(super) fn decide<F: Framework>(
     framework: &F,
@@ -287,9 +285,9 @@ fn make_missing<F: Framework>(
 ) -> Result<(), SpecError> {
     let met = meets_former_run(census, draft);
     let mut ports_of: BTreeMap<usize, Vec<ContainerPort>> = BTreeMap::new();
-    let mut creates = 0;
+    let mut creates = Creates::default();
     for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
-        if creates >= MOST_CREATES {
+        if creates.is_full() {
             draft.again = true;
             break;
         }
@@ -298,12 +296,9 @@ fn make_missing<F: Framework>(
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(pod::main_ports(framework, cx, me)?),
             };
-            draft
-                .steps
-                .push(Step::CreateService(Box::new(service::render::<F>(
-                    cx, me, ports,
-                ))));
-            creates += 1;
+            let service = service::render::<F>(cx, me, ports);
+            creates.add(&service);
+            draft.steps.push(Step::CreateService(Box::new(service)));
         }
         if slot.state == SlotState::Empty
             && !met
@@ -316,8 +311,8 @@ fn make_missing<F: Framework>(
                 let behaviour = gang.provider.behaviour();
                 behaviour.stamp(gang, me.role, &mut rendered.pod);
             }
+            creates.add(&rendered.pod);
             draft.steps.push(Step::CreatePod(Box::new(rendered.pod)));
-            creates += 1;
         }
     }
     Ok(())

@@ -176,8 +176,8 @@ where
     }
 }
 
-/// What is watched, by path and labels.
-fn watched(uri: &Uri) -> String {
+/// What is watched or listed, by path and labels.
+pub(super) fn watched(uri: &Uri) -> String {
     let query = uri.query().unwrap_or_default().as_bytes();
     let mut pairs = form_urlencoded::parse(query);
     let selector = pairs.find(|(key, _)| key == "labelSelector");

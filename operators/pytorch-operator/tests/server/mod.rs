@@ -15,6 +15,7 @@ use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use tower_test::mock::{self, Handle, SendResponse};
 use training_core::Rules;
+use training_runtime::cache::Cache;
 use training_runtime::cli::EventMode;
 use training_runtime::events::{EventConfig, EventSink, KubeEvents};
 use training_runtime::executor::{Children, Executor};
@@ -133,8 +134,17 @@ pub fn master_of(owner: &str) -> Value {
 
 /// A worker that has seen a job and these pods.
 pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server) {
+    worker_with(job, pods, Arc::default())
+}
+
+/// The same with this cache.
+pub fn worker_with(
+    job: PyTorchJob,
+    pods: &[Value],
+    cache: Arc<Cache>,
+) -> (Arc<Worker<PyTorch>>, Server) {
     let (executor, server) = executor();
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(cache);
     jobs.apply(job);
     let mut roles = slim::Roles::default();
     for pod in pods {

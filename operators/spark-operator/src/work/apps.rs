@@ -16,7 +16,7 @@ use training_runtime::events::{EventSink, Regarding};
 use training_runtime::fault::Fault;
 use training_runtime::feed::jobs::Jobs;
 use training_runtime::key::JobKey;
-use training_runtime::look::{Counts, Ended, Frame, Rhythm, now};
+use training_runtime::look::{Counts, Ended, Frame, Opening, Rhythm, now};
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::told::Told;
@@ -107,17 +107,21 @@ impl Passing {
 
 impl Apps {
     async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
-        let Some(app) = self.jobs.get(&key) else {
-            self.forget(&key);
-            return None;
-        };
         let frame = Frame {
             deadline: self.times.deadline,
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
+        let open = match Opening::of(&frame, &self.jobs, &self.caller, &key).await {
+            Opening::Open(open) => open,
+            Opening::Later(at) => return Some(at),
+            Opening::Gone => {
+                self.forget(&key);
+                return None;
+            }
+        };
         let looking = self.look(&key, Instant::now());
-        frame.run(&key, &app.object.metadata, looking).await
+        frame.run(&key, &open.job.object.metadata, looking).await
     }
 
     fn rhythm(&self) -> Rhythm<'_> {
@@ -311,7 +315,7 @@ impl Reconciler for Apps {
     }
 
     fn knows(&self, key: &JobKey) -> bool {
-        self.jobs.get(key).is_some()
+        self.jobs.contains(key)
     }
 
     fn forget(&self, key: &JobKey) {
@@ -324,7 +328,7 @@ impl Reconciler for Apps {
     }
 
     fn freed(&self, key: &JobKey) {
-        if self.jobs.get(key).is_none() {
+        if !self.jobs.contains(key) {
             return;
         }
         self.passing
@@ -348,6 +352,7 @@ impl Reconciler for Apps {
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("applications", self.jobs.len()),
+            ("applications not cached", self.jobs.away()),
             ("pods", self.known.pods.len()),
             ("objects", self.known.len_of_things()),
         ]

@@ -26,7 +26,7 @@ use training_runtime::feed::jobs::Jobs;
 use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
-use training_runtime::look::{Ended, Frame, Rhythm, now};
+use training_runtime::look::{Ended, Frame, Opening, Rhythm, now};
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::told::Told;
@@ -155,17 +155,21 @@ pub struct Schedules {
 
 impl Schedules {
     async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
-        let Some(schedule) = self.jobs.get(&key) else {
-            self.forget(&key);
-            return None;
-        };
         let frame = Frame {
             deadline: self.times.deadline,
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let looking = self.look(&key, &schedule);
-        frame.run(&key, &schedule.metadata, looking).await
+        let open = match Opening::of(&frame, &self.jobs, &self.caller, &key).await {
+            Opening::Open(open) => open,
+            Opening::Later(at) => return Some(at),
+            Opening::Gone => {
+                self.forget(&key);
+                return None;
+            }
+        };
+        let looking = self.look(&key, &open.job);
+        frame.run(&key, &open.job.metadata, looking).await
     }
 
     async fn look(&self, key: &JobKey, schedule: &Arc<ScheduledSparkApplication>) -> Ended {
@@ -312,7 +316,7 @@ impl Reconciler for Schedules {
     }
 
     fn knows(&self, key: &JobKey) -> bool {
-        self.jobs.get(key).is_some()
+        self.jobs.contains(key)
     }
 
     fn forget(&self, key: &JobKey) {
@@ -326,6 +330,10 @@ impl Reconciler for Schedules {
     }
 
     fn held(&self) -> Vec<(&'static str, usize)> {
-        vec![("schedules", self.jobs.len()), ("runs", self.runs.len())]
+        vec![
+            ("schedules", self.jobs.len()),
+            ("schedules not cached", self.jobs.away()),
+            ("runs", self.runs.len()),
+        ]
     }
 }

@@ -1,0 +1,70 @@
+//! How much one plan creates: it is in memory as a whole before the first of its objects is sent.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
+const MOST: usize = 512;
+/// A plan that holds more creates nothing further. Bounds the memory of a job with large templates.
+///
+/// Units: bytes, as JSON.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// The objects that a plan creates so far.
+#[derive(Debug, Default)]
+pub struct Creates {
+    objects: usize,
+    bytes: usize,
+}
+
+impl Creates {
+    /// True if the rest is for the next plan.
+    pub fn is_full(&self) -> bool {
+        self.objects >= MOST || self.bytes >= MOST_BYTES
+    }
+
+    /// One more.
+    pub fn add(&mut self, object: &impl Serialize) {
+        let mut size = Size(0);
+        // Objects of ours can be written, and the count holds in any case.
+        let _ = serde_json::to_writer(&mut size, object);
+        self.objects += 1;
+        self.bytes += size.0;
+    }
+}
+
+/// Counts what is written.
+struct Size(usize);
+
+impl Write for Size {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        self.0 += part.len();
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_full_by_number_or_by_size() {
+        let mut small = Creates::default();
+        let mut large = Creates::default();
+        for _ in 0..MOST - 1 {
+            small.add(&"a");
+        }
+        assert!(!small.is_full());
+        small.add(&"a");
+        assert!(small.is_full());
+        large.add(&"a".repeat(MOST_BYTES - 3));
+        assert!(!large.is_full());
+        large.add(&"");
+        assert!(large.is_full());
+    }
+}

@@ -1,0 +1,164 @@
+//! A tenant who fills the operator's memory with objects as large as the API server takes. What the process takes at its most is
+//! held against the limit that the manifests ship.
+
+use kube::api::PostParams;
+use training_testkit::builders::PYTORCH;
+
+use super::load::each;
+use super::*;
+
+/// The memory limit of the shipped deployments.
+///
+/// Units: bytes.
+const LIMIT: u64 = 256 * 1024 * 1024;
+/// Variables of a large template.
+const VARIABLES: usize = 5_000;
+
+/// Gives the workers of a job, or the driver, so many variables: about 430 KB of them.
+fn burden(job: &mut Value) {
+    let variable = |n| json!({ "name": format!("VARIABLE_{n:04}"), "value": "x".repeat(50) });
+    let env: Value = (0..VARIABLES).map(variable).collect();
+    let spec = &mut job["spec"];
+    if spec.get("driver").is_some() {
+        spec["driver"]["env"] = env;
+        return;
+    }
+    let fields = spec.as_object_mut().into_iter().flatten();
+    for workers in fields.filter_map(|(_, field)| field.get_mut("Worker")) {
+        workers["template"]["spec"]["containers"][0]["env"] = env.clone();
+    }
+}
+
+/// Kinds whose way through the operator is their own, and all where there is time.
+fn some_kinds(some: &'static [Kind]) -> impl Iterator<Item = Kind> {
+    kinds().filter(move |kind| is_deep() || some.contains(kind))
+}
+
+/// Fails if the process ever took more than it may.
+fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
+    let (_, most) = operator.memory()?;
+    eprintln!("{}: {} MiB at most", kind.name, most >> 20);
+    ensure!(most < LIMIT, "{}: {most} bytes", kind.name);
+    Ok(())
+}
+
+/// Two namespaces, and an operator that serves both.
+async fn two(kind: Kind) -> Result<Option<(Tenant, Tenant, Options)>> {
+    let (Some(large), Some(calm)) = (
+        Tenant::of(kind, "large").await?,
+        Tenant::of(kind, "calm").await?,
+    ) else {
+        return Ok(None);
+    };
+    let mut options = large.options().await?;
+    options.namespace = format!("{},{}", large.name(), calm.name());
+    Ok(Some((large, calm, options)))
+}
+
+#[tokio::test]
+async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result<()> {
+    let workers = if is_deep() { 300 } else { 150 };
+    for kind in some_kinds(&[PYTORCH, MPI]).filter(|kind| *kind != SPARK) {
+        let Some((large, calm, options)) = two(kind).await? else {
+            return Ok(());
+        };
+        let mut operator = OperatorProcess::start(options).await?;
+        let mut job = match kind.name {
+            "MPIJob" => kind.job("pt").role("Launcher", 1).workers(workers),
+            _ => kind.small_job("pt", workers),
+        }
+        .build();
+        burden(&mut job);
+        large.jobs.create(&job).await?;
+        calm.create("pt").await?;
+        calm.until_pods(pods_of(&kind)).await?;
+        large.until_pods(usize::try_from(workers)? + 1).await?;
+        large.until_quiet().await?;
+        assert_fits(&kind, &operator)?;
+        operator.kill9()?;
+        operator.restart().await?;
+        calm.create("second").await?;
+        calm.until_pods(2 * pods_of(&kind)).await?;
+        large.until_quiet().await?;
+        assert_fits(&kind, &operator)?;
+        calm.assert_serves(&operator).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Result<()> {
+    let count = if is_deep() { 600 } else { 60 };
+    for kind in some_kinds(&[PYTORCH, SPARK]) {
+        let Some((large, calm, options)) = two(kind).await? else {
+            return Ok(());
+        };
+        let suspend = |suspend: bool| {
+            let policy = json!({ "suspend": suspend });
+            match kind.name {
+                "SparkApplication" => json!({ "spec": policy }),
+                _ => json!({ "spec": { "runPolicy": policy } }),
+            }
+        };
+        each(count, async |n| {
+            let mut job = manifest(&kind, &format!("large-{n}"));
+            burden(&mut job);
+            let policy = match kind.name {
+                "SparkApplication" => &mut job["spec"],
+                _ => &mut job["spec"]["runPolicy"],
+            };
+            policy["suspend"] = true.into();
+            large.jobs.create(&job).await.map(drop)
+        })
+        .await?;
+        // Too small for all of them.
+        let operator = OperatorProcess::start(options.flag("job-cache-mib", "8")).await?;
+        calm.create("pt").await?;
+        calm.until_pods(pods_of(&kind)).await?;
+        large.until_quiet().await?;
+        assert_fits(&kind, &operator)?;
+        for n in [0, count - 1] {
+            let name = format!("large-{n}");
+            large.jobs.merge(&name, &suspend(false)).await?;
+            large.until_pods(pods_of(&kind)).await?;
+            large.jobs.merge(&name, &suspend(true)).await?;
+            large.until_pods(0).await?;
+        }
+        assert_fits(&kind, &operator)?;
+        let log = operator.log();
+        ensure!(log.contains("the cache of jobs is full"), "{}", kind.name);
+        calm.assert_well(&operator).await?;
+        large.assert_well(&operator).await?;
+    }
+    Ok(())
+}
+
+/// `MPIJob`s' further objects have no label but `app`, which everybody uses.
+#[tokio::test]
+async fn mt_33_large_objects_with_the_label_app_fit_into_the_shipped_limit() -> Result<()> {
+    let count = if is_deep() { 700 } else { 200 };
+    let Some((large, calm, options)) = two(MPI).await? else {
+        return Ok(());
+    };
+    let text = "x".repeat(900 * 1024);
+    each(count, async |n| {
+        let metadata = json!({ "name": format!("large-{n}"), "labels": { "app": "large" } });
+        let config = json!({ "metadata": metadata, "data": { "a": text } });
+        let config: ConfigMap = serde_json::from_value(config)?;
+        large
+            .api::<ConfigMap>()
+            .create(&PostParams::default(), &config)
+            .await?;
+        Ok(())
+    })
+    .await?;
+    let operator = OperatorProcess::start(options).await?;
+    for (tenant, name) in [(&calm, "pt"), (&large, "pt")] {
+        tenant.create(name).await?;
+        tenant.until_pods(pods_of(&MPI)).await?;
+    }
+    large.until_quiet().await?;
+    assert_fits(&MPI, &operator)?;
+    calm.assert_well(&operator).await?;
+    large.assert_well(&operator).await
+}
