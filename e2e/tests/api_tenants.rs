@@ -25,10 +25,14 @@ use training_testkit::wait::{HANG, Seen, eventually};
 
 #[path = "api_tenants/beside.rs"]
 mod beside;
+#[path = "api_tenants/creates.rs"]
+mod creates;
 #[path = "api_tenants/ending.rs"]
 mod ending;
 #[path = "api_tenants/load.rs"]
 mod load;
+#[path = "api_tenants/memory.rs"]
+mod memory;
 #[path = "api_tenants/secrets.rs"]
 mod secrets;
 

@@ -19,7 +19,7 @@ const WIDTH: usize = 16;
 const MIB: u64 = 1 << 20;
 
 /// Does so many things, several at a time.
-async fn each(count: usize, work: impl AsyncFn(usize) -> Result<()>) -> Result<()> {
+pub async fn each(count: usize, work: impl AsyncFn(usize) -> Result<()>) -> Result<()> {
     let work = &work;
     stream::iter(0..count)
         .map(|n| async move { work(n).await })

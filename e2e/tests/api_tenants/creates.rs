@@ -1,0 +1,126 @@
+//! Creates that hang or fail for one tenant: what it means to others, and how long a large job takes.
+
+use kube::api::DeleteParams;
+use training_testkit::builders::PYTORCH;
+use training_testkit::proxy::{Action, Answer, Effect, Gate, Proxy, Rule};
+
+use super::load::each;
+use super::*;
+
+/// An operator of these tenants whose requests go through a proxy, and which waits for each for as long as a test may take.
+async fn through(tenants: &[&Tenant]) -> Result<(Proxy, OperatorProcess)> {
+    let first = tenants[0];
+    let proxy = Proxy::start(&first.control.kubeconfig(ADMIN).await?).await?;
+    let mut options = first.options().await?;
+    let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name()).collect();
+    options.namespace = names.join(",");
+    options.kubeconfig = options.log.with_extension("kubeconfig");
+    let token = first.control.token(&first.kind.user()).await?;
+    proxy.write_kubeconfig(&options.kubeconfig, &token)?;
+    let options = options
+        .flag("call-deadline", "10m")
+        .flag("pass-deadline", "10m");
+    Ok((proxy, OperatorProcess::start(options).await?))
+}
+
+/// Creates in one namespace hang, as behind a webhook that doesn't answer: a job elsewhere has its whole life meanwhile.
+#[tokio::test]
+async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<()> {
+    let count = 100;
+    let Some(stuck) = Tenant::of(PYTORCH, "stuck").await? else {
+        return Ok(());
+    };
+    let Some(calm) = Tenant::of(PYTORCH, "calm").await? else {
+        return Ok(());
+    };
+    let (proxy, operator) = through(&[&stuck, &calm]).await?;
+    let (gate, theirs) = (Gate::closed(), stuck.name().to_owned());
+    let held = Rule::new("the webhook", Action::Hold(gate.clone()), move |call| {
+        call.is("create", "pods") && call.namespace == theirs
+    });
+    proxy.add(&held);
+    each(count, async |n| {
+        stuck.create(&format!("job-{n}")).await.map(drop)
+    })
+    .await?;
+    // As many hang as ever will at the same time.
+    let mut hang = 0;
+    loop {
+        tokio::time::sleep(QUIET).await;
+        let now = held.hits();
+        if now > 0 && now == hang {
+            break;
+        }
+        hang = now;
+    }
+    calm.create("pt").await?;
+    for pod in calm.until_pods(2).await? {
+        calm.says(&pod.name_any(), json!({ "phase": "Running" }))
+            .await?;
+    }
+    calm.jobs.until_true("pt", "Running").await?;
+    for pod in calm.pods().await? {
+        calm.says(&pod.name_any(), json!({ "phase": "Succeeded" }))
+            .await?;
+    }
+    calm.jobs.until_true("pt", "Succeeded").await?;
+    ensure!(stuck.pods().await?.is_empty(), "nothing hung");
+    eprintln!("{hang} creates hung");
+    gate.open();
+    stuck.until_pods(2 * count).await?;
+    stuck.assert_well(&operator).await?;
+    calm.assert_well(&operator).await
+}
+
+/// How long both take is printed, and no more: machines differ.
+#[tokio::test]
+async fn one_failed_create_in_a_hundred_repeats_nothing_but_itself() -> Result<()> {
+    let workers = if is_deep() { 1_000 } else { 200 };
+    let pods = usize::try_from(workers)? + 1;
+    let Some(tenant) = Tenant::of(PYTORCH, "chance").await? else {
+        return Ok(());
+    };
+    let (proxy, operator) = through(&[&tenant]).await?;
+    let failed = Answer::new(500, "InternalError", "etcdserver: leader changed");
+    let fails = Action::Answer(Effect::Without, failed);
+    let creates = |call: &training_testkit::proxy::Call| call.verb == "create";
+    let rule = Rule::new("one in a hundred", fails, move |call| {
+        creates(call) && ["pods", "services"].contains(&call.resource.as_str())
+    });
+    let rule = rule.every(100);
+    let mut took = Vec::new();
+    // The first one warms everything up.
+    for name in ["warm", "calm", "failing"] {
+        if name == "failing" {
+            proxy.add(&rule);
+        }
+        let before: BTreeMap<_, _> = proxy.counts();
+        let clock = tokio::time::Instant::now();
+        let job = PYTORCH.small_job(name, workers).build();
+        tenant.jobs.create(&job).await?;
+        tenant.until_pods(pods).await?;
+        took.push(clock.elapsed());
+        tenant.until_quiet().await?;
+        let asked: usize = ["create pods", "create services"]
+            .map(|what| {
+                let count = |counts: &BTreeMap<_, usize>| counts.get(what).copied().unwrap_or(0);
+                count(&proxy.counts()) - count(&before)
+            })
+            .iter()
+            .sum();
+        assert_eq!(asked, 2 * pods + rule.hits(), "{name}");
+        tenant
+            .jobs
+            .delete_with(name, &DeleteParams::foreground())
+            .await?;
+        tenant.until_pods(0).await?;
+        tenant.until_quiet().await?;
+    }
+    ensure!(rule.hits() >= 2 * pods / 100, "{} hits", rule.hits());
+    let times = took[2].as_secs_f64() / took[1].as_secs_f64();
+    eprintln!(
+        "{pods} pods with {} faults took {times:.2} times as long",
+        rule.hits()
+    );
+    tenant.assert_well(&operator).await
+}
