@@ -20,6 +20,10 @@ use crate::retry::{Backoff, Jitter};
 
 /// After this time a job for which there was no place is tried again.
 const BUSY: Duration = Duration::from_millis(200);
+/// Of so many that wait, each waits that time; of twice as many twice the time, so that trying costs the same.
+const TOGETHER: usize = 20;
+/// The longest of these times.
+const LONGEST: Duration = Duration::from_secs(30);
 /// The same of a job of which the API server says other than the watch.
 const UNCLEAR: Duration = Duration::from_secs(1);
 
@@ -130,7 +134,10 @@ impl<'a, J: Stored> Opening<'a, J> {
         let soon = || Self::Later(Instant::now() + UNCLEAR);
         match jobs.open(key) {
             Found::Here(job) => return Self::Open(open(job)),
-            Found::Busy => return Self::Later(Instant::now() + BUSY),
+            Found::Busy(waiting) => {
+                let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
+                return Self::Later(Instant::now() + (BUSY * turns.saturating_add(1)).min(LONGEST));
+            }
             Found::Gone => return Self::Gone,
             Found::Away => {}
         }

@@ -118,15 +118,20 @@ fn few_jobs_that_are_not_kept_whole_are_open_at_once_and_fewer_of_one_namespace(
         let mut job = job(name, "1", 10);
         job.metadata.namespace = Some(namespace.to_owned());
         jobs.apply(job);
-        matches!(jobs.open(&JobKey::new(namespace, name)), Found::Busy)
+        match jobs.open(&JobKey::new(namespace, name)) {
+            Found::Busy(waiting) => waiting,
+            _ => 0,
+        }
     };
-    let busy = ["a", "b", "c"].map(|name| of("ns1", name));
-    assert_eq!(busy, [false, false, true]);
-    let busy = ["a", "b", "c"].map(|name| of("ns2", name));
-    assert_eq!(busy, [false, false, true]);
-    assert!(of("ns3", "a"));
+    let waiting = ["a", "b", "c", "d", "c"].map(|name| of("ns1", name));
+    assert_eq!(waiting, [0, 0, 1, 2, 2]);
+    let waiting = ["a", "b", "c"].map(|name| of("ns2", name));
+    assert_eq!(waiting, [0, 0, 1]);
+    assert_eq!(of("ns3", "a"), 1);
     jobs.close(&key("a"));
-    assert!(!of("ns3", "b"));
+    assert_eq!(of("ns3", "b"), 0);
+    jobs.remove(&key("d"));
+    assert_eq!(of("ns1", "e"), 2, "c and e");
 }
 
 #[tokio::test(start_paused = true)]

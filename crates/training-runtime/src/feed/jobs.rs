@@ -1,6 +1,6 @@
 //! The jobs themselves: what was stored last, as far as we know.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -40,6 +40,8 @@ struct Inner<J> {
     incoming: HashMap<Scope, HashMap<JobKey, Kept<J>>>,
     /// Jobs that are not kept whole, while they are reconciled; none while one is being read.
     open: HashMap<JobKey, Option<Arc<J>>>,
+    /// Jobs that found no place there, by namespace.
+    waiting: HashMap<Arc<str>, HashSet<JobKey>>,
     packer: Packer,
     cache: Arc<Cache>,
 }
@@ -154,6 +156,17 @@ impl<J: Stored> Inner<J> {
     }
 }
 
+impl<J> Inner<J> {
+    fn waits_no_more(&mut self, key: &JobKey) {
+        if let Some(waiting) = self.waiting.get_mut(&key.namespace) {
+            waiting.remove(key);
+            if waiting.is_empty() {
+                self.waiting.remove(&key.namespace);
+            }
+        }
+    }
+}
+
 /// What became of a job that is to be reconciled.
 #[derive(Debug)]
 pub enum Found<J> {
@@ -161,8 +174,8 @@ pub enum Found<J> {
     Here(Arc<J>),
     /// It has to be read, and then lent or closed.
     Away,
-    /// As many as may be are being reconciled.
-    Busy,
+    /// As many as may be are being reconciled, and so many of its namespace wait.
+    Busy(usize),
     /// There is none.
     Gone,
 }
@@ -175,6 +188,7 @@ impl<J> Jobs<J> {
                 jobs: HashMap::new(),
                 incoming: HashMap::new(),
                 open: HashMap::new(),
+                waiting: HashMap::new(),
                 packer: Packer::default(),
                 cache,
             }),
@@ -250,6 +264,9 @@ impl<J: Stored> Jobs<J> {
             .collect();
         inner.jobs = next;
         inner.open.retain(|key, _| inner.jobs.contains_key(key));
+        for waiting in inner.waiting.values_mut() {
+            waiting.retain(|key| inner.jobs.contains_key(key));
+        }
         let there = inner
             .jobs
             .keys()
@@ -291,6 +308,7 @@ impl<J: Stored> Jobs<J> {
         }
         inner.jobs.remove(key);
         inner.open.remove(key);
+        inner.waits_no_more(key);
     }
 
     /// Our own status write was answered: the job is now at this version, with this status.
@@ -337,14 +355,20 @@ impl<J: Stored> Jobs<J> {
             return Found::Gone;
         };
         if matches!(kept, Kept::Whole(..) | Kept::Ended(_)) {
-            return kept.job().map_or(Found::Gone, Found::Here);
+            let job = kept.job();
+            inner.waits_no_more(key);
+            return job.map_or(Found::Gone, Found::Here);
         }
         let of_namespace = inner.open.keys().filter(|k| k.namespace == key.namespace);
         if inner.open.len() >= OPEN || of_namespace.count() >= OPEN_IN_NAMESPACE {
-            return Found::Busy;
+            let waiting = inner.waiting.entry(Arc::clone(&key.namespace));
+            let waiting = waiting.or_default();
+            waiting.insert(key.clone());
+            return Found::Busy(waiting.len());
         }
         let job = kept.job();
         inner.open.insert(key.clone(), job.clone());
+        inner.waits_no_more(key);
         job.map_or(Found::Away, Found::Here)
     }
 
