@@ -10,8 +10,8 @@ use crate::World;
 
 /// As short as whole seconds allow: every kill of a leader costs one.
 const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
-/// How long an operator waits for an answer where one may never come.
-const PATIENCE: &str = "3s";
+/// How long an operator waits for an answer where one may never come: longer than a busy machine takes for one that does come.
+const PATIENCE: &str = "15s";
 
 /// Who comes when the operator dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,10 +45,7 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let deletes = held("delete", &later);
     trial.rule(std::slice::from_ref(&creates));
     trial.start().await?;
-    let job = Trial::job()
-        .role("Worker", WORKERS)
-        .restart_policy("Worker", "ExitCode")
-        .run_policy("backoffLimit", WORKERS);
+    let job = Trial::job().role("Worker", WORKERS);
     trial.world.jobs.create(&job.build()).await?;
     until_full(&trial, &creates).await?;
     // The healthy job ends while all of this waits.
@@ -60,31 +57,24 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
     let jobs = &trial.world.jobs;
     jobs.until(JOB, "with all active", all_active).await?;
-    // While it runs: all workers fail, and so many are replaced at once.
+    // While it runs: it is suspended, and all of its pods go by one decision.
     trial.rule(std::slice::from_ref(&deletes));
-    let workers = (0..WORKERS).map(|n| format!("pt-worker-{n}"));
-    let fail = workers.map(async |worker| kubelet.fail(namespace, &worker, 137).await);
-    futures::future::try_join_all(fail).await?;
+    let suspend = |suspend: bool| json!({ "spec": { "runPolicy": { "suspend": suspend } } });
+    jobs.merge(JOB, &suspend(true)).await?;
     until_full(&trial, &deletes).await?;
     later.open();
-    let summary = || trial.world.auditor.summary();
-    eventually("a successor of every worker", HANG, async || {
-        let made = summary();
-        let creates = |n| {
-            made.get(&format!("Pod/pt-worker-{n}"))
-                .map_or(0, |c| c.creates)
-        };
-        let replaced = (0..WORKERS).filter(|n| creates(*n) == 2).count();
-        Ok(if replaced == WORKERS as usize {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(format!("{replaced} successors"))
-        })
-    })
-    .await?;
+    jobs.until_true(JOB, "Suspended").await?;
+    kubelet.until_pods(namespace, JOB, 0).await?;
+    jobs.merge(JOB, &suspend(false)).await?;
     kubelet.until_pods(namespace, JOB, 41).await?;
     kubelet.all_running(namespace, JOB).await?;
     jobs.until(JOB, "with all active again", all_active).await?;
+    let made = trial.world.auditor.summary();
+    for n in 0..WORKERS {
+        let pod = format!("Pod/pt-worker-{n}");
+        let creates = made.get(&pod).map_or(0, |churn| churn.creates);
+        assert_eq!(creates, 2, "{pod}");
+    }
     trial.assert_clean().await
 }
 

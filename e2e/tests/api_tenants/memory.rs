@@ -88,7 +88,7 @@ async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result
 
 #[tokio::test]
 async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Result<()> {
-    let count = if is_deep() { 600 } else { 60 };
+    let count = if is_deep() { 600 } else { 30 };
     for kind in some_kinds(&[PYTORCH, SPARK]) {
         let Some((large, calm, options)) = two(kind).await? else {
             return Ok(());
@@ -112,7 +112,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         })
         .await?;
         // Too small for all of them.
-        let operator = OperatorProcess::start(options.flag("job-cache-mib", "8")).await?;
+        let operator = OperatorProcess::start(options.flag("job-cache-mib", "4")).await?;
         calm.create("pt").await?;
         calm.until_pods(pods_of(&kind)).await?;
         large.until_quiet().await?;
