@@ -71,6 +71,11 @@ pub struct Trial {
     submitted: String,
 }
 
+/// Whether the API server has no such object.
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
+}
+
 impl Trial {
     /// Two namespaces and a proxy for `PyTorchJob`s; no operator yet. `None` on a cluster where somebody else runs the pods.
     pub async fn set_up(name: &str) -> Result<Option<Self>> {
@@ -217,7 +222,9 @@ impl Trial {
                 for pod in kubelet.pods(namespace, JOB) {
                     let ends = self.life.ends_by_itself(&pod.replica.role);
                     if ends && !pod.is_finished() && !pod.deleting {
-                        kubelet.set(namespace, &pod.name, &State::Succeeded).await?;
+                        let ended = kubelet.set(namespace, &pod.name, &State::Succeeded).await;
+                        // The pods before it may have ended the job, whose clean-up then removes this one.
+                        ended.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })?;
                     }
                 }
                 Ok(())
