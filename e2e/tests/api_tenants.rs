@@ -21,6 +21,7 @@ use training_testkit::control_plane::{ADMIN, ControlPlane};
 use training_testkit::job::Jobs;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::{OperatorProcess, Options};
+use training_testkit::proxy::Proxy;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 #[path = "api_tenants/beside.rs"]
@@ -71,6 +72,21 @@ fn manifest(kind: &Kind, name: &str) -> Value {
 /// The number of pods of such a job, where a controller of Jobs makes the launcher's.
 fn pods_of(kind: &Kind) -> usize {
     if *kind == SPARK { 1 } else { 2 }
+}
+
+/// Where a job says whether it is suspended.
+fn run_policy<'a>(kind: &Kind, job: &'a mut Value) -> &'a mut Value {
+    match kind.name {
+        "SparkApplication" => &mut job["spec"],
+        _ => &mut job["spec"]["runPolicy"],
+    }
+}
+
+/// An edit that suspends a job, or resumes it.
+fn suspension(kind: &Kind, suspend: bool) -> Value {
+    let mut edit = json!({});
+    run_policy(kind, &mut edit)["suspend"] = suspend.into();
+    edit
 }
 
 /// A namespace for jobs of one kind.
@@ -133,6 +149,22 @@ impl Tenant {
             self.name(),
             &self.control.scratch().join(log),
         ))
+    }
+
+    /// The same for an operator that serves another namespace as well.
+    async fn options_with(&self, other: &Self) -> Result<Options> {
+        let mut options = self.options().await?;
+        options.namespace = format!("{},{}", self.name(), other.name());
+        Ok(options)
+    }
+
+    /// A proxy, and an operator's options with which its requests go through it.
+    async fn proxied(&self, mut options: Options) -> Result<(Proxy, Options)> {
+        let proxy = Proxy::start(&self.control.kubeconfig(ADMIN).await?).await?;
+        options.kubeconfig = options.log.with_extension("kubeconfig");
+        let token = self.control.token(&self.kind.user()).await?;
+        proxy.write_kubeconfig(&options.kubeconfig, &token)?;
+        Ok((proxy, options))
     }
 
     async fn operator(&self) -> Result<OperatorProcess> {

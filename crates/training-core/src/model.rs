@@ -22,6 +22,7 @@ pub mod reasons;
 pub mod restart;
 pub mod roles;
 pub mod rules;
+pub mod size;
 pub mod slim;
 pub mod step;
 pub mod trouble;

@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 
 pub use attend::{Attend, what};
 pub use observe::Observe;
-pub use pages::Pages;
+use pages::Pages;
 
 /// A silent connection is given up for a call after this time, even if the call may take longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);

@@ -50,6 +50,54 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Opens a job, which may have to be read first. Without one, what the reconcile answers: when it is wanted again, or never,
+    /// which `forget` is told.
+    ///
+    /// # Errors
+    /// If the job can't be reconciled now.
+    pub async fn open<'a, J: Stored>(
+        &self,
+        jobs: &'a Jobs<J>,
+        caller: &Caller,
+        key: &'a JobKey,
+        forget: impl FnOnce(),
+    ) -> Result<Open<'a, J>, Option<Instant>> {
+        let found = match jobs.open(key) {
+            Found::Here(job) => Some(job),
+            Found::Away => None,
+            Found::Busy(waiting) => {
+                let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
+                let wait = (BUSY * turns.saturating_add(1)).min(LONGEST);
+                return Err(Some(Instant::now() + wait));
+            }
+            Found::Gone => {
+                forget();
+                return Err(None);
+            }
+        };
+        let place = Place { jobs, key };
+        if let Some(job) = found {
+            return Ok(Open { job, _place: place });
+        }
+        match caller.read_job::<J>(key).await {
+            Ok(Some(job)) => {
+                let job = Arc::new(job);
+                if jobs.lend(key, &job) {
+                    return Ok(Open { job, _place: place });
+                }
+            }
+            Ok(None) => {}
+            Err(fault) => {
+                let failed = std::future::ready(Ended::Failed(fault));
+                if let Some(at) = self.run(key, &ObjectMeta::default(), failed).await {
+                    return Err(Some(at));
+                }
+            }
+        }
+        // The watch is about to say what has become of it.
+        Err(Some(Instant::now() + UNCLEAR))
+    }
+
     /// Runs a look; answers when the next one is wanted.
     pub async fn run(
         &self,
@@ -102,84 +150,18 @@ impl Frame<'_> {
 pub struct Open<'a, J: Stored> {
     /// The job.
     pub job: Arc<J>,
+    _place: Place<'a, J>,
+}
+
+/// The place of a job that is being reconciled, or read for that.
+struct Place<'a, J: Stored> {
     jobs: &'a Jobs<J>,
     key: &'a JobKey,
 }
 
-impl<J: Stored> Drop for Open<'_, J> {
+impl<J: Stored> Drop for Place<'_, J> {
     fn drop(&mut self) {
         self.jobs.close(self.key);
-    }
-}
-
-/// Whether a job can be reconciled now.
-pub enum Opening<'a, J: Stored> {
-    /// It can.
-    Open(Open<'a, J>),
-    /// Not before then.
-    Later(Instant),
-    /// There is no such job.
-    Gone,
-}
-
-impl<'a, J: Stored> Opening<'a, J> {
-    /// Opens a job, which may have to be read first.
-    pub async fn of(
-        frame: &Frame<'_>,
-        jobs: &'a Jobs<J>,
-        caller: &Caller,
-        key: &'a JobKey,
-    ) -> Self {
-        let open = |job| Open { job, jobs, key };
-        let soon = || Self::Later(Instant::now() + UNCLEAR);
-        match jobs.open(key) {
-            Found::Here(job) => return Self::Open(open(job)),
-            Found::Busy(waiting) => {
-                let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
-                return Self::Later(Instant::now() + (BUSY * turns.saturating_add(1)).min(LONGEST));
-            }
-            Found::Gone => return Self::Gone,
-            Found::Away => {}
-        }
-        let mut reading = Reading {
-            jobs,
-            key,
-            lent: false,
-        };
-        match caller.read_job::<J>(key).await {
-            Ok(Some(job)) => {
-                let job = Arc::new(job);
-                reading.lent = jobs.lend(key, &job);
-                if reading.lent {
-                    Self::Open(open(job))
-                } else {
-                    // The watch is about to say what has become of it.
-                    soon()
-                }
-            }
-            Ok(None) => soon(),
-            Err(fault) => {
-                let meta = ObjectMeta::default();
-                let failed = std::future::ready(Ended::Failed(fault));
-                let next = frame.run(key, &meta, failed).await;
-                next.map_or_else(soon, Self::Later)
-            }
-        }
-    }
-}
-
-/// Gives its place back if nothing comes of it.
-struct Reading<'a, J: Stored> {
-    jobs: &'a Jobs<J>,
-    key: &'a JobKey,
-    lent: bool,
-}
-
-impl<J: Stored> Drop for Reading<'_, J> {
-    fn drop(&mut self) {
-        if !self.lent {
-            self.jobs.close(self.key);
-        }
     }
 }
 

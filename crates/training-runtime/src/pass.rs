@@ -26,7 +26,7 @@ use crate::feed::index::Index;
 use crate::feed::jobs::JobsOf;
 use crate::feed::object::Objects;
 use crate::key::JobKey;
-use crate::look::{Counts, Ended, Frame, Opening, Rhythm, now};
+use crate::look::{Counts, Ended, Frame, Rhythm, now};
 use crate::metrics::{self, Metrics};
 use crate::retry::{Backoff, Jitter};
 use crate::told::{Told, folded};
@@ -114,13 +114,13 @@ impl<F: Lifecycle> Worker<F> {
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let open = match Opening::of(&frame, &self.jobs, &self.executor.caller, &key).await {
-            Opening::Open(open) => open,
-            Opening::Later(at) => return Some(at),
-            Opening::Gone => {
-                self.forget(&key);
-                return None;
-            }
+        let forget = || self.forget(&key);
+        let open = match frame
+            .open(&self.jobs, &self.executor.caller, &key, forget)
+            .await
+        {
+            Ok(open) => open,
+            Err(next) => return next,
         };
         let job = &open.job;
         let state = FailedIn::of(&**job, now());

@@ -5,7 +5,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use training_testkit::builders::{PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::job::{conditions, is_finished};
-use training_testkit::proxy::{Action, Gate, Proxy, Rule};
+use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::holds_for;
 
 use super::*;
@@ -22,9 +22,7 @@ async fn mt_05_i_30_jobs_of_one_name_in_two_namespaces_have_nothing_in_common() 
         let Some(theirs) = Tenant::of(kind, "same-b").await? else {
             return Ok(());
         };
-        let mut options = ours.options().await?;
-        options.namespace = format!("{},{}", ours.name(), theirs.name());
-        let operator = OperatorProcess::start(options).await?;
+        let operator = OperatorProcess::start(ours.options_with(&theirs).await?).await?;
         let mut uids = Vec::new();
         for tenant in [&ours, &theirs] {
             let job = tenant.create("pt").await?;
@@ -45,11 +43,7 @@ async fn mt_05_i_30_jobs_of_one_name_in_two_namespaces_have_nothing_in_common() 
         let before = theirs.made().await?;
         ensure!(!before.is_empty(), "{kind:?}");
         let begin = ours.control.audit()?.mark().await?;
-        let suspend = match kind.name {
-            "SparkApplication" => json!({ "spec": { "suspend": true } }),
-            _ => json!({ "spec": { "runPolicy": { "suspend": true } } }),
-        };
-        ours.jobs.merge("pt", &suspend).await?;
+        ours.jobs.merge("pt", &suspension(&kind, true)).await?;
         ours.until_pods(0).await?;
         ours.jobs.delete("pt").await?;
         eventually("nothing of ours", HANG, async || {
@@ -238,11 +232,7 @@ async fn mt_52_what_is_planted_in_the_last_moment_is_neither_used_nor_changed() 
         let Some(tenant) = Tenant::of(planted.kind, "race").await? else {
             return Ok(());
         };
-        let proxy = Proxy::start(&tenant.control.kubeconfig(ADMIN).await?).await?;
-        let mut options = tenant.options().await?;
-        options.kubeconfig = options.log.with_extension("kubeconfig");
-        let token = tenant.control.token(&planted.kind.user()).await?;
-        proxy.write_kubeconfig(&options.kubeconfig, &token)?;
+        let (proxy, options) = tenant.proxied(tenant.options().await?).await?;
         let gate = Gate::closed();
         let plural = format!("{}s", planted.resource.2.to_lowercase());
         let held = Rule::new("its create", Action::Hold(gate.clone()), move |call| {

@@ -2,24 +2,17 @@
 
 use kube::api::DeleteParams;
 use training_testkit::builders::PYTORCH;
-use training_testkit::proxy::{Action, Answer, Effect, Gate, Proxy, Rule};
+use training_testkit::proxy::{Action, Answer, Call, Effect, Gate, Rule};
 
 use super::load::each;
 use super::*;
 
-/// An operator of these tenants whose requests go through a proxy, and which waits for each for as long as a test may take.
-async fn through(tenants: &[&Tenant]) -> Result<(Proxy, OperatorProcess)> {
-    let first = tenants[0];
-    let proxy = Proxy::start(&first.control.kubeconfig(ADMIN).await?).await?;
-    let mut options = first.options().await?;
-    let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name()).collect();
-    options.namespace = names.join(",");
-    options.kubeconfig = options.log.with_extension("kubeconfig");
-    let token = first.control.token(&first.kind.user()).await?;
-    proxy.write_kubeconfig(&options.kubeconfig, &token)?;
+/// An operator whose requests go through a proxy, and which waits for each for as long as a test may take.
+async fn through(tenant: &Tenant, options: Options) -> Result<(Proxy, OperatorProcess)> {
     let options = options
         .flag("call-deadline", "10m")
         .flag("pass-deadline", "10m");
+    let (proxy, options) = tenant.proxied(options).await?;
     Ok((proxy, OperatorProcess::start(options).await?))
 }
 
@@ -33,7 +26,7 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
     let Some(calm) = Tenant::of(PYTORCH, "calm").await? else {
         return Ok(());
     };
-    let (proxy, operator) = through(&[&stuck, &calm]).await?;
+    let (proxy, operator) = through(&stuck, stuck.options_with(&calm).await?).await?;
     let (gate, theirs) = (Gate::closed(), stuck.name().to_owned());
     let held = Rule::new("the webhook", Action::Hold(gate.clone()), move |call| {
         call.is("create", "pods") && call.namespace == theirs
@@ -80,12 +73,11 @@ async fn one_failed_create_in_a_hundred_repeats_nothing_but_itself() -> Result<(
     let Some(tenant) = Tenant::of(PYTORCH, "chance").await? else {
         return Ok(());
     };
-    let (proxy, operator) = through(&[&tenant]).await?;
+    let (proxy, operator) = through(&tenant, tenant.options().await?).await?;
     let failed = Answer::new(500, "InternalError", "etcdserver: leader changed");
     let fails = Action::Answer(Effect::Without, failed);
-    let creates = |call: &training_testkit::proxy::Call| call.verb == "create";
-    let rule = Rule::new("one in a hundred", fails, move |call| {
-        creates(call) && ["pods", "services"].contains(&call.resource.as_str())
+    let rule = Rule::new("one in a hundred", fails, |call: &Call| {
+        call.verb == "create" && ["pods", "services"].contains(&call.resource.as_str())
     });
     let rule = rule.every(100);
     let mut took = Vec::new();
@@ -94,7 +86,7 @@ async fn one_failed_create_in_a_hundred_repeats_nothing_but_itself() -> Result<(
         if name == "failing" {
             proxy.add(&rule);
         }
-        let before: BTreeMap<_, _> = proxy.counts();
+        let before = proxy.counts();
         let clock = tokio::time::Instant::now();
         let job = PYTORCH.small_job(name, workers).build();
         tenant.jobs.create(&job).await?;

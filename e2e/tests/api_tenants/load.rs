@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use training_testkit::builders::PYTORCH;
-use training_testkit::proxy::{Action, Gate, Proxy, Rule};
+use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::holds_for;
 
 use super::*;
@@ -166,7 +166,7 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     let audit = flood.control.audit()?;
     let begin = audit.mark().await?;
     // No job of the flood is told before the calm one is born, however fast the operator is.
-    let proxy = Proxy::start(&flood.control.kubeconfig(ADMIN).await?).await?;
+    let (proxy, options) = flood.proxied(flood.options_with(&calm).await?).await?;
     let gate = Gate::closed();
     let theirs = flood.name().to_owned();
     let held = Rule::new("the flood", Action::Hold(gate.clone()), move |call| {
@@ -174,10 +174,6 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     });
     proxy.add(&held);
     let user = PYTORCH.user();
-    let mut options = flood.options().await?;
-    options.namespace = format!("{},{}", flood.name(), calm.name());
-    options.kubeconfig = options.log.with_extension("kubeconfig");
-    proxy.write_kubeconfig(&options.kubeconfig, &flood.control.token(&user).await?)?;
     let operator = OperatorProcess::start(options).await?;
     eventually("the flood to have begun", HANG, async || {
         Ok(if held.hits() > 0 {

@@ -50,8 +50,7 @@ async fn two(kind: Kind) -> Result<Option<(Tenant, Tenant, Options)>> {
     ) else {
         return Ok(None);
     };
-    let mut options = large.options().await?;
-    options.namespace = format!("{},{}", large.name(), calm.name());
+    let options = large.options_with(&calm).await?;
     Ok(Some((large, calm, options)))
 }
 
@@ -93,21 +92,10 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         let Some((large, calm, options)) = two(kind).await? else {
             return Ok(());
         };
-        let suspend = |suspend: bool| {
-            let policy = json!({ "suspend": suspend });
-            match kind.name {
-                "SparkApplication" => json!({ "spec": policy }),
-                _ => json!({ "spec": { "runPolicy": policy } }),
-            }
-        };
         each(count, async |n| {
             let mut job = manifest(&kind, &format!("large-{n}"));
             burden(&mut job);
-            let policy = match kind.name {
-                "SparkApplication" => &mut job["spec"],
-                _ => &mut job["spec"]["runPolicy"],
-            };
-            policy["suspend"] = true.into();
+            run_policy(&kind, &mut job)["suspend"] = true.into();
             large.jobs.create(&job).await.map(drop)
         })
         .await?;
@@ -119,9 +107,9 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         assert_fits(&kind, &operator)?;
         for n in [0, count - 1] {
             let name = format!("large-{n}");
-            large.jobs.merge(&name, &suspend(false)).await?;
+            large.jobs.merge(&name, &suspension(&kind, false)).await?;
             large.until_pods(pods_of(&kind)).await?;
-            large.jobs.merge(&name, &suspend(true)).await?;
+            large.jobs.merge(&name, &suspension(&kind, true)).await?;
             large.until_pods(0).await?;
         }
         assert_fits(&kind, &operator)?;

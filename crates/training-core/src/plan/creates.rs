@@ -1,8 +1,8 @@
 //! How much one plan creates: it is in memory as a whole before the first of its objects is sent.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
+
+use crate::model::size::json_size;
 
 /// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
 const MOST: usize = 512;
@@ -26,25 +26,8 @@ impl Creates {
 
     /// One more.
     pub fn add(&mut self, object: &impl Serialize) {
-        let mut size = Size(0);
-        // Objects of ours can be written, and the count holds in any case.
-        let _ = serde_json::to_writer(&mut size, object);
         self.objects += 1;
-        self.bytes += size.0;
-    }
-}
-
-/// Counts what is written.
-struct Size(usize);
-
-impl Write for Size {
-    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
-        self.0 += part.len();
-        Ok(part.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.bytes += json_size(object);
     }
 }
 

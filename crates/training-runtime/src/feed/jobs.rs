@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use training_core::{Framework, Stored, Uid};
+use training_core::{Framework, Stored, Uid, json_size};
 
 use super::ended::{Ended, Packer};
 use super::slim::version;
@@ -129,18 +129,19 @@ impl<J: Stored> Inner<J> {
             }
         }
         let identity = Identity::of(&job);
-        // A job that was read can be written.
-        let text = serde_json::to_string(&job).unwrap_or_default();
+        let size = json_size(&job);
         let job = Arc::new(job);
-        if text.len() <= LARGE
-            && let Some(share) = self.cache.share(text.len() * WHOLE)
+        if size <= LARGE
+            && let Some(share) = self.cache.share(size * WHOLE)
         {
             return (Kept::Whole(job, share), None);
         }
-        let Some(share) = self.cache.share(text.len()) else {
+        let Some(share) = self.cache.share(size) else {
             self.cache.warn();
             return (Kept::Away(identity), Some(job));
         };
+        // A job that was read can be written.
+        let text = serde_json::to_string(&*job).unwrap_or_default();
         (Kept::Text(text.into(), identity, share), Some(job))
     }
 

@@ -16,7 +16,7 @@ use training_runtime::events::{EventSink, Regarding};
 use training_runtime::fault::Fault;
 use training_runtime::feed::jobs::Jobs;
 use training_runtime::key::JobKey;
-use training_runtime::look::{Counts, Ended, Frame, Opening, Rhythm, now};
+use training_runtime::look::{Counts, Ended, Frame, Rhythm, now};
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::told::Told;
@@ -112,13 +112,10 @@ impl Apps {
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let open = match Opening::of(&frame, &self.jobs, &self.caller, &key).await {
-            Opening::Open(open) => open,
-            Opening::Later(at) => return Some(at),
-            Opening::Gone => {
-                self.forget(&key);
-                return None;
-            }
+        let forget = || self.forget(&key);
+        let open = match frame.open(&self.jobs, &self.caller, &key, forget).await {
+            Ok(open) => open,
+            Err(next) => return next,
         };
         let looking = self.look(&key, Instant::now());
         frame.run(&key, &open.job.object.metadata, looking).await

@@ -26,7 +26,7 @@ use training_runtime::feed::jobs::Jobs;
 use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
-use training_runtime::look::{Ended, Frame, Opening, Rhythm, now};
+use training_runtime::look::{Ended, Frame, Rhythm, now};
 use training_runtime::metrics::Metrics;
 use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::told::Told;
@@ -160,13 +160,10 @@ impl Schedules {
             backoff: &self.backoff,
             metrics: &self.metrics,
         };
-        let open = match Opening::of(&frame, &self.jobs, &self.caller, &key).await {
-            Opening::Open(open) => open,
-            Opening::Later(at) => return Some(at),
-            Opening::Gone => {
-                self.forget(&key);
-                return None;
-            }
+        let forget = || self.forget(&key);
+        let open = match frame.open(&self.jobs, &self.caller, &key, forget).await {
+            Ok(open) => open,
+            Err(next) => return next,
         };
         let looking = self.look(&key, &open.job);
         frame.run(&key, &open.job.metadata, looking).await
