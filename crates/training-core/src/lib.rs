@@ -40,7 +40,7 @@ pub use model::observed::{Blocked, Observed, Stall};
 pub use model::provider::Provider;
 pub use model::roles::{Rank, RoleSet, RoleSpec};
 pub use model::rules::Rules;
-pub use model::size::json_size;
+pub use model::size::Size;
 pub use model::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 pub use model::trouble::{Cause, Trouble};
 pub use model::uid::Uid;

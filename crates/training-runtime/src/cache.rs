@@ -56,7 +56,7 @@ impl Cache {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 bytes = self.size,
-                "the cache of jobs is full; further jobs are read when they are reconciled"
+                "the cache of jobs is full: further jobs are read whenever they are reconciled; raise --job-cache-mib and the memory limit"
             );
         }
     }

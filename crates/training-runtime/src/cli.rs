@@ -72,7 +72,7 @@ pub struct RuntimeArgs {
     )]
     pub controller_threads: u16,
 
-    /// Memory for jobs that have not ended, in MiB. Jobs for which there is none are read when they are reconciled
+    /// Size of the cache of jobs that have not ended, in MiB. When it is full, further jobs are read whenever they are reconciled
     #[arg(
         long,
         env = "TRAINYARD_JOB_CACHE_MIB",

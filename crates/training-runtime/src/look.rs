@@ -62,9 +62,9 @@ impl Frame<'_> {
         key: &'a JobKey,
         forget: impl FnOnce(),
     ) -> Result<Open<'a, J>, Option<Instant>> {
-        let found = match jobs.open(key) {
-            Found::Here(job) => Some(job),
-            Found::Away => None,
+        let (job, tried) = match jobs.open(key) {
+            Found::Here(job) => (Some(job), false),
+            Found::Away(tried) => (None, tried),
             Found::Busy(waiting) => {
                 let turns = u32::try_from(waiting / TOGETHER).unwrap_or(u32::MAX);
                 let wait = (BUSY * turns.saturating_add(1)).min(LONGEST);
@@ -76,13 +76,17 @@ impl Frame<'_> {
             }
         };
         let place = Place { jobs, key };
-        if let Some(job) = found {
+        if let Some(job) = job {
             return Ok(Open { job, _place: place });
+        }
+        // The same version was read before its last failure.
+        let held = self.backoff.not_before(key).filter(|_| tried);
+        if held.is_some_and(|at| at > Instant::now()) {
+            return Err(held);
         }
         match caller.read_job::<J>(key).await {
             Ok(Some(job)) => {
-                let job = Arc::new(job);
-                if jobs.lend(key, &job) {
+                if let Some(job) = jobs.lend(key, job) {
                     return Ok(Open { job, _place: place });
                 }
             }

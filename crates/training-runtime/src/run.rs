@@ -293,7 +293,7 @@ impl Manager<'_> {
         self.synced.extend(synced);
     }
 
-    /// The same for what passes don't wait for. What tells when a cache has been complete once, by scope.
+    /// Feeds a cache that no pass waits for. Returns what turns true once it is complete, by scope.
     pub fn feed_beside<Fut>(
         &mut self,
         cache: &'static str,

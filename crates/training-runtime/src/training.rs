@@ -264,7 +264,8 @@ impl<F: Lifecycle> Reconciler for Worker<F> {
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("jobs", self.jobs.len()),
-            ("jobs not cached", self.jobs.away()),
+            ("jobs_not_cached", self.jobs.away()),
+            ("jobs_waiting", self.jobs.waiting()),
             ("pods", self.pods.len()),
             ("services", self.services.len()),
         ]

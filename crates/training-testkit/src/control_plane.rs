@@ -293,8 +293,8 @@ pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// Retries 429, 503 and 504, as client-go does: for about a second after a definition has changed, the API server refuses
-/// lists and watches of its kind ("storage is (re)initializing").
+/// Retries 429, 503 and 504: for about a second after a definition has changed, the API server refuses lists and watches of its
+/// kind ("storage is (re)initializing").
 fn retries() -> Result<RetryPolicy> {
     const MIN: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(1);

@@ -254,7 +254,8 @@ async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
     let of_pods = rules.iter().find(|rule| rule.name() == "watch pods");
     let matters = of_pods.or(rules.first()).context("no watch is broken")?;
     trial.rule(&rules);
-    trial.proxy.cut().await?;
+    // A list would show what the watch is not to.
+    trial.reopen(&rules).await?;
     // What is lost is the news of the failure itself.
     for _ in 0..news.spared(trial.life) {
         trial.noise().await;

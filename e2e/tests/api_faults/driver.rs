@@ -415,6 +415,24 @@ impl Trial {
         .await
     }
 
+    /// Resets all connections, and waits until each watch that these rules are for is open again.
+    pub async fn reopen(&self, rules: &[Rule]) -> Result<()> {
+        let begun = tokio::time::Instant::now();
+        self.proxy.cut().await?;
+        eventually("the watches to be open again", HANG, async || {
+            let records = self.proxy.records();
+            let opened = |rule: &Rule| {
+                let by = |r: &Record| r.rule.as_deref() == Some(rule.name()) && r.code.is_some();
+                records.iter().any(|r| r.at >= begun && by(r))
+            };
+            Ok(match rules.iter().find(|rule| !opened(rule)) {
+                None => Seen::Yes(()),
+                Some(rule) => Seen::NotYet(format!("{} applies to none", rule.name())),
+            })
+        })
+        .await
+    }
+
     /// Makes the watches of the job's namespace start from a list again: what their streams left out is found.
     pub async fn relist(&self) -> Result<()> {
         let namespace = self.namespace().to_owned();

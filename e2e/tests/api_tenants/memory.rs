@@ -29,6 +29,21 @@ fn burden(job: &mut Value) {
     }
 }
 
+/// Gives the workers of a job, or the driver, short objects that take forty times their text in memory. No pod may have them, so
+/// that the job can only be suspended.
+fn burden_densely(job: &mut Value) {
+    let tolerations: Value = (0..100_000).map(|_| json!({})).collect();
+    let spec = &mut job["spec"];
+    if spec.get("driver").is_some() {
+        spec["driver"]["tolerations"] = tolerations;
+        return;
+    }
+    let fields = spec.as_object_mut().into_iter().flatten();
+    for workers in fields.filter_map(|(_, field)| field.get_mut("Worker")) {
+        workers["template"]["spec"]["tolerations"] = tolerations.clone();
+    }
+}
+
 /// Kinds whose way through the operator is their own, and all where there is time.
 fn some_kinds(some: &'static [Kind]) -> impl Iterator<Item = Kind> {
     kinds().filter(move |kind| is_deep() || some.contains(kind))
@@ -92,9 +107,14 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         let Some((large, calm, options)) = two(kind).await? else {
             return Ok(());
         };
+        let resumed = [0, count - 1];
         each(count, async |n| {
             let mut job = manifest(&kind, &format!("large-{n}"));
-            burden(&mut job);
+            if resumed.contains(&n) {
+                burden(&mut job);
+            } else {
+                burden_densely(&mut job);
+            }
             run_policy(&kind, &mut job)["suspend"] = true.into();
             large.jobs.create(&job).await.map(drop)
         })
@@ -105,7 +125,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         calm.until_pods(pods_of(&kind)).await?;
         large.until_quiet().await?;
         assert_fits(&kind, &operator)?;
-        for n in [0, count - 1] {
+        for n in resumed {
             let name = format!("large-{n}");
             large.jobs.merge(&name, &suspension(&kind, false)).await?;
             large.until_pods(pods_of(&kind)).await?;
@@ -114,7 +134,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         }
         assert_fits(&kind, &operator)?;
         let log = operator.log();
-        ensure!(log.contains("the cache of jobs is full"), "{}", kind.name);
+        ensure!(log.contains("cache of jobs is full"), "{}", kind.name);
         calm.assert_well(&operator).await?;
         large.assert_well(&operator).await?;
     }

@@ -1,4 +1,4 @@
-//! Jobs that are not kept whole: large ones, and those for which the cache has no room.
+//! How jobs are kept in memory: as text, as far as the cache has room.
 
 // What fails here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -12,6 +12,7 @@ use pytorch_operator::PyTorchJob;
 use scene::{pt, typed};
 use serde_json::{Value, json};
 use server::{CHILD, JOBS, STATUS, worker_with};
+use training_api::JobStatus;
 use training_runtime::cache::Cache;
 use training_runtime::feed::jobs::{Found, Jobs};
 use training_runtime::key::{JobKey, Scope};
@@ -60,8 +61,10 @@ fn jobs_for_which_there_is_no_room_are_known_and_not_kept() {
     jobs.remove(&key("a"));
     assert!(jobs.apply(job("c", "2", 100_000)));
     assert_eq!((jobs.len(), jobs.away()), (2, 0));
-    // A small one takes as little as it can before it is not kept.
-    jobs.apply(job("d", "1", 12_000));
+    assert!(
+        jobs.apply(job("c", "3", 100_000)),
+        "its own room is free for it"
+    );
     assert_eq!(jobs.away(), 0);
 }
 
@@ -83,39 +86,88 @@ fn a_list_of_what_is_kept_takes_no_further_room() {
     assert_eq!((jobs.len(), jobs.away()), (2, 2));
 }
 
+fn version_of(jobs: &Jobs<PyTorchJob>, name: &str) -> Option<String> {
+    let job = jobs.get(&key(name))?;
+    job.metadata.resource_version.clone()
+}
+
 #[test]
 fn a_job_that_is_read_stays_until_it_is_closed_and_follows_the_watch() {
     let jobs = Jobs::new(room(0));
-    let (first, second) = (job("a", "1", 10), job("a", "2", 20));
+    let (mut first, second) = (job("a", "1", 10), job("a", "2", 20));
     jobs.apply(first.clone());
-    assert!(matches!(jobs.open(&key("a")), Found::Away));
-    assert!(jobs.lend(&key("a"), &Arc::new(first.clone())));
-    assert_eq!(jobs.get(&key("a")).as_deref(), Some(&first));
+    assert_eq!(jobs.lend(&key("a"), first.clone()), None, "nobody asked");
+    assert!(matches!(jobs.open(&key("a")), Found::Away(false)));
+    let plain = first.clone();
+    first.metadata.managed_fields = Some(vec![]);
+    let applied = "kubectl.kubernetes.io/last-applied-configuration";
+    let annotations = first.metadata.annotations.get_or_insert_default();
+    annotations.insert(applied.to_owned(), "{}".to_owned());
+    let lent = jobs.lend(&key("a"), first.clone());
+    assert_eq!(lent.as_deref(), Some(&plain), "as if it had been kept");
+    assert_eq!(jobs.get(&key("a")).as_deref(), Some(&plain));
     assert!(jobs.apply(second.clone()));
     assert_eq!(jobs.get(&key("a")).as_deref(), Some(&second));
-    assert!(
-        !jobs.lend(&key("a"), &Arc::new(first)),
-        "the watch knows more"
-    );
+    assert_eq!(jobs.lend(&key("a"), first), None, "the watch knows more");
     let status = second.status.clone().unwrap_or_default();
     jobs.written(&Arc::new(second), status, "3".to_owned());
-    let version = jobs
-        .get(&key("a"))
-        .unwrap()
-        .metadata
-        .resource_version
-        .clone();
-    assert_eq!(version.as_deref(), Some("3"));
+    assert_eq!(version_of(&jobs, "a").as_deref(), Some("3"));
     jobs.close(&key("a"));
     assert_eq!(jobs.get(&key("a")), None);
+    assert!(
+        matches!(jobs.open(&key("a")), Found::Away(false)),
+        "it is another version"
+    );
+    jobs.close(&key("a"));
+    assert!(matches!(jobs.open(&key("a")), Found::Away(true)));
     assert!(matches!(jobs.open(&key("b")), Found::Gone));
 }
 
 #[test]
-fn few_jobs_that_are_not_kept_whole_are_open_at_once_and_fewer_of_one_namespace() {
+fn a_job_that_loses_its_room_while_it_is_reconciled_stays_until_it_is_closed() {
+    let status: JobStatus =
+        serde_json::from_value(json!({ "startTime": "2026-11-25T12:00:00Z" })).unwrap();
+    let first = job("a", "1", 10);
+    let size = serde_json::to_string(&first).unwrap().len();
+    let jobs = Jobs::new(room(size));
+    jobs.apply(first.clone());
+    assert!(matches!(jobs.open(&key("a")), Found::Here(_)));
+    // Our own write is no news to the watch: nothing else wakes the job.
+    jobs.written(&Arc::new(first), status, "2".to_owned());
+    assert_eq!(jobs.away(), 1);
+    assert_eq!(version_of(&jobs, "a").as_deref(), Some("2"));
+    assert!(jobs.apply(job("a", "3", 20)));
+    assert_eq!(version_of(&jobs, "a").as_deref(), Some("3"));
+    jobs.close(&key("a"));
+    assert_eq!(jobs.get(&key("a")), None);
+}
+
+#[test]
+fn a_list_leaves_a_job_open_but_not_one_that_was_made_again_under_its_name() {
+    let jobs = Jobs::new(room(0));
+    let scope = Scope::new(None);
+    let mut again = job("a", "3", 10);
+    again.metadata.uid = Some("00000000-0000-4000-8000-00000000000a".to_owned());
+    let list = |job: &PyTorchJob| {
+        jobs.begin_list(&scope);
+        jobs.listed(&scope, job.clone());
+        jobs.end_list(&scope);
+    };
+    let first = job("a", "1", 10);
+    list(&first);
+    jobs.open(&key("a"));
+    assert!(jobs.lend(&key("a"), first.clone()).is_some());
+    list(&first);
+    assert_eq!(version_of(&jobs, "a").as_deref(), Some("1"));
+    list(&again);
+    assert_eq!(version_of(&jobs, "a"), None);
+}
+
+#[test]
+fn small_jobs_need_no_place_and_the_last_places_are_for_namespaces_that_have_none() {
     let jobs: Jobs<PyTorchJob> = Jobs::new(room(0));
-    let of = |namespace: &str, name: &str| {
-        let mut job = job(name, "1", 10);
+    let of = |namespace: &str, name: &str, bytes: usize| {
+        let mut job = job(name, "1", bytes);
         job.metadata.namespace = Some(namespace.to_owned());
         jobs.apply(job);
         match jobs.open(&JobKey::new(namespace, name)) {
@@ -123,15 +175,37 @@ fn few_jobs_that_are_not_kept_whole_are_open_at_once_and_fewer_of_one_namespace(
             _ => 0,
         }
     };
-    let waiting = ["a", "b", "c", "d", "c"].map(|name| of("ns1", name));
+    let large = |namespace: &str, name: &str| of(namespace, name, 100_000);
+    let waiting = ["a", "b", "c", "d", "c"].map(|name| large("ns1", name));
     assert_eq!(waiting, [0, 0, 1, 2, 2]);
-    let waiting = ["a", "b", "c"].map(|name| of("ns2", name));
-    assert_eq!(waiting, [0, 0, 1]);
-    assert_eq!(of("ns3", "a"), 1);
+    let waiting = ["a", "b", "c"].map(|name| large("ns2", name));
+    assert_eq!(waiting, [0, 1, 2]);
+    assert_eq!(large("ns3", "a"), 0);
+    assert_eq!(large("ns4", "a"), 1);
+    assert_eq!((jobs.waiting(), of("ns1", "small", 100)), (5, 0));
     jobs.close(&key("a"));
-    assert_eq!(of("ns3", "b"), 0);
+    assert_eq!(large("ns4", "a"), 0);
     jobs.remove(&key("d"));
-    assert_eq!(of("ns1", "e"), 2, "c and e");
+    assert_eq!(large("ns1", "e"), 2, "c and e");
+}
+
+#[test]
+fn huge_jobs_are_reconciled_one_after_the_other() {
+    let jobs: Jobs<PyTorchJob> = Jobs::new(room(0));
+    for name in ["a", "b"] {
+        // Short, and yet it takes megabytes.
+        let tolerations: Vec<_> = (0..30_000).map(|_| json!({})).collect();
+        let template = "/spec/pytorchReplicaSpecs/Worker/template/spec/tolerations";
+        let mut job = typed(pt(1).set(template, json!(tolerations)));
+        job.metadata.name = Some(name.to_owned());
+        jobs.apply(job);
+    }
+    jobs.apply(job("large", "1", 100_000));
+    assert!(matches!(jobs.open(&key("a")), Found::Away(_)));
+    assert!(matches!(jobs.open(&key("b")), Found::Busy(1)));
+    assert!(matches!(jobs.open(&key("large")), Found::Away(_)));
+    jobs.close(&key("a"));
+    assert!(matches!(jobs.open(&key("b")), Found::Away(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,13 +243,30 @@ async fn a_job_that_is_not_kept_is_read_when_it_is_reconciled() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_gone_when_it_is_read_is_looked_at_again() {
     let (worker, mut server) = worker_with(job("pt", "9", 10), &[], room(0));
-    for answer in [json!({ "items": [] }), Value::Null] {
-        let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
-        let code = if answer.is_null() { 500 } else { 200 };
-        server.asked().await.with(code, &answer);
-        assert!(pass.await.unwrap().is_some());
-        server.silence().await;
-        assert!(matches!(worker.jobs.open(&key("pt")), Found::Away));
-        worker.jobs.close(&key("pt"));
-    }
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let list = server.asked().await;
+    list.with(200, &json!({ "items": [] }));
+    assert!(pass.await.unwrap().is_some());
+    server.silence().await;
+    assert!(matches!(worker.jobs.open(&key("pt")), Found::Away(true)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_cannot_be_read_is_read_again_after_its_backoff_or_when_it_has_changed() {
+    let (worker, mut server) = worker_with(job("pt", "9", 10), &[], room(0));
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    server.asked().await.with(500, &Value::Null);
+    let next = pass.await.unwrap();
+    assert!(next.is_some());
+    let woken = Arc::clone(&worker).pass(key("pt")).await;
+    assert_eq!(woken, next, "without a request");
+    worker.jobs.apply(job("pt", "10", 10));
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    server.asked().await.with(500, &Value::Null);
+    let next = pass.await.unwrap().unwrap();
+    tokio::time::sleep_until(next).await;
+    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let list = server.asked().await;
+    list.with(200, &json!({ "items": [] }));
+    pass.await.unwrap();
 }

@@ -1,25 +1,58 @@
-//! How large an object is.
+//! How much memory an object takes.
 
 use std::io;
+use std::ops::AddAssign;
 
 use serde::Serialize;
 
-/// How long an object is as JSON, which is not built for that.
+/// Every JSON object takes the place of all its fields in memory, also of those that it doesn't have: a variable of an
+/// environment with nothing but a name takes as much as one with all its sources.
 ///
 /// Units: bytes.
-pub fn json_size(object: &impl Serialize) -> usize {
-    let mut size = Size(0);
-    // Objects of ours can be written, and the count holds in any case.
-    let _ = serde_json::to_writer(&mut size, object);
-    size.0
+const PER_OBJECT: usize = 400;
+
+/// The size of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// The length of its JSON, in bytes.
+    pub text: usize,
+    /// How many JSON objects it is made of, itself included. Braces in strings count as well.
+    pub objects: usize,
 }
 
-/// Counts what is written.
-struct Size(usize);
+impl Size {
+    /// The size of an object that is not written as text for that.
+    pub fn of(object: &impl Serialize) -> Self {
+        let mut size = Self::default();
+        // Objects of ours can be written, and the count holds in any case.
+        let _ = serde_json::to_writer(&mut size, object);
+        size
+    }
+
+    /// The size of an object, or of a part of one, that is there as text.
+    pub fn of_text(text: &[u8]) -> Self {
+        Self {
+            text: text.len(),
+            objects: memchr::memchr_iter(b'{', text).count(),
+        }
+    }
+
+    /// The memory that the object takes when it is decoded, in bytes, by estimate.
+    pub fn memory(self) -> usize {
+        self.text + self.objects * PER_OBJECT
+    }
+}
+
+impl AddAssign for Size {
+    fn add_assign(&mut self, more: Self) {
+        self.text += more.text;
+        self.objects += more.objects;
+    }
+}
 
 impl io::Write for Size {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
-        self.0 += part.len();
+        *self += Self::of_text(part);
         Ok(part.len())
     }
 
@@ -30,11 +63,23 @@ impl io::Write for Size {
 
 #[cfg(test)]
 mod tests {
-    use super::json_size;
+    use k8s_openapi::api::core::v1::{EnvVar, Toleration, VolumeMount};
+
+    use super::*;
 
     #[test]
-    fn an_object_is_as_large_as_its_text() {
-        let object = serde_json::json!({ "a": [1, 2], "b": "ü\n" });
-        assert_eq!(json_size(&object), object.to_string().len());
+    fn an_object_is_as_large_as_its_text_and_what_it_is_made_of() {
+        let object = serde_json::json!({ "a": [1, {}], "b": "ü\n", "c": { "d": "{" } });
+        let text = object.to_string();
+        let size = Size::of(&object);
+        assert_eq!((size.text, size.objects), (text.len(), 4));
+        assert_eq!(size, Size::of_text(text.as_bytes()));
+    }
+
+    #[test]
+    fn what_a_template_may_have_by_the_thousand_takes_no_more_than_the_estimate() {
+        assert!(size_of::<EnvVar>() <= PER_OBJECT);
+        assert!(size_of::<Toleration>() <= PER_OBJECT);
+        assert!(size_of::<VolumeMount>() <= PER_OBJECT);
     }
 }

@@ -2,32 +2,33 @@
 
 use serde::Serialize;
 
-use crate::model::size::json_size;
+use crate::model::size::Size;
 
 /// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
 const MOST: usize = 512;
-/// A plan that holds more creates nothing further. Bounds the memory of a job with large templates.
+/// A plan whose objects take more memory creates nothing further. Bounds the memory of a job with large templates, and with the
+/// number of jobs that are reconciled at once that of many.
 ///
-/// Units: bytes, as JSON.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// Units: bytes.
+const MOST_MEMORY: usize = 4 * 1024 * 1024;
 
 /// The objects that a plan creates so far.
 #[derive(Debug, Default)]
 pub struct Creates {
     objects: usize,
-    bytes: usize,
+    memory: usize,
 }
 
 impl Creates {
     /// True if the rest is for the next plan.
     pub fn is_full(&self) -> bool {
-        self.objects >= MOST || self.bytes >= MOST_BYTES
+        self.objects >= MOST || self.memory >= MOST_MEMORY
     }
 
     /// One more.
     pub fn add(&mut self, object: &impl Serialize) {
         self.objects += 1;
-        self.bytes += json_size(object);
+        self.memory += Size::of(object).memory();
     }
 }
 
@@ -45,7 +46,7 @@ mod tests {
         assert!(!small.is_full());
         small.add(&"a");
         assert!(small.is_full());
-        large.add(&"a".repeat(MOST_BYTES - 3));
+        large.add(&"a".repeat(MOST_MEMORY - 3));
         assert!(!large.is_full());
         large.add(&"");
         assert!(large.is_full());

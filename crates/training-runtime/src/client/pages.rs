@@ -10,17 +10,20 @@ use std::task::{Context, Poll};
 
 use axum::BoxError;
 use axum::body::HttpBody;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, Uri};
-use http_body_util::{BodyExt as _, Either, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Either, Full};
 use kube::client::Body;
 use parking_lot::Mutex;
 use tower::{Layer, Service, ServiceExt as _};
+use training_core::Size;
 
 use super::attend::watched;
 
-/// The largest page of more than one object, in bytes.
-const LARGEST: usize = 4 * 1024 * 1024;
+/// The longest page of more than one object, in bytes.
+const LONGEST: usize = 4 * 1024 * 1024;
+/// The most memory that its objects may take, in bytes.
+const LARGEST: usize = 32 * 1024 * 1024;
 
 /// A layer around the connection of the watches that bounds the pages of their lists.
 #[derive(Clone, Debug, Default)]
@@ -47,9 +50,9 @@ impl Pages {
         limits.get(list).map_or(asked, |limit| asked.min(*limit))
     }
 
-    /// A page of so many objects had so many bytes: the next one may have twice as many if even that is small.
-    fn fitted(&self, list: &str, limit: u32, asked: u32, bytes: usize) {
-        if limit >= asked || bytes > LARGEST / 4 {
+    /// A page of so many objects had this size: the next one may have twice as many if even that is small.
+    fn fitted(&self, list: &str, limit: u32, asked: u32, size: Size) {
+        if limit >= asked || size.text > LONGEST / 4 || size.memory() > LARGEST / 4 {
             return;
         }
         let mut limits = self.limits.lock();
@@ -98,23 +101,38 @@ where
             loop {
                 let again = with_limit(&request, limit)?;
                 let (parts, body) = inner.ready().await?.call(again).await?.into_parts();
-                let bounded = parts.status.is_success() && limit > 1;
-                let most = if bounded { LARGEST } else { usize::MAX };
-                match Limited::new(body, most).collect().await {
-                    Ok(page) => {
-                        let page = page.to_bytes();
-                        pages.fitted(&list, limit, asked, page.len());
-                        return Ok(Response::from_parts(parts, Either::Right(Full::new(page))));
-                    }
-                    Err(error) if error.is::<LengthLimitError>() => {
-                        limit = (limit / 2).max(1);
-                        pages.too_large(&list, limit);
-                    }
-                    Err(error) => return Err(error),
+                if !parts.status.is_success() {
+                    return Ok(Response::from_parts(parts, Either::Left(body)));
                 }
+                let Some((page, size)) = read(body, limit > 1).await? else {
+                    limit = (limit / 2).max(1);
+                    pages.too_large(&list, limit);
+                    continue;
+                };
+                pages.fitted(&list, limit, asked, size);
+                return Ok(Response::from_parts(parts, Either::Right(Full::new(page))));
             }
         })
     }
+}
+
+/// A page and its size; `None` if it is too large.
+async fn read<B>(body: B, bounded: bool) -> Result<Option<(Bytes, Size)>, BoxError>
+where
+    B: HttpBody<Data = Bytes, Error = BoxError>,
+{
+    let (mut page, mut size) = (BytesMut::new(), Size::default());
+    let mut body = std::pin::pin!(body);
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            size += Size::of_text(&data);
+            if bounded && (size.text > LONGEST || size.memory() > LARGEST) {
+                return Ok(None);
+            }
+            page.extend_from_slice(&data);
+        }
+    }
+    Ok(Some((page.freeze(), size)))
 }
 
 /// The most objects that a request for a page asks for; `None` if it is another request.
@@ -158,10 +176,10 @@ mod tests {
 
     use super::*;
 
-    /// Answers with pages of objects of so many bytes, and writes down how many were asked for.
+    /// Answers with pages of such objects, and writes down how many were asked for.
     #[derive(Clone, Default)]
     struct Server {
-        size: Arc<Mutex<usize>>,
+        object: Arc<Mutex<String>>,
         asked: Arc<Mutex<Vec<u32>>>,
     }
 
@@ -171,8 +189,8 @@ mod tests {
             let inner = tower::service_fn(move |request: Request<Body>| {
                 let limit = page(&request).unwrap();
                 server.asked.lock().push(limit);
-                let size = usize::try_from(limit).unwrap() * *server.size.lock();
-                let body = Full::new(Bytes::from(vec![b' '; size]));
+                let page = server.object.lock().repeat(limit.try_into().unwrap());
+                let body = Full::new(Bytes::from(page));
                 let body = body.map_err(|never: Infallible| match never {});
                 async move { Ok::<_, BoxError>(Response::new(body)) }
             });
@@ -191,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
         let (server, pages) = (Server::default(), Pages::default());
-        *server.size.lock() = 100_000;
+        *server.object.lock() = " ".repeat(100_000);
         let page = server.list(&pages, "limit=200&continue=next").await;
         assert_eq!(page.body().len(), 25 * 100_000);
         assert_eq!(server.asked(), [200, 100, 50, 25]);
@@ -204,10 +222,10 @@ mod tests {
     #[tokio::test]
     async fn pages_grow_again_once_objects_are_small() {
         let (server, pages) = (Server::default(), Pages::default());
-        *server.size.lock() = 1_000_000;
+        *server.object.lock() = " ".repeat(1_000_000);
         server.list(&pages, "limit=200").await;
         assert_eq!(server.asked(), [200, 100, 50, 25, 12, 6, 3]);
-        *server.size.lock() = 1_000;
+        *server.object.lock() = " ".repeat(1_000);
         for _ in 0..8 {
             server.list(&pages, "limit=200").await;
         }
@@ -217,11 +235,20 @@ mod tests {
     #[tokio::test]
     async fn one_object_is_read_whatever_its_size() {
         let (server, pages) = (Server::default(), Pages::default());
-        *server.size.lock() = LARGEST + 1;
+        *server.object.lock() = " ".repeat(LONGEST + 1);
         let page = server.list(&pages, "limit=4").await;
-        assert_eq!(page.body().len(), LARGEST + 1);
+        assert_eq!(page.body().len(), LONGEST + 1);
         assert_eq!(page.status(), StatusCode::OK);
         assert_eq!(server.asked(), [4, 2, 1]);
+    }
+
+    #[tokio::test]
+    async fn short_objects_that_take_much_memory_make_a_page_too_large() {
+        let (server, pages) = (Server::default(), Pages::default());
+        *server.object.lock() = "{},".repeat(20_000);
+        let page = server.list(&pages, "limit=16").await;
+        assert_eq!(page.body().len(), 4 * 60_000);
+        assert_eq!(server.asked(), [16, 8, 4]);
     }
 
     #[test]

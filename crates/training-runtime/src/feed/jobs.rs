@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use training_core::{Framework, Stored, Uid, json_size};
+use training_core::{Framework, Size, Stored, Uid};
 
 use super::ended::{Ended, Packer};
 use super::slim::version;
@@ -16,16 +16,16 @@ use crate::key::{JobKey, Scope};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// What the operator's own annotations begin with.
 const OURS: &str = "trainyard.dev/";
-/// A job whose text is longer is kept as text.
+/// A job that takes more memory needs a place to be reconciled.
 ///
 /// Units: bytes.
-const LARGE: usize = 16 * 1024;
-/// So many times its text a job takes in memory.
-const WHOLE: usize = 4;
-/// So many jobs that are not kept whole are reconciled at once.
-const OPEN: usize = 4;
-/// So many of them may be of one namespace.
-const OPEN_IN_NAMESPACE: usize = 2;
+const LARGE: usize = 64 * 1024;
+/// Of jobs that take more than this, one is reconciled at a time.
+///
+/// Units: bytes.
+const HUGE: usize = 8 * 1024 * 1024;
+/// So many places there are.
+const PLACES: usize = 4;
 
 /// All jobs of one kind.
 #[derive(Debug)]
@@ -35,31 +35,48 @@ pub struct Jobs<J> {
 
 #[derive(Debug)]
 struct Inner<J> {
-    jobs: HashMap<JobKey, Kept<J>>,
+    jobs: HashMap<JobKey, Kept>,
     /// The next state of a scope, while its list is coming in.
-    incoming: HashMap<Scope, HashMap<JobKey, Kept<J>>>,
-    /// Jobs that are not kept whole, while they are reconciled; none while one is being read.
-    open: HashMap<JobKey, Option<Arc<J>>>,
-    /// Jobs that found no place there, by namespace.
+    incoming: HashMap<Scope, HashMap<JobKey, Kept>>,
+    /// Jobs while they are reconciled.
+    open: HashMap<JobKey, Open<J>>,
+    /// Large jobs that found no place there, by namespace.
     waiting: HashMap<Arc<str>, HashSet<JobKey>>,
     packer: Packer,
     cache: Arc<Cache>,
 }
 
-/// A job in memory.
+/// A job while it is reconciled.
 #[derive(Debug)]
-enum Kept<J> {
-    /// It is small and lives.
-    Whole(Arc<J>, Share),
-    /// It is large: as text, which takes a fraction of what the job takes.
-    Text(Arc<str>, Identity, Share),
-    /// The cache is full: it is read when it is reconciled.
-    Away(Identity),
+struct Open<J> {
+    /// None while it is being read.
+    job: Option<Arc<J>>,
+    /// As estimated, in bytes.
+    memory: usize,
+}
+
+/// How a job is kept.
+#[derive(Clone, Debug)]
+enum Kept {
+    /// As text, which takes a fraction of what the job takes.
+    Text(
+        Arc<str>,
+        Known,
+        #[expect(dead_code, reason = "it is there to be dropped")] Share,
+    ),
+    /// Not at all, because the cache is full: it is read when it is reconciled. True once that was tried.
+    Away(Known, bool),
     /// It has ended, and hardly anybody asks for it.
     Ended(Box<Ended>),
 }
 
-/// Which job it is, and in which version.
+/// Which job it is, in which version, and how much memory it takes, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    identity: Identity,
+    memory: usize,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     uid: Option<Uid>,
@@ -75,38 +92,23 @@ impl Identity {
     }
 }
 
-impl<J> Clone for Kept<J> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Whole(job, share) => Self::Whole(Arc::clone(job), share.clone()),
-            Self::Text(text, identity, share) => {
-                Self::Text(Arc::clone(text), *identity, share.clone())
-            }
-            Self::Away(identity) => Self::Away(*identity),
-            Self::Ended(ended) => Self::Ended(ended.clone()),
-        }
-    }
-}
-
-impl<J: Stored> Kept<J> {
+impl Kept {
     /// The job; `None` if it is not in memory, or can't be read back.
-    fn job(&self) -> Option<Arc<J>> {
+    fn job<J: Stored>(&self) -> Option<Arc<J>> {
         match self {
-            Self::Whole(job, _) => Some(Arc::clone(job)),
             Self::Text(text, ..) => serde_json::from_str(text).ok().map(Arc::new),
-            Self::Away(_) => None,
+            Self::Away(..) => None,
             Self::Ended(ended) => ended.unpack().map(Arc::new),
         }
     }
 
     fn is_away(&self) -> bool {
-        matches!(self, Self::Away(_))
+        matches!(self, Self::Away(..))
     }
 
     fn identity(&self) -> Identity {
         match self {
-            Self::Whole(job, _) => Identity::of(&**job),
-            Self::Text(_, identity, _) | Self::Away(identity) => *identity,
+            Self::Text(_, known, _) | Self::Away(known, _) => known.identity,
             Self::Ended(ended) => Identity {
                 uid: Some(ended.uid),
                 version: ended.version,
@@ -115,12 +117,17 @@ impl<J: Stored> Kept<J> {
     }
 }
 
+/// Removes what is never read.
+fn strip<J: Stored>(job: &mut J) {
+    job.meta_mut().managed_fields = None;
+    job.annotations_mut().remove(LAST_APPLIED);
+}
+
 impl<J: Stored> Inner<J> {
     /// Keeps a job without what is never read; an ended one without its templates and its users' annotations, and as small as can
-    /// be. Also the job itself, if it is not kept whole.
-    fn keep(&mut self, mut job: J) -> (Kept<J>, Option<Arc<J>>) {
-        job.meta_mut().managed_fields = None;
-        job.annotations_mut().remove(LAST_APPLIED);
+    /// be. Also the job itself, unless it has ended.
+    fn keep(&mut self, mut job: J) -> (Kept, Option<J>) {
+        strip(&mut job);
         if job.has_ended() {
             job.shrink();
             job.annotations_mut().retain(|key, _| key.starts_with(OURS));
@@ -128,36 +135,58 @@ impl<J: Stored> Inner<J> {
                 return (Kept::Ended(Box::new(ended)), None);
             }
         }
-        let identity = Identity::of(&job);
-        let size = json_size(&job);
-        let job = Arc::new(job);
-        if size <= LARGE
-            && let Some(share) = self.cache.share(size * WHOLE)
-        {
-            return (Kept::Whole(job, share), None);
-        }
-        let Some(share) = self.cache.share(size) else {
-            self.cache.warn();
-            return (Kept::Away(identity), Some(job));
-        };
         // A job that was read can be written.
-        let text = serde_json::to_string(&*job).unwrap_or_default();
-        (Kept::Text(text.into(), identity, share), Some(job))
+        let text = serde_json::to_string(&job).unwrap_or_default();
+        let known = Known {
+            identity: Identity::of(&job),
+            memory: Size::of_text(text.as_bytes()).memory(),
+        };
+        let kept = if let Some(share) = self.cache.share(text.len()) {
+            Kept::Text(text.into(), known, share)
+        } else {
+            self.cache.warn();
+            Kept::Away(known, false)
+        };
+        (kept, Some(job))
     }
 
-    /// The same for a job that is newer than what is known, and may be open.
-    fn renew(&mut self, key: &JobKey, job: J) -> Kept<J> {
+    /// Keeps a job that is newer than what is known, also where it is being reconciled.
+    fn renew(&mut self, key: &JobKey, job: J) -> &Kept {
+        // Its room first: it may need it.
+        self.jobs.remove(key);
         let (kept, job) = self.keep(job);
-        match (self.open.get_mut(key), job) {
-            (Some(Some(open)), Some(job)) => *open = job,
-            (Some(_), None) => drop(self.open.remove(key)),
-            (Some(None) | None, _) => {}
+        if let Some(open) = self.open.get_mut(key) {
+            match (&kept, job) {
+                (Kept::Text(_, known, _) | Kept::Away(known, _), Some(job)) => {
+                    open.job = Some(Arc::new(job));
+                    open.memory = known.memory;
+                }
+                _ => drop(self.open.remove(key)),
+            }
         }
-        kept
+        self.jobs.entry(key.clone()).insert_entry(kept).into_mut()
     }
 }
 
 impl<J> Inner<J> {
+    /// True if a job may be reconciled that takes so much memory. The more places a namespace has, the more it leaves free.
+    fn has_place(&self, key: &JobKey, memory: usize) -> bool {
+        if memory <= LARGE {
+            return true;
+        }
+        let (mut all, mut of_namespace) = (0, 0);
+        for (open, Open { memory: other, .. }) in &self.open {
+            if *other > HUGE && memory > HUGE {
+                return false;
+            }
+            if *other > LARGE {
+                all += 1;
+                of_namespace += usize::from(open.namespace == key.namespace);
+            }
+        }
+        all + of_namespace < PLACES
+    }
+
     fn waits_no_more(&mut self, key: &JobKey) {
         if let Some(waiting) = self.waiting.get_mut(&key.namespace) {
             waiting.remove(key);
@@ -171,11 +200,11 @@ impl<J> Inner<J> {
 /// What became of a job that is to be reconciled.
 #[derive(Debug)]
 pub enum Found<J> {
-    /// It is in memory; one that is not kept whole until it is closed.
+    /// It is in memory, until it is closed.
     Here(Arc<J>),
-    /// It has to be read, and then lent or closed.
-    Away,
-    /// As many as may be are being reconciled, and so many of its namespace wait.
+    /// It has to be read, and then lent or closed. True if this version of it was open before.
+    Away(bool),
+    /// It is large, and as many as may be are being reconciled; so many of its namespace wait.
     Busy(usize),
     /// There is none.
     Gone,
@@ -264,10 +293,18 @@ impl<J: Stored> Jobs<J> {
             .cloned()
             .collect();
         inner.jobs = next;
-        inner.open.retain(|key, _| inner.jobs.contains_key(key));
-        for waiting in inner.waiting.values_mut() {
-            waiting.retain(|key| inner.jobs.contains_key(key));
-        }
+        // One that was made again under its name is another job.
+        let (jobs, was) = (&inner.jobs, |open: &Open<J>| {
+            open.job.as_deref().map(Identity::of)
+        });
+        inner.open.retain(|key, open| {
+            let (now, was) = (jobs.get(key).map(Kept::identity), was(open));
+            now.is_some_and(|now| was.is_none_or(|was| was.uid == now.uid))
+        });
+        inner.waiting.retain(|_, waiting| {
+            waiting.retain(|key| jobs.contains_key(key));
+            !waiting.is_empty()
+        });
         let there = inner
             .jobs
             .keys()
@@ -282,22 +319,19 @@ impl<J: Stored> Jobs<J> {
         let key = Self::key(&job);
         let inner = &mut *self.inner.lock();
         let seen = Identity::of(&job);
-        let older = |known: &Kept<J>| {
+        let older = |known: &Kept| {
             let known = known.identity();
             known.uid == seen.uid && seen.version <= known.version
         };
         if inner.jobs.get(&key).is_some_and(older) {
             return false;
         }
-        let job = inner.renew(&key, job);
-        for (_, incoming) in inner
-            .incoming
-            .iter_mut()
-            .filter(|(scope, _)| scope.covers(&key))
-        {
-            incoming.insert(key.clone(), job.clone());
+        let kept = inner.renew(&key, job).clone();
+        for (scope, incoming) in &mut inner.incoming {
+            if scope.covers(&key) {
+                incoming.insert(key.clone(), kept.clone());
+            }
         }
-        inner.jobs.insert(key, job);
         true
     }
 
@@ -326,8 +360,7 @@ impl<J: Stored> Jobs<J> {
             let mut next = J::clone(written);
             next.set_status(status);
             next.meta_mut().resource_version = Some(resource_version);
-            let next = inner.renew(&key, next);
-            inner.jobs.insert(key, next);
+            inner.renew(&key, next);
         }
     }
 
@@ -335,8 +368,8 @@ impl<J: Stored> Jobs<J> {
     pub fn get(&self, key: &JobKey) -> Option<Arc<J>> {
         let kept = {
             let inner = self.inner.lock();
-            if let Some(Some(open)) = inner.open.get(key) {
-                return Some(Arc::clone(open));
+            if let Some(job) = inner.open.get(key).and_then(|open| open.job.as_ref()) {
+                return Some(Arc::clone(job));
             }
             inner.jobs.get(key).cloned()
         };
@@ -348,46 +381,57 @@ impl<J: Stored> Jobs<J> {
         self.inner.lock().jobs.contains_key(key)
     }
 
-    /// A job that is to be reconciled. One that is not kept whole stays in memory until it is closed; few of them at once, and
-    /// fewer of one namespace.
+    /// A job that is to be reconciled. It stays in memory until it is closed; few large ones at once.
     pub fn open(&self, key: &JobKey) -> Found<J> {
         let inner = &mut *self.inner.lock();
         let Some(kept) = inner.jobs.get(key) else {
             return Found::Gone;
         };
-        if matches!(kept, Kept::Whole(..) | Kept::Ended(_)) {
-            let job = kept.job();
-            inner.waits_no_more(key);
-            return job.map_or(Found::Gone, Found::Here);
-        }
-        let of_namespace = inner.open.keys().filter(|k| k.namespace == key.namespace);
-        if inner.open.len() >= OPEN || of_namespace.count() >= OPEN_IN_NAMESPACE {
+        let (Kept::Text(_, known, _) | Kept::Away(known, _)) = kept else {
+            return kept.job().map_or(Found::Gone, Found::Here);
+        };
+        let memory = known.memory;
+        if !inner.has_place(key, memory) {
             let waiting = inner.waiting.entry(Arc::clone(&key.namespace));
             let waiting = waiting.or_default();
             waiting.insert(key.clone());
             return Found::Busy(waiting.len());
         }
-        let job = kept.job();
-        inner.open.insert(key.clone(), job.clone());
         inner.waits_no_more(key);
-        job.map_or(Found::Away, Found::Here)
+        let kept = inner.jobs.get_mut(key);
+        let job = kept.as_ref().and_then(|kept| kept.job());
+        let open = Open {
+            job: job.clone(),
+            memory,
+        };
+        inner.open.insert(key.clone(), open);
+        match (job, kept) {
+            (Some(job), _) => Found::Here(job),
+            (None, Some(Kept::Away(_, tried))) => Found::Away(std::mem::replace(tried, true)),
+            (None, _) => Found::Away(false),
+        }
     }
 
-    /// Lends a job that was read. False if there is no such job any more, or one that is newer than what was read.
-    pub fn lend(&self, key: &JobKey, job: &Arc<J>) -> bool {
+    /// Lends a job that was read. None if there is no such job any more, or one that is newer than what was read.
+    pub fn lend(&self, key: &JobKey, mut job: J) -> Option<Arc<J>> {
         let inner = &mut *self.inner.lock();
-        let (Some(kept), read) = (inner.jobs.get_mut(key), Identity::of(&**job)) else {
-            return false;
-        };
+        let (kept, read) = (inner.jobs.get_mut(key)?, Identity::of(&job));
+        let open = inner.open.get_mut(key)?;
         let known = kept.identity();
         if known.uid != read.uid || known.version > read.version {
-            return false;
+            return None;
         }
         if known.version < read.version {
-            *kept = Kept::Away(read);
+            let known = Known {
+                identity: read,
+                memory: open.memory,
+            };
+            *kept = Kept::Away(known, true);
         }
-        inner.open.insert(key.clone(), Some(Arc::clone(job)));
-        true
+        strip(&mut job);
+        let job = Arc::new(job);
+        open.job = Some(Arc::clone(&job));
+        Some(job)
     }
 
     /// A job is not being reconciled any more.
@@ -399,6 +443,11 @@ impl<J: Stored> Jobs<J> {
     pub fn away(&self) -> usize {
         let inner = self.inner.lock();
         inner.jobs.values().filter(|kept| kept.is_away()).count()
+    }
+
+    /// Number of large jobs that wait until others are reconciled.
+    pub fn waiting(&self) -> usize {
+        self.inner.lock().waiting.values().map(HashSet::len).sum()
     }
 
     /// Number of jobs.

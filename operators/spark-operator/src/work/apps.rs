@@ -349,7 +349,8 @@ impl Reconciler for Apps {
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("applications", self.jobs.len()),
-            ("applications not cached", self.jobs.away()),
+            ("applications_not_cached", self.jobs.away()),
+            ("applications_waiting", self.jobs.waiting()),
             ("pods", self.known.pods.len()),
             ("objects", self.known.len_of_things()),
         ]

@@ -329,7 +329,8 @@ impl Reconciler for Schedules {
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("schedules", self.jobs.len()),
-            ("schedules not cached", self.jobs.away()),
+            ("schedules_not_cached", self.jobs.away()),
+            ("schedules_waiting", self.jobs.waiting()),
             ("runs", self.runs.len()),
         ]
     }
