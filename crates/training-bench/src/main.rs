@@ -8,6 +8,7 @@
 //!   drive     plays the kubelet                  load      makes jobs, sees what becomes of them
 //!   runs      timed runs                         life      the run that counts
 //!   scale     a full store                       template  texts with gaps
+//!   event     what finding a pod costs, without a server
 //!   application, submitter                       what is written for a SparkApplication, and its floor client
 //!   submission, killed                           beside spark-submit; while the operator is killed
 //!   machine, stats, report, store                figures, and what becomes of them
@@ -23,6 +24,7 @@ mod bodies;
 mod child;
 mod counts;
 mod drive;
+mod event;
 mod floor;
 mod http;
 mod killed;

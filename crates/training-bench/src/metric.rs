@@ -3,6 +3,7 @@
 use anyhow::Result;
 use training_testkit::builders::Kind;
 
+use crate::event::event;
 use crate::killed::killed;
 use crate::kind::{WHOLE, submits};
 use crate::life::life;
@@ -31,10 +32,12 @@ pub enum Metric {
     Submission,
     /// Submissions by an operator that is killed again and again.
     Killed,
+    /// Events of a large job.
+    Event,
 }
 
 /// All of them. Every metric gets its first pair before any gets its second, so that a run that is cut short has them all.
-pub const ALL: [Metric; 8] = [
+pub const ALL: [Metric; 9] = [
     Metric::Life,
     Metric::Pace,
     Metric::Latency,
@@ -43,6 +46,7 @@ pub const ALL: [Metric; 8] = [
     Metric::Crowd,
     Metric::Submission,
     Metric::Killed,
+    Metric::Event,
 ];
 
 impl Metric {
@@ -57,6 +61,7 @@ impl Metric {
             Self::Scale => "scale",
             Self::Submission => "submission",
             Self::Killed => "killed",
+            Self::Event => "event",
         }
     }
 
@@ -73,6 +78,7 @@ impl Metric {
             Self::Scale => "egj",
             Self::Submission => "h",
             Self::Killed => "i",
+            Self::Event => "k",
         }
     }
 
@@ -80,7 +86,7 @@ impl Metric {
     fn is_of(self, kind: &Kind) -> bool {
         match self {
             Self::Life | Self::Latency | Self::Burst => true,
-            Self::Crowd => *kind == WHOLE,
+            Self::Crowd | Self::Event => *kind == WHOLE,
             Self::Pace | Self::Scale => !submits(kind),
             Self::Submission | Self::Killed => submits(kind),
         }
@@ -103,7 +109,7 @@ impl Metric {
     pub fn pairs(self, size: &Size) -> usize {
         match self {
             Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
-            Self::Pace | Self::Latency => size.pairs,
+            Self::Pace | Self::Latency | Self::Event => size.pairs,
             Self::Burst | Self::Crowd => size.long_pairs,
         }
     }
@@ -120,6 +126,7 @@ impl Metric {
             Self::Life => life(setting).await?,
             Self::Submission => submission(setting, say).await?,
             Self::Killed => killed(setting, say).await?,
+            Self::Event => event(say)?,
             Self::Scale => {
                 record.pairs = scale(setting, say).await?.pairs;
                 return Ok(());
@@ -191,7 +198,9 @@ mod tests {
 
     #[test]
     fn letters_choose_and_none_chooses_all() {
-        let pods = ["life", "pace", "latency", "burst", "scale", "crowd"];
+        let pods = [
+            "life", "pace", "latency", "burst", "scale", "crowd", "event",
+        ];
         assert_eq!(wanted(PYTORCH, ""), pods);
         assert_eq!(wanted(PYTORCH, "a,d"), ["life", "pace", "crowd"]);
         assert_eq!(wanted(PYTORCH, "g"), ["scale"]);

@@ -128,6 +128,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     );
     let (burst, crowd) = (read(Metric::Burst)?, read(Metric::Crowd)?);
     let (once, starts) = split(read(Metric::Scale)?);
+    let event = read(Metric::Event)?;
     if submits(&setting.kind) {
         let (submission, killed) = (read(Metric::Submission)?, read(Metric::Killed)?);
         let mut rows = requests(&life, &burst, &setting.kind);
@@ -163,6 +164,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
         &idle,
         &once,
     ));
+    rows.extend(EVENT.map(|line| ratio((line, &event))));
     rows.retain(|row| setting.shows(row.id));
     Ok(rows)
 }
@@ -303,6 +305,23 @@ const START: Line = Line(
     "ms",
     Some(most(2.0)),
 );
+
+const EVENT: [Line; 2] = [
+    Line(
+        "k",
+        "an event of a pod, 20,000 replicas over one",
+        "changed_ns",
+        "ns",
+        Some(most(4.0)),
+    ),
+    Line(
+        "k",
+        "an event of a foreign pod, 20,000 replicas over one",
+        "foreign_ns",
+        "ns",
+        Some(most(4.0)),
+    ),
+];
 
 /// The figures that were taken once, and the pairs of starts.
 fn split(scale: Record) -> (Record, Record) {
@@ -665,7 +684,7 @@ mod tests {
         for (kind, rows) in &all {
             let mut ids: Vec<&str> = rows.iter().map(|row| row.id).collect();
             ids.dedup();
-            let whole = ["a", "b", "c", "d", "e", "f", "g", "j"];
+            let whole = ["a", "b", "c", "d", "e", "f", "g", "j", "k"];
             let expected = match *kind {
                 PYTORCH => &whole[..],
                 MPI => &whole[..4],

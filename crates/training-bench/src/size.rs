@@ -144,7 +144,7 @@ impl Setting {
     /// way with its jobs, so that its own CPU is measured as well. Applications have rows of their own.
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
-            let rows = "abcdefgj";
+            let rows = "abcdefgjk";
             return Self { kind, size, rows };
         }
         if submits(&kind) {

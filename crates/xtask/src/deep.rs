@@ -23,6 +23,8 @@ const DEEP: &str = "DEEP";
 const HISTORIES: &str = "100000";
 /// What one test may take here.
 const LIMIT: Duration = Duration::from_hours(3);
+/// The revision that is upgraded from, unless `FORMER` names another.
+const FORMER: &str = "68b9068";
 /// The file with the results of a part.
 const RESULT: &str = "result.json";
 
@@ -42,7 +44,8 @@ const STAGES: &[Stage] = &[
     tests("spark", &["node", "binary"], &["mpi"], |run| {
         with_pods(run, &["pods_spark", "pods_kueue"], Build::Shipped)
     }),
-    tests("mutate", &[], &["spark"], mutate::stage),
+    tests("upgrade", &["node", "binary"], &["spark"], upgrade),
+    tests("mutate", &[], &["upgrade"], mutate::stage),
     tests("mutants", &[], &["mutate"], mutants::stage),
 ];
 
@@ -307,6 +310,31 @@ fn faults(run: &Run) -> Result<(), String> {
         ..deep(1)
     };
     e2e(run, &[FAULTS], Build::Shipped, how)
+}
+
+/// Replaces the operators of a former revision beneath jobs that run.
+fn upgrade(run: &Run) -> Result<(), String> {
+    if !run.share.has(run.stage, 1) {
+        return Ok(());
+    }
+    let revision = std::env::var("FORMER").unwrap_or_else(|_| FORMER.to_owned());
+    let tree = paths::target().join("former").join(&revision);
+    if !tree.exists() {
+        let mut add = process::command("git", ["worktree", "add", "--detach", "--force"]);
+        process::run(add.arg(&tree).arg(&revision))?;
+    }
+    let target = tree.join("target");
+    let mut build = process::command("cargo", ["build", "--locked", "--release", "--bins"]);
+    let build = build.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
+    process::run(build)?;
+    let how = How {
+        env: vec![
+            ("TRAINYARD_FORMER", tree.into()),
+            ("TRAINYARD_FORMER_BIN_DIR", target.join("release").into()),
+        ],
+        ..deep(1)
+    };
+    e2e(run, &["upgrade"], Build::Shipped, how)
 }
 
 /// Builds image layers for real, twice, and compares them.
