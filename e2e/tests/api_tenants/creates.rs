@@ -58,6 +58,12 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
     }
     calm.jobs.until_true("pt", "Succeeded").await?;
     ensure!(stuck.pods().await?.is_empty(), "nothing hung");
+    // A connection without an answer is given up after half a minute, and the create is tried again.
+    let now = held.hits();
+    ensure!(
+        now == hang,
+        "the others waited until creates were given up: {now} of {hang}"
+    );
     eprintln!("{hang} creates hung");
     gate.open();
     stuck.until_pods(2 * count).await?;
