@@ -10,8 +10,11 @@
 //!   of different machines are never compared.
 //! - Writes carry the resourceVersion, so a lost race is a conflict and never a second leader.
 //!
-//! A machine that is suspended as a whole stops its monotonic clock as well; what is written then is
-//! refused by the preconditions that every write carries.
+//! - A machine that is suspended as a whole stops its monotonic clock as well. So the wall clock must not have jumped beyond the
+//!   deadline either; if it has, the term is over, and a new one begins with a renewal.
+//!
+//! What remains is a write that was sent before the process stopped, and arrives later: it is refused by the preconditions that
+//! every write carries.
 
 mod election;
 mod leadership;

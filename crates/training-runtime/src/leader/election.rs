@@ -9,7 +9,7 @@ use kube::api::ObjectMeta;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::leadership::{ElectionConfig, Leadership};
+use super::leadership::{ElectionConfig, Leadership, Moment};
 use super::store::LeaseStore;
 use crate::fault::{Absent, Fault, within};
 use crate::retry::Jitter;
@@ -202,7 +202,7 @@ impl<S: LeaseStore> Election<S> {
             },
             spec: Some(self.record(None)),
         };
-        let sent = Instant::now();
+        let sent = self.leadership.0.now();
         let call = self.store.create(&lease);
         let answer = within(self.config.call_deadline(), call).await;
         self.written(sent, answer)
@@ -210,18 +210,18 @@ impl<S: LeaseStore> Election<S> {
 
     async fn replace(&mut self, mut lease: Lease) -> Result<(), Fault> {
         lease.spec = Some(self.record(lease.spec.as_ref()));
-        let sent = Instant::now();
+        let sent = self.leadership.0.now();
         let call = self.store.replace(&lease);
         let answer = within(self.config.call_deadline(), call).await;
         self.written(sent, answer)
     }
 
-    fn written(&mut self, sent: Instant, answer: Result<Lease, Fault>) -> Result<(), Fault> {
+    fn written(&mut self, sent: Moment, answer: Result<Lease, Fault>) -> Result<(), Fault> {
         match answer {
             Ok(lease) => {
                 self.ours = Some(lease);
                 self.seen = None;
-                self.leadership.0.hold(sent + self.config.renew_deadline);
+                self.leadership.0.hold(sent, self.config.renew_deadline);
                 Ok(())
             }
             Err(fault) => {

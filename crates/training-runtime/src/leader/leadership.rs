@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -42,6 +42,9 @@ pub(super) struct Inner {
     pub(super) origin: Instant,
     /// Nanoseconds after `origin` until which this process may write; 0: not at all.
     pub(super) until: AtomicU64,
+    /// The same by the wall clock, since 1970: that one goes on while the machine is suspended.
+    until_wall: AtomicU64,
+    wall: fn() -> Duration,
     /// Number of the present term; raised before `until` is, so that a reader who saw the new
     /// `until` also sees the new term.
     pub(super) term: AtomicU64,
@@ -49,26 +52,56 @@ pub(super) struct Inner {
     pub(super) held: watch::Sender<Option<u64>>,
 }
 
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    at: Instant,
+    wall: Duration,
+}
+
+fn wall() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
 impl Inner {
     pub(super) fn holds(&self) -> bool {
-        match self.until.load(Ordering::SeqCst) {
-            ALWAYS => true,
-            until => self.nanos(Instant::now()) < until,
+        let until = self.until.load(Ordering::SeqCst);
+        if until == ALWAYS {
+            return true;
+        }
+        if self.nanos(Instant::now()) >= until {
+            return false;
+        }
+        if nanos((self.wall)()) < self.until_wall.load(Ordering::SeqCst) {
+            return true;
+        }
+        // Another one may lead by now: nothing is written before the Lease is read and renewed.
+        tracing::warn!("the wall clock jumped beyond the lease: not leading any more");
+        self.lose();
+        false
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        Moment {
+            at: Instant::now(),
+            wall: (self.wall)(),
         }
     }
 
     pub(super) fn nanos(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.origin).as_nanos();
-        u64::try_from(since).unwrap_or(ALWAYS - 1)
+        nanos(at.saturating_duration_since(self.origin))
     }
 
-    /// Leads until a time; begins a new term unless one is held.
-    pub(super) fn hold(&self, until: Instant) {
+    /// Leads for so long after a moment; begins a new term unless one is held.
+    pub(super) fn hold(&self, since: Moment, long: Duration) {
         let new = self.held.borrow().is_none();
         if new {
             self.term.fetch_add(1, Ordering::SeqCst);
         }
-        self.until.store(self.nanos(until), Ordering::SeqCst);
+        self.until_wall
+            .store(nanos(since.wall + long), Ordering::SeqCst);
+        self.until
+            .store(self.nanos(since.at + long), Ordering::SeqCst);
         if new {
             self.held
                 .send_replace(Some(self.term.load(Ordering::SeqCst)));
@@ -83,15 +116,26 @@ impl Inner {
     }
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(ALWAYS - 1)
+}
+
 /// Whether this process may write, now.
 #[derive(Clone, Debug)]
 pub struct Leadership(pub(super) Arc<Inner>);
 
 impl Leadership {
     pub(super) fn standby() -> Self {
+        Self::by(wall)
+    }
+
+    /// The same by another wall clock.
+    pub(super) fn by(wall: fn() -> Duration) -> Self {
         Self(Arc::new(Inner {
             origin: Instant::now(),
             until: AtomicU64::new(0),
+            until_wall: AtomicU64::new(0),
+            wall,
             term: AtomicU64::new(0),
             held: watch::Sender::new(None),
         }))

@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -143,7 +143,12 @@ fn config(holder: &str) -> ElectionConfig {
 }
 
 fn start(server: &Server, holder: &str) -> Replica {
-    let leadership = Leadership::standby();
+    start_by(server, holder, || Duration::ZERO)
+}
+
+/// The same by a wall clock.
+fn start_by(server: &Server, holder: &str, wall: fn() -> Duration) -> Replica {
+    let leadership = Leadership::by(wall);
     let (release, released) = oneshot::channel();
     let election = Election::new(config(holder), server.clone(), leadership.clone());
     let task = tokio::task::spawn_local(election.run(released));
@@ -337,6 +342,52 @@ async fn f_56_a_deleted_lease_never_makes_two_leaders() {
             let leading = replicas.iter().filter(|r| r.leadership.holds()).count();
             assert_eq!(leading, 1);
         }
+    })
+    .await;
+}
+
+thread_local! {
+    static WALL: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_suspended_writes_nothing_before_it_renews() {
+    local(async {
+        let server = Server::default();
+        let first = start_by(&server, "a", || WALL.get());
+        let term = first.leadership.acquired().await;
+        sleep(SECOND * 5).await;
+        // The monotonic clock stood still meanwhile.
+        WALL.set(SECOND * 60);
+        let writes = server.0.borrow().writes;
+        assert!(!term.holds() && !first.leadership.holds());
+        assert_eq!(server.0.borrow().writes, writes);
+        let next = first.leadership.acquired().await;
+        assert!(server.0.borrow().writes > writes, "it leads by a renewal");
+        assert!(next.holds() && !term.holds());
+        // A clock that is set back changes nothing.
+        WALL.set(Duration::ZERO);
+        sleep(SECOND * 60).await;
+        assert!(next.holds());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_was_sent_before_a_suspension_doesn_t_count_from_its_end() {
+    local(async {
+        let server = Server::default();
+        let first = start_by(&server, "a", || WALL.get());
+        let term = first.leadership.acquired().await;
+        server.0.borrow_mut().slow = SECOND;
+        // Some renewal is under way.
+        let writes = server.0.borrow().writes;
+        while server.0.borrow().writes == writes {
+            sleep(SECOND / 10).await;
+        }
+        WALL.set(SECOND * 60);
+        sleep(SECOND * 2).await;
+        assert!(!term.holds());
     })
     .await;
 }
