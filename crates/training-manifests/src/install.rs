@@ -12,6 +12,9 @@ const METRICS: u16 = 8080;
 /// The port of the probes.
 const PROBES: u16 = 8081;
 
+/// Where API servers listen: the usual port, kubeadm's, and that of local clusters.
+const API_SERVERS: [u16; 3] = [443, 6443, 8443];
+
 /// The position of the argument that repeats the operator's image. Kustomize addresses list elements by position only.
 pub const OWN_IMAGE_ARGUMENT: usize = 1;
 
@@ -180,7 +183,7 @@ pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{ "ports": [tcp(METRICS), tcp(PROBES)] }],
             "egress": [
-                { "ports": [tcp(443), tcp(6443)] },
+                { "ports": API_SERVERS.map(tcp) },
                 { "ports": [{ "protocol": "UDP", "port": 53 }, tcp(53)] },
             ],
         },

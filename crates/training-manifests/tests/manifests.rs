@@ -221,7 +221,7 @@ fn the_argument_that_repeats_the_image_is_where_kustomize_looks_for_it() {
 }
 
 #[test]
-fn mt_66_the_operator_reaches_the_api_server_and_dns_only() {
+fn mt_66_the_operator_reaches_the_ports_of_api_servers_and_dns_only() {
     for operator in operators() {
         let policy = install::network_policy(&operator, Scope::Cluster);
         let ports = |direction: &str| -> BTreeSet<u64> {
@@ -233,7 +233,7 @@ fn mt_66_the_operator_reaches_the_api_server_and_dns_only() {
                 .map(|port| port["port"].as_u64().unwrap())
                 .collect()
         };
-        assert_eq!(ports("egress"), BTreeSet::from([53, 443, 6443]));
+        assert_eq!(ports("egress"), BTreeSet::from([53, 443, 6443, 8443]));
         assert_eq!(ports("ingress"), BTreeSet::from([8080, 8081]));
     }
 }
