@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use e2e::lives::{CleanPods, Life, MpiLife, SparkLife};
 use e2e::sweep::{Choice, Cut, Figures, Plan, Restart, Setting, Successor, Tour};
 use futures::{StreamExt as _, stream};
-use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 
 /// All lives and all cuts, instead of the short ones with the most dangerous cut.
 const DEEP: &str = "TRAINYARD_DEEP";
@@ -86,6 +86,7 @@ fn short(kind: Kind) -> (Vec<Life>, usize) {
         PYTORCH => (Life::SHORT.to_vec(), 80),
         TENSORFLOW => (vec![Life::Succeeds(CleanPods::Running), Life::NodeLost], 20),
         XGBOOST => (vec![Life::Evicted, Life::Suspended], 20),
+        PADDLE => (vec![Life::RetryableExit], 10),
         MPI => {
             let lives = [MpiLife::Succeeds, MpiLife::Suspended];
             (lives.map(Life::Mpi).to_vec(), 25)
@@ -318,6 +319,13 @@ async fn cs1_s_01_to_s_14_killed_around_any_write_a_tf_job_that_loses_a_node_end
 async fn cs1_s_01_to_s_14_killed_around_any_write_an_xgboost_job_with_an_evicted_pod_ends_as_if_nothing_had_happened()
 -> Result<()> {
     assert_nobody_can_tell(sweep(XGBOOST, false).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn cs1_s_01_to_s_14_killed_around_any_write_a_paddle_job_whose_worker_is_replaced_ends_as_if_nothing_had_happened()
+-> Result<()> {
+    assert_nobody_can_tell(sweep(PADDLE, false).await?);
     Ok(())
 }
 

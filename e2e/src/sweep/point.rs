@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::proxy::Call;
 
 use super::change::Change;
@@ -385,7 +385,7 @@ impl FromStr for Choice {
         let kind = match kind {
             None => life.usual_kind(),
             Some(name) => {
-                let all = [PYTORCH, TENSORFLOW, XGBOOST, MPI, SPARK];
+                let all = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, MPI, SPARK];
                 let known = all.into_iter().find(|kind| kind.name == name);
                 known.with_context(|| format!("there is no kind {name}"))?
             }

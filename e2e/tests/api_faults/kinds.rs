@@ -3,7 +3,7 @@
 //! Deep, each fault has a life of its own in which it strikes in every phase.
 
 use anyhow::Result;
-use training_testkit::builders::{Kind, MPI, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, MPI, PADDLE, SPARK, TENSORFLOW, XGBOOST};
 
 use super::campaign::{all_requests, all_watches, requests, watches};
 use super::driver::deep;
@@ -49,9 +49,33 @@ async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_an_xgb
 }
 
 #[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_a_paddle_job_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_02_f_03_f_04_f_05_f_06_f_10_f_11_f_12_f_13_f_14_f_15_f_16_f_18_a_jax_job_lives_through_faults_of_requests()
+-> Result<()> {
+    asked(JAX).await
+}
+
+#[tokio::test]
 async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_an_xgboost_job_lives_through_faults_of_watches()
 -> Result<()> {
     told(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_a_paddle_job_lives_through_faults_of_watches()
+-> Result<()> {
+    told(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_30_f_31_f_32_f_33_f_34_f_35_f_36_f_37_f_38_f_39_a_jax_job_lives_through_faults_of_watches()
+-> Result<()> {
+    told(JAX).await
 }
 
 #[tokio::test]

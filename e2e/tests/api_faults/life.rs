@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, Kind, MPI, SPARK};
+use training_testkit::builders::{Job, Kind, MPI, SPARK, WITH_MASTER};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::kubelet::{Act, Script, State, Step, run_and_succeed};
 
@@ -35,7 +35,7 @@ impl Life {
         }
         let job = self
             .leader(JOB)
-            .workers(workers)
+            .workers(self.workers(workers))
             .run_policy("cleanPodPolicy", "All")
             .run_policy("backoffLimit", workers + 1);
         // The workers of an MPIJob are hosts: they are replaced whatever their policy says.
@@ -51,7 +51,7 @@ impl Life {
         if self.0 == SPARK {
             return application(name, &json!({ "type": "Never" }));
         }
-        self.leader(name).workers(1).build()
+        self.leader(name).workers(self.workers(1)).build()
     }
 
     /// What becomes of the pods of the healthy job.
@@ -69,16 +69,24 @@ impl Life {
     }
 
     fn leader(self, name: &str) -> Job {
-        let job = self.0.job(name).role(self.leading(), 1);
-        if self.0 == MPI {
-            job.restart_policy("Launcher", "Never")
-        } else {
-            job
+        let job = self.0.job(name);
+        match self.leading() {
+            None => job,
+            Some("Launcher") => job.role("Launcher", 1).restart_policy("Launcher", "Never"),
+            Some(role) => job.role(role, 1),
         }
     }
 
-    fn leading(self) -> &'static str {
-        if self.0 == MPI { "Launcher" } else { "Master" }
+    fn leading(self) -> Option<&'static str> {
+        if self.0 == MPI {
+            return Some("Launcher");
+        }
+        WITH_MASTER.contains(&self.0).then_some("Master")
+    }
+
+    /// Where there is no master, a further worker that never fails stands in for it.
+    fn workers(self, workers: u32) -> u32 {
+        workers + u32::from(self.leading().is_none())
     }
 
     /// The pods that it has while it runs.
@@ -107,8 +115,10 @@ impl Life {
     /// The pods that the operator makes, in the order of their names; the launcher's are made by the controller of Jobs.
     pub fn ranks(self, workers: u32) -> Vec<String> {
         let mut all = self.victims(workers);
-        if !matches!(self.0, MPI | SPARK) {
-            all.push("pt-master-0".to_owned());
+        match self.leading() {
+            _ if matches!(self.0, MPI | SPARK) => {}
+            Some(_) => all.push("pt-master-0".to_owned()),
+            None => all.push(format!("pt-worker-{workers}")),
         }
         all.sort_unstable();
         all
@@ -127,9 +137,10 @@ impl Life {
         if self.0 == SPARK {
             return state(job) == "RUNNING";
         }
+        let active = |role| counters(job, role).get("active").copied();
         is_true(job, "Running")
-            && counters(job, self.leading()).get("active") == Some(&1)
-            && counters(job, "Worker").get("active") == Some(&workers.into())
+            && self.leading().is_none_or(|role| active(role) == Some(1))
+            && active("Worker") == Some(self.workers(workers).into())
     }
 
     /// Whether it has ended well.
@@ -176,6 +187,8 @@ impl Life {
             "pytorchjobs" => "pytorchjobs/status",
             "tfjobs" => "tfjobs/status",
             "xgboostjobs" => "xgboostjobs/status",
+            "paddlejobs" => "paddlejobs/status",
+            "jaxjobs" => "jaxjobs/status",
             "mpijobs" => "mpijobs/status",
             _ => "sparkapplications/status",
         }

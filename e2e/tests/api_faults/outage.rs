@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::job::{condition, is_finished};
 use training_testkit::operator::LEASE_NAMESPACE;
 use training_testkit::proxy::{Action, Answer, Call, Effect, Rule};
@@ -157,6 +157,16 @@ async fn f_01_a_server_that_refuses_connections_costs_an_xgboost_job_nothing() -
 }
 
 #[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_a_paddle_job_nothing() -> Result<()> {
+    unreachable(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_01_a_server_that_refuses_connections_costs_a_jax_job_nothing() -> Result<()> {
+    unreachable(JAX).await
+}
+
+#[tokio::test]
 async fn f_01_a_server_that_refuses_connections_costs_an_mpi_job_nothing() -> Result<()> {
     unreachable(MPI).await
 }
@@ -268,6 +278,16 @@ async fn f_09_far_away_from_the_server_an_xgboost_job_lives_the_same() -> Result
 }
 
 #[tokio::test]
+async fn f_09_far_away_from_the_server_a_paddle_job_lives_the_same() -> Result<()> {
+    far_away(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_09_far_away_from_the_server_a_jax_job_lives_the_same() -> Result<()> {
+    far_away(JAX).await
+}
+
+#[tokio::test]
 async fn f_09_far_away_from_the_server_an_mpi_job_lives_the_same() -> Result<()> {
     far_away(MPI).await
 }
@@ -356,6 +376,16 @@ async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_an_xgboost_job() -> Res
 }
 
 #[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_paddle_job() -> Result<()> {
+    forbidden(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_a_jax_job() -> Result<()> {
+    forbidden(JAX).await
+}
+
+#[tokio::test]
 async fn f_19_a_role_that_is_gone_for_a_while_is_told_by_an_mpi_job() -> Result<()> {
     forbidden(MPI).await
 }
@@ -418,6 +448,16 @@ async fn f_25_a_status_of_a_tf_job_that_is_called_too_large_is_written_slowly() 
 async fn f_25_a_status_of_an_xgboost_job_that_is_called_too_large_is_written_slowly() -> Result<()>
 {
     too_large(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_a_paddle_job_that_is_called_too_large_is_written_slowly() -> Result<()> {
+    too_large(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_25_a_status_of_a_jax_job_that_is_called_too_large_is_written_slowly() -> Result<()> {
+    too_large(JAX).await
 }
 
 #[tokio::test]
@@ -529,6 +569,16 @@ async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_tf_job() 
 async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_an_xgboost_job() -> Result<()>
 {
     dead_webhook(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_paddle_job() -> Result<()> {
+    dead_webhook(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_27_a_webhook_that_fails_or_never_answers_is_waited_for_by_a_jax_job() -> Result<()> {
+    dead_webhook(JAX).await
 }
 
 #[tokio::test]
@@ -645,6 +695,16 @@ async fn f_44_an_empty_list_replaces_no_pod_of_a_tf_job() -> Result<()> {
 #[tokio::test]
 async fn f_44_an_empty_list_replaces_no_pod_of_an_xgboost_job() -> Result<()> {
     empty_list(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_a_paddle_job() -> Result<()> {
+    empty_list(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_44_an_empty_list_replaces_no_pod_of_a_jax_job() -> Result<()> {
+    empty_list(JAX).await
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{Kind, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::job::{counters, is_finished, is_true};
 use training_testkit::kubelet::State;
 use training_testkit::proxy::{Action, Gate, Rule};
@@ -16,7 +16,7 @@ use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
 use super::driver::{JOB, Phase, Trial, WORKER};
-use super::life::Life;
+use super::life::{Life, WORKERS};
 
 /// Something befalls the worker while the job is created, and again while it runs; each time it is replaced, and `counted`
 /// tells whether the backoff limit knows of it.
@@ -359,11 +359,12 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     let hour = Timestamp::now() + SignedDuration::from_hours(2);
     let later = hour.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let now = training_testkit::kubelet::now();
+    let ranks = Life(kind).ranks(WORKERS);
     // The second replacement has to wait: from the failure on, and not from what the node calls so.
     for finished in [now, later] {
         let kubelet = &trial.world.kubelet;
         kubelet.until_pods(trial.namespace(), JOB, 3).await?;
-        for pod in ["pt-master-0", "pt-worker-0", WORKER] {
+        for pod in &ranks {
             says(pod, ahead(kind, "Running", None)).await?;
         }
         trial.until_active().await?;
@@ -387,7 +388,9 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     let busy: Vec<_> = busy.iter().filter(|r| r.call.is_job_write()).collect();
     assert!(busy.len() < 3, "{busy:?}");
     trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    let made = |rank| (rank, if rank == WORKER { 3 } else { 1 });
+    let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
+    trial.assert_made(&made);
     trial.assert_clean().await
 }
 
@@ -404,6 +407,16 @@ async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_tf_job() -> Result
 #[tokio::test]
 async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_an_xgboost_job() -> Result<()> {
     clock_ahead(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_paddle_job() -> Result<()> {
+    clock_ahead(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_jax_job() -> Result<()> {
+    clock_ahead(JAX).await
 }
 
 async fn group_deleted(kind: Kind) -> Result<()> {
@@ -449,7 +462,7 @@ async fn group_deleted(kind: Kind) -> Result<()> {
     let still: Vec<String> = still.into_iter().map(|pod| pod.uid).collect();
     assert_eq!(still, pods, "running pods were touched");
     trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 1)]);
+    trial.assert_life();
     trial.assert_clean().await
 }
 
@@ -466,4 +479,14 @@ async fn f_67_a_group_of_a_tf_job_that_somebody_deletes_is_made_again() -> Resul
 #[tokio::test]
 async fn f_67_a_group_of_an_xgboost_job_that_somebody_deletes_is_made_again() -> Result<()> {
     group_deleted(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_67_a_group_of_a_paddle_job_that_somebody_deletes_is_made_again() -> Result<()> {
+    group_deleted(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_67_a_group_of_a_jax_job_that_somebody_deletes_is_made_again() -> Result<()> {
+    group_deleted(JAX).await
 }

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams};
 use serde_json::Value;
-use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST, pytorch_job};
+use training_testkit::builders::{
+    JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST, pytorch_job,
+};
 use training_testkit::job::counters;
 use training_testkit::operator::{LEASE_NAMESPACE, OperatorProcess};
 use training_testkit::proxy::{Action, Call, Change, Gate, Proxy, Rule};
@@ -76,6 +78,16 @@ async fn f_57_two_operators_without_election_make_nothing_of_a_tf_job_twice() ->
 #[tokio::test]
 async fn f_57_two_operators_without_election_make_nothing_of_an_xgboost_job_twice() -> Result<()> {
     twins(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_a_paddle_job_twice() -> Result<()> {
+    twins(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_57_two_operators_without_election_make_nothing_of_a_jax_job_twice() -> Result<()> {
+    twins(JAX).await
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -412,6 +412,16 @@ async fn f_24_a_pod_that_can_never_be_made_ends_a_tf_job_once() -> Result<()> {
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_an_xgboost_job_once() -> Result<()> {
     hopeless(XGBOOST).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_a_paddle_job_once() -> Result<()> {
+    hopeless(PADDLE).await
+}
+
+#[tokio::test]
+async fn f_24_a_pod_that_can_never_be_made_ends_a_jax_job_once() -> Result<()> {
+    hopeless(JAX).await
 }
 
 #[tokio::test]
