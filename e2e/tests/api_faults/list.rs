@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use e2e::look;
-use training_testkit::builders::{PYTORCH, pytorch_job};
+use futures::future::try_join_all;
+use training_testkit::builders::{KINDS, Kind, MPI, PYTORCH, SPARK};
 use training_testkit::job::is_true;
 use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{on, watches};
-use super::driver::{JOB, Phase, Trial, WORKER};
-use super::life::Life;
+use super::driver::{JOB, Phase, Trial};
+use super::life::{Life, WORKERS};
 use super::table::{F_37, F_38, F_39, F_39_LOST};
-
-const ALL: &[&str] = &["pytorchjobs", "pods", "services"];
 
 const LIFE: Life = Life(PYTORCH);
 
@@ -77,16 +76,13 @@ async fn f_39_what_an_unreadable_event_said_is_listed() -> Result<()> {
 }
 
 /// One job of several can't be read: neither in the list at the start nor as an event.
-#[tokio::test]
-async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f40").await? else {
+async fn unreadable(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f40").await? else {
         return Ok(());
     };
     let odd = |name: &str| {
-        pytorch_job(name)
-            .master()
-            .run_policy("backoffLimit", 77)
-            .build()
+        let job = kind.small_job(name, 1);
+        job.run_policy("backoffLimit", 77).build()
     };
     // The type says number; the wire says text.
     let poison = || Change::text("\"backoffLimit\":77", "\"backoffLimit\":\"many\"");
@@ -94,12 +90,12 @@ async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<
         [
             on(
                 trial.namespace(),
-                ("list", "pytorchjobs"),
+                ("list", kind.plural),
                 Action::AlterAnswer(poison()),
             ),
             on(
                 trial.namespace(),
-                ("watch", "pytorchjobs"),
+                ("watch", kind.plural),
                 Action::AlterEvents(poison()),
             ),
         ]
@@ -126,7 +122,7 @@ async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<
         trial
             .world
             .kubelet
-            .until_pods(trial.namespace(), name, 1)
+            .until_pods(trial.namespace(), name, 2)
             .await?;
         trial
             .world
@@ -139,16 +135,21 @@ async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<
 }
 
 #[tokio::test]
-async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f41").await? else {
+async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<()> {
+    try_join_all(KINDS.map(unreadable)).await.map(drop)
+}
+
+async fn older_list(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f41").await? else {
         return Ok(());
     };
+    let all = trial.life.watched();
     for phase in Phase::ALL {
         trial.run_phase(phase).await?;
         // As it was when the job was submitted; then the watch goes on from there.
         let version = trial.submitted().to_owned();
         let mut rules: Vec<Rule> = Vec::new();
-        for resource in ALL {
+        for resource in &all {
             let exact = format!("resourceVersion={version}&resourceVersionMatch=Exact");
             rules.push(
                 on(
@@ -159,7 +160,7 @@ async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
                 .nth(1),
             );
         }
-        for resource in ALL {
+        for resource in &all {
             let gone = Answer::new(410, "Expired", "too old resource version");
             let action = Action::Answer(Effect::Without, gone);
             rules.push(on(trial.namespace(), ("watch", resource), action).nth(1));
@@ -171,8 +172,14 @@ async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
         // What it makes of that it does at once.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 2)]);
+    trial.assert_life();
     trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
+    let kinds = KINDS.into_iter().chain([MPI, SPARK]);
+    try_join_all(kinds.map(older_list)).await.map(drop)
 }
 
 impl Trial {
@@ -194,8 +201,8 @@ impl Trial {
 }
 
 /// The second page of a list of pods is answered so.
-async fn half_a_list(name: &str, broken: &Answer) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(name).await? else {
+async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), name).await? else {
         return Ok(());
     };
     for phase in Phase::ALL {
@@ -234,27 +241,28 @@ async fn half_a_list(name: &str, broken: &Answer) -> Result<()> {
             .await?;
         trial.assert_begun_anew("second page")?;
     }
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 2)]);
+    trial.assert_life();
     trial.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_42_a_page_that_fails_makes_no_half_of_a_list_the_truth() -> Result<()> {
     let lost = Answer::new(500, "InternalError", "the second page is lost");
-    half_a_list("f42", &lost).await
+    let half = KINDS.map(|kind| half_a_list(kind, "f42", &lost));
+    try_join_all(half).await.map(drop)
 }
 
 #[tokio::test]
 async fn f_26_a_page_that_has_expired_makes_no_half_of_a_list_the_truth() -> Result<()> {
     let words = "The provided continue parameter is too old to display a consistent list result.";
-    half_a_list("f26", &Answer::new(410, "Expired", words)).await
+    half_a_list(PYTORCH, "f26", &Answer::new(410, "Expired", words)).await
 }
 
-#[tokio::test]
-async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f43").await? else {
+async fn made_again(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f43").await? else {
         return Ok(());
     };
+    let all = trial.life.watched();
     trial.begin(Phase::Creating).await?;
     let before = trial.world.jobs.until_true(JOB, "Created").await?;
     for phase in [Phase::Creating, Phase::Running] {
@@ -263,7 +271,7 @@ async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
         }
         // While nothing is heard, the job is deleted and made again; then everything is listed.
         let gate = Gate::closed();
-        let deaf: Vec<Rule> = ALL
+        let deaf: Vec<Rule> = all
             .iter()
             .map(|r| {
                 on(
@@ -283,7 +291,7 @@ async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
             })
         })
         .await?;
-        let after = trial.world.jobs.create(&Trial::job().build()).await?;
+        let after = trial.world.jobs.create(&trial.life.job(WORKERS)).await?;
         anyhow::ensure!(before["metadata"]["uid"] != after["metadata"]["uid"]);
         trial.until_hit(&deaf, 1).await?;
         trial.relist().await?;
@@ -309,4 +317,9 @@ async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
     trial.run_phase(Phase::Finishing).await?;
     // Who lists the pods before the jobs knows that they are gone, and not that their job is: what it makes then goes after it.
     trial.assert_clean_but_for(Some("I-05")).await
+}
+
+#[tokio::test]
+async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
+    try_join_all(KINDS.map(made_again)).await.map(drop)
 }
