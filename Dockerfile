@@ -11,6 +11,8 @@
 # An entry point can't contain build arguments, so that these images have none:
 # pods say `command: ["/pytorch-operator"]`, as the manifests in this repository do.
 # BuildKit, podman and buildah skip the stages that a build doesn't need.
+# The compiler's image is an argument, so that a build takes it from whatever registry it may, by a digest where that is wanted. It is not part
+# of the result.
 ARG RUST_IMAGE=rust:1.95
 
 FROM scratch AS prebuilt
