@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use e2e::World;
 use e2e::look;
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod, Service, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, pytorch_job};
+use training_testkit::builders::{Job, KINDS, Kind, XGBOOST};
 use training_testkit::job::{condition, conditions, is_true};
 use training_testkit::kubelet::lockstep;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -19,55 +20,95 @@ use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
 
-const POD: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec";
-const MAIN: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0";
+/// The smallest job of a kind: one replica.
+#[derive(Clone, Copy)]
+struct Smallest(Kind);
 
-fn job(name: &str) -> Job {
-    pytorch_job(name).workers(1)
+impl Smallest {
+    /// An XGBoostJob needs a master.
+    fn role(self) -> &'static str {
+        if self.0 == XGBOOST {
+            "Master"
+        } else {
+            "Worker"
+        }
+    }
+
+    fn job(self, name: &str) -> Job {
+        self.0.job(name).role(self.role(), 1)
+    }
+
+    fn pod(self, job: &str) -> String {
+        format!("{job}-{}-0", self.role().to_lowercase())
+    }
+
+    /// Where the template of its pod has something.
+    fn template(self, path: &str) -> String {
+        let (map, role) = (self.0.replica_map, self.role());
+        format!("/spec/{map}/{role}/template/{path}")
+    }
+
+    /// Where the pod's spec has something.
+    fn spec(self, path: &str) -> String {
+        self.template(&format!("spec/{path}"))
+    }
+
+    /// Where its main container has something.
+    fn main(self, path: &str) -> String {
+        self.spec(&format!("containers/0/{path}"))
+    }
+}
+
+/// Runs a test for every kind whose jobs are pods and services, side by side.
+async fn every<R: Future<Output = Result<()>>>(test: impl Fn(Smallest) -> R) -> Result<()> {
+    let tests = KINDS.map(|kind| {
+        let run = test(Smallest(kind));
+        async move { run.await.context(kind.name) }
+    });
+    try_join_all(tests).await.map(drop)
 }
 
 /// What the API server refuses for good: the job, and a part of the message that its user reads.
-fn impossible() -> Vec<(&'static str, Job, &'static str)> {
-    let metadata = "/spec/pytorchReplicaSpecs/Worker/template/metadata";
-    let containers = |second: Value| json!([{"name": "pytorch", "image": "a"}, second]);
+fn impossible(of: Smallest) -> Vec<(&'static str, Job, &'static str)> {
+    let containers = |second: Value| json!([{"name": of.0.any_container(), "image": "a"}, second]);
     vec![
         (
             "B-021 a negative quantity",
-            job("b021").set(&format!("{MAIN}/resources/limits"), json!({"memory": "-1Gi"})),
+            of.job("b021").set(&of.main("resources/limits"), json!({"memory": "-1Gi"})),
             "must be greater than or equal to 0",
         ),
         (
             "B-046 an annotation of 300 KiB",
-            job("b046").set(&format!("{metadata}/annotations"), json!({"a": "x".repeat(300 * 1024)})),
+            of.job("b046").set(&of.template("metadata/annotations"), json!({"a": "x".repeat(300 * 1024)})),
             "annotations",
         ),
         (
             "B-120 a mount without a volume",
-            job("b120").set(&format!("{MAIN}/volumeMounts"), json!([{"name": "none", "mountPath": "/a"}])),
+            of.job("b120").set(&of.main("volumeMounts"), json!([{"name": "none", "mountPath": "/a"}])),
             "volumeMounts[0].name",
         ),
         (
             "B-122 a limit below its request",
-            job("b122").set(
-                &format!("{MAIN}/resources"),
+            of.job("b122").set(
+                &of.main("resources"),
                 json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
             ),
             "must be less than or equal to cpu limit",
         ),
         (
             "B-123 an image with a space before it",
-            job("b123").set(&format!("{MAIN}/image"), " train:1"),
+            of.job("b123").set(&of.main("image"), " train:1"),
             "image",
         ),
         (
             "B-128 no DNS configuration where it is needed",
-            job("b128").set(&format!("{POD}/dnsPolicy"), "None"),
+            of.job("b128").set(&of.spec("dnsPolicy"), "None"),
             "dnsConfig",
         ),
         (
             "B-128 a negative grace period of a container's probe",
-            job("b128b").set(
-                POD,
+            of.job("b128b").set(
+                &of.template("spec"),
                 json!({"containers": containers(json!({"name": "x", "image": "b",
                     "livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": -1}}))}),
             ),
@@ -75,8 +116,8 @@ fn impossible() -> Vec<(&'static str, Job, &'static str)> {
         ),
         (
             "B-128 an affinity without an operator",
-            job("b128c").set(
-                &format!("{POD}/affinity"),
+            of.job("b128c").set(
+                &of.spec("affinity"),
                 json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                     {"matchExpressions": [{"key": "a", "operator": "Sometimes"}]}]}}}),
             ),
@@ -85,17 +126,15 @@ fn impossible() -> Vec<(&'static str, Job, &'static str)> {
     ]
 }
 
-#[tokio::test]
-async fn b_021_b_046_b_120_b_122_b_123_b_128_what_the_server_refuses_for_good_ends_the_job_with_its_words()
--> Result<()> {
-    let Some(world) = World::start("impossible", lockstep()).await? else {
+async fn what_the_server_refuses_for_good_ends_the_job_with_its_words(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "impossible", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
-    for (id, job, _) in impossible() {
+    for (id, job, _) in impossible(of) {
         world.jobs.create(&job.build()).await.context(id)?;
     }
-    for (id, job, text) in impossible() {
+    for (id, job, text) in impossible(of) {
         let name = job.build()["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
@@ -113,6 +152,12 @@ async fn b_021_b_046_b_120_b_122_b_123_b_128_what_the_server_refuses_for_good_en
         ensure!(pods.is_empty(), "{id}: {:?}", look::names(&pods));
     }
     world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_021_b_046_b_120_b_122_b_123_b_128_what_the_server_refuses_for_good_ends_the_job_with_its_words()
+-> Result<()> {
+    every(what_the_server_refuses_for_good_ends_the_job_with_its_words).await
 }
 
 /// The job waits with this reason and text, and without pods.
@@ -137,15 +182,18 @@ async fn goes_on(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn b_097_b_121_what_is_missing_in_the_cluster_is_waited_for() -> Result<()> {
-    let Some(world) = World::start("missing", lockstep()).await? else {
+async fn what_is_missing_in_the_cluster_is_waited_for(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "missing", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
     let class = format!("class-{}", world.namespace());
-    let prioritised = job("priority").set(&format!("{POD}/priorityClassName"), class.clone());
-    let account = job("account").set(&format!("{POD}/serviceAccountName"), "nobody");
+    let prioritised = of
+        .job("priority")
+        .set(&of.spec("priorityClassName"), class.clone());
+    let account = of
+        .job("account")
+        .set(&of.spec("serviceAccountName"), "nobody");
     world.jobs.create(&prioritised.build()).await?;
     world.jobs.create(&account.build()).await?;
     waits(
@@ -175,9 +223,14 @@ async fn b_097_b_121_what_is_missing_in_the_cluster_is_waited_for() -> Result<()
 }
 
 #[tokio::test]
-async fn b_110_b_125_pods_that_reach_for_the_host_are_refused_where_that_is_restricted()
--> Result<()> {
-    let Some(world) = World::start("restricted", lockstep()).await? else {
+async fn b_097_b_121_what_is_missing_in_the_cluster_is_waited_for() -> Result<()> {
+    every(what_is_missing_in_the_cluster_is_waited_for).await
+}
+
+async fn pods_that_reach_for_the_host_are_refused_where_that_is_restricted(
+    of: Smallest,
+) -> Result<()> {
+    let Some(world) = World::of(of.0, "restricted", lockstep()).await? else {
         return Ok(());
     };
     let namespaces: Api<NamespaceObject> = Api::all(world.client.clone());
@@ -190,26 +243,24 @@ async fn b_110_b_125_pods_that_reach_for_the_host_are_refused_where_that_is_rest
     let rows = [
         (
             "network",
-            job("network").set(&format!("{POD}/hostNetwork"), true),
+            of.job("network").set(&of.spec("hostNetwork"), true),
             "host",
         ),
         (
             "processes",
-            job("processes").set(&format!("{POD}/hostPID"), true),
+            of.job("processes").set(&of.spec("hostPID"), true),
             "hostPID",
         ),
         (
             "privileged",
-            job("privileged").set(
-                &format!("{MAIN}/securityContext"),
-                json!({"privileged": true}),
-            ),
+            of.job("privileged")
+                .set(&of.main("securityContext"), json!({"privileged": true})),
             "privileged",
         ),
         (
             "path",
-            job("path").set(
-                &format!("{POD}/volumes"),
+            of.job("path").set(
+                &of.spec("volumes"),
                 json!([{"name": "a", "hostPath": {"path": "/"}}]),
             ),
             "hostPath",
@@ -230,24 +281,29 @@ async fn b_110_b_125_pods_that_reach_for_the_host_are_refused_where_that_is_rest
 }
 
 #[tokio::test]
-async fn b_022_b_023_large_jobs_run_like_small_ones() -> Result<()> {
-    let Some(world) = World::start("large", lockstep()).await? else {
+async fn b_110_b_125_pods_that_reach_for_the_host_are_refused_where_that_is_restricted()
+-> Result<()> {
+    every(pods_that_reach_for_the_host_are_refused_where_that_is_restricted).await
+}
+
+async fn large_jobs_run_like_small_ones(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "large", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
     let variables: Vec<Value> = (0..5_000)
         .map(|n| json!({"name": format!("V{n}"), "value": n.to_string()}))
         .collect();
-    let containers: Vec<Value> = std::iter::once("pytorch".to_owned())
+    let containers: Vec<Value> = std::iter::once(of.0.any_container().to_owned())
         .chain((1..500).map(|n| format!("c{n}")))
         .map(|name| json!({"name": name, "image": "a"}))
         .collect();
     // Close to what etcd takes; as an argument it goes into the pod as well.
     let heavy = "x".repeat(900 * 1024);
     let jobs = [
-        job("variables").set(&format!("{MAIN}/env"), variables),
-        job("containers").set(&format!("{POD}/containers"), containers),
-        job("heavy").set(&format!("{MAIN}/args"), json!([heavy])),
+        of.job("variables").set(&of.main("env"), variables),
+        of.job("containers").set(&of.spec("containers"), containers),
+        of.job("heavy").set(&of.main("args"), json!([heavy])),
     ];
     for job in jobs {
         world.jobs.create(&job.build()).await?;
@@ -261,21 +317,25 @@ async fn b_022_b_023_large_jobs_run_like_small_ones() -> Result<()> {
 }
 
 #[tokio::test]
-async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
-    let Some(world) = World::start("service", lockstep()).await? else {
+async fn b_022_b_023_large_jobs_run_like_small_ones() -> Result<()> {
+    every(large_jobs_run_like_small_ones).await
+}
+
+async fn a_foreign_service_in_the_way_is_left_alone_and_waited_for(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "service", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
     let services: Api<Service> = Api::namespaced(world.client.clone(), world.namespace());
     let foreign = serde_json::from_value(json!({
-        "metadata": {"name": "pt-worker-0"}, "spec": {"ports": [{"port": 80}]},
+        "metadata": {"name": of.pod("pt")}, "spec": {"ports": [{"port": 80}]},
     }))?;
     let before = services.create(&PostParams::default(), &foreign).await?;
-    world.jobs.create(&job("pt").build()).await?;
+    world.jobs.create(&of.job("pt").build()).await?;
     let stalled = condition(&world.jobs.until_true("pt", "Stalled").await?, "Stalled")?;
     assert_eq!(stalled.reason, "NameConflict");
     holds_for(STAYS, async || {
-        let now = services.get("pt-worker-0").await?;
+        let now = services.get(&of.pod("pt")).await?;
         ensure!(
             now.metadata.uid == before.metadata.uid && now.spec == before.spec,
             "{now:?}"
@@ -285,30 +345,37 @@ async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Re
     })
     .await?;
     services
-        .delete("pt-worker-0", &DeleteParams::default())
+        .delete(&of.pod("pt"), &DeleteParams::default())
         .await?;
     goes_on(&world, "pt").await?;
     world.assert_clean(&operator).await
 }
 
 #[tokio::test]
-async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
-    let Some(world) = World::start("twice", lockstep()).await? else {
+async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
+    every(a_foreign_service_in_the_way_is_left_alone_and_waited_for).await
+}
+
+async fn a_job_applied_twice_is_one_job(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "twice", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
-    let resource = training_testkit::builders::pytorch_jobs();
+    let resource = of.0.resource();
     let jobs: Api<kube::api::DynamicObject> =
         Api::namespaced_with(world.client.clone(), world.namespace(), &resource);
-    let object = Patch::Apply(job("pt").build());
+    let object = Patch::Apply(of.job("pt").build());
     let mine = PatchParams::apply("mine");
     let first = jobs.patch("pt", &mine, &object).await?;
     world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
     let second = jobs.patch("pt", &mine, &object).await?;
     assert_eq!(first.metadata.generation, second.metadata.generation);
     let other = Patch::Apply(
-        job("pt")
-            .set("/spec/pytorchReplicaSpecs/Worker/replicas", 2)
+        of.job("pt")
+            .set(
+                &format!("/spec/{}/{}/replicas", of.0.replica_map, of.role()),
+                2,
+            )
             .build(),
     );
     let refused = jobs.patch("pt", &PatchParams::apply("other"), &other).await;
@@ -318,8 +385,13 @@ async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
     };
     assert_eq!(code, 409);
     let pods = look::pods(&world.client, world.namespace(), "pt").await?;
-    assert_eq!(look::names(&pods), ["pt-worker-0"]);
+    assert_eq!(look::names(&pods), [of.pod("pt")]);
     world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
+    every(a_job_applied_twice_is_one_job).await
 }
 
 /// How often a job is made anew: each time the same is to happen.
@@ -328,23 +400,23 @@ fn rounds() -> usize {
     if is_deep { 50 } else { 2 }
 }
 
-#[tokio::test]
-async fn b_150_mt_35_a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods() -> Result<()>
-{
-    let Some(world) = World::start("again", lockstep()).await? else {
+async fn a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods(
+    of: Smallest,
+) -> Result<()> {
+    let Some(world) = World::of(of.0, "again", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
     let mut former = None;
     for round in 0..rounds() {
-        let created = world.jobs.create(&job("pt").build()).await?;
+        let created = world.jobs.create(&of.job("pt").build()).await?;
         let uid = created["metadata"]["uid"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
         let mine = eventually("the pod of this job", HANG, async || {
-            let pod = pods.get_opt("pt-worker-0").await?;
+            let pod = pods.get_opt(&of.pod("pt")).await?;
             let owner = pod
                 .as_ref()
                 .and_then(|p| p.owner_references().first())
@@ -373,8 +445,13 @@ async fn b_150_mt_35_a_job_deleted_and_made_again_and_again_waits_for_its_slow_p
 }
 
 #[tokio::test]
-async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Result<()> {
-    let Some(world) = World::start("orphan", lockstep()).await? else {
+async fn b_150_mt_35_a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods() -> Result<()>
+{
+    every(a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods).await
+}
+
+async fn pods_that_were_orphaned_are_not_adopted_by_a_successor(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "orphan", lockstep()).await? else {
         return Ok(());
     };
     if !world.control.can().controllers {
@@ -382,11 +459,11 @@ async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Resul
         return Ok(());
     }
     let operator = world.operator().await?;
-    world.jobs.create(&job("pt").build()).await?;
+    world.jobs.create(&of.job("pt").build()).await?;
     world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
-    let resource = training_testkit::builders::pytorch_jobs();
+    let resource = of.0.resource();
     let jobs: Api<kube::api::DynamicObject> =
         Api::namespaced_with(world.client.clone(), world.namespace(), &resource);
     let orphan = DeleteParams {
@@ -395,7 +472,7 @@ async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Resul
     };
     jobs.delete("pt", &orphan).await?;
     eventually("the pod to be an orphan", HANG, async || {
-        let pod = pods.get("pt-worker-0").await?;
+        let pod = pods.get(&of.pod("pt")).await?;
         let gone = jobs.get_opt("pt").await?.is_none();
         Ok(if gone && pod.owner_references().is_empty() {
             Seen::Yes(())
@@ -404,12 +481,12 @@ async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Resul
         })
     })
     .await?;
-    let before = pods.get("pt-worker-0").await?;
-    world.jobs.create(&job("pt").build()).await?;
+    let before = pods.get(&of.pod("pt")).await?;
+    world.jobs.create(&of.job("pt").build()).await?;
     let stalled = condition(&world.jobs.until_true("pt", "Stalled").await?, "Stalled")?;
     assert_eq!(stalled.reason, "NameConflict");
     holds_for(STAYS, async || {
-        let now = pods.get("pt-worker-0").await?;
+        let now = pods.get(&of.pod("pt")).await?;
         ensure!(now.metadata.uid == before.metadata.uid, "it was replaced");
         ensure!(now.owner_references().is_empty(), "it was adopted");
         ensure!(now.metadata.deletion_timestamp.is_none(), "it was deleted");
@@ -420,8 +497,12 @@ async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Resul
 }
 
 #[tokio::test]
-async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> Result<()> {
-    let Some(world) = World::start("stripped", lockstep()).await? else {
+async fn b_151_pods_that_were_orphaned_are_not_adopted_by_a_successor() -> Result<()> {
+    every(pods_that_were_orphaned_are_not_adopted_by_a_successor).await
+}
+
+async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, "stripped", lockstep()).await? else {
         return Ok(());
     };
     let mut operator = world.operator().await?;
@@ -440,19 +521,19 @@ async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> R
     ];
     let mut before = Vec::new();
     for (name, change) in &changes {
-        world.jobs.create(&job(name).build()).await?;
+        world.jobs.create(&of.job(name).build()).await?;
         world.kubelet.until_pods(world.namespace(), name, 1).await?;
         world.kubelet.all_running(world.namespace(), name).await?;
         world.jobs.until_true(name, "Running").await?;
         let change = Patch::Merge(change);
-        let pod = format!("{name}-worker-0");
+        let pod = of.pod(name);
         let pod = pods.patch(&pod, &PatchParams::default(), &change).await?;
         before.push(pod.metadata.uid);
     }
     let untouched = async || {
         let mut now: Vec<_> = Vec::new();
         for (name, _) in &changes {
-            now.push(pods.get(&format!("{name}-worker-0")).await?.metadata.uid);
+            now.push(pods.get(&of.pod(name)).await?.metadata.uid);
         }
         ensure!(now == before, "other pods: {now:?}");
         let all = pods.list(&ListParams::default()).await?.items.len();
@@ -475,18 +556,25 @@ async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> R
 }
 
 #[tokio::test]
-async fn b_156_a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for_nothing()
--> Result<()> {
-    let Some(world) = World::start("finalizer", lockstep()).await? else {
+async fn b_154_b_155_a_pod_whose_labels_or_owner_are_changed_gets_no_twin() -> Result<()> {
+    every(a_pod_whose_labels_or_owner_are_changed_gets_no_twin).await
+}
+
+async fn a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for_nothing(
+    of: Smallest,
+) -> Result<()> {
+    let Some(world) = World::of(of.0, "finalizer", lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
-    let held = job("pt").set("/metadata/finalizers", json!(["example.com/mine"]));
+    let held = of
+        .job("pt")
+        .set("/metadata/finalizers", json!(["example.com/mine"]));
     world.jobs.create(&held.build()).await?;
     world.kubelet.until_pods(world.namespace(), "pt", 1).await?;
     world.jobs.delete("pt").await?;
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
-    pods.delete("pt-worker-0", &DeleteParams::default().grace_period(0))
+    pods.delete(&of.pod("pt"), &DeleteParams::default().grace_period(0))
         .await?;
     let before = world.jobs.get("pt").await?;
     holds_for(STAYS, async || {
@@ -496,7 +584,7 @@ async fn b_156_a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for
             "{now:#}"
         );
         ensure!(
-            pods.get_opt("pt-worker-0").await?.is_none(),
+            pods.get_opt(&of.pod("pt")).await?.is_none(),
             "a pod was made"
         );
         Ok(())
@@ -510,13 +598,18 @@ async fn b_156_a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for
 }
 
 #[tokio::test]
-async fn b_031_b_037_the_longest_names_run() -> Result<()> {
-    let Some(world) = World::start(&"n".repeat(40), lockstep()).await? else {
+async fn b_156_a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for_nothing()
+-> Result<()> {
+    every(a_job_that_waits_for_a_users_finalizer_makes_nothing_and_asks_for_nothing).await
+}
+
+async fn the_longest_names_run(of: Smallest) -> Result<()> {
+    let Some(world) = World::of(of.0, &"n".repeat(40), lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
     let name = "j".repeat(54);
-    world.jobs.create(&job(&name).build()).await?;
+    world.jobs.create(&of.job(&name).build()).await?;
     world
         .kubelet
         .until_pods(world.namespace(), &name, 1)
@@ -529,4 +622,9 @@ async fn b_031_b_037_the_longest_names_run() -> Result<()> {
     let job = world.jobs.until_true(&name, "Succeeded").await?;
     assert_eq!(conditions(&job).len(), 3);
     world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_031_b_037_the_longest_names_run() -> Result<()> {
+    every(the_longest_names_run).await
 }
