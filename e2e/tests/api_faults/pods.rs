@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{JAX, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
 use training_testkit::job::{counters, is_finished, is_true};
 use training_testkit::kubelet::State;
 use training_testkit::proxy::{Action, Gate, Rule};
@@ -19,13 +20,26 @@ use super::driver::{JOB, Phase, Trial, WORKER};
 use super::life::{Life, WORKERS};
 
 /// Something befalls the worker while the job is created, and again while it runs; each time it is replaced, and `counted`
-/// tells whether the backoff limit knows of it.
+/// tells whether the backoff limit knows of it. For every kind, side by side.
 async fn befalls(
     name: &str,
     counted: i64,
     happens: impl AsyncFn(&Trial) -> Result<()>,
 ) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(name).await? else {
+    let all = KINDS.map(async |kind| {
+        let one = befalls_one(Life(kind), name, counted, &happens);
+        one.await.context(kind.name)
+    });
+    try_join_all(all).await.map(drop)
+}
+
+async fn befalls_one(
+    life: Life,
+    name: &str,
+    counted: i64,
+    happens: &impl AsyncFn(&Trial) -> Result<()>,
+) -> Result<()> {
+    let Some(mut trial) = Trial::of(life, name).await? else {
         return Ok(());
     };
     trial.begin(Phase::Creating).await?;
@@ -46,7 +60,10 @@ async fn befalls(
         .unwrap_or_default();
     assert_eq!(failures, counted, "{}", job["status"]);
     trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    let ranks = life.ranks(WORKERS);
+    let made = |rank| (rank, if rank == WORKER { 3 } else { 1 });
+    let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
+    trial.assert_made(&made);
     trial.assert_clean().await
 }
 
@@ -211,8 +228,14 @@ enum Then {
     Replaced,
 }
 
+/// For every kind, side by side.
 async fn odd(odd: Odd) -> Result<()> {
-    let Some(mut trial) = Trial::set_up(odd.name).await? else {
+    let all = KINDS.map(async |kind| odd_one(Life(kind), &odd).await.context(kind.name));
+    try_join_all(all).await.map(drop)
+}
+
+async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
+    let Some(mut trial) = Trial::of(life, odd.name).await? else {
         return Ok(());
     };
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
@@ -280,9 +303,8 @@ async fn f_65_a_phase_that_nobody_knows() -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f65restarts").await? else {
+async fn fewer_restarts(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f65restarts").await? else {
         return Ok(());
     };
     trial.begin(Phase::Creating).await?;
@@ -312,18 +334,27 @@ async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
 }
 
 #[tokio::test]
-async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f65succeeded").await? else {
+async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
+    try_join_all(KINDS.map(fewer_restarts)).await.map(drop)
+}
+
+async fn no_exit_code(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f65succeeded").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
     let says = json!({ "phase": "Succeeded", "containerStatuses": null });
-    for pod in [WORKER, "pt-worker-0", "pt-master-0"] {
+    for pod in Life(kind).ranks(WORKERS).iter().rev() {
         e2e::set_pod_status(&pods, pod, says.clone()).await?;
     }
     trial.end(Phase::Finishing).await?;
     trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
+    try_join_all(KINDS.map(no_exit_code)).await.map(drop)
 }
 
 /// The words of a node whose clock is an hour ahead: all pods have the same times, and one ends before it began.
