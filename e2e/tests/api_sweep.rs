@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use e2e::lives::{CleanPods, Life, MpiLife, SparkLife};
 use e2e::sweep::{Choice, Cut, Figures, Plan, Restart, Setting, Successor, Tour};
 use futures::{StreamExt as _, stream};
-use training_testkit::builders::{Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 
 /// All lives and all cuts, instead of the short ones with the most dangerous cut.
 const DEEP: &str = "TRAINYARD_DEEP";
@@ -32,10 +32,12 @@ const LEAST_OF_GROUPS: usize = 8;
 const WRITES_PER_MISSED: usize = 8;
 
 /// The kinds, and the life of each that is killed twice, sees old lists and has its reads broken.
-const EVERY_KIND: [(Kind, Life); 5] = [
+const EVERY_KIND: [(Kind, Life); 7] = [
     (PYTORCH, Life::Suspended),
     (TENSORFLOW, Life::RetryableExit),
     (XGBOOST, Life::Succeeds(CleanPods::All)),
+    (PADDLE, Life::Evicted),
+    (JAX, Life::Suspended),
     (MPI, Life::Mpi(MpiLife::Suspended)),
     (SPARK, Life::Spark(SparkLife::Retried)),
 ];
@@ -87,6 +89,7 @@ fn short(kind: Kind) -> (Vec<Life>, usize) {
         TENSORFLOW => (vec![Life::Succeeds(CleanPods::Running), Life::NodeLost], 20),
         XGBOOST => (vec![Life::Evicted, Life::Suspended], 20),
         PADDLE => (vec![Life::RetryableExit], 10),
+        JAX => (vec![Life::NodeLost], 10),
         MPI => {
             let lives = [MpiLife::Succeeds, MpiLife::Suspended];
             (lives.map(Life::Mpi).to_vec(), 25)
@@ -206,7 +209,7 @@ impl Sample {
 
 /// Samples of one life of each kind, of all kinds at the same time; in a deep run many of each, or all, and one kind after the other.
 async fn samples(of: Sample) -> Result<()> {
-    let all = EVERY_KIND.map(|(kind, life)| sample(of, kind, life));
+    let all = EVERY_KIND.map(|(kind, life)| Box::pin(sample(of, kind, life)));
     let at_once = if is_deep() { 1 } else { EVERY_KIND.len() };
     let mut all = stream::iter(all).buffer_unordered(at_once);
     while let Some(came) = all.next().await {
@@ -326,6 +329,13 @@ async fn cs1_s_01_to_s_14_killed_around_any_write_an_xgboost_job_with_an_evicted
 async fn cs1_s_01_to_s_14_killed_around_any_write_a_paddle_job_whose_worker_is_replaced_ends_as_if_nothing_had_happened()
 -> Result<()> {
     assert_nobody_can_tell(sweep(PADDLE, false).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn cs1_s_01_to_s_14_killed_around_any_write_a_jax_job_that_loses_a_node_ends_as_if_nothing_had_happened()
+-> Result<()> {
+    assert_nobody_can_tell(sweep(JAX, false).await?);
     Ok(())
 }
 

@@ -143,6 +143,45 @@ impl Actor<'_> {
         Ok(())
     }
 
+    /// The pods of the usual job: a master and two workers, or three workers of a kind without a master.
+    pub(super) fn ranks(&self) -> &'static [&'static str] {
+        if self.masters() == 0 {
+            &["worker-0", "worker-1", "worker-2"]
+        } else {
+            &["master-0", "worker-0", "worker-1"]
+        }
+    }
+
+    /// Those of them whose success is the job's.
+    pub(super) fn deciding(&self) -> &'static [&'static str] {
+        let all = self.ranks();
+        if self.masters() == 0 { all } else { &all[..1] }
+    }
+
+    /// The one of them that ends last.
+    pub(super) fn last(&self) -> &'static str {
+        if self.masters() == 0 {
+            "worker-2"
+        } else {
+            "master-0"
+        }
+    }
+
+    fn masters(&self) -> i64 {
+        let (masters, _) = self.world.kind.small_roles(2);
+        masters.into()
+    }
+
+    /// All pods of the usual job run, and the status says so.
+    pub(super) async fn run_all(&self) -> Result<()> {
+        self.run(self.masters(), 3 - self.masters()).await
+    }
+
+    pub(super) async fn until_all_active(&self) -> Result<()> {
+        let masters = self.masters();
+        self.until_active(masters, 3 - masters).await
+    }
+
     /// All pods are placed and run in one burst, and the status says so.
     pub async fn run(&self, masters: i64, workers: i64) -> Result<()> {
         let pods = usize::try_from(masters + workers)?;

@@ -165,7 +165,7 @@ impl Life {
 
     /// The job of a kind that lives so.
     pub fn job(self, kind: Kind, name: &str) -> Job {
-        let job = kind.job(name).master().workers(2);
+        let job = kind.small_job(name, 2);
         // Of a TFJob another policy is the default.
         let job = if kind == PYTORCH {
             job

@@ -9,7 +9,6 @@ use training_testkit::kubelet::State;
 use super::actor::count;
 use super::{Actor, CleanPods, Deletion, Life, Moment};
 
-const ALL: [&str; 3] = ["master-0", "worker-0", "worker-1"];
 const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
 
 impl Life {
@@ -18,30 +17,30 @@ impl Life {
         actor.create(self.job(actor.world.kind, actor.name)).await?;
         match self {
             Self::Succeeds(policy) => {
-                actor.run(1, 2).await?;
-                actor.succeed(&["master-0"]).await?;
+                actor.run_all().await?;
+                actor.succeed(actor.deciding()).await?;
                 actor.until_true("Succeeded").await?;
                 let left = match policy {
-                    CleanPods::None => &ALL[..],
-                    CleanPods::Running => &["master-0"],
+                    CleanPods::None => actor.ranks(),
+                    CleanPods::Running => actor.deciding(),
                     CleanPods::All => &[],
                 };
                 actor.until_left(left, left).await
             }
             Self::RetryableExit => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 actor.fails("worker-1", 137).await?;
                 replaced(actor).await?;
                 succeeds(actor).await
             }
             Self::Evicted => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 actor.set("worker-1", &State::Evicted).await?;
                 replaced(actor).await?;
                 succeeds(actor).await
             }
             Self::NodeLost => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 let lost = actor.full("worker-1");
                 let silent = |job: &Value| is_true(job, "Stalled");
                 let leaves = |job: &Value| job["status"]["lastFailure"]["pod"] == lost;
@@ -50,7 +49,7 @@ impl Life {
                 succeeds(actor).await
             }
             Self::BackoffLimit => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 actor.fails("worker-1", 137).await?;
                 replaced(actor).await?;
                 actor.fails("worker-1", 137).await?;
@@ -58,13 +57,13 @@ impl Life {
                 actor.until_left(&["worker-1"], &["worker-1"]).await
             }
             Self::PermanentExit => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 actor.fails("worker-1", 1).await?;
                 actor.until_true("Failed").await?;
-                actor.until_left(&ALL, &ALL).await
+                actor.until_left(actor.ranks(), actor.ranks()).await
             }
             Self::Deadline => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 // Two seconds from now: the operator has to wake by itself.
                 let deadline = actor.age().await? + 1;
                 let policy = json!({ "activeDeadlineSeconds": deadline });
@@ -75,23 +74,23 @@ impl Life {
                 actor.until_left(&[], &[]).await
             }
             Self::TimeToLive(_) => {
-                actor.run(1, 2).await?;
-                actor.succeed(&["master-0"]).await?;
+                actor.run_all().await?;
+                actor.succeed(actor.deciding()).await?;
                 actor.until_gone().await?;
                 actor.until_left(&[], &[]).await
             }
             Self::Suspended => {
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 actor.suspend(true).await?;
                 suspended(actor).await?;
                 actor.suspend(false).await?;
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 succeeds(actor).await
             }
             Self::BornSuspended => {
                 suspended(actor).await?;
                 actor.suspend(false).await?;
-                actor.run(1, 2).await?;
+                actor.run_all().await?;
                 succeeds(actor).await
             }
             Self::Elastic => elastic(actor).await,
@@ -107,10 +106,10 @@ impl Life {
 async fn replaced(actor: &Actor<'_>) -> Result<()> {
     actor.until_replaced("worker-1", 1).await?;
     actor.set("worker-1", &State::Running).await?;
-    actor.until_active(1, 2).await
+    actor.until_all_active().await
 }
 
-/// The workers succeed, then the master.
+/// Two workers succeed, then the master, or the third worker.
 async fn succeeds(actor: &Actor<'_>) -> Result<()> {
     actor.succeed(&WORKERS).await?;
     actor
@@ -118,9 +117,9 @@ async fn succeeds(actor: &Actor<'_>) -> Result<()> {
             count(job, "Worker", "succeeded") == 2
         })
         .await?;
-    actor.succeed(&["master-0"]).await?;
+    actor.succeed(&[actor.last()]).await?;
     actor.until_true("Succeeded").await?;
-    actor.until_left(&ALL, &ALL).await
+    actor.until_left(actor.ranks(), actor.ranks()).await
 }
 
 async fn suspended(actor: &Actor<'_>) -> Result<()> {
@@ -149,12 +148,12 @@ async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Resul
     match moment {
         Moment::Creating => {
             actor.until_held().await?;
-            actor.until_left(&ALL[..2], &ALL).await?;
+            actor.until_left(&actor.ranks()[..2], actor.ranks()).await?;
         }
-        Moment::Running => actor.run(1, 2).await?,
+        Moment::Running => actor.run_all().await?,
         Moment::Finishing => {
-            actor.run(1, 2).await?;
-            actor.succeed(&["master-0"]).await?;
+            actor.run_all().await?;
+            actor.succeed(actor.deciding()).await?;
             actor.until_true("Succeeded").await?;
             actor.until_held().await?;
             actor.until_left(&["worker-1"], &[]).await?;
@@ -176,27 +175,27 @@ async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Resul
     actor.until_gone().await?;
     match (moment, deletion) {
         (_, Deletion::Background | Deletion::Foreground) => actor.until_left(&[], &[]).await,
-        (Moment::Running, Deletion::Orphan) => actor.until_left(&ALL, &ALL).await,
+        (Moment::Running, Deletion::Orphan) => actor.until_left(actor.ranks(), actor.ranks()).await,
         // Which was faster, the held request or the end of the ownership, is chance.
         (Moment::Creating | Moment::Finishing, Deletion::Orphan) => Ok(()),
     }
 }
 
 async fn recreated(actor: &Actor<'_>) -> Result<()> {
-    actor.run(1, 2).await?;
+    actor.run_all().await?;
     actor.world.kubelet.finish_deletes(false);
     actor.delete(&DeleteParams::background()).await?;
     actor.until_gone().await?;
-    actor.until_left(&ALL, &[]).await?;
+    actor.until_left(actor.ranks(), &[]).await?;
     actor.until_all_leave().await?;
     actor
         .create(Life::Recreated.job(actor.world.kind, actor.name))
         .await?;
     actor.until_true("Stalled").await?;
     actor.world.kubelet.finish_deletes(true);
-    for rank in ALL {
+    for rank in actor.ranks() {
         actor.until_replaced(rank, 1).await?;
     }
-    actor.run(1, 2).await?;
+    actor.run_all().await?;
     succeeds(actor).await
 }

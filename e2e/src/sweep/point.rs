@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use training_testkit::builders::{Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{KINDS, Kind, MPI, SPARK};
 use training_testkit::proxy::Call;
 
 use super::change::Change;
@@ -385,8 +385,8 @@ impl FromStr for Choice {
         let kind = match kind {
             None => life.usual_kind(),
             Some(name) => {
-                let all = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, MPI, SPARK];
-                let known = all.into_iter().find(|kind| kind.name == name);
+                let mut all = KINDS.into_iter().chain([MPI, SPARK]);
+                let known = all.find(|kind| kind.name == name);
                 known.with_context(|| format!("there is no kind {name}"))?
             }
         };
@@ -406,6 +406,8 @@ impl FromStr for Choice {
 
 #[cfg(test)]
 mod tests {
+    use training_testkit::builders::{PYTORCH, TENSORFLOW};
+
     use super::*;
 
     #[test]
