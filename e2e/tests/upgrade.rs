@@ -237,7 +237,7 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     install(&world, &workspace().join("manifests")).await?;
     // The change of the definition has ended all watches of jobs.
     world.auditor = e2e::auditor(control, world.namespace(), &kind).await?;
-    let (before, mark) = (everything(&world).await?, control.audit()?.mark().await?);
+    let (mut before, mark) = (everything(&world).await?, control.audit()?.mark().await?);
     let operator = world.operator().await?;
     until_quiet(&world).await?;
     let after = everything(&world).await?;
@@ -245,6 +245,12 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     asked.retain(|entry| entry.namespace == world.namespace());
     asked.retain(|entry| !["get", "list", "watch"].contains(&entry.verb.as_str()));
     let asked: Vec<String> = asked.iter().map(Entry::what).collect();
+    // What an ended application's run had stayed, and goes now.
+    let goes = |name: &str, object: &Value| {
+        let of = object["metadata"]["ownerReferences"][0]["name"].as_str();
+        kind == SPARK && of == Some("ended") && !name.starts_with("Pod ")
+    };
+    before.retain(|name, object| !goes(name, object));
     for (name, was) in &before {
         let (was, is) = (
             settled(&kind, was),
@@ -253,12 +259,15 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
         ensure!(is.as_ref() == Some(&was), "{name}: {was} became {is:?}");
     }
     ensure!(before.len() == after.len(), "{:?}", after.keys());
-    if kind == MPI {
-        let once = asked.iter().filter(|what| *what == "patch mpijobs/status");
-        ensure!(once.count() == asked.len() && asked.len() <= 3, "{asked:?}");
-    } else {
-        ensure!(asked.is_empty(), "{asked:?}");
-    }
+    let expected: &[&str] = match kind {
+        MPI => &["patch mpijobs/status"],
+        SPARK => &["delete services", "delete configmaps"],
+        _ => &[],
+    };
+    ensure!(
+        asked.iter().all(|what| expected.contains(&what.as_str())) && asked.len() <= 4,
+        "{asked:?}"
+    );
 
     end(&world, "running").await?;
     let resume = if kind == SPARK {
