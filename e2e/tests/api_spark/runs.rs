@@ -46,6 +46,36 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> Result<()> {
+    let Some(stage) = Stage::open("spark-beside").await? else {
+        return Ok(());
+    };
+    let theirs: Service = serde_json::from_value(json!({
+        "metadata": { "name": "pi-ui-svc" }, "spec": { "ports": [{ "port": 80 }] },
+    }))?;
+    stage.api().create(&PostParams::default(), &theirs).await?;
+    stage.apply(&pi()).await?;
+    stage.until(State::Submitted).await?;
+    stage.runs(DRIVER).await?;
+    let app = stage.until(State::Running).await?;
+    let state = app.status.context("no status")?.application_state;
+    let text = state.error_message.context("no message")?;
+    ensure!(
+        text.contains("can't create the Service pi-ui-svc"),
+        "{text}"
+    );
+    stage.ends(DRIVER, "driver", 0, "").await?;
+    stage.until(State::Completed).await?;
+    ensure!(
+        stage
+            .names::<Service>()
+            .await?
+            .contains(&"pi-ui-svc".to_owned())
+    );
+    stage.assert_clean().await
+}
+
+#[tokio::test]
 async fn executors_are_followed_and_go_with_their_run() -> Result<()> {
     let Some(stage) = Stage::open("spark-executors").await? else {
         return Ok(());

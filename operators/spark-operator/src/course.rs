@@ -5,6 +5,7 @@
 //! ([`crate::digest::submission_id`]), so that one that was cut off in the middle is the same when it is tried again.
 //!
 //! - [`seen`]: what is known beside the application
+//! - `beside`: what a run goes on without
 //! - [`again`]: what is tried again, and when
 //! - [`executors`]: what the status says of executors
 //! - [`look`]: what is read of pods and other objects, [`mask`]: what is not told of them
@@ -12,6 +13,7 @@
 
 pub mod again;
 mod begin;
+mod beside;
 mod draft;
 pub mod executors;
 mod follow;

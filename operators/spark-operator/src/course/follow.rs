@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use training_core::{Note, PodPhase};
 
+use super::beside::cause;
 use super::draft::{Course, later, more};
 use super::executors;
 use super::seen::Driver;
@@ -18,6 +19,10 @@ impl Course<'_> {
             return self.missing();
         };
         let name = driver.name.clone();
+        let starts = matches!(driver.phase, PodPhase::Pending | PodPhase::Running);
+        if starts && driver.end.is_none() {
+            self.complete(driver);
+        }
         let to = match (driver.phase, &driver.end) {
             (PodPhase::Running | PodPhase::Failed, Some(end)) if end.code == 0 => State::Succeeding,
             (PodPhase::Succeeded, _) => State::Succeeding,
@@ -28,7 +33,7 @@ impl Course<'_> {
         };
         if to == self.status.application_state.state {
             if to == State::Running {
-                self.status.application_state.error_message = taken_away(driver);
+                self.show(taken_away(driver));
             }
             return;
         }
@@ -55,7 +60,7 @@ impl Course<'_> {
                     "SparkDriverRunning",
                     format!("Driver {name} is running"),
                 ));
-                self.status.application_state.error_message = taken_away(driver);
+                self.show(taken_away(driver));
             }
             _ => {
                 let text = format!("Driver {name} in unknown state");
@@ -69,7 +74,7 @@ impl Course<'_> {
     fn pending(&mut self, driver: &Driver) {
         let Some(waits) = &driver.waits else {
             if self.status.application_state.state == State::Submitted {
-                self.status.application_state.error_message = None;
+                self.show(None);
             }
             return;
         };
@@ -94,7 +99,7 @@ impl Course<'_> {
                 self.fail(text);
             }
             _ => {
-                self.status.application_state.error_message = Some(text);
+                self.show(Some(text));
                 if let Some(until) = until {
                     self.wake(until);
                 }
@@ -121,7 +126,7 @@ impl Course<'_> {
         self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
         // Of a pod whose node is lost nobody sees the end.
         let state = &self.status.application_state;
-        let taken = state.error_message.as_ref();
+        let taken = state.error_message.as_deref().and_then(cause);
         let why = match taken.filter(|_| state.state == State::Running) {
             Some(taken) => format!("driver pod not found; {taken}"),
             None => "driver pod not found".to_owned(),

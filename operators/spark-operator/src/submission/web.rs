@@ -185,7 +185,7 @@ pub fn ui_service(cx: &Cx<'_>) -> Option<Service> {
     Some(service(
         cx,
         Wanted {
-            name: names::with_suffix(cx.name, "ui-svc"),
+            name: names::ui_service(cx.name),
             port: ui_port(cx),
             port_name: port_name.unwrap_or_else(|| UI_PORT_NAME.to_owned()),
             target: ui_target(&cx.spec.spark_conf),
@@ -267,9 +267,9 @@ pub fn ui_ingress(cx: &Cx<'_>) -> Option<(Ingress, String)> {
     let made = ingress(
         cx,
         Door {
-            name: names::with_suffix(cx.name, "ui-ingress"),
+            name: names::ui_ingress(cx.name),
             url: &url,
-            service: names::with_suffix(cx.name, "ui-svc"),
+            service: names::ui_service(cx.name),
             port: ui_port(cx),
             annotations: &options.ingress_annotations,
             tls: &options.ingress_tls,
@@ -290,7 +290,7 @@ fn driver_ingress(
     options: &DriverIngressOptions,
 ) -> Option<(Service, Option<Ingress>)> {
     let port = options.service_port?;
-    let name = names::with_suffix(cx.name, &format!("driver-{port}"));
+    let name = names::driver_port(cx.name, port);
     let port_name = options.service_port_name.clone().filter(|n| !n.is_empty());
     let made = service(
         cx,
@@ -312,7 +312,7 @@ fn driver_ingress(
         ingress(
             cx,
             Door {
-                name: names::with_suffix(cx.name, &format!("ing-{port}")),
+                name: names::driver_ingress(cx.name, port),
                 url: &Url::of(format, cx),
                 service: name,
                 port,

@@ -26,7 +26,7 @@ use super::known::Known;
 use super::metrics::SparkMetrics;
 use super::stored::App;
 use crate::course::mask::Mask;
-use crate::course::seen::{Refusal, Refused, Seen};
+use crate::course::seen::{Kind, Refusal, Refused, Seen, Withheld};
 use crate::course::step::{Plan, Step};
 use crate::course::{Inquiry, Rules, plan};
 use crate::submission::Settings;
@@ -77,6 +77,7 @@ pub struct Apps {
 pub struct Passing {
     refused: Mutex<HashMap<JobKey, (Uid, Refused)>>,
     taken: Mutex<HashMap<JobKey, Taken>>,
+    withheld: Mutex<HashMap<JobKey, (Uid, Vec<Withheld>)>>,
     freed: Mutex<HashMap<JobKey, Instant>>,
     counts: Counts,
     jitter: Mutex<Jitter>,
@@ -98,6 +99,7 @@ impl Passing {
         Self {
             refused: Mutex::default(),
             taken: Mutex::default(),
+            withheld: Mutex::default(),
             freed: Mutex::default(),
             counts: Counts::default(),
             jitter: Mutex::new(Jitter::new(seed)),
@@ -208,6 +210,10 @@ impl Apps {
             .of(uid, || Mask::of(&app.object.spec, &self.settings.defaults));
         let refused = self.passing.refused.lock().get(key).cloned();
         seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
+        let withheld = self.passing.withheld.lock().get(key).cloned();
+        seen.withheld = withheld
+            .filter(|(of, _)| *of == uid)
+            .map_or_else(Vec::new, |(_, w)| w);
         let taken = self.passing.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
             let same = (taken.of, taken.generation) == (uid, app.object.metadata.generation);
@@ -250,7 +256,11 @@ impl Apps {
             self.passing.refused.lock().remove(key);
             self.passing.taken.lock().remove(key);
         }
-        let more = outcome.news || outcome.refused.is_some() || outcome.taken.is_some();
+        let more = outcome.news
+            || outcome.refused.is_some()
+            || outcome.taken.is_some()
+            || !outcome.withheld.is_empty();
+        self.keep_withheld(key, uid, &plan.steps, &outcome.withheld);
         // What was freed since was in the way then, and is not any more.
         let freed = self.passing.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
@@ -272,6 +282,53 @@ impl Apps {
             self.passing.taken.lock().insert(key.clone(), taken);
         }
         outcome.fault.map_or(Ok(more), Err)
+    }
+
+    /// Keeps what could not be made beside the driver, and forgets what was made since.
+    fn keep_withheld(
+        &self,
+        key: &JobKey,
+        uid: Uid,
+        steps: &[Step],
+        withheld: &[(Kind, String, String)],
+    ) {
+        let tried = steps.iter().filter_map(|step| match step {
+            Step::MakeBeside(make) => Some((make.id(), make.submission_id())),
+            _ => None,
+        });
+        let tried: Vec<_> = tried.collect();
+        if tried.is_empty() {
+            return;
+        }
+        let mut all = self.passing.withheld.lock();
+        let former = all.remove(key).filter(|(of, _)| *of == uid);
+        let mut now_withheld: Vec<Withheld> = former.map_or_else(Vec::new, |(_, list)| list);
+        now_withheld.retain(|w| {
+            let again =
+                |((kind, name), _): &((Kind, String), &str)| (*kind, name) == (w.kind, &w.name);
+            !tried.iter().any(again)
+        });
+        for ((kind, name), id) in tried {
+            let told = withheld.iter().find(|(k, n, _)| (*k, n) == (kind, &name));
+            if let Some((_, _, message)) = told {
+                tracing::warn!(
+                    kind = kind.plural(),
+                    name,
+                    message,
+                    "refused beside the driver"
+                );
+                now_withheld.push(Withheld {
+                    kind,
+                    submission_id: id.to_owned(),
+                    message: message.clone(),
+                    at: now(),
+                    name,
+                });
+            }
+        }
+        if !now_withheld.is_empty() {
+            all.insert(key.clone(), (uid, now_withheld));
+        }
     }
 
     async fn store(&self, app: &Arc<App>, plan: &Plan, told: &mut Told<'_>) -> Result<(), Fault> {
@@ -320,6 +377,7 @@ impl Reconciler for Apps {
         self.counts.forget(key);
         self.passing.refused.lock().remove(key);
         self.passing.taken.lock().remove(key);
+        self.passing.withheld.lock().remove(key);
         self.passing.freed.lock().remove(key);
         self.passing.counts.forget(key);
     }

@@ -6,11 +6,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
-use spark_operator::course::seen::{Driver, End, Kind, Object, Refusal, Refused, Seen, Waits};
+use spark_operator::course::seen::{
+    Driver, End, Kind, Object, Refusal, Refused, Seen, Waits, Withheld,
+};
 use spark_operator::course::step::{Plan, Step};
 use spark_operator::course::{Inquiry, Rules, plan};
 use spark_operator::digest::spec_digest;
-use spark_operator::submission::Settings;
+use spark_operator::submission::{Settings, Switch};
 use spark_operator::{SparkApplication, label};
 use training_core::{PodPhase, StatusWrite, Uid, Urgency};
 
@@ -26,6 +28,8 @@ struct World {
     settings: Settings,
     /// What the API server says to the next drivers.
     refuses: Option<(Refusal, &'static str)>,
+    /// What it doesn't make beside drivers, and what it says then.
+    withholds: Option<(Kind, &'static str)>,
     /// Every state that was written, in its order.
     states: Vec<String>,
     events: Vec<String>,
@@ -49,6 +53,7 @@ impl World {
             rules: Rules::default(),
             settings: Settings::default(),
             refuses: None,
+            withholds: None,
             states: Vec::new(),
             events: Vec::new(),
             drivers: Vec::new(),
@@ -128,7 +133,18 @@ impl World {
 
     fn carry_out(&mut self, step: Step) -> bool {
         match step {
-            Step::Make(make) => {
+            Step::MakeBeside(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
+                let (kind, name) = make.id();
+                self.seen.withheld.retain(|w| w.name != name);
+                self.seen.withheld.push(Withheld {
+                    kind,
+                    name,
+                    submission_id: make.submission_id().to_owned(),
+                    message: self.withholds.map_or("", |(_, text)| text).to_owned(),
+                    at: self.now,
+                });
+            }
+            Step::Make(make) | Step::MakeBeside(make) => {
                 let uid = self.uid();
                 self.seen.objects.push(made::object(&make, uid));
             }
@@ -288,8 +304,8 @@ fn an_undisturbed_application_goes_through_its_states_once() {
     let mut world = World::new(&[]);
     let first = world.plan();
     assert!(
-        matches!(first.steps.last(), Some(Step::MakeDriver(_))),
-        "the driver comes last"
+        matches!(&first.steps[..], [.., Step::MakeDriver(_), Step::MakeBeside(ui)] if ui.id().1 == "spark-pi-ui-svc"),
+        "the driver comes last, with what it runs without"
     );
     assert_eq!(
         first.status, None,
@@ -942,10 +958,166 @@ fn names_that_do_not_change_are_waited_for() {
         placement: None,
     });
     world.pods_go();
+    assert_eq!(world.state(), State::Submitted, "the run does without");
+    assert_eq!(
+        world.status()["driverInfo"]["webUIServiceName"],
+        Value::Null
+    );
+    world.seen.objects.retain(|o| o.uid != uid);
+    world.driver_runs();
+    let info = &world.status()["driverInfo"];
+    assert_eq!(info["webUIServiceName"], "spark-pi-ui-svc");
+    assert_eq!(info["webUIAddress"], "10.0.0.7:4040");
+    // What the driver needs is waited for.
+    let metrics = json!({"exposeDriverMetrics": true, "exposeExecutorMetrics": false, "prometheus": {"jmxExporterJar": "/exporter.jar"}});
+    world.edit("monitoring", metrics);
+    let uid = world.uid();
+    world.seen.objects.push(Object {
+        kind: Kind::ConfigMap,
+        name: "spark-pi-prom-conf".to_owned(),
+        uid,
+        submission_id: world.drivers[1].clone(),
+        leaving: true,
+        address: None,
+        placement: None,
+    });
+    world.pods_go();
     assert_eq!(world.state(), State::PendingRerun);
-    world.seen.objects.clear();
+    world.seen.objects.retain(|o| o.uid != uid);
     world.settle();
     assert_eq!(world.state(), State::Submitted);
+}
+
+/// With everything that a run goes on without.
+fn seen_from_outside() -> World {
+    let ports = json!([
+        {"servicePort": 8080, "ingressURLFormat": "a.example.org"}, {"servicePort": 8081, "ingressURLFormat": "b.example.org"},
+    ]);
+    let mut world = World::new(&[
+        ("driverIngressOptions", ports),
+        ("driverPodDisruptionBudget", json!(true)),
+    ]);
+    world.settings.web.url_format = "{{$appName}}.example.org".to_owned();
+    world.settings.disruption_budget = Switch::On;
+    world
+}
+
+#[test]
+fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
+    for (kind, reason, missing) in [
+        (Kind::Service, "FailedCreateService", 3),
+        (Kind::Ingress, "FailedCreateIngress", 3),
+        (Kind::Budget, "FailedCreatePodDisruptionBudget", 1),
+    ] {
+        let mut world = seen_from_outside();
+        world.withholds = Some((kind, "the host is defined already"));
+        world.settle();
+        assert_eq!(
+            world.state(),
+            State::Submitted,
+            "{kind:?} {}",
+            world.error()
+        );
+        assert!(
+            world.error().contains("the host is defined already"),
+            "{}",
+            world.error()
+        );
+        assert_eq!(
+            world.error().contains("more objects"),
+            missing > 1,
+            "{}",
+            world.error()
+        );
+        assert_eq!(world.said(reason), 1);
+        assert_eq!(world.seen.withheld.len(), missing);
+        world.driver_runs();
+        assert_eq!(world.state(), State::Running);
+        assert!(
+            world.error().starts_with("can't create the "),
+            "{}",
+            world.error()
+        );
+        assert!(
+            world.wake.is_some(),
+            "nobody tells when it would be accepted"
+        );
+        world.later(60);
+        assert_eq!(world.said(reason), 1, "it is told once");
+        assert!(
+            world.seen.withheld.iter().all(|w| w.at == world.now),
+            "it is tried again"
+        );
+        // Then it is accepted.
+        world.withholds = None;
+        world.later(30);
+        assert_eq!(
+            (world.state(), world.error()),
+            (State::Running, String::new())
+        );
+        assert_eq!(
+            world.seen.objects.iter().filter(|o| o.kind == kind).count(),
+            missing + usize::from(kind == Kind::Service)
+        );
+        let info = &world.status()["driverInfo"];
+        assert_eq!(info["webUIAddress"], "10.0.0.7:4040");
+        assert_eq!(info["webUIIngressAddress"], "http://spark-pi.example.org");
+        let counted = [
+            &world.status()["submissionAttempts"],
+            &world.status()["failedRuns"],
+        ];
+        assert_eq!(counted, [&json!(1), &Value::Null]);
+    }
+    // A run that ends meanwhile ends as it ends.
+    let mut world = seen_from_outside();
+    world.withholds = Some((Kind::Ingress, "no"));
+    world.settle();
+    world.driver_runs();
+    let mut lost = running(&[]);
+    lost.app = world.app.clone();
+    lost.seen = world.seen.clone();
+    lost.seen.drivers.clear();
+    lost.settle();
+    assert_eq!(lost.error(), "driver pod not found");
+    world.driver_ends(0);
+    assert_eq!(
+        (world.state(), world.error()),
+        (State::Completed, String::new())
+    );
+}
+
+#[test]
+fn what_somebody_removed_beside_a_driver_is_made_again_but_nothing_for_another_operator_s_run() {
+    let mut world = seen_from_outside();
+    world.settle();
+    world.driver_runs();
+    let mut before: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    let beside = |o: &Object| {
+        matches!(o.kind, Kind::Ingress | Kind::Budget)
+            || !o.name.ends_with("-driver-svc") && o.kind == Kind::Service
+    };
+    world.seen.objects.retain(|o| !beside(o));
+    let there = world.seen.objects.len();
+    assert_eq!(before.len() - there, 7);
+    world.settle();
+    let mut now: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    before.sort();
+    now.sort();
+    assert_eq!(now, before);
+    world.seen.objects.retain(|o| !beside(o));
+    world.driver().digest = None;
+    world.settle();
+    assert_eq!(world.seen.objects.len(), there);
+}
+
+#[test]
+fn a_driver_waits_for_its_network_policy() {
+    let mut world = World::new(&[("sparkVersion", json!("4.2.0"))]);
+    world.settings.network_policy = Switch::On;
+    let steps = world.plan().steps;
+    let at = |it: fn(&Step) -> bool| steps.iter().position(it).unwrap();
+    let policy = at(|s| matches!(s, Step::Make(m) if m.id().0 == Kind::NetworkPolicy));
+    assert!(policy < at(|s| matches!(s, Step::MakeDriver(_))));
 }
 
 #[test]
