@@ -50,6 +50,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
         course.remove_all();
         return Plan {
             steps: course.plan.steps,
+            wake: course.plan.wake,
             ..Plan::default()
         };
     }

@@ -212,38 +212,59 @@ impl Course<'_> {
         self.go(State::PendingRerun);
     }
 
-    /// Deletes the application's pods and what its runs left. True if no pod is there any more.
+    /// Deletes the application's pods and what its runs left. True if nothing is there any more but what keeps itself.
     pub(super) fn remove_all(&mut self) -> bool {
         self.remove(|_| true)
     }
 
-    /// Deletes what is of such submissions. True if none of their pods is there any more.
+    /// Deletes what is of such submissions, the drivers first. True if none of their pods is there any more, and every other object
+    /// of theirs has been deleted.
+    ///
+    /// A driver that is told to go may use its grace period to come to a good end, for which it needs its executors and its Service.
     pub(super) fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
         let seen = self.ask.seen;
         let mut gone = true;
-        let drivers = seen.drivers.iter();
-        let drivers = drivers.map(|d| (&d.name, d.uid, &d.submission_id, d.leaving, d.due));
-        let executors = seen.executors.iter();
-        let executors = executors.map(|e| (&e.name, e.uid, &e.submission_id, e.leaving, e.due));
-        for (name, uid, id, leaving, due) in drivers.chain(executors) {
-            if !of(id) {
-                continue;
-            }
+        let mut drives = false;
+        for driver in seen.drivers.iter().filter(|d| of(&d.submission_id)) {
             gone = false;
-            self.delete_pod(name, uid, leaving);
-            if let Some(due) = due {
-                self.wait_for(name, due);
+            self.delete_pod(&driver.name, driver.uid, driver.leaving);
+            if let Some(due) = driver.due {
+                self.wait_for(&driver.name, due);
             }
+            drives |= self.drives(driver);
         }
         // A driver that was never recorded was a submission as well: the next one must not have its id.
         let mut ids = seen.drivers.iter().map(|d| &d.submission_id);
         if let Some(id) = ids.find(|id| of(id) && !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
         }
-        for object in seen.objects.iter().filter(|o| of(&o.submission_id)) {
-            self.plan.steps.extend(deletion(object));
+        if drives {
+            return false;
+        }
+        let executors = seen.executors.iter();
+        for executor in executors.filter(|e| of(&e.submission_id)) {
+            gone = false;
+            self.delete_pod(&executor.name, executor.uid, executor.leaving);
+            if let Some(due) = executor.due {
+                self.wait_for(&executor.name, due);
+            }
+        }
+        let objects = seen.objects.iter().filter(|o| of(&o.submission_id));
+        let deletions: Vec<Step> = objects.filter_map(deletion).collect();
+        if !deletions.is_empty() {
+            gone = false;
+            self.plan.again = true;
+            self.plan.steps.extend(deletions);
         }
         gone
+    }
+
+    /// True if a driver may still need what its run has. One that should have ended long ago is given up: its node may be lost.
+    fn drives(&self, driver: &Driver) -> bool {
+        let late = driver
+            .due
+            .is_some_and(|due| later(due, LATE) <= self.ask.now);
+        !driver.phase.has_ended() && driver.end.is_none() && !late
     }
 
     /// A pod that doesn't go although its time is over is named.

@@ -629,9 +629,10 @@ fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
     world.executor("exec-1", PodPhase::Running);
     world.edit("suspend", json!(true));
     assert_eq!(world.state(), State::Suspending);
-    assert!(world.driver().leaving && world.seen.executors[0].leaving);
     world.edit("suspend", json!(false));
     assert_eq!(world.state(), State::Suspending, "its pods are still there");
+    world.pods_go();
+    assert!(world.seen.executors[0].leaving);
     world.pods_go();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(
@@ -887,9 +888,75 @@ fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
     world.look(None);
-    assert!(world.driver().leaving && world.seen.executors[0].leaving);
+    assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+    world.seen.drivers.clear();
+    world.look(None);
+    assert!(world.seen.executors[0].leaving);
     assert_eq!(world.seen.objects, []);
     assert_eq!(world.plan(), Plan::default());
+}
+
+#[test]
+fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
+    let told = |world: &mut World, suspends: bool| {
+        if suspends {
+            world.edit("suspend", json!(true));
+            State::Suspending
+        } else {
+            world.edit("arguments", json!(["2"]));
+            State::Invalidating
+        }
+    };
+    for suspends in [true, false] {
+        // It comes to its end within its grace period, and its pod is still there.
+        let mut world = running(&[]);
+        world.executor("exec-1", PodPhase::Running);
+        let objects = world.seen.objects.clone();
+        let state = told(&mut world, suspends);
+        assert_eq!(world.state(), state);
+        assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+        assert_eq!(world.seen.objects, objects);
+        world.driver_ends(0);
+        assert!(world.seen.executors[0].leaving);
+        assert_eq!((world.state(), &world.seen.objects[..]), (state, &[][..]));
+        world.pods_go();
+        let next = if suspends {
+            State::Suspended
+        } else {
+            State::Submitted
+        };
+        assert_eq!(world.state(), next);
+
+        // It never ends: its node may be lost, and its executors must not run for ever.
+        let mut world = running(&[]);
+        world.executor("exec-1", PodPhase::Running);
+        told(&mut world, suspends);
+        let due = world.now;
+        world.driver().due = Some(due);
+        world.later(29);
+        assert!(!world.seen.executors[0].leaving);
+        world.later(1);
+        assert!(world.seen.executors[0].leaving);
+        assert_eq!(world.seen.objects, []);
+    }
+}
+
+#[test]
+fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
+    let mut world = running(&[]);
+    world.edit("suspend", json!(true));
+    world.seen.drivers.clear();
+    let entered = |plan: &Plan| {
+        let next = plan
+            .status
+            .as_ref()
+            .map(|s| &s.next.application_state.state);
+        next == Some(&State::Suspended)
+    };
+    while !entered(&world.plan()) {
+        assert!(!world.look(None), "{:?}", world.states);
+    }
+    assert_eq!(world.seen.objects, [], "the state is stored before steps");
 }
 
 #[test]

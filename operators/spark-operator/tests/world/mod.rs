@@ -421,7 +421,9 @@ impl World {
             }
             Step::Delete { kind, name, uid } => {
                 let place = (*kind, name.clone());
-                if self.objects.get(&place).is_some_and(|o| o.uid == *uid) {
+                let there = self.objects.get(&place).filter(|o| o.uid == *uid);
+                if let Some(id) = there.map(|o| o.it.submission_id.clone()) {
+                    self.law_of_what_is_driven(name, &id);
                     self.writes.push(format!("delete {kind:?} {name}"));
                     self.remove_object(&place);
                 }
@@ -501,14 +503,29 @@ impl World {
     /// The driver of the recorded run is not deleted while the stored state says that it runs.
     fn law_of_lost_pod(&mut self, name: &str, pod: &RunPod) {
         let state = Self::state_of(&self.app.0);
-        let RunPod::Driver(driver) = pod else {
-            return;
+        let driver = match pod {
+            RunPod::Driver(driver) => driver,
+            RunPod::Executor(executor) => {
+                return self.law_of_what_is_driven(name, &executor.submission_id.clone());
+            }
         };
         let present = self.recorded() == Some(&driver.submission_id);
         let follows = matches!(state, State::Running | State::Unknown);
         let alive = driver.phase == PodPhase::Running;
         self.law(!(present && follows && alive), || {
             format!("{name} was deleted in {state:?}")
+        });
+    }
+
+    /// What a run has is not deleted while its driver may need it, as far as the operator knows.
+    fn law_of_what_is_driven(&mut self, name: &str, submission_id: &str) {
+        let drives = |held: &Held<RunPod>| match &held.it {
+            RunPod::Driver(d) => d.submission_id == submission_id && d.end.is_none(),
+            RunPod::Executor(_) => false,
+        };
+        let driven = self.known_pods.known().values().any(drives);
+        self.law(!driven, || {
+            format!("{name} was deleted before its driver ended")
         });
     }
 
