@@ -30,6 +30,17 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     let status = app.status.context("no status")?;
     ensure!(status.termination_time.is_some() && status.execution_attempts == Some(1));
 
+    // What the run had goes at its end.
+    eventually("nothing to be left but the driver", HANG, async || {
+        let maps = stage.names::<ConfigMap>().await?;
+        let services = stage.names::<Service>().await?;
+        Ok(if maps.is_empty() && services.is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{maps:?}, {services:?}"))
+        })
+    })
+    .await?;
     let wrote = stage.wrote(since).await?;
     let of = |resource: &str, verb: &str| {
         wrote
@@ -41,7 +52,9 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     ensure!(creates == [1, 2, 2], "{wrote:#?}");
     ensure!(of("sparkapplications", "patch") == 4, "{wrote:#?}");
     let events = of("events", "create") + of("events", "patch");
-    ensure!(wrote.len() == 9 + events, "{wrote:#?}");
+    let deletes = ["configmaps", "services"].map(|r| of(r, "delete"));
+    ensure!(deletes == [2, 2], "{wrote:#?}");
+    ensure!(wrote.len() == 9 + 4 + events, "{wrote:#?}");
     stage.assert_clean().await
 }
 

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use training_core::{Note, PodPhase, Uid};
 
-use super::seen::{Driver, Executor, Kind, Object, Seen};
+use super::seen::{Driver, Executor, Object, Seen};
 use super::step::{Plan, Step};
 use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
@@ -287,7 +287,7 @@ impl Course<'_> {
         }
     }
 
-    /// It has ended: what holds resources goes, what tells something stays, and at the end of its time all of it goes.
+    /// It has ended: what its run had goes, the pods that tell something stay, and at the end of its time all of it goes.
     pub(super) fn rest(&mut self) {
         let spec = self.spec.time_to_live_seconds;
         let ttl = spec.or(self.ask.rules.time_to_live.filter(|t| *t > 0));
@@ -313,15 +313,11 @@ impl Course<'_> {
         for executor in seen.executors.iter().filter(|e| !ended(e)) {
             self.delete_pod(&executor.name, executor.uid, executor.leaving);
         }
-        let holds = [
-            Kind::Claim,
-            Kind::VolcanoGroup,
-            Kind::CoschedulingGroup,
-            Kind::Budget,
-            Kind::NetworkPolicy,
-        ];
-        let going = seen.objects.iter().filter(|o| holds.contains(&o.kind));
-        self.plan.steps.extend(going.filter_map(deletion));
+        if !seen.drivers.iter().any(|d| self.drives(d)) {
+            self.plan
+                .steps
+                .extend(seen.objects.iter().filter_map(deletion));
+        }
     }
 }
 

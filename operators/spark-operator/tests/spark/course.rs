@@ -880,6 +880,9 @@ fn a_driver_that_never_started_goes_with_its_run() {
     world.later(600);
     assert_eq!(world.state(), State::Failed);
     assert!(world.driver().leaving, "else it runs when the secret comes");
+    assert_ne!(world.seen.objects, [], "it may begin to run in this moment");
+    world.pods_go();
+    assert_eq!(world.seen.objects, []);
 }
 
 #[test]
@@ -1435,7 +1438,8 @@ fn an_ended_application_gives_back_what_holds_resources() {
         });
     }
     world.driver_ends(0);
-    let kinds: BTreeSet<Kind> = world.seen.objects.iter().map(|o| o.kind).collect();
-    assert_eq!(kinds, [Kind::ConfigMap, Kind::Service].into());
+    assert_eq!(world.state(), State::Completed);
+    assert_eq!(world.seen.objects, []);
+    assert!(!world.driver().leaving, "it has the log");
     assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
 }
