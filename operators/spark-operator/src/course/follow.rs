@@ -6,8 +6,12 @@ use training_core::{Note, PodPhase};
 use super::beside::cause;
 use super::draft::{Course, later, more};
 use super::executors;
-use super::seen::Driver;
+use super::look::NOT_STARTING;
+use super::seen::{Driver, Kind, Waits};
 use crate::api::State;
+
+/// How long volumes and a network ordinarily take at most. Units: seconds.
+const STARTING: i64 = 120;
 
 impl Course<'_> {
     /// Looks at the driver and the executors of the present run.
@@ -72,24 +76,40 @@ impl Course<'_> {
 
     /// A driver that doesn't start: what it waits for is said; what it will never get ends the run.
     fn pending(&mut self, driver: &Driver) {
-        let Some(waits) = &driver.waits else {
+        let limit = |reason: &str| match reason {
+            "InvalidImageName" => Some(0),
+            "ErrImagePull" | "ImagePullBackOff" | "CreateContainerConfigError" | NOT_STARTING => {
+                Some(self.ask.rules.most_waiting)
+            }
+            _ => None,
+        };
+        let until = driver.waits.as_ref().and_then(|waits| {
+            let seconds = limit(&waits.reason)?;
+            Some(later(waits.since, seconds))
+        });
+        // Every pod begins without volumes and network.
+        let told = |waits: &&Waits| {
+            let from = later(waits.since, STARTING);
+            let over = until.is_some_and(|until| until <= self.ask.now);
+            waits.reason != NOT_STARTING || from <= self.ask.now || over
+        };
+        let Some(waits) = driver.waits.as_ref().filter(told) else {
+            if let Some(waits) = &driver.waits {
+                let from = later(waits.since, STARTING);
+                self.wake(until.map_or(from, |until| until.min(from)));
+            }
             if self.status.application_state.state == State::Submitted {
                 self.show(None);
             }
             return;
         };
-        let text = format!(
+        let mut text = format!(
             "driver pod {}: {}: {}",
             driver.name, waits.reason, waits.message
         );
-        let limit = match waits.reason.as_str() {
-            "InvalidImageName" => Some(0),
-            "ErrImagePull" | "ImagePullBackOff" | "CreateContainerConfigError" => {
-                Some(self.ask.rules.most_waiting)
-            }
-            _ => None,
-        };
-        let until = limit.map(|seconds| later(waits.since, seconds));
+        if waits.reason == NOT_STARTING {
+            text.push_str(&self.mounted(driver));
+        }
         match until {
             Some(until) if until <= self.ask.now => {
                 let note = format!("Driver {} failed", driver.name);
@@ -105,6 +125,36 @@ impl Course<'_> {
                 }
             }
         }
+    }
+
+    /// What a driver mounts that its users have to make, and the way to find out which of it is missing: the operator may not look.
+    fn mounted(&self, driver: &Driver) -> String {
+        // Of what another operator made nobody knows the names.
+        let ours = driver.digest.is_some();
+        let made = ours
+            .then(|| self.made(&driver.submission_id).ok())
+            .flatten();
+        let volumes = made.and_then(|made| made.driver.spec?.volumes);
+        let ours = |name: &str| {
+            let mut objects = self.ask.seen.objects.iter();
+            objects.any(|o| o.kind == Kind::ConfigMap && o.name == name)
+        };
+        let named = volumes.iter().flatten().filter_map(|volume| {
+            let (kind, name, optional) = match (&volume.config_map, &volume.secret) {
+                (Some(map), _) => ("ConfigMap", &map.name, map.optional),
+                (_, Some(secret)) => ("Secret", secret.secret_name.as_ref()?, secret.optional),
+                _ => return None,
+            };
+            let theirs = optional != Some(true) && !ours(name);
+            theirs.then(|| format!("{kind} {name}"))
+        });
+        let named: Vec<String> = named.collect();
+        let pod = &driver.name;
+        let which = match &named[..] {
+            [] => String::new(),
+            named => format!("; it mounts {}, which must exist", named.join(", ")),
+        };
+        format!("{which}; see the events of `kubectl describe pod {pod}`")
     }
 
     /// The driver of the present run is gone.

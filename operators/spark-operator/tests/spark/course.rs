@@ -1242,6 +1242,61 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
 }
 
 #[test]
+fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
+    let volumes = json!([
+        {"name": "a", "secret": {"secretName": "key"}}, {"name": "b", "configMap": {"name": "site"}},
+        {"name": "c", "configMap": {"name": "may-be", "optional": true}}, {"name": "d", "emptyDir": {}},
+    ]);
+    let names = ["a", "b", "c", "d"];
+    let mounts = names.map(|name| json!({"name": name, "mountPath": format!("/{name}")}));
+    let waiting = || {
+        let mut world = World::new(&[
+            ("volumes", volumes.clone()),
+            ("driver/volumeMounts", json!(mounts)),
+        ]);
+        world.settle();
+        let since = world.now;
+        world.driver().waits = Some(Waits {
+            reason: "PodNotStarting".to_owned(),
+            message: "no volumes".to_owned(),
+            since,
+        });
+        world.settle();
+        world
+    };
+    let mut world = waiting();
+    world.later(119);
+    assert_eq!(world.error(), "", "every pod takes some time");
+    assert!(world.wake.is_some(), "nobody tells that nothing happens");
+    world.later(1);
+    assert_eq!(
+        (world.state(), world.error().as_str()),
+        (
+            State::Submitted,
+            "driver pod spark-pi-driver: PodNotStarting: no volumes; it mounts Secret key, ConfigMap site, which must exist; \
+             see the events of `kubectl describe pod spark-pi-driver`"
+        )
+    );
+    world.later(479);
+    assert_eq!(world.state(), State::Submitted);
+    world.later(1);
+    assert_eq!(world.state(), State::Failed);
+    assert!(world.error().contains("Secret key"), "{}", world.error());
+    assert!(world.driver().leaving, "else it runs when the Secret comes");
+    // It comes in time.
+    let mut world = waiting();
+    world.later(200);
+    world.driver().waits = None;
+    world.settle();
+    assert_eq!(world.error(), "");
+    // A limit that is shorter than the time that is ordinary holds as well.
+    let mut world = waiting();
+    world.rules.most_waiting = 60;
+    world.later(60);
+    assert_eq!(world.state(), State::Failed);
+}
+
+#[test]
 fn drivers_are_judged_by_the_container_that_runs_spark() {
     let end = |code| {
         Some(End {
