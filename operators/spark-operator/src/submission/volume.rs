@@ -1,6 +1,7 @@
 //! The volumes that Spark's properties ask for, and Spark's own, in Spark's order.
 //!
-//! Source: Spark on Kubernetes.
+//! Source: Spark on Kubernetes. An option that Spark has since 4.0 holds for every `sparkVersion`: the published operator submits with
+//! a Spark 4, whatever runs in the image.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +85,7 @@ pub fn of_driver(cx: &Cx<'_>, properties: &Properties) -> Result<Volumes, SpecEr
     for (at, asked) in asked(properties, Role::Driver)?.iter().enumerate() {
         let (volume, claim) = asked.volume(cx, at)?;
         out.claims.extend(claim);
-        out.asked.push((volume, asked.mount(cx)?));
+        out.asked.push((volume, asked.mount()?));
     }
     out.hadoop = hadoop(properties)?;
     Ok(out)
@@ -157,12 +158,9 @@ impl Asked<'_> {
             .is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"))
     }
 
-    fn mount(&self, cx: &Cx<'_>) -> Result<VolumeMount, SpecError> {
+    fn mount(&self) -> Result<VolumeMount, SpecError> {
         let sub_path = self.get("mount.subPath").cloned();
-        // 3.5 doesn't know the key.
-        let expression = self
-            .get("mount.subPathExpr")
-            .filter(|_| cx.version.at_least(4, 0));
+        let expression = self.get("mount.subPathExpr");
         if sub_path.is_some() && expression.is_some() {
             let field = format!("spec.sparkConf[{}.mount.subPathExpr]", self.key);
             return Err(SpecError::new(
@@ -208,11 +206,7 @@ impl Asked<'_> {
             "hostPath" => {
                 volume.host_path = Some(HostPathVolumeSource {
                     path: self.need("options.path")?,
-                    // 3.5 doesn't know the option.
-                    type_: self
-                        .get("options.type")
-                        .filter(|_| cx.version.at_least(4, 0))
-                        .cloned(),
+                    type_: self.get("options.type").cloned(),
                 });
             }
             "nfs" => {
@@ -249,8 +243,7 @@ impl Asked<'_> {
         let legacy = self
             .properties
             .get("spark.kubernetes.legacy.useReadWriteOnceAccessMode");
-        let once = !cx.version.at_least(4, 0)
-            || legacy.is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"));
+        let once = legacy.is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"));
         let mode = if once {
             "ReadWriteOnce"
         } else {

@@ -103,10 +103,7 @@ fn a_placeholder_of_the_application_s_id_is_replaced() {
     assert_eq!(new["metadata"]["labels"]["run"], APP_ID);
     assert_eq!(new["metadata"]["annotations"]["run"], format!("{APP_ID}-x"));
     let old = fields("3.5.9");
-    assert_eq!(
-        to_json(&old.driver)["metadata"]["labels"]["run"],
-        "{{APP_ID}}"
-    );
+    assert_eq!(to_json(&old.driver)["metadata"]["labels"]["run"], APP_ID);
     let service = to_json(&old.driver_service)["metadata"]["labels"].clone();
     assert_eq!(service["run"], "{{APP_ID}}");
     assert_ne!(service["sparkoperator.k8s.io/submission-id"], "x");
@@ -308,11 +305,12 @@ fn volumes_of_all_types_can_be_asked_for_by_properties() {
     let old = submitted(&with(&[("sparkVersion", json!("3.5.9")), conf(&pairs)]));
     assert_eq!(
         container(&old)["volumeMounts"][0],
-        json!({ "name": "vemptyDir", "mountPath": "/mnt" })
+        mounts[0],
+        "as with the Spark 4 that the published operator submits with"
     );
     assert_eq!(
-        to_json(&old.driver)["spec"]["volumes"][1],
-        json!({ "name": "vhostPath", "hostPath": { "path": "/h" } })
+        to_json(&old.driver)["spec"]["volumes"],
+        pod["spec"]["volumes"]
     );
 }
 
@@ -353,13 +351,13 @@ fn a_claim_on_demand_is_made_for_the_driver() {
         pod["spec"]["volumes"][0]["persistentVolumeClaim"],
         json!({ "claimName": name })
     );
-    for (version, legacy) in [("3.5.9", "false"), ("4.0.5", "true")] {
+    for (version, legacy, mode) in [
+        ("3.5.9", "false", "ReadWriteOncePod"),
+        ("3.5.9", "true", "ReadWriteOnce"),
+        ("4.0.5", "true", "ReadWriteOnce"),
+    ] {
         let claim = to_json(&of(version, legacy).claims[0]);
-        assert_eq!(
-            claim["spec"]["accessModes"],
-            json!(["ReadWriteOnce"]),
-            "{version}"
-        );
+        assert_eq!(claim["spec"]["accessModes"], json!([mode]), "{version}");
     }
 }
 
