@@ -89,6 +89,30 @@ async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> R
 }
 
 #[tokio::test]
+async fn a_claim_that_is_there_is_used_and_outlives_the_run() -> Result<()> {
+    let Some(stage) = Stage::open("spark-claim").await? else {
+        return Ok(());
+    };
+    let theirs: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    }))?;
+    stage.api().create(&PostParams::default(), &theirs).await?;
+    let mut app = pi();
+    let prefix = "spark.kubernetes.driver.volumes.persistentVolumeClaim.data";
+    app["spec"]["sparkConf"] = json!({
+        format!("{prefix}.mount.path"): "/data", format!("{prefix}.options.claimName"): "data",
+        format!("{prefix}.options.storageClass"): "fast", format!("{prefix}.options.sizeLimit"): "1Gi",
+    });
+    stage.apply(&app).await?;
+    stage.until(State::Submitted).await?;
+    stage.ends(DRIVER, "driver", 0, "").await?;
+    stage.until(State::Completed).await?;
+    ensure!(stage.names::<PersistentVolumeClaim>().await? == ["data"]);
+    stage.assert_clean().await
+}
+
+#[tokio::test]
 async fn executors_are_followed_and_go_with_their_run() -> Result<()> {
     let Some(stage) = Stage::open("spark-executors").await? else {
         return Ok(());

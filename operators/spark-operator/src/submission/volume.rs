@@ -217,10 +217,18 @@ impl Asked<'_> {
                 });
             }
             _ => {
-                let mut claim_name = self.need("options.claimName")?;
-                if claim_name == ON_DEMAND {
-                    claim_name = format!("{}-driver-pvc-{at}", cx.prefix);
-                    made = self.claim(cx, &claim_name)?;
+                let asked = self.need("options.claimName")?;
+                let of_the_run = format!("{}-driver-pvc-{at}", cx.prefix);
+                let claim_name = asked.replace(ON_DEMAND, &of_the_run);
+                made = self.claim(cx, &claim_name)?;
+                if made.is_none() && asked.contains(ON_DEMAND) {
+                    let lacks = ["options.storageClass", "options.sizeLimit"];
+                    let lacks = lacks.into_iter().find(|option| self.get(option).is_none());
+                    let field = lacks.unwrap_or("options.sizeLimit");
+                    return Err(SpecError::new(
+                        format!("spec.sparkConf[{}.{field}]", self.key),
+                        "is required for a claim that is made on demand; set it",
+                    ));
                 }
                 volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
                     claim_name,
@@ -231,14 +239,11 @@ impl Asked<'_> {
         Ok((volume, made))
     }
 
-    /// The claim that is made for this volume, where a class and a size say of what.
+    /// The claim that is made for this volume, whatever its name, where a class and a size say of what.
     fn claim(&self, cx: &Cx<'_>, name: &str) -> Result<Option<PersistentVolumeClaim>, SpecError> {
-        let (class, Some(size)) = (self.need("options.storageClass")?, self.size()?) else {
-            let field = format!("spec.sparkConf[{}.options.sizeLimit]", self.key);
-            return Err(SpecError::new(
-                field,
-                "is required for a claim that is made on demand; set it",
-            ));
+        let class = self.get("options.storageClass").cloned();
+        let (Some(class), Some(size)) = (class, self.size()?) else {
+            return Ok(None);
         };
         let legacy = self
             .properties
@@ -251,7 +256,13 @@ impl Asked<'_> {
         };
         let mut metadata = object::metadata(cx, name.to_owned());
         let run = (label::APP_SELECTOR.to_owned(), cx.app_id.to_owned());
-        metadata.labels.get_or_insert_default().extend([run]);
+        let mut labels = below(self.properties, &format!("{}.label.", self.key));
+        // By ours it is found again.
+        labels.extend(metadata.labels.take().unwrap_or_default());
+        labels.extend([run]);
+        metadata.labels = Some(labels);
+        let annotations = below(self.properties, &format!("{}.annotation.", self.key));
+        metadata.annotations = (!annotations.is_empty()).then_some(annotations);
         Ok(Some(PersistentVolumeClaim {
             metadata,
             spec: Some(PersistentVolumeClaimSpec {

@@ -284,6 +284,10 @@ impl Actor<'_> {
             if self.is_of_a_namesake(there.owner()) {
                 return Err(Stopped::Fault(Fault::Conflict(message)));
             }
+            if kind == Kind::Claim {
+                // It was there before, for many runs; a class and a size only say what to make otherwise.
+                return Ok(());
+            }
             let text = format!(
                 "{message}, and it is not the application's: delete it, or give the application another name"
             );
