@@ -241,8 +241,10 @@ impl Course<'_> {
         if drives {
             return false;
         }
+        let keeps = self.keeps_executors();
         let executors = seen.executors.iter();
-        for executor in executors.filter(|e| of(&e.submission_id)) {
+        let executors = executors.filter(|e| of(&e.submission_id));
+        for executor in executors.filter(|e| !(keeps && e.phase.has_ended())) {
             gone = false;
             self.delete_pod(&executor.name, executor.uid, executor.leaving);
             if let Some(due) = executor.due {
@@ -257,6 +259,18 @@ impl Course<'_> {
             self.plan.steps.extend(deletions);
         }
         gone
+    }
+
+    /// True if executors that have ended are to stay, for those who look for what they did. Spark's own default is that they don't.
+    fn keeps_executors(&self) -> bool {
+        let key = "spark.kubernetes.executor.deleteOnTermination";
+        let said = self.spec.executor.delete_on_termination;
+        let said = said.or_else(|| {
+            let text = self.spec.spark_conf.get(key);
+            let text = text.or_else(|| self.ask.settings.defaults.get(key))?;
+            text.trim().to_ascii_lowercase().parse().ok()
+        });
+        said == Some(false)
     }
 
     /// True if a driver may still need what its run has. One that should have ended long ago is given up: its node may be lost.

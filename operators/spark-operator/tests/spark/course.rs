@@ -945,6 +945,46 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
 }
 
 #[test]
+fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended() {
+    let key = "spark.kubernetes.executor.deleteOnTermination";
+    for (fields, stays) in [
+        (vec![("executor/deleteOnTermination", json!(false))], true),
+        (vec![("sparkConf", json!({ key: "False" }))], true),
+        // The field wins, as in what the driver is told.
+        (
+            vec![
+                ("executor/deleteOnTermination", json!(true)),
+                ("sparkConf", json!({ key: "false" })),
+            ],
+            false,
+        ),
+        (vec![], false),
+    ] {
+        let mut world = running(&[&[on_failure(1)], &fields[..]].concat());
+        world.executor("exec-1", PodPhase::Failed);
+        world.executor("exec-2", PodPhase::Running);
+        world.driver_ends(1);
+        world.later(10);
+        assert!(world.seen.executors[1].leaving, "it still runs");
+        world.pods_go();
+        assert_eq!(world.drivers.len(), 2, "{fields:?}");
+        let left: Vec<&str> = world
+            .seen
+            .executors
+            .iter()
+            .map(|e| e.name.as_str())
+            .collect();
+        assert_eq!(
+            left,
+            if stays { vec!["exec-1"] } else { vec![] },
+            "{fields:?}"
+        );
+        // It is none of the new run's.
+        assert_eq!(world.status()["executorState"], Value::Null);
+    }
+}
+
+#[test]
 fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
     let mut world = running(&[]);
     world.edit("suspend", json!(true));
