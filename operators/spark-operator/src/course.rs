@@ -26,7 +26,7 @@ use training_core::patch::merge_patch;
 use training_core::{StatusWrite, Urgency};
 
 use crate::api::{SparkApplicationStatus, State};
-use crate::{defaults, digest};
+use crate::defaults;
 use again::Again;
 use begin::Placed;
 use draft::{Course, follows_its_spec};
@@ -91,7 +91,7 @@ impl Course<'_> {
             return self.go(State::Suspending);
         }
         if follows_its_spec(&state) {
-            let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
+            let change = self.change(&state);
             let placed = self.place(change, &state);
             if placed == Placed::No {
                 // Also here, for it may be suspended before it runs again.

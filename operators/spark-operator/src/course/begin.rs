@@ -7,15 +7,12 @@ use training_core::Note;
 
 use super::again::{self, Again};
 use super::beside;
-use super::draft::{Course, later, more};
+use super::draft::{Course, SLOW, later, more};
 use super::seen::{Driver, Kind, Object, Refusal, Refused};
 use super::step::{Make, Step};
 use crate::api::{DriverInfo, State};
 use crate::digest::{self, Change};
 use crate::submission::{Inputs, Submission, submit};
-
-/// How long something that will pass is waited for. Units: seconds.
-pub(super) const SLOW: i64 = 30;
 
 /// Whether executors that are still to be made go where the spec says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@
 
 use training_core::Note;
 
-use super::begin::SLOW;
-use super::draft::{Course, later};
+use super::draft::{Course, SLOW, later};
 use super::seen::{Driver, Kind, Object, Withheld};
 use super::step::{Make, Step};
 use crate::names;

@@ -11,7 +11,7 @@ use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
     State,
 };
-use crate::digest::{Recorded, SpecDigest};
+use crate::digest::{self, Change, Recorded, SpecDigest};
 use crate::submission::Settings;
 
 /// Rules of the operator that a course depends on.
@@ -43,6 +43,8 @@ impl Default for Rules {
 
 /// The longest message of a status. Units: bytes.
 const MESSAGE: usize = 4096;
+/// How long something that will pass is waited for. Units: seconds.
+pub(super) const SLOW: i64 = 30;
 /// How long after the end of its time a pod may still be there before that is told. Units: seconds.
 const LATE: i64 = 30;
 
@@ -88,6 +90,20 @@ impl Course<'_> {
         Recorded {
             generation: self.status.observed_generation,
             digest: self.status.spec_digest.as_deref(),
+        }
+    }
+
+    /// In what the spec differs from that of the present run.
+    ///
+    /// Of an application that has ended with a record of another operator, or of another version, an edit is one that this process saw.
+    pub(super) fn change(&self, state: &State) -> Change {
+        let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
+        let first = self.ask.seen.first.as_ref();
+        let foreign = digest::is_foreign(self.status.spec_digest.as_deref());
+        match first.filter(|_| state.is_terminal() && foreign) {
+            Some(first) if !first.is_same_run(self.ask.digest) => Change::Run,
+            Some(first) if first.placement() != self.ask.digest.placement() => Change::Placement,
+            Some(_) | None => change,
         }
     }
 

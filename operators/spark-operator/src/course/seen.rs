@@ -16,6 +16,8 @@ pub struct Seen {
     pub executors: Vec<Executor>,
     /// Further objects of the application.
     pub objects: Vec<Object>,
+    /// Stands for the spec of an ended application whose record can't be compared, as this process saw it first.
+    pub first: Option<SpecDigest>,
     /// What became of the last attempt to submit, where it was refused.
     pub refused: Option<Refused>,
     /// Objects beside the driver that could not be made, of whatever submission.

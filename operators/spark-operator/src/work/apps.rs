@@ -29,6 +29,7 @@ use crate::course::mask::Mask;
 use crate::course::seen::{Kind, Refusal, Refused, Seen, Withheld};
 use crate::course::step::{Plan, Step};
 use crate::course::{Inquiry, Rules, plan};
+use crate::digest::{self, SpecDigest};
 use crate::submission::Settings;
 
 /// A decision, its write and the look at what follows from it are one pass; more rounds than this never make sense.
@@ -79,6 +80,7 @@ pub struct Passing {
     taken: Mutex<HashMap<JobKey, Taken>>,
     withheld: Mutex<HashMap<JobKey, (Uid, Vec<Withheld>)>>,
     freed: Mutex<HashMap<JobKey, Instant>>,
+    first: Mutex<HashMap<JobKey, (Uid, SpecDigest)>>,
     counts: Counts,
     jitter: Mutex<Jitter>,
 }
@@ -101,6 +103,7 @@ impl Passing {
             taken: Mutex::default(),
             withheld: Mutex::default(),
             freed: Mutex::default(),
+            first: Mutex::default(),
             counts: Counts::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
@@ -210,6 +213,7 @@ impl Apps {
             .of(uid, || Mask::of(&app.object.spec, &self.settings.defaults));
         let refused = self.passing.refused.lock().get(key).cloned();
         seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
+        seen.first = self.first(key, uid, app);
         let withheld = self.passing.withheld.lock().get(key).cloned();
         seen.withheld = withheld
             .filter(|(of, _)| *of == uid)
@@ -221,6 +225,24 @@ impl Apps {
         });
         seen.taken = taken.map(|taken| taken.name);
         seen
+    }
+
+    /// The spec of an ended application whose record can't be compared, as it was when it was first looked at.
+    fn first(&self, key: &JobKey, uid: Uid, app: &App) -> Option<SpecDigest> {
+        let mut all = self.passing.first.lock();
+        let status = app.object.status.as_ref();
+        let lasts = status.filter(|status| {
+            let ended = status.application_state.state.is_terminal();
+            ended && digest::is_foreign(status.spec_digest.as_deref())
+        });
+        if lasts.is_none() {
+            all.remove(key);
+            return None;
+        }
+        let known = all.get(key).filter(|(of, _)| *of == uid);
+        let first = known.map_or_else(|| app.digest.clone(), |(_, first)| first.clone());
+        all.insert(key.clone(), (uid, first.clone()));
+        Some(first)
     }
 
     fn may_wait(&self, key: &JobKey, plan: &Plan, begun: Instant) -> Option<Instant> {
@@ -379,6 +401,7 @@ impl Reconciler for Apps {
         self.passing.taken.lock().remove(key);
         self.passing.withheld.lock().remove(key);
         self.passing.freed.lock().remove(key);
+        self.passing.first.lock().remove(key);
         self.passing.counts.forget(key);
     }
 

@@ -1107,7 +1107,7 @@ fn seen_from_outside() -> World {
         ("driverIngressOptions", ports),
         ("driverPodDisruptionBudget", json!(true)),
     ]);
-    world.settings.web.url_format = "{{$appName}}.example.org".to_owned();
+    "{{$appName}}.example.org".clone_into(&mut world.settings.web.url_format);
     world.settings.disruption_budget = Switch::On;
     world
 }
@@ -1501,6 +1501,40 @@ fn what_another_operator_left_goes_on_where_it_was() {
     its_driver(&mut world, PodPhase::Failed);
     world.settle();
     assert_eq!(world.states, ["FAILED"], "so are its runs");
+}
+
+#[test]
+fn an_edit_of_what_another_operator_has_ended_begins_anew_if_it_was_seen() {
+    let ended = json!({"terminationTime": "2026-05-28T20:26:30Z"});
+    let of_another_version = json!({
+        "terminationTime": "2026-05-28T20:26:30Z", "specDigest": "1-0123", "observedGeneration": 1,
+    });
+    for status in [&ended, &of_another_version] {
+        for state in ["COMPLETED", "FAILED"] {
+            // It was made while no operator ran: nobody knows what was before.
+            let mut world = left_by_another(state, status);
+            world.edit("arguments", json!(["2"]));
+            assert_eq!(world.states, [""; 0], "{state}");
+            // It is made while one runs.
+            let mut world = left_by_another(state, status);
+            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.settle();
+            world.edit("timeToLiveSeconds", json!(1_000_000_000));
+            assert_eq!(world.states, [""; 0], "{state}");
+            let mut world = left_by_another(state, status);
+            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.edit("arguments", json!(["2"]));
+            assert_eq!(
+                world.states,
+                ["INVALIDATING", "PENDING_RERUN", "SUBMITTED"],
+                "{state}"
+            );
+            world.driver_runs();
+            world.driver_ends(0);
+            world.settle();
+            assert_eq!(world.states.len(), 6, "once: {:?}", world.states);
+        }
+    }
 }
 
 #[test]

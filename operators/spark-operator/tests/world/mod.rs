@@ -523,8 +523,8 @@ impl World {
             RunPod::Driver(d) => d.submission_id == submission_id && d.end.is_none(),
             RunPod::Executor(_) => false,
         };
-        let driven = self.known_pods.known().values().any(drives);
-        self.law(!driven, || {
+        let early = self.known_pods.known().values().any(drives);
+        self.law(!early, || {
             format!("{name} was deleted before its driver ended")
         });
     }
