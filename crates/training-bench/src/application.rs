@@ -22,7 +22,7 @@ use crate::kind;
 use crate::template::Template;
 
 /// What is made beside the driver: two config maps and two services.
-pub const THINGS: usize = 4;
+const THINGS: usize = 4;
 /// Requests that the life of such an application can't do without: those, a pod, four statuses.
 pub const LEAST: usize = THINGS + 1 + STATES.len();
 /// The states that are written for it, in their order.
@@ -238,7 +238,7 @@ impl Made {
                 Step::Make(Make::ConfigMap(map)) => {
                     things.push((Resource::ConfigMap, serde_json::to_value(map)?));
                 }
-                Step::Make(Make::Service(service)) => {
+                Step::Make(Make::Service(service)) | Step::MakeBeside(Make::Service(service)) => {
                     things.push((Resource::Service, serde_json::to_value(service)?));
                 }
                 Step::MakeDriver(pod) => driver = Some(serde_json::to_value(pod)?),

@@ -30,6 +30,17 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     let status = app.status.context("no status")?;
     ensure!(status.termination_time.is_some() && status.execution_attempts == Some(1));
 
+    // What the run had goes at its end.
+    eventually("nothing to be left but the driver", HANG, async || {
+        let maps = stage.names::<ConfigMap>().await?;
+        let services = stage.names::<Service>().await?;
+        Ok(if maps.is_empty() && services.is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{maps:?}, {services:?}"))
+        })
+    })
+    .await?;
     let wrote = stage.wrote(since).await?;
     let of = |resource: &str, verb: &str| {
         wrote
@@ -41,7 +52,63 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     ensure!(creates == [1, 2, 2], "{wrote:#?}");
     ensure!(of("sparkapplications", "patch") == 4, "{wrote:#?}");
     let events = of("events", "create") + of("events", "patch");
-    ensure!(wrote.len() == 9 + events, "{wrote:#?}");
+    let deletes = ["configmaps", "services"].map(|r| of(r, "delete"));
+    ensure!(deletes == [2, 2], "{wrote:#?}");
+    ensure!(wrote.len() == 9 + 4 + events, "{wrote:#?}");
+    stage.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> Result<()> {
+    let Some(stage) = Stage::open("spark-beside").await? else {
+        return Ok(());
+    };
+    let theirs: Service = serde_json::from_value(json!({
+        "metadata": { "name": "pi-ui-svc" }, "spec": { "ports": [{ "port": 80 }] },
+    }))?;
+    stage.api().create(&PostParams::default(), &theirs).await?;
+    stage.apply(&pi()).await?;
+    stage.until(State::Submitted).await?;
+    stage.runs(DRIVER).await?;
+    let app = stage.until(State::Running).await?;
+    let state = app.status.context("no status")?.application_state;
+    let text = state.error_message.context("no message")?;
+    ensure!(
+        text.contains("can't create the Service pi-ui-svc"),
+        "{text}"
+    );
+    stage.ends(DRIVER, "driver", 0, "").await?;
+    stage.until(State::Completed).await?;
+    ensure!(
+        stage
+            .names::<Service>()
+            .await?
+            .contains(&"pi-ui-svc".to_owned())
+    );
+    stage.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_claim_that_is_there_is_used_and_outlives_the_run() -> Result<()> {
+    let Some(stage) = Stage::open("spark-claim").await? else {
+        return Ok(());
+    };
+    let theirs: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    }))?;
+    stage.api().create(&PostParams::default(), &theirs).await?;
+    let mut app = pi();
+    let prefix = "spark.kubernetes.driver.volumes.persistentVolumeClaim.data";
+    app["spec"]["sparkConf"] = json!({
+        format!("{prefix}.mount.path"): "/data", format!("{prefix}.options.claimName"): "data",
+        format!("{prefix}.options.storageClass"): "fast", format!("{prefix}.options.sizeLimit"): "1Gi",
+    });
+    stage.apply(&app).await?;
+    stage.until(State::Submitted).await?;
+    stage.ends(DRIVER, "driver", 0, "").await?;
+    stage.until(State::Completed).await?;
+    ensure!(stage.names::<PersistentVolumeClaim>().await? == ["data"]);
     stage.assert_clean().await
 }
 

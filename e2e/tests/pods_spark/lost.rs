@@ -160,9 +160,16 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     let rounds = log.lines().find(|line| line.ends_with("rounds were right"));
     let rounds = rounds.context("no round was right")?.to_owned();
 
-    // At the end the UI has nobody behind it, and its Service stays as long as the application.
+    // At the end the UI has nobody behind it, and its Service goes; the driver stays, with its log.
     let services: Api<Service> = Api::namespaced(site.client.clone(), &site.namespace);
-    ensure!(services.get_opt("lossy-ui-svc").await?.is_some());
+    eventually("the Service of the UI to be gone", async || {
+        Ok(match services.get_opt("lossy-ui-svc").await? {
+            None => Seen::Yes(()),
+            Some(_) => Seen::NotYet("it is there".to_owned()),
+        })
+    })
+    .await?;
+    ensure!(site.pods().get_opt("lossy-driver").await?.is_some());
     // It has ended, and only now gets a time to live.
     let stays = json!({ "spec": { "timeToLiveSeconds": STAYS } });
     site.jobs.merge("lossy", &stays).await?;

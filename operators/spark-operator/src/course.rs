@@ -5,6 +5,7 @@
 //! ([`crate::digest::submission_id`]), so that one that was cut off in the middle is the same when it is tried again.
 //!
 //! - [`seen`]: what is known beside the application
+//! - `beside`: what a run goes on without
 //! - [`again`]: what is tried again, and when
 //! - [`executors`]: what the status says of executors
 //! - [`look`]: what is read of pods and other objects, [`mask`]: what is not told of them
@@ -12,6 +13,7 @@
 
 pub mod again;
 mod begin;
+mod beside;
 mod draft;
 pub mod executors;
 mod follow;
@@ -24,7 +26,7 @@ use training_core::patch::merge_patch;
 use training_core::{StatusWrite, Urgency};
 
 use crate::api::{SparkApplicationStatus, State};
-use crate::{defaults, digest};
+use crate::defaults;
 use again::Again;
 use begin::Placed;
 use draft::{Course, follows_its_spec};
@@ -48,6 +50,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
         course.remove_all();
         return Plan {
             steps: course.plan.steps,
+            wake: course.plan.wake,
             ..Plan::default()
         };
     }
@@ -88,7 +91,7 @@ impl Course<'_> {
             return self.go(State::Suspending);
         }
         if follows_its_spec(&state) {
-            let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
+            let change = self.change(&state);
             let placed = self.place(change, &state);
             if placed == Placed::No {
                 // Also here, for it may be suspended before it runs again.

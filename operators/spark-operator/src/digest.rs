@@ -181,6 +181,12 @@ pub fn change(recorded: Recorded<'_>, generation: Option<i64>, now: &SpecDigest)
     }
 }
 
+/// True if what is recorded can't be compared with what is computed now.
+pub fn is_foreign(recorded: Option<&str>) -> bool {
+    let recorded = recorded.and_then(SpecDigest::parse);
+    !recorded.is_some_and(|digest| digest.is_current())
+}
+
 /// The id of the submission that follows this one.
 ///
 /// Shape: a UUID of version 8. It depends on what is stored alone, so the same submission tried again has the same id; and on the

@@ -244,11 +244,8 @@ impl Memory<'_> {
         }
         let own = self.factor(&format!("spark.{role}.memoryOverheadFactor"))?;
         let factor = own.map_or_else(|| self.shared_factor(), Ok)?;
-        let least = if self.version.at_least(4, 0) {
-            self.mib(&format!("spark.{role}.minMemoryOverhead"))?
-        } else {
-            None
-        };
+        // Since 4.0, and here for every version: the published operator submits with a Spark 4.
+        let least = self.mib(&format!("spark.{role}.minMemoryOverhead"))?;
         let least = least.unwrap_or(LEAST_OVERHEAD);
         Ok(heap.saturating_add(share(factor, heap).max(least)))
     }

@@ -107,6 +107,26 @@ pub fn with_suffix(application: &str, suffix: &str) -> String {
     format!("{cut}-{told_apart}-{suffix}")
 }
 
+/// The Service of an application's web UI.
+pub fn ui_service(application: &str) -> String {
+    with_suffix(application, "ui-svc")
+}
+
+/// The Ingress of an application's web UI.
+pub fn ui_ingress(application: &str) -> String {
+    with_suffix(application, "ui-ingress")
+}
+
+/// The Service of one of a driver's ports.
+pub fn driver_port(application: &str, port: i32) -> String {
+    with_suffix(application, &format!("driver-{port}"))
+}
+
+/// The Ingress of one of a driver's ports.
+pub fn driver_ingress(application: &str, port: i32) -> String {
+    with_suffix(application, &format!("ing-{port}"))
+}
+
 /// The name of the volume of a ConfigMap: `<name>-vol`, or what of it is no label made into one.
 pub fn config_map_volume(config_map: &str) -> String {
     let name = format!("{config_map}-vol");

@@ -156,7 +156,8 @@ pub fn submit(app: &SparkApplication, inputs: Inputs<'_>) -> Result<Submission, 
         },
         &mut notes,
     )?;
-    let (ui_service, ui) = (web::ui_service(&cx), web::ui_ingress(&cx));
+    let ui_service = web::ui_service(&cx, ports.ui);
+    let ui = web::ui_ingress(&cx, ports.ui);
     let (ui_ingress, ui_url) = ui.unzip();
     Ok(Submission {
         driver_service: object::driver_service(&cx, &properties, ports),

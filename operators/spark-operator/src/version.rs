@@ -29,6 +29,11 @@ pub fn has_templates(text: &str) -> bool {
     read(text).is_some_and(|found| found.major >= 3)
 }
 
+/// True if the text is a version before this line, whatever is served.
+pub fn is_before(text: &str, major: u32, minor: u32) -> bool {
+    read(text).is_some_and(|found| found < SparkVersion { major, minor })
+}
+
 /// True if the text is a version at all.
 pub fn is_known(text: &str) -> bool {
     read(text).is_some()

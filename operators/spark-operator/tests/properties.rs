@@ -98,6 +98,31 @@ proptest! {
 }
 
 #[test]
+fn a_run_that_begins_before_an_edit_is_seen_is_none_of_what_the_edit_asks_for() {
+    let mut world = World::new("Never");
+    for deed in [
+        Deed::FullPass,
+        Deed::Edit(1),
+        Deed::FullPass,
+        Deed::Vanish,
+        Deed::FullPass,
+        Deed::FullPass,
+        Deed::Edit(2),
+        Deed::Pass(Fate::Whole, false),
+        Deed::FullPass,
+        Deed::Gone(0),
+        Deed::FullPass,
+    ] {
+        world.happen(deed);
+        assert!(
+            world.breaches.is_empty(),
+            "{:?} after {deed:?}",
+            world.breaches
+        );
+    }
+}
+
+#[test]
 fn cs8_no_state_that_some_moves_lead_to_breaks_a_law_or_keeps_the_application_from_its_rest() {
     // Under `Always` there is no rest.
     let new = ["Never", "OnFailure"].map(|policy| World::new(policy).into_start());

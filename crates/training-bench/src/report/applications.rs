@@ -97,7 +97,7 @@ pub fn rows(latency: &Record, burst: &Record, submission: &Record, killed: &Reco
     rows.push(worst("h", "child processes", &["children"], burst));
     rows.extend(KILLS.map(|line| single(line, killed)));
     rows.push(worst("i", "drivers made twice", &["doubles"], killed));
-    let left = "objects beside the four of each application";
+    let left = "objects left beside drivers";
     rows.push(worst("i", left, &["left_over"], killed));
     rows
 }

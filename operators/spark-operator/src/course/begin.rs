@@ -6,15 +6,13 @@ use kube::ResourceExt;
 use training_core::Note;
 
 use super::again::{self, Again};
-use super::draft::{Course, later, more};
+use super::beside;
+use super::draft::{Course, SLOW, later, more};
 use super::seen::{Driver, Kind, Object, Refusal, Refused};
 use super::step::{Make, Step};
 use crate::api::{DriverInfo, State};
 use crate::digest::{self, Change};
 use crate::submission::{Inputs, Submission, submit};
-
-/// How long something that will pass is waited for. Units: seconds.
-const SLOW: i64 = 30;
 
 /// Whether executors that are still to be made go where the spec says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +88,7 @@ impl Course<'_> {
         }
     }
 
-    fn made(&self, id: &str) -> Result<Submission, String> {
+    pub(super) fn made(&self, id: &str) -> Result<Submission, String> {
         let digest = self.ask.digest.to_string();
         let inputs = Inputs {
             submission_id: id,
@@ -157,7 +155,8 @@ impl Course<'_> {
     }
 
     /// What of a submission is not there yet, the driver last.
-    fn make(&mut self, made: Submission, id: &str) {
+    fn make(&mut self, mut made: Submission, id: &str) {
+        let beside = beside::take(&mut made);
         let seen = self.ask.seen;
         let there = |make: &Make| {
             let (kind, name) = make.id();
@@ -171,43 +170,33 @@ impl Course<'_> {
             executor_template,
             metrics,
             driver_service,
-            ui_service,
-            ui_ingress,
-            driver_ingresses,
             claims,
             network_policy,
-            disruption_budget,
             groups,
             notes,
             ..
         } = made;
         let maps = [conf, executor_template].into_iter().chain(metrics);
-        let services = [driver_service].into_iter().chain(ui_service);
-        let (more_services, ingresses): (Vec<_>, Vec<_>) = driver_ingresses.into_iter().unzip();
-        let ingresses = ui_ingress
-            .into_iter()
-            .chain(ingresses.into_iter().flatten());
         let claims = claims.into_iter().map(|c| Make::Claim(Box::new(c)));
         let policy = network_policy.map(|p| Make::NetworkPolicy(Box::new(p)));
-        let budget = disruption_budget.map(|b| Make::Budget(Box::new(b)));
         let all = groups
             .into_iter()
             .map(|g| Make::Group(Box::new(g)))
             .chain(maps.map(|m| Make::ConfigMap(Box::new(m))))
-            .chain(
-                services
-                    .chain(more_services)
-                    .map(|s| Make::Service(Box::new(s))),
-            )
-            .chain(ingresses.map(|i| Make::Ingress(Box::new(i))))
+            .chain([Make::Service(Box::new(driver_service))])
             .chain(claims)
-            .chain(policy)
-            .chain(budget);
+            .chain(policy);
         let all: Vec<Make> = all.collect();
-        if all.iter().filter_map(there).any(in_the_way) {
+        // Of what the driver runs without, one that is on its way out is not waited for.
+        let about_to_go = |o: &Object| o.submission_id != id && !o.leaving;
+        if all.iter().filter_map(there).any(in_the_way)
+            || beside.iter().filter_map(there).any(about_to_go)
+        {
             // Names that don't change with the submission are free when the former objects are gone.
             return;
         }
+        let beside = beside.into_iter().filter(|make| there(make).is_none());
+        let beside: Vec<Step> = beside.map(Step::MakeBeside).collect();
         let missing: Vec<Step> = all
             .into_iter()
             .filter(|make| there(make).is_none())
@@ -215,6 +204,7 @@ impl Course<'_> {
             .collect();
         self.plan.steps.extend(missing);
         self.plan.steps.push(Step::MakeDriver(Box::new(driver)));
+        self.plan.steps.extend(beside);
         if self.status.failed_submissions.is_none() && self.ask.seen.refused.is_none() {
             self.plan.notes.extend(notes);
         }
@@ -289,6 +279,7 @@ impl Course<'_> {
         status.termination_time = None;
         status.driver_info = info;
         status.application_state.error_message = None;
+        self.show(None);
         let text = format!(
             "SparkApplication {} was submitted successfully",
             self.name()
@@ -299,7 +290,7 @@ impl Course<'_> {
         self.track();
     }
 
-    fn driver_info(&mut self, driver: &Driver) -> DriverInfo {
+    pub(super) fn driver_info(&mut self, driver: &Driver) -> DriverInfo {
         let mut info = DriverInfo {
             pod_name: Some(driver.name.clone()),
             ..DriverInfo::default()
@@ -309,20 +300,20 @@ impl Course<'_> {
             return info;
         };
         self.status.batch_scheduler = made.batch_scheduler;
-        if let Some(service) = &made.ui_service {
-            let name = service.name_any();
-            let objects = &self.ask.seen.objects;
-            let mine = |o: &&Object| {
-                o.kind == Kind::Service && o.name == name && o.submission_id == driver.submission_id
-            };
-            if let Some((ip, port)) = objects.iter().find(mine).and_then(|o| o.address.as_ref()) {
+        let there = |kind, name: &String| self.object(driver, kind, name);
+        let service = made.ui_service.as_ref().map(ResourceExt::name_any);
+        if let Some(service) = service.and_then(|name| there(Kind::Service, &name)) {
+            if let Some((ip, port)) = &service.address {
                 info.web_ui_address = Some(format!("{ip}:{port}"));
                 info.web_ui_port = Some(*port);
             }
-            info.web_ui_service_name = Some(name);
+            info.web_ui_service_name = Some(service.name.clone());
         }
-        info.web_ui_ingress_name = made.ui_ingress.map(|i| i.name_any());
-        info.web_ui_ingress_address = made.ui_url;
+        let ingress = made.ui_ingress.as_ref().map(ResourceExt::name_any);
+        if let Some(ingress) = ingress.and_then(|name| there(Kind::Ingress, &name)) {
+            info.web_ui_ingress_name = Some(ingress.name.clone());
+            info.web_ui_ingress_address = made.ui_url;
+        }
         info
     }
 }

@@ -5,13 +5,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use training_core::{Note, PodPhase, Uid};
 
-use super::seen::{Driver, Executor, Kind, Object, Seen};
+use super::seen::{Driver, Executor, Object, Seen};
 use super::step::{Plan, Step};
 use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
     State,
 };
-use crate::digest::{Recorded, SpecDigest};
+use crate::digest::{self, Change, Recorded, SpecDigest};
 use crate::submission::Settings;
 
 /// Rules of the operator that a course depends on.
@@ -43,6 +43,8 @@ impl Default for Rules {
 
 /// The longest message of a status. Units: bytes.
 const MESSAGE: usize = 4096;
+/// How long something that will pass is waited for. Units: seconds.
+pub(super) const SLOW: i64 = 30;
 /// How long after the end of its time a pod may still be there before that is told. Units: seconds.
 const LATE: i64 = 30;
 
@@ -88,6 +90,20 @@ impl Course<'_> {
         Recorded {
             generation: self.status.observed_generation,
             digest: self.status.spec_digest.as_deref(),
+        }
+    }
+
+    /// In what the spec differs from that of the present run.
+    ///
+    /// Of an application that has ended with a record of another operator, or of another version, an edit is one that this process saw.
+    pub(super) fn change(&self, state: &State) -> Change {
+        let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
+        let first = self.ask.seen.first.as_ref();
+        let foreign = digest::is_foreign(self.status.spec_digest.as_deref());
+        match first.filter(|_| state.is_terminal() && foreign) {
+            Some(first) if !first.is_same_run(self.ask.digest) => Change::Run,
+            Some(first) if first.placement() != self.ask.digest.placement() => Change::Placement,
+            Some(_) | None => change,
         }
     }
 
@@ -212,38 +228,73 @@ impl Course<'_> {
         self.go(State::PendingRerun);
     }
 
-    /// Deletes the application's pods and what its runs left. True if no pod is there any more.
+    /// Deletes the application's pods and what its runs left. True if nothing is there any more but what keeps itself.
     pub(super) fn remove_all(&mut self) -> bool {
         self.remove(|_| true)
     }
 
-    /// Deletes what is of such submissions. True if none of their pods is there any more.
+    /// Deletes what is of such submissions, the drivers first. True if none of their pods is there any more, and every other object
+    /// of theirs has been deleted.
+    ///
+    /// A driver that is told to go may use its grace period to come to a good end, for which it needs its executors and its Service.
     pub(super) fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
         let seen = self.ask.seen;
         let mut gone = true;
-        let drivers = seen.drivers.iter();
-        let drivers = drivers.map(|d| (&d.name, d.uid, &d.submission_id, d.leaving, d.due));
-        let executors = seen.executors.iter();
-        let executors = executors.map(|e| (&e.name, e.uid, &e.submission_id, e.leaving, e.due));
-        for (name, uid, id, leaving, due) in drivers.chain(executors) {
-            if !of(id) {
-                continue;
-            }
+        let mut drives = false;
+        for driver in seen.drivers.iter().filter(|d| of(&d.submission_id)) {
             gone = false;
-            self.delete_pod(name, uid, leaving);
-            if let Some(due) = due {
-                self.wait_for(name, due);
+            self.delete_pod(&driver.name, driver.uid, driver.leaving);
+            if let Some(due) = driver.due {
+                self.wait_for(&driver.name, due);
             }
+            drives |= self.drives(driver);
         }
         // A driver that was never recorded was a submission as well: the next one must not have its id.
         let mut ids = seen.drivers.iter().map(|d| &d.submission_id);
         if let Some(id) = ids.find(|id| of(id) && !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
         }
-        for object in seen.objects.iter().filter(|o| of(&o.submission_id)) {
-            self.plan.steps.extend(deletion(object));
+        if drives {
+            return false;
+        }
+        let keeps = self.keeps_executors();
+        let executors = seen.executors.iter();
+        let executors = executors.filter(|e| of(&e.submission_id));
+        for executor in executors.filter(|e| !(keeps && e.phase.has_ended())) {
+            gone = false;
+            self.delete_pod(&executor.name, executor.uid, executor.leaving);
+            if let Some(due) = executor.due {
+                self.wait_for(&executor.name, due);
+            }
+        }
+        let objects = seen.objects.iter().filter(|o| of(&o.submission_id));
+        let deletions: Vec<Step> = objects.filter_map(deletion).collect();
+        if !deletions.is_empty() {
+            gone = false;
+            self.plan.again = true;
+            self.plan.steps.extend(deletions);
         }
         gone
+    }
+
+    /// True if executors that have ended are to stay, for those who look for what they did. Spark's own default is that they don't.
+    fn keeps_executors(&self) -> bool {
+        let key = "spark.kubernetes.executor.deleteOnTermination";
+        let said = self.spec.executor.delete_on_termination;
+        let said = said.or_else(|| {
+            let text = self.spec.spark_conf.get(key);
+            let text = text.or_else(|| self.ask.settings.defaults.get(key))?;
+            text.trim().to_ascii_lowercase().parse().ok()
+        });
+        said == Some(false)
+    }
+
+    /// True if a driver may still need what its run has. One that should have ended long ago is given up: its node may be lost.
+    fn drives(&self, driver: &Driver) -> bool {
+        let late = driver
+            .due
+            .is_some_and(|due| later(due, LATE) <= self.ask.now);
+        !driver.phase.has_ended() && driver.end.is_none() && !late
     }
 
     /// A pod that doesn't go although its time is over is named.
@@ -266,7 +317,7 @@ impl Course<'_> {
         }
     }
 
-    /// It has ended: what holds resources goes, what tells something stays, and at the end of its time all of it goes.
+    /// It has ended: what its run had goes, the pods that tell something stay, and at the end of its time all of it goes.
     pub(super) fn rest(&mut self) {
         let spec = self.spec.time_to_live_seconds;
         let ttl = spec.or(self.ask.rules.time_to_live.filter(|t| *t > 0));
@@ -292,15 +343,11 @@ impl Course<'_> {
         for executor in seen.executors.iter().filter(|e| !ended(e)) {
             self.delete_pod(&executor.name, executor.uid, executor.leaving);
         }
-        let holds = [
-            Kind::Claim,
-            Kind::VolcanoGroup,
-            Kind::CoschedulingGroup,
-            Kind::Budget,
-            Kind::NetworkPolicy,
-        ];
-        let going = seen.objects.iter().filter(|o| holds.contains(&o.kind));
-        self.plan.steps.extend(going.filter_map(deletion));
+        if !seen.drivers.iter().any(|d| self.drives(d)) {
+            self.plan
+                .steps
+                .extend(seen.objects.iter().filter_map(deletion));
+        }
     }
 }
 

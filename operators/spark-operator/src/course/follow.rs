@@ -3,10 +3,15 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use training_core::{Note, PodPhase};
 
+use super::beside::cause;
 use super::draft::{Course, later, more};
 use super::executors;
-use super::seen::Driver;
+use super::look::NOT_STARTING;
+use super::seen::{Driver, Kind, Waits};
 use crate::api::State;
+
+/// How long volumes and a network ordinarily take at most. Units: seconds.
+const STARTING: i64 = 120;
 
 impl Course<'_> {
     /// Looks at the driver and the executors of the present run.
@@ -18,6 +23,10 @@ impl Course<'_> {
             return self.missing();
         };
         let name = driver.name.clone();
+        let starts = matches!(driver.phase, PodPhase::Pending | PodPhase::Running);
+        if starts && driver.end.is_none() {
+            self.complete(driver);
+        }
         let to = match (driver.phase, &driver.end) {
             (PodPhase::Running | PodPhase::Failed, Some(end)) if end.code == 0 => State::Succeeding,
             (PodPhase::Succeeded, _) => State::Succeeding,
@@ -28,7 +37,7 @@ impl Course<'_> {
         };
         if to == self.status.application_state.state {
             if to == State::Running {
-                self.status.application_state.error_message = taken_away(driver);
+                self.show(taken_away(driver));
             }
             return;
         }
@@ -55,7 +64,7 @@ impl Course<'_> {
                     "SparkDriverRunning",
                     format!("Driver {name} is running"),
                 ));
-                self.status.application_state.error_message = taken_away(driver);
+                self.show(taken_away(driver));
             }
             _ => {
                 let text = format!("Driver {name} in unknown state");
@@ -67,24 +76,40 @@ impl Course<'_> {
 
     /// A driver that doesn't start: what it waits for is said; what it will never get ends the run.
     fn pending(&mut self, driver: &Driver) {
-        let Some(waits) = &driver.waits else {
-            if self.status.application_state.state == State::Submitted {
-                self.status.application_state.error_message = None;
-            }
-            return;
-        };
-        let text = format!(
-            "driver pod {}: {}: {}",
-            driver.name, waits.reason, waits.message
-        );
-        let limit = match waits.reason.as_str() {
+        let limit = |reason: &str| match reason {
             "InvalidImageName" => Some(0),
-            "ErrImagePull" | "ImagePullBackOff" | "CreateContainerConfigError" => {
+            "ErrImagePull" | "ImagePullBackOff" | "CreateContainerConfigError" | NOT_STARTING => {
                 Some(self.ask.rules.most_waiting)
             }
             _ => None,
         };
-        let until = limit.map(|seconds| later(waits.since, seconds));
+        let until = driver.waits.as_ref().and_then(|waits| {
+            let seconds = limit(&waits.reason)?;
+            Some(later(waits.since, seconds))
+        });
+        // Every pod begins without volumes and network.
+        let told = |waits: &&Waits| {
+            let from = later(waits.since, STARTING);
+            let over = until.is_some_and(|until| until <= self.ask.now);
+            waits.reason != NOT_STARTING || from <= self.ask.now || over
+        };
+        let Some(waits) = driver.waits.as_ref().filter(told) else {
+            if let Some(waits) = &driver.waits {
+                let from = later(waits.since, STARTING);
+                self.wake(until.map_or(from, |until| until.min(from)));
+            }
+            if self.status.application_state.state == State::Submitted {
+                self.show(None);
+            }
+            return;
+        };
+        let mut text = format!(
+            "driver pod {}: {}: {}",
+            driver.name, waits.reason, waits.message
+        );
+        if waits.reason == NOT_STARTING {
+            text.push_str(&self.mounted(driver));
+        }
         match until {
             Some(until) if until <= self.ask.now => {
                 let note = format!("Driver {} failed", driver.name);
@@ -94,12 +119,42 @@ impl Course<'_> {
                 self.fail(text);
             }
             _ => {
-                self.status.application_state.error_message = Some(text);
+                self.show(Some(text));
                 if let Some(until) = until {
                     self.wake(until);
                 }
             }
         }
+    }
+
+    /// What a driver mounts that its users have to make, and the way to find out which of it is missing: the operator may not look.
+    fn mounted(&self, driver: &Driver) -> String {
+        // Of what another operator made nobody knows the names.
+        let ours = driver.digest.is_some();
+        let made = ours
+            .then(|| self.made(&driver.submission_id).ok())
+            .flatten();
+        let volumes = made.and_then(|made| made.driver.spec?.volumes);
+        let ours = |name: &str| {
+            let mut objects = self.ask.seen.objects.iter();
+            objects.any(|o| o.kind == Kind::ConfigMap && o.name == name)
+        };
+        let named = volumes.iter().flatten().filter_map(|volume| {
+            let (kind, name, optional) = match (&volume.config_map, &volume.secret) {
+                (Some(map), _) => ("ConfigMap", &map.name, map.optional),
+                (_, Some(secret)) => ("Secret", secret.secret_name.as_ref()?, secret.optional),
+                _ => return None,
+            };
+            let theirs = optional != Some(true) && !ours(name);
+            theirs.then(|| format!("{kind} {name}"))
+        });
+        let named: Vec<String> = named.collect();
+        let pod = &driver.name;
+        let which = match &named[..] {
+            [] => String::new(),
+            named => format!("; it mounts {}, which must exist", named.join(", ")),
+        };
+        format!("{which}; see the events of `kubectl describe pod {pod}`")
     }
 
     /// The driver of the present run is gone.
@@ -121,7 +176,7 @@ impl Course<'_> {
         self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
         // Of a pod whose node is lost nobody sees the end.
         let state = &self.status.application_state;
-        let taken = state.error_message.as_ref();
+        let taken = state.error_message.as_deref().and_then(cause);
         let why = match taken.filter(|_| state.state == State::Running) {
             Some(taken) => format!("driver pod not found; {taken}"),
             None => "driver pod not found".to_owned(),

@@ -136,6 +136,9 @@ struct Terminated {
 /// Reasons of waiting that every container has for a moment.
 const ORDINARY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
+/// The reason of a pod that has a node, but neither volumes nor network. Containers don't tell that from any other start.
+pub const NOT_STARTING: &str = "PodNotStarting";
+
 impl Pod {
     /// Its role in Spark; `None` if it has none.
     pub fn role(&self) -> Option<Role> {
@@ -254,6 +257,17 @@ impl Pod {
         };
         of(&status.init_container_statuses, scheduled)
             .or_else(|| of(&status.container_statuses, initialized.or(scheduled)))
+            .or_else(|| {
+                // While an image is pulled this is true, however long that takes.
+                let ready = condition("PodReadyToStartContainers");
+                let not = ready.filter(|c| c.status == "False" && scheduled.is_some())?;
+                Some(Waits {
+                    reason: NOT_STARTING.to_owned(),
+                    message: "it has a node, but its volumes or its network are not there"
+                        .to_owned(),
+                    since: since(Some(not)),
+                })
+            })
     }
 }
 

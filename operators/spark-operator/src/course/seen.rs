@@ -16,8 +16,12 @@ pub struct Seen {
     pub executors: Vec<Executor>,
     /// Further objects of the application.
     pub objects: Vec<Object>,
+    /// Stands for the spec of an ended application whose record can't be compared, as this process saw it first.
+    pub first: Option<SpecDigest>,
     /// What became of the last attempt to submit, where it was refused.
     pub refused: Option<Refused>,
+    /// Objects beside the driver that could not be made, of whatever submission.
+    pub withheld: Vec<Withheld>,
 }
 
 /// A driver's pod.
@@ -213,6 +217,21 @@ pub struct Refused {
     pub at: Timestamp,
     /// What that means.
     pub why: Refusal,
+}
+
+/// An object beside the driver that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// The submission that it is of.
+    pub submission_id: String,
+    /// What the API server said.
+    pub message: String,
+    /// When it said so.
+    pub at: Timestamp,
 }
 
 /// What a refusal means for what comes next.

@@ -5,10 +5,12 @@ use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::core::ObjectMeta;
 use training_core::{Note, StatusWrite, Uid};
 
 use super::seen::Kind;
 use crate::api::SparkApplicationStatus;
+use crate::label;
 use crate::submission::PodGroup;
 
 /// One object to be made.
@@ -31,6 +33,26 @@ pub enum Make {
 }
 
 impl Make {
+    /// Its metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &object.metadata,
+            Self::Service(object) => &object.metadata,
+            Self::Ingress(object) => &object.metadata,
+            Self::Claim(object) => &object.metadata,
+            Self::NetworkPolicy(object) => &object.metadata,
+            Self::Budget(object) => &object.metadata,
+            Self::Group(group) => &group.metadata,
+        }
+    }
+
+    /// The submission that it is of.
+    pub fn submission_id(&self) -> &str {
+        let labels = self.metadata().labels.as_ref();
+        let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
+        id.map_or("", String::as_str)
+    }
+
     /// Its kind and its name.
     pub fn id(&self) -> (Kind, String) {
         match self {
@@ -55,6 +77,8 @@ pub enum Step {
     Make(Make),
     /// Make the driver, once every [`Step::Make`] before it is done: it is what commits a submission.
     MakeDriver(Box<Pod>),
+    /// Make an object that the run goes on without, beside or after the driver. If it is refused, nothing else stops.
+    MakeBeside(Make),
     /// Give a ConfigMap other data.
     Change {
         /// As it is to be.

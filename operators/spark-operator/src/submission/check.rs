@@ -299,10 +299,11 @@ pub fn properties(cx: &Cx<'_>, all: &Properties, notes: &mut Vec<Note>) -> Verdi
 /// What only a process that has files, or credentials of its own, could submit.
 fn unreachable_files(all: &Properties) -> Verdict {
     let kerberos = "reads a file of the machine that runs spark-submit, and there is none; mount it from a Secret or ConfigMap";
+    let keytab = "reads a file of the machine that runs spark-submit, and there is none; mount it from a Secret, and write its path in the driver as local:///path";
     let credentials = "would have the operator copy credentials; let the driver use its ServiceAccount, spec.driver.serviceAccount";
     for (key, why) in [
-        ("spark.kerberos.keytab", kerberos),
-        ("spark.yarn.keytab", kerberos),
+        ("spark.kerberos.keytab", keytab),
+        ("spark.yarn.keytab", keytab),
         ("spark.kubernetes.kerberos.krb5.path", kerberos),
         (
             "spark.kubernetes.authenticate.driver.oauthToken",
@@ -325,7 +326,10 @@ fn unreachable_files(all: &Properties) -> Verdict {
             credentials,
         ),
     ] {
-        if all.contains_key(key) {
+        // A file of the driver's image or volumes is the driver's business alone.
+        let in_the_driver =
+            |value: &String| key.ends_with(".keytab") && value.starts_with("local:/");
+        if all.get(key).is_some_and(|value| !in_the_driver(value)) {
             return refuse(format!("spec.sparkConf[{key}]"), format!("{key} {why}"));
         }
     }

@@ -18,6 +18,7 @@ use super::properties::{Properties, below};
 use super::template::Base;
 use crate::api::Role;
 use crate::digest::SpecDigest;
+use crate::version::is_before;
 use crate::{label, memory};
 
 /// The grace period of executors that name none. Units: seconds. Source: Kubernetes, and Spark from 4.1 on.
@@ -52,6 +53,7 @@ pub fn adjust(
     escalation(cx, properties);
     environment(cx, properties, notes);
     placement(cx, properties, scheduler_name);
+    lost(cx, properties, notes);
 }
 
 fn grace_period(cx: &Cx<'_>, properties: &mut Properties) {
@@ -130,6 +132,62 @@ fn environment(cx: &Cx<'_>, properties: &mut Properties, notes: &mut Vec<Note>) 
             properties.insert(key, variable.value.clone().unwrap_or_default());
         }
     }
+}
+
+/// Tells what Spark takes out of the template without a word, and no property can give back.
+fn lost(cx: &Cx<'_>, properties: &Properties, notes: &mut Vec<Note>) {
+    let executor = &cx.spec.executor;
+    let mut tell = |text: String| notes.push(Note::warning("SettingIgnored", text));
+    let decommission = properties.get("spark.decommission.enabled");
+    let decommission = decommission.is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"));
+    if decommission && executor.lifecycle.is_some() {
+        tell(
+            "spec.executor.lifecycle has no effect, because with spark.decommission.enabled Spark sets a preStop hook of its own on executors"
+                .to_owned(),
+        );
+    }
+    if !executor.ports.is_empty() && is_before(&cx.spec.spark_version, 3, 4) {
+        tell("spec.executor.ports has no effect, because Spark before 3.4 sets an executor's ports itself".to_owned());
+    }
+    let prefix = env_prefix(Role::Executor);
+    let spark_sets = |name: &str| {
+        let own = BEFORE.contains(&name) || AFTER.contains(&name);
+        own || name.starts_with("SPARK_JAVA_OPT_")
+            || properties.contains_key(&format!("{prefix}{name}"))
+    };
+    let mut before = BTreeSet::new();
+    for variable in &executor.pod.env {
+        let name = variable.name.as_str();
+        // One that is said in Spark's properties stands among Spark's own.
+        let among_sparks = properties.contains_key(&format!("{prefix}{name}"));
+        let value = variable.value.as_deref().unwrap_or_default();
+        let mut lost = references(value).filter(|of| !before.contains(of) && spark_sets(of));
+        if let Some(of) = lost.next().filter(|_| !among_sparks) {
+            tell(format!(
+                "spec.executor: the variable {name} keeps $({of}) as it is written, because Spark sets {of} behind it on executors; read {of} in the program"
+            ));
+        }
+        before.insert(name);
+    }
+}
+
+/// The names in `$(NAME)`. Two dollars stand for one.
+fn references(value: &str) -> impl Iterator<Item = &str> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        loop {
+            let (_, after) = rest.split_once('$')?;
+            if let Some(escaped) = after.strip_prefix('$') {
+                rest = escaped;
+                continue;
+            }
+            rest = after;
+            if let Some((name, behind)) = after.strip_prefix('(').and_then(|a| a.split_once(')')) {
+                rest = behind;
+                return Some(name);
+            }
+        }
+    })
 }
 
 /// What the driver makes executors from.

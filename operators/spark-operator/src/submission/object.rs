@@ -84,10 +84,9 @@ pub fn metadata(cx: &Cx<'_>, name: String) -> ObjectMeta {
 /// The labels of the driver that come from Spark and from properties. Executors find the driver by all of them.
 pub fn driver_labels(cx: &Cx<'_>, properties: &Properties) -> BTreeMap<String, String> {
     let mut labels = below(properties, "spark.kubernetes.driver.label.");
-    if cx.version.at_least(4, 0) {
-        for value in labels.values_mut() {
-            *value = value.replace("{{APP_ID}}", cx.app_id);
-        }
+    // As Spark does from 4.0 on, and the published operator's for every version: with 3.5 such a pod would be refused.
+    for value in labels.values_mut() {
+        *value = value.replace("{{APP_ID}}", cx.app_id);
     }
     for (key, value) in [
         (label::APP_SELECTOR, cx.app_id),

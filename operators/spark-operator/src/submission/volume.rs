@@ -1,6 +1,7 @@
 //! The volumes that Spark's properties ask for, and Spark's own, in Spark's order.
 //!
-//! Source: Spark on Kubernetes.
+//! Source: Spark on Kubernetes. An option that Spark has since 4.0 holds for every `sparkVersion`: the published operator submits with
+//! a Spark 4, whatever runs in the image.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +85,7 @@ pub fn of_driver(cx: &Cx<'_>, properties: &Properties) -> Result<Volumes, SpecEr
     for (at, asked) in asked(properties, Role::Driver)?.iter().enumerate() {
         let (volume, claim) = asked.volume(cx, at)?;
         out.claims.extend(claim);
-        out.asked.push((volume, asked.mount(cx)?));
+        out.asked.push((volume, asked.mount()?));
     }
     out.hadoop = hadoop(properties)?;
     Ok(out)
@@ -157,12 +158,9 @@ impl Asked<'_> {
             .is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"))
     }
 
-    fn mount(&self, cx: &Cx<'_>) -> Result<VolumeMount, SpecError> {
+    fn mount(&self) -> Result<VolumeMount, SpecError> {
         let sub_path = self.get("mount.subPath").cloned();
-        // 3.5 doesn't know the key.
-        let expression = self
-            .get("mount.subPathExpr")
-            .filter(|_| cx.version.at_least(4, 0));
+        let expression = self.get("mount.subPathExpr");
         if sub_path.is_some() && expression.is_some() {
             let field = format!("spec.sparkConf[{}.mount.subPathExpr]", self.key);
             return Err(SpecError::new(
@@ -208,11 +206,7 @@ impl Asked<'_> {
             "hostPath" => {
                 volume.host_path = Some(HostPathVolumeSource {
                     path: self.need("options.path")?,
-                    // 3.5 doesn't know the option.
-                    type_: self
-                        .get("options.type")
-                        .filter(|_| cx.version.at_least(4, 0))
-                        .cloned(),
+                    type_: self.get("options.type").cloned(),
                 });
             }
             "nfs" => {
@@ -223,10 +217,18 @@ impl Asked<'_> {
                 });
             }
             _ => {
-                let mut claim_name = self.need("options.claimName")?;
-                if claim_name == ON_DEMAND {
-                    claim_name = format!("{}-driver-pvc-{at}", cx.prefix);
-                    made = self.claim(cx, &claim_name)?;
+                let asked = self.need("options.claimName")?;
+                let of_the_run = format!("{}-driver-pvc-{at}", cx.prefix);
+                let claim_name = asked.replace(ON_DEMAND, &of_the_run);
+                made = self.claim(cx, &claim_name)?;
+                if made.is_none() && asked.contains(ON_DEMAND) {
+                    let lacks = ["options.storageClass", "options.sizeLimit"];
+                    let lacks = lacks.into_iter().find(|option| self.get(option).is_none());
+                    let field = lacks.unwrap_or("options.sizeLimit");
+                    return Err(SpecError::new(
+                        format!("spec.sparkConf[{}.{field}]", self.key),
+                        "is required for a claim that is made on demand; set it",
+                    ));
                 }
                 volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
                     claim_name,
@@ -237,20 +239,16 @@ impl Asked<'_> {
         Ok((volume, made))
     }
 
-    /// The claim that is made for this volume, where a class and a size say of what.
+    /// The claim that is made for this volume, whatever its name, where a class and a size say of what.
     fn claim(&self, cx: &Cx<'_>, name: &str) -> Result<Option<PersistentVolumeClaim>, SpecError> {
-        let (class, Some(size)) = (self.need("options.storageClass")?, self.size()?) else {
-            let field = format!("spec.sparkConf[{}.options.sizeLimit]", self.key);
-            return Err(SpecError::new(
-                field,
-                "is required for a claim that is made on demand; set it",
-            ));
+        let class = self.get("options.storageClass").cloned();
+        let (Some(class), Some(size)) = (class, self.size()?) else {
+            return Ok(None);
         };
         let legacy = self
             .properties
             .get("spark.kubernetes.legacy.useReadWriteOnceAccessMode");
-        let once = !cx.version.at_least(4, 0)
-            || legacy.is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"));
+        let once = legacy.is_some_and(|flag| flag.trim().eq_ignore_ascii_case("true"));
         let mode = if once {
             "ReadWriteOnce"
         } else {
@@ -258,7 +256,13 @@ impl Asked<'_> {
         };
         let mut metadata = object::metadata(cx, name.to_owned());
         let run = (label::APP_SELECTOR.to_owned(), cx.app_id.to_owned());
-        metadata.labels.get_or_insert_default().extend([run]);
+        let mut labels = below(self.properties, &format!("{}.label.", self.key));
+        // By ours it is found again.
+        labels.extend(metadata.labels.take().unwrap_or_default());
+        labels.extend([run]);
+        metadata.labels = Some(labels);
+        let annotations = below(self.properties, &format!("{}.annotation.", self.key));
+        metadata.annotations = (!annotations.is_empty()).then_some(annotations);
         Ok(Some(PersistentVolumeClaim {
             metadata,
             spec: Some(PersistentVolumeClaimSpec {

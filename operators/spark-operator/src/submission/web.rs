@@ -105,19 +105,11 @@ pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The port of the UI in the driver. What is no number is the usual port, as published.
-pub fn ui_target(conf: &BTreeMap<String, String>) -> i32 {
-    let port = conf
-        .get("spark.ui.port")
-        .and_then(|p| p.trim().parse().ok());
-    port.unwrap_or(UI_PORT)
-}
-
-/// The port of the UI's Service.
-pub fn ui_port(cx: &Cx<'_>) -> i32 {
+/// The port of the UI's Service, of a driver with this port of the UI.
+pub fn ui_port(cx: &Cx<'_>, target: i32) -> i32 {
     match &cx.spec.spark_ui_options {
         Some(options) => options.service_port.unwrap_or(UI_PORT),
-        None => ui_target(&cx.spec.spark_conf),
+        None => target,
     }
 }
 
@@ -175,8 +167,9 @@ fn some(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
     (!map.is_empty()).then(|| map.clone())
 }
 
-/// The Service of the web UI.
-pub fn ui_service(cx: &Cx<'_>) -> Option<Service> {
+/// The Service of the web UI, which has this port in the driver. All properties decide about it, also those that every application
+/// has.
+pub fn ui_service(cx: &Cx<'_>, target: i32) -> Option<Service> {
     if !cx.inputs.settings.web.service.is_on() {
         return None;
     }
@@ -185,10 +178,10 @@ pub fn ui_service(cx: &Cx<'_>) -> Option<Service> {
     Some(service(
         cx,
         Wanted {
-            name: names::with_suffix(cx.name, "ui-svc"),
-            port: ui_port(cx),
+            name: names::ui_service(cx.name),
+            port: ui_port(cx, target),
             port_name: port_name.unwrap_or_else(|| UI_PORT_NAME.to_owned()),
-            target: ui_target(&cx.spec.spark_conf),
+            target,
             type_: options.service_type.as_ref(),
             labels: &options.service_labels,
             annotations: &options.service_annotations,
@@ -260,17 +253,17 @@ fn ingress(cx: &Cx<'_>, door: Door<'_>) -> Ingress {
     }
 }
 
-/// The Ingress of the web UI, with its URL.
-pub fn ui_ingress(cx: &Cx<'_>) -> Option<(Ingress, String)> {
+/// The Ingress of the web UI, with its URL; as [`ui_service`].
+pub fn ui_ingress(cx: &Cx<'_>, target: i32) -> Option<(Ingress, String)> {
     let url = ui_url(cx)?;
     let options = cx.spec.spark_ui_options.clone().unwrap_or_default();
     let made = ingress(
         cx,
         Door {
-            name: names::with_suffix(cx.name, "ui-ingress"),
+            name: names::ui_ingress(cx.name),
             url: &url,
-            service: names::with_suffix(cx.name, "ui-svc"),
-            port: ui_port(cx),
+            service: names::ui_service(cx.name),
+            port: ui_port(cx, target),
             annotations: &options.ingress_annotations,
             tls: &options.ingress_tls,
         },
@@ -290,7 +283,7 @@ fn driver_ingress(
     options: &DriverIngressOptions,
 ) -> Option<(Service, Option<Ingress>)> {
     let port = options.service_port?;
-    let name = names::with_suffix(cx.name, &format!("driver-{port}"));
+    let name = names::driver_port(cx.name, port);
     let port_name = options.service_port_name.clone().filter(|n| !n.is_empty());
     let made = service(
         cx,
@@ -312,7 +305,7 @@ fn driver_ingress(
         ingress(
             cx,
             Door {
-                name: names::with_suffix(cx.name, &format!("ing-{port}")),
+                name: names::driver_ingress(cx.name, port),
                 url: &Url::of(format, cx),
                 service: name,
                 port,

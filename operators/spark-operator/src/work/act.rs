@@ -35,6 +35,8 @@ pub struct Outcome {
     pub refused: Option<(Refusal, String)>,
     /// The name of the driver, which a pod of somebody else has.
     pub taken: Option<String>,
+    /// What of the objects beside the driver could not be made, with what the API server said.
+    pub withheld: Vec<(Kind, String, String)>,
     /// What went wrong otherwise.
     pub fault: Option<Fault>,
     /// A driver was made.
@@ -103,12 +105,12 @@ pub struct Actor<'a> {
 }
 
 impl Actor<'_> {
-    /// Everything else first and together, then the driver, then the application itself. The first refusal or fault stops what was
-    /// not begun.
+    /// Everything else first and together, then the driver with what is beside it, then the application itself. The first refusal
+    /// or fault stops what was not begun, unless it is of something beside the driver.
     pub async fn carry_out(&self, steps: &[Step]) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = |step: &Step| match step {
-            Step::MakeDriver(_) => 1,
+            Step::MakeDriver(_) | Step::MakeBeside(_) => 1,
             Step::DeleteApplication => 2,
             Step::Make(_) | Step::Change { .. } | Step::DeletePod { .. } | Step::Delete { .. } => 0,
         };
@@ -124,7 +126,8 @@ impl Actor<'_> {
                             return None;
                         }
                         let result = self.step(step).await;
-                        if !matches!(result, Ok(_) | Err(Stopped::Found)) {
+                        let beside = matches!(step, Step::MakeBeside(_));
+                        if !beside && !matches!(result, Ok(_) | Err(Stopped::Found)) {
                             stopped.store(true, Ordering::Relaxed);
                         }
                         Some((at, result))
@@ -136,6 +139,14 @@ impl Actor<'_> {
                 .await;
             let mut found = false;
             for (at, result) in results {
+                let result = match (result, due[at]) {
+                    (Err(stopped), Step::MakeBeside(make)) => withheld(stopped).map(|text| {
+                        let (kind, name) = make.id();
+                        outcome.withheld.push((kind, name, text));
+                        Done::Silently
+                    }),
+                    (result, _) => result,
+                };
                 match result {
                     Ok(done) => {
                         outcome.submitted |= matches!(due[at], Step::MakeDriver(_));
@@ -161,7 +172,7 @@ impl Actor<'_> {
 
     async fn step(&self, step: &Step) -> Result<Done, Stopped> {
         match step {
-            Step::Make(make) => self.make(make).await?,
+            Step::Make(make) | Step::MakeBeside(make) => self.make(make).await?,
             Step::MakeDriver(pod) => self.make_driver(pod).await?,
             Step::Change {
                 map,
@@ -272,6 +283,10 @@ impl Actor<'_> {
         if !there.owner().is_some_and(|owner| mine(owner.uid)) {
             if self.is_of_a_namesake(there.owner()) {
                 return Err(Stopped::Fault(Fault::Conflict(message)));
+            }
+            if kind == Kind::Claim {
+                // It was there before, for many runs; a class and a size only say what to make otherwise.
+                return Ok(());
             }
             let text = format!(
                 "{message}, and it is not the application's: delete it, or give the application another name"
@@ -403,6 +418,17 @@ fn refuse(fault: Fault) -> Stopped {
     }
 }
 
+/// Why something beside the driver was not made, where the run goes on without it.
+fn withheld(stopped: Stopped) -> Result<String, Stopped> {
+    match stopped {
+        Stopped::Refused(_, text) => Ok(text),
+        Stopped::Fault(
+            fault @ (Fault::Transient(_) | Fault::Deadline { .. } | Fault::Missing { .. }),
+        ) => Ok(fault.to_string()),
+        Stopped::Fault(_) | Stopped::Taken(_) | Stopped::Found => Err(stopped),
+    }
+}
+
 /// How the API server says that a webhook doesn't answer, which it takes for an error of its own.
 const NO_WEBHOOK: &str = "failed calling webhook";
 /// How the API server says that a pod's ServiceAccount is missing.
@@ -423,6 +449,7 @@ pub fn refused(
             .get(label::SUBMISSION_ID)
             .cloned(),
         Step::Make(_)
+        | Step::MakeBeside(_)
         | Step::Change { .. }
         | Step::DeletePod { .. }
         | Step::Delete { .. }

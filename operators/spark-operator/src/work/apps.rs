@@ -26,9 +26,10 @@ use super::known::Known;
 use super::metrics::SparkMetrics;
 use super::stored::App;
 use crate::course::mask::Mask;
-use crate::course::seen::{Refusal, Refused, Seen};
+use crate::course::seen::{Kind, Refusal, Refused, Seen, Withheld};
 use crate::course::step::{Plan, Step};
 use crate::course::{Inquiry, Rules, plan};
+use crate::digest::{self, SpecDigest};
 use crate::submission::Settings;
 
 /// A decision, its write and the look at what follows from it are one pass; more rounds than this never make sense.
@@ -77,7 +78,9 @@ pub struct Apps {
 pub struct Passing {
     refused: Mutex<HashMap<JobKey, (Uid, Refused)>>,
     taken: Mutex<HashMap<JobKey, Taken>>,
+    withheld: Mutex<HashMap<JobKey, (Uid, Vec<Withheld>)>>,
     freed: Mutex<HashMap<JobKey, Instant>>,
+    first: Mutex<HashMap<JobKey, (Uid, SpecDigest)>>,
     counts: Counts,
     jitter: Mutex<Jitter>,
 }
@@ -98,7 +101,9 @@ impl Passing {
         Self {
             refused: Mutex::default(),
             taken: Mutex::default(),
+            withheld: Mutex::default(),
             freed: Mutex::default(),
+            first: Mutex::default(),
             counts: Counts::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
@@ -208,6 +213,11 @@ impl Apps {
             .of(uid, || Mask::of(&app.object.spec, &self.settings.defaults));
         let refused = self.passing.refused.lock().get(key).cloned();
         seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
+        seen.first = self.first(key, uid, app);
+        let withheld = self.passing.withheld.lock().get(key).cloned();
+        seen.withheld = withheld
+            .filter(|(of, _)| *of == uid)
+            .map_or_else(Vec::new, |(_, w)| w);
         let taken = self.passing.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
             let same = (taken.of, taken.generation) == (uid, app.object.metadata.generation);
@@ -215,6 +225,24 @@ impl Apps {
         });
         seen.taken = taken.map(|taken| taken.name);
         seen
+    }
+
+    /// The spec of an ended application whose record can't be compared, as it was when it was first looked at.
+    fn first(&self, key: &JobKey, uid: Uid, app: &App) -> Option<SpecDigest> {
+        let mut all = self.passing.first.lock();
+        let status = app.object.status.as_ref();
+        let lasts = status.filter(|status| {
+            let ended = status.application_state.state.is_terminal();
+            ended && digest::is_foreign(status.spec_digest.as_deref())
+        });
+        if lasts.is_none() {
+            all.remove(key);
+            return None;
+        }
+        let known = all.get(key).filter(|(of, _)| *of == uid);
+        let first = known.map_or_else(|| app.digest.clone(), |(_, first)| first.clone());
+        all.insert(key.clone(), (uid, first.clone()));
+        Some(first)
     }
 
     fn may_wait(&self, key: &JobKey, plan: &Plan, begun: Instant) -> Option<Instant> {
@@ -250,7 +278,11 @@ impl Apps {
             self.passing.refused.lock().remove(key);
             self.passing.taken.lock().remove(key);
         }
-        let more = outcome.news || outcome.refused.is_some() || outcome.taken.is_some();
+        let more = outcome.news
+            || outcome.refused.is_some()
+            || outcome.taken.is_some()
+            || !outcome.withheld.is_empty();
+        self.keep_withheld(key, uid, &plan.steps, &outcome.withheld);
         // What was freed since was in the way then, and is not any more.
         let freed = self.passing.freed.lock().get(key).copied();
         let stands = freed.is_none_or(|at| at < begun);
@@ -272,6 +304,53 @@ impl Apps {
             self.passing.taken.lock().insert(key.clone(), taken);
         }
         outcome.fault.map_or(Ok(more), Err)
+    }
+
+    /// Keeps what could not be made beside the driver, and forgets what was made since.
+    fn keep_withheld(
+        &self,
+        key: &JobKey,
+        uid: Uid,
+        steps: &[Step],
+        withheld: &[(Kind, String, String)],
+    ) {
+        let tried = steps.iter().filter_map(|step| match step {
+            Step::MakeBeside(make) => Some((make.id(), make.submission_id())),
+            _ => None,
+        });
+        let tried: Vec<_> = tried.collect();
+        if tried.is_empty() {
+            return;
+        }
+        let mut all = self.passing.withheld.lock();
+        let former = all.remove(key).filter(|(of, _)| *of == uid);
+        let mut now_withheld: Vec<Withheld> = former.map_or_else(Vec::new, |(_, list)| list);
+        now_withheld.retain(|w| {
+            let again =
+                |((kind, name), _): &((Kind, String), &str)| (*kind, name) == (w.kind, &w.name);
+            !tried.iter().any(again)
+        });
+        for ((kind, name), id) in tried {
+            let told = withheld.iter().find(|(k, n, _)| (*k, n) == (kind, &name));
+            if let Some((_, _, message)) = told {
+                tracing::warn!(
+                    kind = kind.plural(),
+                    name,
+                    message,
+                    "refused beside the driver"
+                );
+                now_withheld.push(Withheld {
+                    kind,
+                    submission_id: id.to_owned(),
+                    message: message.clone(),
+                    at: now(),
+                    name,
+                });
+            }
+        }
+        if !now_withheld.is_empty() {
+            all.insert(key.clone(), (uid, now_withheld));
+        }
     }
 
     async fn store(&self, app: &Arc<App>, plan: &Plan, told: &mut Told<'_>) -> Result<(), Fault> {
@@ -320,7 +399,9 @@ impl Reconciler for Apps {
         self.counts.forget(key);
         self.passing.refused.lock().remove(key);
         self.passing.taken.lock().remove(key);
+        self.passing.withheld.lock().remove(key);
         self.passing.freed.lock().remove(key);
+        self.passing.first.lock().remove(key);
         self.passing.counts.forget(key);
     }
 

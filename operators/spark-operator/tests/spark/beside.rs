@@ -1,7 +1,7 @@
 //! What is made beside the pod on demand: Ingresses, groups of batch schedulers, metrics.
 
 use serde_json::{Value, json};
-use spark_operator::submission::web::{ui_address, ui_target};
+use spark_operator::submission::web::ui_address;
 use spark_operator::submission::{BatchSettings, Settings, Submission, Switch, WebSettings};
 
 use crate::scene::{
@@ -45,11 +45,21 @@ fn the_service_of_the_ui_follows_its_options() {
         port(&[("sparkUIOptions", json!({ "servicePort": 80 }))]),
         (80, 4040)
     );
-    // A submission with such a port is refused; the Service alone would fall back.
-    assert_eq!(
-        ui_target(&[("spark.ui.port".to_owned(), "x".to_owned())].into()),
-        4040
-    );
+    // What every application has counts where an application says nothing.
+    let mut all = web("h");
+    all.defaults = [("spark.ui.port".to_owned(), "4666".to_owned())].into();
+    for (fields, expected) in [(vec![], 4666), (vec![("sparkConf", ui("4555"))], 4555)] {
+        let made = made(&fields, &all);
+        let port = to_json(&made.ui_service)["spec"]["ports"][0].clone();
+        assert_eq!(
+            (&port["port"], &port["targetPort"]),
+            (&json!(expected), &json!(expected))
+        );
+        let ingress = to_json(&made.ui_ingress);
+        let backend = &ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"];
+        assert_eq!(backend["service"]["port"]["number"], expected);
+        assert_eq!(made.properties["spark.ui.port"], expected.to_string());
+    }
     let options = json!({
         "servicePortName": "ui", "serviceType": "NodePort", "serviceAnnotations": { "a": "b" }, "serviceLabels": { "c": "d" },
     });

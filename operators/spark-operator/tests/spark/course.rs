@@ -6,11 +6,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
-use spark_operator::course::seen::{Driver, End, Kind, Object, Refusal, Refused, Seen, Waits};
+use spark_operator::course::seen::{
+    Driver, End, Kind, Object, Refusal, Refused, Seen, Waits, Withheld,
+};
 use spark_operator::course::step::{Plan, Step};
 use spark_operator::course::{Inquiry, Rules, plan};
 use spark_operator::digest::spec_digest;
-use spark_operator::submission::Settings;
+use spark_operator::submission::{Settings, Switch};
 use spark_operator::{SparkApplication, label};
 use training_core::{PodPhase, StatusWrite, Uid, Urgency};
 
@@ -26,6 +28,8 @@ struct World {
     settings: Settings,
     /// What the API server says to the next drivers.
     refuses: Option<(Refusal, &'static str)>,
+    /// What it doesn't make beside drivers, and what it says then.
+    withholds: Option<(Kind, &'static str)>,
     /// Every state that was written, in its order.
     states: Vec<String>,
     events: Vec<String>,
@@ -49,6 +53,7 @@ impl World {
             rules: Rules::default(),
             settings: Settings::default(),
             refuses: None,
+            withholds: None,
             states: Vec::new(),
             events: Vec::new(),
             drivers: Vec::new(),
@@ -128,7 +133,18 @@ impl World {
 
     fn carry_out(&mut self, step: Step) -> bool {
         match step {
-            Step::Make(make) => {
+            Step::MakeBeside(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
+                let (kind, name) = make.id();
+                self.seen.withheld.retain(|w| w.name != name);
+                self.seen.withheld.push(Withheld {
+                    kind,
+                    name,
+                    submission_id: make.submission_id().to_owned(),
+                    message: self.withholds.map_or("", |(_, text)| text).to_owned(),
+                    at: self.now,
+                });
+            }
+            Step::Make(make) | Step::MakeBeside(make) => {
                 let uid = self.uid();
                 self.seen.objects.push(made::object(&make, uid));
             }
@@ -288,8 +304,8 @@ fn an_undisturbed_application_goes_through_its_states_once() {
     let mut world = World::new(&[]);
     let first = world.plan();
     assert!(
-        matches!(first.steps.last(), Some(Step::MakeDriver(_))),
-        "the driver comes last"
+        matches!(&first.steps[..], [.., Step::MakeDriver(_), Step::MakeBeside(ui)] if ui.id().1 == "spark-pi-ui-svc"),
+        "the driver comes last, with what it runs without"
     );
     assert_eq!(
         first.status, None,
@@ -613,9 +629,10 @@ fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
     world.executor("exec-1", PodPhase::Running);
     world.edit("suspend", json!(true));
     assert_eq!(world.state(), State::Suspending);
-    assert!(world.driver().leaving && world.seen.executors[0].leaving);
     world.edit("suspend", json!(false));
     assert_eq!(world.state(), State::Suspending, "its pods are still there");
+    world.pods_go();
+    assert!(world.seen.executors[0].leaving);
     world.pods_go();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(
@@ -863,6 +880,9 @@ fn a_driver_that_never_started_goes_with_its_run() {
     world.later(600);
     assert_eq!(world.state(), State::Failed);
     assert!(world.driver().leaving, "else it runs when the secret comes");
+    assert_ne!(world.seen.objects, [], "it may begin to run in this moment");
+    world.pods_go();
+    assert_eq!(world.seen.objects, []);
 }
 
 #[test]
@@ -871,9 +891,115 @@ fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
     world.look(None);
-    assert!(world.driver().leaving && world.seen.executors[0].leaving);
+    assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+    world.seen.drivers.clear();
+    world.look(None);
+    assert!(world.seen.executors[0].leaving);
     assert_eq!(world.seen.objects, []);
     assert_eq!(world.plan(), Plan::default());
+}
+
+#[test]
+fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
+    let told = |world: &mut World, suspends: bool| {
+        if suspends {
+            world.edit("suspend", json!(true));
+            State::Suspending
+        } else {
+            world.edit("arguments", json!(["2"]));
+            State::Invalidating
+        }
+    };
+    for suspends in [true, false] {
+        // It comes to its end within its grace period, and its pod is still there.
+        let mut world = running(&[]);
+        world.executor("exec-1", PodPhase::Running);
+        let objects = world.seen.objects.clone();
+        let state = told(&mut world, suspends);
+        assert_eq!(world.state(), state);
+        assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+        assert_eq!(world.seen.objects, objects);
+        world.driver_ends(0);
+        assert!(world.seen.executors[0].leaving);
+        assert_eq!((world.state(), &world.seen.objects[..]), (state, &[][..]));
+        world.pods_go();
+        let next = if suspends {
+            State::Suspended
+        } else {
+            State::Submitted
+        };
+        assert_eq!(world.state(), next);
+
+        // It never ends: its node may be lost, and its executors must not run for ever.
+        let mut world = running(&[]);
+        world.executor("exec-1", PodPhase::Running);
+        told(&mut world, suspends);
+        let due = world.now;
+        world.driver().due = Some(due);
+        world.later(29);
+        assert!(!world.seen.executors[0].leaving);
+        world.later(1);
+        assert!(world.seen.executors[0].leaving);
+        assert_eq!(world.seen.objects, []);
+    }
+}
+
+#[test]
+fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended() {
+    let key = "spark.kubernetes.executor.deleteOnTermination";
+    for (fields, stays) in [
+        (vec![("executor/deleteOnTermination", json!(false))], true),
+        (vec![("sparkConf", json!({ key: "False" }))], true),
+        // The field wins, as in what the driver is told.
+        (
+            vec![
+                ("executor/deleteOnTermination", json!(true)),
+                ("sparkConf", json!({ key: "false" })),
+            ],
+            false,
+        ),
+        (vec![], false),
+    ] {
+        let mut world = running(&[&[on_failure(1)], &fields[..]].concat());
+        world.executor("exec-1", PodPhase::Failed);
+        world.executor("exec-2", PodPhase::Running);
+        world.driver_ends(1);
+        world.later(10);
+        assert!(world.seen.executors[1].leaving, "it still runs");
+        world.pods_go();
+        assert_eq!(world.drivers.len(), 2, "{fields:?}");
+        let left: Vec<&str> = world
+            .seen
+            .executors
+            .iter()
+            .map(|e| e.name.as_str())
+            .collect();
+        assert_eq!(
+            left,
+            if stays { vec!["exec-1"] } else { vec![] },
+            "{fields:?}"
+        );
+        // It is none of the new run's.
+        assert_eq!(world.status()["executorState"], Value::Null);
+    }
+}
+
+#[test]
+fn an_application_is_suspended_when_nothing_of_its_run_is_left() {
+    let mut world = running(&[]);
+    world.edit("suspend", json!(true));
+    world.seen.drivers.clear();
+    let entered = |plan: &Plan| {
+        let next = plan
+            .status
+            .as_ref()
+            .map(|s| &s.next.application_state.state);
+        next == Some(&State::Suspended)
+    };
+    while !entered(&world.plan()) {
+        assert!(!world.look(None), "{:?}", world.states);
+    }
+    assert_eq!(world.seen.objects, [], "the state is stored before steps");
 }
 
 #[test]
@@ -942,10 +1068,166 @@ fn names_that_do_not_change_are_waited_for() {
         placement: None,
     });
     world.pods_go();
+    assert_eq!(world.state(), State::Submitted, "the run does without");
+    assert_eq!(
+        world.status()["driverInfo"]["webUIServiceName"],
+        Value::Null
+    );
+    world.seen.objects.retain(|o| o.uid != uid);
+    world.driver_runs();
+    let info = &world.status()["driverInfo"];
+    assert_eq!(info["webUIServiceName"], "spark-pi-ui-svc");
+    assert_eq!(info["webUIAddress"], "10.0.0.7:4040");
+    // What the driver needs is waited for.
+    let metrics = json!({"exposeDriverMetrics": true, "exposeExecutorMetrics": false, "prometheus": {"jmxExporterJar": "/exporter.jar"}});
+    world.edit("monitoring", metrics);
+    let uid = world.uid();
+    world.seen.objects.push(Object {
+        kind: Kind::ConfigMap,
+        name: "spark-pi-prom-conf".to_owned(),
+        uid,
+        submission_id: world.drivers[1].clone(),
+        leaving: true,
+        address: None,
+        placement: None,
+    });
+    world.pods_go();
     assert_eq!(world.state(), State::PendingRerun);
-    world.seen.objects.clear();
+    world.seen.objects.retain(|o| o.uid != uid);
     world.settle();
     assert_eq!(world.state(), State::Submitted);
+}
+
+/// With everything that a run goes on without.
+fn seen_from_outside() -> World {
+    let ports = json!([
+        {"servicePort": 8080, "ingressURLFormat": "a.example.org"}, {"servicePort": 8081, "ingressURLFormat": "b.example.org"},
+    ]);
+    let mut world = World::new(&[
+        ("driverIngressOptions", ports),
+        ("driverPodDisruptionBudget", json!(true)),
+    ]);
+    "{{$appName}}.example.org".clone_into(&mut world.settings.web.url_format);
+    world.settings.disruption_budget = Switch::On;
+    world
+}
+
+#[test]
+fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
+    for (kind, reason, missing) in [
+        (Kind::Service, "FailedCreateService", 3),
+        (Kind::Ingress, "FailedCreateIngress", 3),
+        (Kind::Budget, "FailedCreatePodDisruptionBudget", 1),
+    ] {
+        let mut world = seen_from_outside();
+        world.withholds = Some((kind, "the host is defined already"));
+        world.settle();
+        assert_eq!(
+            world.state(),
+            State::Submitted,
+            "{kind:?} {}",
+            world.error()
+        );
+        assert!(
+            world.error().contains("the host is defined already"),
+            "{}",
+            world.error()
+        );
+        assert_eq!(
+            world.error().contains("more objects"),
+            missing > 1,
+            "{}",
+            world.error()
+        );
+        assert_eq!(world.said(reason), 1);
+        assert_eq!(world.seen.withheld.len(), missing);
+        world.driver_runs();
+        assert_eq!(world.state(), State::Running);
+        assert!(
+            world.error().starts_with("can't create the "),
+            "{}",
+            world.error()
+        );
+        assert!(
+            world.wake.is_some(),
+            "nobody tells when it would be accepted"
+        );
+        world.later(60);
+        assert_eq!(world.said(reason), 1, "it is told once");
+        assert!(
+            world.seen.withheld.iter().all(|w| w.at == world.now),
+            "it is tried again"
+        );
+        // Then it is accepted.
+        world.withholds = None;
+        world.later(30);
+        assert_eq!(
+            (world.state(), world.error()),
+            (State::Running, String::new())
+        );
+        assert_eq!(
+            world.seen.objects.iter().filter(|o| o.kind == kind).count(),
+            missing + usize::from(kind == Kind::Service)
+        );
+        let info = &world.status()["driverInfo"];
+        assert_eq!(info["webUIAddress"], "10.0.0.7:4040");
+        assert_eq!(info["webUIIngressAddress"], "http://spark-pi.example.org");
+        let counted = [
+            &world.status()["submissionAttempts"],
+            &world.status()["failedRuns"],
+        ];
+        assert_eq!(counted, [&json!(1), &Value::Null]);
+    }
+    // A run that ends meanwhile ends as it ends.
+    let mut world = seen_from_outside();
+    world.withholds = Some((Kind::Ingress, "no"));
+    world.settle();
+    world.driver_runs();
+    let mut lost = running(&[]);
+    lost.app = world.app.clone();
+    lost.seen = world.seen.clone();
+    lost.seen.drivers.clear();
+    lost.settle();
+    assert_eq!(lost.error(), "driver pod not found");
+    world.driver_ends(0);
+    assert_eq!(
+        (world.state(), world.error()),
+        (State::Completed, String::new())
+    );
+}
+
+#[test]
+fn what_somebody_removed_beside_a_driver_is_made_again_but_nothing_for_another_operator_s_run() {
+    let mut world = seen_from_outside();
+    world.settle();
+    world.driver_runs();
+    let mut before: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    let beside = |o: &Object| {
+        matches!(o.kind, Kind::Ingress | Kind::Budget)
+            || !o.name.ends_with("-driver-svc") && o.kind == Kind::Service
+    };
+    world.seen.objects.retain(|o| !beside(o));
+    let there = world.seen.objects.len();
+    assert_eq!(before.len() - there, 7);
+    world.settle();
+    let mut now: Vec<_> = world.seen.objects.iter().map(|o| o.name.clone()).collect();
+    before.sort();
+    now.sort();
+    assert_eq!(now, before);
+    world.seen.objects.retain(|o| !beside(o));
+    world.driver().digest = None;
+    world.settle();
+    assert_eq!(world.seen.objects.len(), there);
+}
+
+#[test]
+fn a_driver_waits_for_its_network_policy() {
+    let mut world = World::new(&[("sparkVersion", json!("4.2.0"))]);
+    world.settings.network_policy = Switch::On;
+    let steps = world.plan().steps;
+    let at = |it: fn(&Step) -> bool| steps.iter().position(it).unwrap();
+    let policy = at(|s| matches!(s, Step::Make(m) if m.id().0 == Kind::NetworkPolicy));
+    assert!(policy < at(|s| matches!(s, Step::MakeDriver(_))));
 }
 
 #[test]
@@ -997,6 +1279,61 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         assert_eq!(world.state(), expected, "{reason}");
         assert_eq!(world.error(), text);
     }
+}
+
+#[test]
+fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
+    let volumes = json!([
+        {"name": "a", "secret": {"secretName": "key"}}, {"name": "b", "configMap": {"name": "site"}},
+        {"name": "c", "configMap": {"name": "may-be", "optional": true}}, {"name": "d", "emptyDir": {}},
+    ]);
+    let names = ["a", "b", "c", "d"];
+    let mounts = names.map(|name| json!({"name": name, "mountPath": format!("/{name}")}));
+    let waiting = || {
+        let mut world = World::new(&[
+            ("volumes", volumes.clone()),
+            ("driver/volumeMounts", json!(mounts)),
+        ]);
+        world.settle();
+        let since = world.now;
+        world.driver().waits = Some(Waits {
+            reason: "PodNotStarting".to_owned(),
+            message: "no volumes".to_owned(),
+            since,
+        });
+        world.settle();
+        world
+    };
+    let mut world = waiting();
+    world.later(119);
+    assert_eq!(world.error(), "", "every pod takes some time");
+    assert!(world.wake.is_some(), "nobody tells that nothing happens");
+    world.later(1);
+    assert_eq!(
+        (world.state(), world.error().as_str()),
+        (
+            State::Submitted,
+            "driver pod spark-pi-driver: PodNotStarting: no volumes; it mounts Secret key, ConfigMap site, which must exist; \
+             see the events of `kubectl describe pod spark-pi-driver`"
+        )
+    );
+    world.later(479);
+    assert_eq!(world.state(), State::Submitted);
+    world.later(1);
+    assert_eq!(world.state(), State::Failed);
+    assert!(world.error().contains("Secret key"), "{}", world.error());
+    assert!(world.driver().leaving, "else it runs when the Secret comes");
+    // It comes in time.
+    let mut world = waiting();
+    world.later(200);
+    world.driver().waits = None;
+    world.settle();
+    assert_eq!(world.error(), "");
+    // A limit that is shorter than the time that is ordinary holds as well.
+    let mut world = waiting();
+    world.rules.most_waiting = 60;
+    world.later(60);
+    assert_eq!(world.state(), State::Failed);
 }
 
 #[test]
@@ -1167,6 +1504,40 @@ fn what_another_operator_left_goes_on_where_it_was() {
 }
 
 #[test]
+fn an_edit_of_what_another_operator_has_ended_begins_anew_if_it_was_seen() {
+    let ended = json!({"terminationTime": "2026-05-28T20:26:30Z"});
+    let of_another_version = json!({
+        "terminationTime": "2026-05-28T20:26:30Z", "specDigest": "1-0123", "observedGeneration": 1,
+    });
+    for status in [&ended, &of_another_version] {
+        for state in ["COMPLETED", "FAILED"] {
+            // It was made while no operator ran: nobody knows what was before.
+            let mut world = left_by_another(state, status);
+            world.edit("arguments", json!(["2"]));
+            assert_eq!(world.states, [""; 0], "{state}");
+            // It is made while one runs.
+            let mut world = left_by_another(state, status);
+            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.settle();
+            world.edit("timeToLiveSeconds", json!(1_000_000_000));
+            assert_eq!(world.states, [""; 0], "{state}");
+            let mut world = left_by_another(state, status);
+            world.seen.first = Some(spec_digest(&world.app["spec"]));
+            world.edit("arguments", json!(["2"]));
+            assert_eq!(
+                world.states,
+                ["INVALIDATING", "PENDING_RERUN", "SUBMITTED"],
+                "{state}"
+            );
+            world.driver_runs();
+            world.driver_ends(0);
+            world.settle();
+            assert_eq!(world.states.len(), 6, "once: {:?}", world.states);
+        }
+    }
+}
+
+#[test]
 fn an_unknown_state_is_left_alone() {
     let mut world = left_by_another("REHEARSING", &json!({}));
     its_driver(&mut world, PodPhase::Running);
@@ -1196,7 +1567,8 @@ fn an_ended_application_gives_back_what_holds_resources() {
         });
     }
     world.driver_ends(0);
-    let kinds: BTreeSet<Kind> = world.seen.objects.iter().map(|o| o.kind).collect();
-    assert_eq!(kinds, [Kind::ConfigMap, Kind::Service].into());
+    assert_eq!(world.state(), State::Completed);
+    assert_eq!(world.seen.objects, []);
+    assert!(!world.driver().leaving, "it has the log");
     assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
 }

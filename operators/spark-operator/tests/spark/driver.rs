@@ -1,9 +1,11 @@
 //! The driver's pod beyond the published example.
 
 use serde_json::{Value, json};
-use spark_operator::submission::{Settings, Switch};
+use spark_operator::submission::{Settings, Submission, Switch};
 
-use crate::scene::{APP_ID, container, env, json as to_json, names, submitted, try_submit, with};
+use crate::scene::{
+    APP_ID, SID, container, env, json as to_json, names, submitted, try_submit, with,
+};
 
 fn conf(pairs: &[(&str, &str)]) -> (&'static str, Value) {
     let pairs = pairs.iter().map(|(k, v)| ((*k).to_owned(), json!(v)));
@@ -103,10 +105,7 @@ fn a_placeholder_of_the_application_s_id_is_replaced() {
     assert_eq!(new["metadata"]["labels"]["run"], APP_ID);
     assert_eq!(new["metadata"]["annotations"]["run"], format!("{APP_ID}-x"));
     let old = fields("3.5.9");
-    assert_eq!(
-        to_json(&old.driver)["metadata"]["labels"]["run"],
-        "{{APP_ID}}"
-    );
+    assert_eq!(to_json(&old.driver)["metadata"]["labels"]["run"], APP_ID);
     let service = to_json(&old.driver_service)["metadata"]["labels"].clone();
     assert_eq!(service["run"], "{{APP_ID}}");
     assert_ne!(service["sparkoperator.k8s.io/submission-id"], "x");
@@ -308,11 +307,12 @@ fn volumes_of_all_types_can_be_asked_for_by_properties() {
     let old = submitted(&with(&[("sparkVersion", json!("3.5.9")), conf(&pairs)]));
     assert_eq!(
         container(&old)["volumeMounts"][0],
-        json!({ "name": "vemptyDir", "mountPath": "/mnt" })
+        mounts[0],
+        "as with the Spark 4 that the published operator submits with"
     );
     assert_eq!(
-        to_json(&old.driver)["spec"]["volumes"][1],
-        json!({ "name": "vhostPath", "hostPath": { "path": "/h" } })
+        to_json(&old.driver)["spec"]["volumes"],
+        pod["spec"]["volumes"]
     );
 }
 
@@ -353,14 +353,66 @@ fn a_claim_on_demand_is_made_for_the_driver() {
         pod["spec"]["volumes"][0]["persistentVolumeClaim"],
         json!({ "claimName": name })
     );
-    for (version, legacy) in [("3.5.9", "false"), ("4.0.5", "true")] {
+    for (version, legacy, mode) in [
+        ("3.5.9", "false", "ReadWriteOncePod"),
+        ("3.5.9", "true", "ReadWriteOnce"),
+        ("4.0.5", "true", "ReadWriteOnce"),
+    ] {
         let claim = to_json(&of(version, legacy).claims[0]);
-        assert_eq!(
-            claim["spec"]["accessModes"],
-            json!(["ReadWriteOnce"]),
-            "{version}"
-        );
+        assert_eq!(claim["spec"]["accessModes"], json!([mode]), "{version}");
     }
+}
+
+#[test]
+fn a_class_and_a_size_make_a_claim_of_any_name_with_its_labels_and_annotations() {
+    let of = |more: &[(&str, &str)]| {
+        let prefix = "spark.kubernetes.driver.volumes.persistentVolumeClaim.data.";
+        let mut pairs = vec![(format!("{prefix}mount.path"), "/data")];
+        pairs.extend(more.iter().map(|(k, v)| (format!("{prefix}{k}"), *v)));
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), *v)).collect();
+        submitted(&with(&[conf(&pairs)]))
+    };
+    let volume = |made: &Submission| {
+        let pod = to_json(&made.driver);
+        let name = &pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
+        name.as_str().unwrap().to_owned()
+    };
+    let what = [
+        ("options.storageClass", "fast"),
+        ("options.sizeLimit", "1Gi"),
+    ];
+    let named = [&[("options.claimName", "shared")], &what[..]].concat();
+    let marks = [
+        ("label.example.org/team", "a"),
+        ("label.sparkoperator.k8s.io/submission-id", "x"),
+        ("annotation.example.org/note", "b"),
+    ];
+    let made = of(&[&named[..], &marks].concat());
+    let claim = to_json(&made.claims[0]);
+    assert_eq!(
+        (volume(&made).as_str(), &claim["metadata"]["name"]),
+        ("shared", &json!("shared"))
+    );
+    let labels = &claim["metadata"]["labels"];
+    assert_eq!(labels["example.org/team"], "a");
+    assert_eq!(labels["sparkoperator.k8s.io/submission-id"], SID);
+    assert_eq!(
+        claim["metadata"]["annotations"],
+        json!({ "example.org/note": "b" })
+    );
+    // Without one of them it is one that is there already.
+    for some in [&named[..1], &named[..2]] {
+        let made = of(some);
+        assert_eq!((volume(&made).as_str(), made.claims.len()), ("shared", 0));
+    }
+    // The word may stand within a name.
+    let made = of(&[&[("options.claimName", "OnDemand-x")], &what[..]].concat());
+    assert!(
+        volume(&made).ends_with("-driver-pvc-0-x"),
+        "{}",
+        volume(&made)
+    );
+    assert_eq!(to_json(&made.claims[0])["metadata"]["name"], volume(&made));
 }
 
 #[test]

@@ -249,6 +249,38 @@ fn a_pod_that_does_not_start_says_why_and_since_when() {
 }
 
 #[test]
+fn a_pod_without_volumes_or_network_waits_for_them_and_one_that_pulls_its_image_does_not() {
+    let conditions = |ready: &str| {
+        let of = |type_: &str, status: &str, second: u32| {
+            json!({
+                "type": type_, "status": status,
+                "lastTransitionTime": format!("2026-05-28T20:27:{second}Z"),
+            })
+        };
+        json!([
+            of("PodReadyToStartContainers", ready, 41),
+            of("PodScheduled", "True", 40)
+        ])
+    };
+    let creating = json!([{"name": "any", "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+    let of = |ready: &str, status: &Value| {
+        driver(&[
+            ("status/conditions", conditions(ready)),
+            ("status/containerStatuses", status.clone()),
+        ])
+        .waits
+    };
+    let waits = of("False", &creating).unwrap();
+    assert_eq!(
+        (waits.reason.as_str(), waits.since.as_second()),
+        ("PodNotStarting", 1_780_000_061)
+    );
+    assert_eq!(of("True", &creating), None);
+    let wrong = json!([{"name": "any", "state": {"waiting": {"reason": "InvalidImageName"}}}]);
+    assert_eq!(of("False", &wrong).unwrap().reason, "InvalidImageName");
+}
+
+#[test]
 fn services_have_addresses_and_headless_ones_none() {
     let thing_with = |ip: &str, labels: Value| -> Thing<Service> {
         serde_json::from_value(json!({

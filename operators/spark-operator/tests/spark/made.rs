@@ -21,7 +21,7 @@ pub fn object(make: &Make, uid: Uid) -> Object {
         kind,
         name,
         uid,
-        submission_id: submission_of(make),
+        submission_id: make.submission_id().to_owned(),
         leaving: false,
         address: service.then(|| ("10.0.0.7".to_owned(), 4040)),
         placement,
@@ -80,19 +80,4 @@ pub fn placement(map: &ConfigMap, version: u32) -> Option<Placement> {
         digest: digest.clone(),
         resource_version: version.to_string(),
     })
-}
-
-fn submission_of(make: &Make) -> String {
-    let metadata = match make {
-        Make::ConfigMap(object) => &object.metadata,
-        Make::Service(object) => &object.metadata,
-        Make::Ingress(object) => &object.metadata,
-        Make::Claim(object) => &object.metadata,
-        Make::NetworkPolicy(object) => &object.metadata,
-        Make::Budget(object) => &object.metadata,
-        Make::Group(object) => &object.metadata,
-    };
-    let labels = metadata.labels.as_ref();
-    let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
-    id.cloned().unwrap_or_default()
 }

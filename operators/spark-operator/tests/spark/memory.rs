@@ -45,8 +45,8 @@ fn a_driver_asks_for_heap_and_overhead() {
         (&[(HEAP, "10g"), (SHARED, "0.2")], Jvm, "4.0.5", 12_288),
         (&[(HEAP, "10g"), (SHARED, "0")], Jvm, "4.0.5", 10_624),
         (&[(HEAP, "1g"), (LEAST, "1g")], Jvm, "4.0.5", 2048),
-        // The key doesn't exist before 4.0.
-        (&[(HEAP, "1g"), (LEAST, "1g")], Jvm, "3.5.9", 1408),
+        // The published operator submits with a Spark 4, which knows the key, whatever runs in the image.
+        (&[(HEAP, "1g"), (LEAST, "1g")], Jvm, "3.5.9", 2048),
         (&[(HEAP, "1024"), (OVERHEAD, "1025")], Jvm, "4.0.5", 2049),
         (&[(HEAP, "1024k")], Jvm, "4.0.5", 385),
         (&[(HEAP, "1073741824b")], Jvm, "4.0.5", 1408),

@@ -327,6 +327,64 @@ fn the_spec_s_variables_win_over_spark_s_on_executors() {
 }
 
 #[test]
+fn what_executors_lose_to_spark_is_told() {
+    let hook = json!({ "preStop": { "exec": { "command": ["true"] } } });
+    let ports = json!([{ "name": "web", "protocol": "TCP", "containerPort": 8080 }]);
+    let env = json!([
+        { "name": "A", "value": "plain" },
+        { "name": "OF_THE_TEMPLATE", "value": "$(A)" },
+        { "name": "OF_NOBODY", "value": "$(B) $$(SPARK_EXECUTOR_ID) $(" },
+        { "name": "OF_SPARK", "value": "x-$(A)-$(SPARK_EXECUTOR_ID)" },
+        { "name": "OF_VARS", "value": "$(VARS)" },
+        { "name": "SPARK_USER", "value": "$(SPARK_EXECUTOR_ID)" },
+    ]);
+    let told = |version: &str, decommission: &str| {
+        let made = submitted(&with(&[
+            ("sparkVersion", json!(version)),
+            (
+                "sparkConf",
+                json!({ "spark.decommission.enabled": decommission }),
+            ),
+            ("executor/lifecycle", hook.clone()),
+            ("executor/ports", ports.clone()),
+            ("executor/env", env.clone()),
+            ("executor/envVars", json!({ "VARS": "v" })),
+        ]));
+        let notes = made.notes.into_iter();
+        notes.map(|n| n.message).collect::<Vec<_>>()
+    };
+    let variables = told("3.5.9", "false");
+    let [spark, vars] = &variables[..] else {
+        panic!("{variables:?}");
+    };
+    assert_eq!(
+        spark,
+        "spec.executor: the variable OF_SPARK keeps $(SPARK_EXECUTOR_ID) as it is written, because Spark sets \
+         SPARK_EXECUTOR_ID behind it on executors; read SPARK_EXECUTOR_ID in the program"
+    );
+    assert!(
+        vars.contains("the variable OF_VARS keeps $(VARS)"),
+        "{vars}"
+    );
+    let has = |told: &[String], field: &str| told.iter().any(|t| t.starts_with(field));
+    for (version, decommission, lifecycle, ports) in [
+        ("3.5.9", "true", true, false),
+        ("4.0.5", " True", true, false),
+        ("3.3.4", "false", false, true),
+        ("3.4.0", "false", false, false),
+        ("odd", "false", false, false),
+    ] {
+        let told = told(version, decommission);
+        assert_eq!(has(&told, "spec.executor.lifecycle"), lifecycle, "{told:?}");
+        assert_eq!(
+            has(&told, "spec.executor.ports"),
+            ports,
+            "{version} {told:?}"
+        );
+    }
+}
+
+#[test]
 fn the_directories_of_config_maps_win_over_variables_of_the_same_name() {
     let own = json!([{ "name": "SPARK_CONF_DIR", "value": "/mine" }]);
     let made = submitted(&with(&[

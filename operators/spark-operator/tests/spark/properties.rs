@@ -21,6 +21,17 @@ fn becomes(rows: &[(&str, Value, &str, &str)]) {
 }
 
 #[test]
+fn a_keytab_in_the_driver_is_left_to_the_driver() {
+    for key in ["spark.kerberos.keytab", "spark.yarn.keytab"] {
+        for keytab in ["local:///etc/key/tab", "local:/etc/key/tab"] {
+            let conf = json!({ key: keytab, "spark.kerberos.principal": "pi@EXAMPLE.ORG" });
+            let made = submitted(&with(&[("sparkConf", conf)]));
+            assert_eq!(made.properties[key], keytab);
+        }
+    }
+}
+
+#[test]
 fn every_field_of_both_has_its_property() {
     becomes(&[
         (

@@ -49,6 +49,21 @@ fn what_needs_the_machine_of_spark_submit_is_refused() {
         ),
         (
             "sparkConf",
+            conf("spark.kerberos.keytab", "file:///k"),
+            "as local:///path",
+        ),
+        (
+            "sparkConf",
+            conf("spark.yarn.keytab", "local:k"),
+            "as local:///path",
+        ),
+        (
+            "sparkConf",
+            conf("spark.kubernetes.kerberos.krb5.path", "local:///k"),
+            "Secret or ConfigMap",
+        ),
+        (
+            "sparkConf",
             conf("spark.kubernetes.kerberos.krb5.path", "/k"),
             "Secret or ConfigMap",
         ),

@@ -8,7 +8,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use spark_operator::api::State;
-use spark_operator::course::seen::{Driver, End, Executor, Kind, Object, Refusal, Refused, Seen};
+use spark_operator::course::seen::{
+    Driver, End, Executor, Kind, Object, Refusal, Refused, Seen, Withheld,
+};
 use spark_operator::course::step::{Plan, Step};
 use spark_operator::course::{Inquiry, Rules, plan};
 use spark_operator::digest::spec_digest;
@@ -101,6 +103,7 @@ pub struct World {
     /// What the API server says to drivers.
     pub refuses: Option<Refusal>,
     refused: Option<Refused>,
+    withheld: Vec<Withheld>,
     taken: Option<(String, Timestamp)>,
     now: Timestamp,
     version: u64,
@@ -145,6 +148,7 @@ impl World {
             foreign: BTreeSet::new(),
             refuses: None,
             refused: None,
+            withheld: Vec::new(),
             taken: None,
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             version: 1,
@@ -179,6 +183,7 @@ impl World {
         let objects = self.known_objects.known().values();
         seen.objects = objects.map(|held| held.it.clone()).collect();
         seen.refused.clone_from(&self.refused);
+        seen.withheld.clone_from(&self.withheld);
         let taken = self.taken.as_ref().filter(|(_, until)| *until > self.now);
         seen.taken = taken.map(|(name, _)| name.clone());
         seen
@@ -251,7 +256,7 @@ impl World {
             _ => None,
         });
         let turn = |step: &Step| match step {
-            Step::MakeDriver(_) => 1,
+            Step::MakeDriver(_) | Step::MakeBeside(_) => 1,
             Step::DeleteApplication => 2,
             _ => 0,
         };
@@ -343,7 +348,20 @@ impl World {
     fn step(&mut self, step: &Step, calls: &mut (Fate, u32)) -> Result<(), Stopped> {
         let answer = Self::call(calls)?;
         match step {
-            Step::Make(make) => {
+            Step::MakeBeside(make) if self.foreign.contains(&make.id()) => {
+                answer?;
+                let (kind, name) = make.id();
+                self.withheld.retain(|w| w.name != name);
+                self.withheld.push(Withheld {
+                    kind,
+                    name,
+                    submission_id: make.submission_id().to_owned(),
+                    message: "refused".to_owned(),
+                    at: self.now,
+                });
+                Ok(())
+            }
+            Step::Make(make) | Step::MakeBeside(make) => {
                 let place = make.id();
                 if self.foreign.contains(&place) {
                     return Err(Stopped::Refused(Refusal::Passing));
@@ -403,7 +421,9 @@ impl World {
             }
             Step::Delete { kind, name, uid } => {
                 let place = (*kind, name.clone());
-                if self.objects.get(&place).is_some_and(|o| o.uid == *uid) {
+                let there = self.objects.get(&place).filter(|o| o.uid == *uid);
+                if let Some(id) = there.map(|o| o.it.submission_id.clone()) {
+                    self.law_of_what_is_driven(name, &id);
                     self.writes.push(format!("delete {kind:?} {name}"));
                     self.remove_object(&place);
                 }
@@ -465,7 +485,11 @@ impl World {
         self.law(former == 0, || {
             format!("{id} is submitted beside {former} pods of former runs")
         });
-        self.since_edit += 1;
+        // One that is made before an edit is seen is a run of what was before.
+        let generation = |app: &Value| app["metadata"]["generation"].as_i64();
+        if generation(&self.known_app.0) == generation(&self.app.0) {
+            self.since_edit += 1;
+        }
         let (made, most) = match self.policy {
             "Never" => (self.since_edit, 1),
             "OnFailure" => (self.since_edit, 1 + RETRIES),
@@ -479,14 +503,29 @@ impl World {
     /// The driver of the recorded run is not deleted while the stored state says that it runs.
     fn law_of_lost_pod(&mut self, name: &str, pod: &RunPod) {
         let state = Self::state_of(&self.app.0);
-        let RunPod::Driver(driver) = pod else {
-            return;
+        let driver = match pod {
+            RunPod::Driver(driver) => driver,
+            RunPod::Executor(executor) => {
+                return self.law_of_what_is_driven(name, &executor.submission_id.clone());
+            }
         };
         let present = self.recorded() == Some(&driver.submission_id);
         let follows = matches!(state, State::Running | State::Unknown);
         let alive = driver.phase == PodPhase::Running;
         self.law(!(present && follows && alive), || {
             format!("{name} was deleted in {state:?}")
+        });
+    }
+
+    /// What a run has is not deleted while its driver may need it, as far as the operator knows.
+    fn law_of_what_is_driven(&mut self, name: &str, submission_id: &str) {
+        let drives = |held: &Held<RunPod>| match &held.it {
+            RunPod::Driver(d) => d.submission_id == submission_id && d.end.is_none(),
+            RunPod::Executor(_) => false,
+        };
+        let early = self.known_pods.known().values().any(drives);
+        self.law(!early, || {
+            format!("{name} was deleted before its driver ended")
         });
     }
 
@@ -529,6 +568,7 @@ impl World {
     /// The operator dies, and starts again with full lists and an empty mind.
     pub fn crash(&mut self) {
         (self.refused, self.taken) = (None, None);
+        self.withheld.clear();
         (self.known_pods, self.known_objects) = (Feed::default(), Feed::default());
         self.list();
     }
@@ -646,7 +686,7 @@ impl World {
         }
         let plan = self.plan();
         let makes = plan.steps.iter().filter_map(|step| match step {
-            Step::Make(make) => Some(make.id()),
+            Step::Make(make) | Step::MakeBeside(make) => Some(make.id()),
             _ => None,
         });
         let makes: Vec<Place> = makes.collect();

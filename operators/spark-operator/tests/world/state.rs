@@ -83,6 +83,7 @@ impl World {
                 &self.foreign,
                 &self.refuses,
                 &self.refused,
+                &self.withheld,
                 &self.taken
             ),
             (self.now, self.deleted, &self.drivers, self.since_edit),
