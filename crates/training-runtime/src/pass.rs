@@ -339,9 +339,7 @@ impl<F: Lifecycle> Worker<F> {
         let stored = stored.into_iter().flatten();
         let named: Vec<Uid> = stored.filter_map(|text| Uid::parse(text)).collect();
         // The pods of a Job that is gone may still be on their way out.
-        let mut batches: Vec<Uid> = made().map(|o| o.uid).chain(named.iter().copied()).collect();
-        batches.sort_unstable();
-        batches.dedup();
+        let batches = self.executor.children().batches(uid, &named);
         let pods = batches.into_iter().flat_map(|of| self.batch_pods.of(of));
         seen.batch_pods = pods.collect();
         let jobs = self.objects.of_kind(ObjectKind::Job);
@@ -364,9 +362,13 @@ impl<F: Lifecycle> Worker<F> {
 
     /// Whether a pod that a plan deleted is gone already, so that its place can be filled at once.
     fn freed_places(&self, job: Uid, plan: &Plan<JobStatus>) -> bool {
+        let batches = self.executor.children().batches(job, &[]);
+        let there = |uid: Uid| {
+            self.pods.has(job, uid) || batches.iter().any(|of| self.batch_pods.has(*of, uid))
+        };
         plan.steps
             .iter()
-            .any(|step| matches!(step, Step::DeletePod { uid, .. } if !self.pods.has(job, *uid)))
+            .any(|step| matches!(step, Step::DeletePod { uid, .. } if !there(*uid)))
     }
 
     /// When a status that holds nothing but counts is written at the latest.

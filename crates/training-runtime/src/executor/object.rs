@@ -193,7 +193,8 @@ impl Executor {
             ..DeleteParams::default()
         };
         let index = self.children.objects.of_kind(kind);
-        self.delete_with(job, &url, (name, of), params, index).await
+        self.delete_with(super::uid(job), &url, (name, of), params, index)
+            .await
     }
 }
 

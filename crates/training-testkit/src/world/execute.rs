@@ -131,6 +131,9 @@ impl<F: Lifecycle> World<F> {
                     }
                     return answer.map(|()| self.learn_pod(name));
                 }
+                if self.delete_batch_pod(&name, uid, how) {
+                    return answer;
+                }
                 return answer.map(|()| self.view.pods.went(&name, uid));
             }
             Step::DeleteService { name, uid } => {
