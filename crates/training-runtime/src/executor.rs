@@ -300,6 +300,11 @@ impl Executor {
                 uid,
             } => self.delete_group(job, (*kind, version), name, *uid).await,
             Step::CreateObject(object) => self.create_object(job, object).await,
+            Step::RenewSecret(object) => match self.create_object(job, object).await {
+                // It is there.
+                Err(Stopped::Taken(_)) => Ok(()),
+                made => made,
+            },
             Step::ChangeObject { .. } => self.change_object(job, step).await,
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await

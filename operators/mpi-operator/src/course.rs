@@ -63,6 +63,7 @@ impl Lifecycle for Mpi {
         if look.ends(&census, draft) {
             return Ok(());
         }
+        let retried = look.has_failed_again(draft);
         look.count(&census, draft);
         look.remember_restarts(draft);
         look.tell_of_the_gate(draft);
@@ -77,7 +78,7 @@ impl Lifecycle for Mpi {
         }
         look.renew_foreign(draft);
         edits::notice(self, cx, seen, draft);
-        let Some(secret) = look.secret(&census, draft) else {
+        let Some(secret) = look.secret(&census, retried, draft) else {
             return Ok(());
         };
         let common = look.common(&secret);
@@ -137,7 +138,7 @@ impl Lifecycle for Mpi {
             // What it mounts stays until it is gone.
             return Ok(());
         }
-        let Some(secret) = look.secret(&census, draft) else {
+        let Some(secret) = look.secret(&census, false, draft) else {
             return Ok(());
         };
         let common = look.common(&secret);
@@ -676,9 +677,16 @@ impl<'a> Look<'a> {
 
     /// The name of the job's Secret, once there is one. Before that everything else that pods mount is made as well, and nothing is
     /// stored: what is stored first names the Secret.
-    fn secret(&self, census: &Census<'a>, draft: &mut Draft) -> Option<String> {
-        if let Some(name) = draft.memory.made_once.get(SECRET) {
-            return Some(name.clone());
+    ///
+    /// `retried`: the launcher has failed since the last look.
+    fn secret(&self, census: &Census<'a>, retried: bool, draft: &mut Draft) -> Option<String> {
+        if let Some(name) = draft.memory.made_once.get(SECRET).cloned() {
+            // Somebody may have deleted it. It is never read: who begins asks for it again.
+            if draft.starts || retried {
+                let object = Object::Secret(objects::secret(&self.common(&name)));
+                draft.steps.push(Step::RenewSecret(Box::new(object)));
+            }
+            return Some(name);
         }
         let known = &self.seen.secret;
         // One of v1 without a Job was begun by an operator that knows no keys.
@@ -944,6 +952,14 @@ impl<'a> Look<'a> {
             .steps
             .push(Step::CreateObject(Box::new(Object::Job(Box::new(job)))));
         Ok(())
+    }
+
+    /// True if more pods of the launcher's Job have failed than the status counts.
+    fn has_failed_again(&self, draft: &Draft) -> bool {
+        let counts = draft.memory.counts.as_ref();
+        let known = counts.and_then(|c| c.get(LAUNCHER)).map_or(0, |c| c.failed);
+        let failed = self.batch.map_or(0, |(_, batch)| number(batch.failed));
+        failed > known
     }
 
     /// The launcher's pods that run.

@@ -1020,3 +1020,60 @@ fn pods_wait_for_what_they_mount_and_are_found_by() {
         ["create ConfigMap pi-config", "create pod pi-worker-0"]
     );
 }
+
+#[test]
+fn a_secret_that_somebody_deleted_is_made_again_where_a_run_begins() {
+    let renewed = |world: &World<Mpi>| world.object_names().contains(&"Secret pi-ssh".to_owned());
+    // On a resume.
+    let mut world = running(|_| ());
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    world.batch_moves(LAUNCHER);
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world), "nobody needs it");
+    suspend(&mut world, false);
+    world.settle();
+    assert!(renewed(&world));
+    assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh");
+    // When the launcher is tried again; it is asked for once.
+    let mut world = running(|_| ());
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world), "it is never read");
+    world.change_batch_pod(|p| p.phase = PodPhase::Failed);
+    world.change_batch(LAUNCHER, |b| b.failed = 1);
+    world.settle();
+    assert!(renewed(&world));
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world));
+}
+
+#[test]
+fn edits_that_running_pods_cant_follow_are_told() {
+    for (field, value) in [
+        ("slotsPerWorker", json!(4)),
+        ("mpiImplementation", json!("MPICH")),
+        ("sshAuthMountPath", json!("/home/mpi/.ssh")),
+    ] {
+        let mut world = running(|job| {
+            for field in ["slotsPerWorker", "mpiImplementation", "sshAuthMountPath"] {
+                job["spec"][field] = json!(null);
+            }
+        });
+        world.set(&format!("/spec/{field}"), value);
+        world.settle();
+        let told = world.events();
+        let told: Vec<_> = told
+            .iter()
+            .filter(|e| e.contains("EditNotApplied"))
+            .collect();
+        assert_eq!(told.len(), 1, "{field}: {told:?}");
+        assert!(
+            told[0].contains(&format!("spec.{field}: pods that are there")),
+            "{told:?}"
+        );
+    }
+}

@@ -176,6 +176,7 @@ impl<F: Lifecycle> World<F> {
             | Step::CreateService(_)
             | Step::CreateAutoscaler(_)
             | Step::CreateObject(_)
+            | Step::RenewSecret(_)
             | Step::CreateGroup { .. } => {}
         }
         answer
@@ -251,6 +252,10 @@ impl<F: Lifecycle> World<F> {
                 if self.call_group(step)? {
                     return answer.map(|()| self.learn_group(kind));
                 }
+            }
+            Step::RenewSecret(object) => {
+                let name = object.name();
+                self.make_secret(&object, name);
             }
             Step::CreateObject(object) => {
                 let name = object.name();
