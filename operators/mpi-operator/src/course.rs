@@ -11,15 +11,16 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
+use training_core::health::{self, Finding};
 use training_core::plan::creates::Creates;
 use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{edits, failing, finished, gang, progress, suspended};
 use training_core::restart::{Answer, answer};
 use training_core::{
-    BatchEnd, BatchPod, BatchView, Census, Digest, Draft, FailureCause, Framework as _, JobCx,
-    Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet,
-    Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod,
+    BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
+    JobCx, Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure,
+    RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod,
     verdict::Saying,
 };
 
@@ -28,7 +29,7 @@ use crate::common::{Common, Gate};
 use crate::framework::{KIND, Mpi, goes_with_time};
 use crate::names::{self, LAUNCHER_BARE, SECRET};
 use crate::pods::{self, WORKER_LABEL};
-use crate::setup::Setup;
+use crate::setup::{INIT_CONTAINER, Setup};
 use crate::{bare, hosts, init, objects};
 
 impl Lifecycle for Mpi {
@@ -68,6 +69,7 @@ impl Lifecycle for Mpi {
         look.remember_restarts(draft);
         look.tell_of_the_gate(draft);
         look.tell_of_a_missing_pod(draft);
+        look.tell_of_a_gate_without_image(draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
@@ -575,6 +577,37 @@ impl<'a> Look<'a> {
             view.name
         );
         draft.stall.get_or_insert(("LauncherPodMissing", text));
+    }
+
+    /// The init container's image is ours: who reads that it can't be pulled must not look for it in the template.
+    fn tell_of_a_gate_without_image(&self, draft: &mut Draft) {
+        let Some(image) = self.mpi.gate_image.as_deref() else {
+            return;
+        };
+        let lacks = |p: &&BatchPod| {
+            let unpulled = matches!(
+                health::find(&p.pod, draft.now),
+                Finding::Is(
+                    Cause::InvalidImageName | Cause::ErrImageNeverPull | Cause::ImagePullBackOff
+                )
+            );
+            let trouble = p.pod.trouble.as_deref();
+            unpulled && trouble.is_some_and(|t| t.message.contains(image))
+        };
+        let Some(pod) = self.launchers().find(lacks) else {
+            return;
+        };
+        let said = pod.pod.trouble.as_deref();
+        let text = format!(
+            "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, can't have its image {image} on this node. \
+             Let the namespace pull it, set --launcher-gate-image, or leave it out: set the annotation {}: \"false\" and suspend and resume the job. {}",
+            pod.name,
+            init::GATE,
+            said.map_or("", |t| &*t.message)
+        );
+        draft
+            .stall
+            .get_or_insert((Cause::ImagePullBackOff.reason(), text));
     }
 
     /// Every ended job says whether it was seen to run.
