@@ -253,22 +253,10 @@ impl Executor {
             autoscalers,
             groups: _,
             objects: _,
-            batch_pods,
+            batch_pods: _,
         } = &self.children;
         match step {
-            Step::DeletePod { name, uid, how } => {
-                let url = Pod::url_path(&(), job.meta().namespace.as_deref());
-                let batch = (!pods.has(owner, *uid))
-                    .then(|| self.children.batches(owner, &[]).into_iter())
-                    .and_then(|mut all| all.find(|batch| batch_pods.has(*batch, *uid)));
-                match batch {
-                    Some(batch) => {
-                        self.delete_at(batch, &url, (name, *uid), *how, batch_pods)
-                            .await
-                    }
-                    None => self.delete_at(owner, &url, (name, *uid), *how, pods).await,
-                }
-            }
+            Step::DeletePod { name, uid, how } => self.delete_pod(job, (name, *uid), *how).await,
             Step::DeleteService { name, uid } => {
                 self.delete::<Service, _>(job, name, *uid, services).await
             }
@@ -300,11 +288,7 @@ impl Executor {
                 uid,
             } => self.delete_group(job, (*kind, version), name, *uid).await,
             Step::CreateObject(object) => self.create_object(job, object).await,
-            Step::RenewSecret(object) => match self.create_object(job, object).await {
-                // It is there.
-                Err(Stopped::Taken(_)) => Ok(()),
-                made => made,
-            },
+            Step::RenewSecret(object) => self.renew_secret(job, object).await,
             Step::ChangeObject { .. } => self.change_object(job, step).await,
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await
@@ -355,6 +339,30 @@ impl Executor {
                     Err(refuse(fault, "FailedCreateService", Blocked::All))
                 }
             },
+        }
+    }
+
+    /// A replica, or a pod that is known by its Job.
+    async fn delete_pod<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        (name, of): (&str, Uid),
+        how: Deletion,
+    ) -> Result<(), Stopped> {
+        let owner = uid(job);
+        let Children {
+            pods, batch_pods, ..
+        } = &self.children;
+        let url = Pod::url_path(&(), job.meta().namespace.as_deref());
+        let batch = (!pods.has(owner, of))
+            .then(|| self.children.batches(owner, &[]).into_iter())
+            .and_then(|mut all| all.find(|batch| batch_pods.has(*batch, of)));
+        match batch {
+            Some(batch) => {
+                self.delete_at(batch, &url, (name, of), how, batch_pods)
+                    .await
+            }
+            None => self.delete_at(owner, &url, (name, of), how, pods).await,
         }
     }
 

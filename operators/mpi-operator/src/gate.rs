@@ -280,7 +280,7 @@ fn absolute(host: &str, resolver: &str) -> String {
         .flat_map(str::split_whitespace)
         .filter_map(|entry| entry.trim_end_matches('.').strip_prefix("svc."));
     match domains.next() {
-        Some(domain) if host.ends_with(".svc") => format!("{host}.{domain}."),
+        Some(domain) if host.rsplit('.').next() == Some("svc") => format!("{host}.{domain}."),
         Some(domain) if host.ends_with(&format!(".svc.{domain}")) => format!("{host}."),
         Some(_) | None => host.to_owned(),
     }
@@ -378,10 +378,9 @@ mod tests {
     #[tokio::test]
     async fn hosts_that_do_not_answer_make_no_other_wait() {
         let ssh = server(b"SSH-2.0-test\r\n").await;
-        let silent: String = (2..=1 + 2 * AT_ONCE)
-            .map(|n| format!("127.0.0.{n}:1\n"))
-            .collect();
-        let file = file(&format!("{silent}localhost:1\n"));
+        let silent = (2..=1 + 2 * AT_ONCE).map(|n| format!("127.0.0.{n}:1"));
+        let silent = silent.collect::<Vec<_>>().join("\n");
+        let file = file(&format!("{silent}\nlocalhost:1\n"));
         let args = GateArgs {
             any: true,
             silent: 600,
