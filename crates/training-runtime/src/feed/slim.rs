@@ -111,7 +111,9 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     let role = labels
         .get(labels::REPLICA_TYPE)
         .or_else(|| labels.get(labels::JOB_ROLE))?;
-    let of_batch = owner.kind == "Job" && owner.api_version == "batch/v1";
+    let of_batch = owner.kind == "Job"
+        && owner.api_version == "batch/v1"
+        && is_generated(meta.name.as_deref()?, &owner.name);
     let own = || {
         let name = meta.name.as_deref().and_then(|n| n.rsplit_once('-'));
         let named = name == Some((owner.name.as_str(), role.as_str()));
@@ -143,6 +145,22 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
         key,
         owner: batch,
         view,
+    })
+}
+
+/// True if the controller of Jobs may have given this name: that of the Job, cut where it has to be, and a random end. Another one
+/// was not made for that Job, whatever owner it names.
+fn is_generated(name: &str, job: &str) -> bool {
+    /// Of both parts of a generated name. Source: `k8s.io/apiserver/pkg/storage/names`.
+    const LONGEST_BASE: usize = 58;
+    const END: usize = 5;
+    let base = format!("{job}-");
+    let base = base.get(..LONGEST_BASE).unwrap_or(&base);
+    name.strip_prefix(base).is_some_and(|end| {
+        end.len() == END
+            && end
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
     })
 }
 
@@ -370,6 +388,39 @@ mod tests {
             |p| p["metadata"]["ownerReferences"][0]["kind"] = json!("TFJob"),
         ] {
             assert!(bare(change).is_none());
+        }
+    }
+
+    #[test]
+    fn mt_53_a_pod_that_no_job_controller_named_is_no_launcher() {
+        let long = "a".repeat(60);
+        for (name, job, ours) in [
+            ("pi-launcher-x7k2p", "pi-launcher", true),
+            ("pi-launcher-00012", "pi-launcher", true),
+            ("pi-launcher", "pi-launcher", false),
+            ("pi-launcher-", "pi-launcher", false),
+            ("pi-launcher-x7k2", "pi-launcher", false),
+            ("pi-launcher-x7k2p0", "pi-launcher", false),
+            ("pi-launcher-x-k2p", "pi-launcher", false),
+            ("other-x7k2p", "pi-launcher", false),
+            (&format!("{}x7k2p", &long[..58]), &long, true),
+            (&format!("{long}-x7k2p"), &long, false),
+        ] {
+            let value = json!({
+                "metadata": {
+                    "name": name, "namespace": "ns", "uid": "0b9f3c1e-00aa-4bcd-8eff-000012345678",
+                    "labels": {
+                        "training.kubeflow.org/job-name": "pi", "training.kubeflow.org/job-role": "launcher"
+                    },
+                    "ownerReferences": [{
+                        "apiVersion": "batch/v1", "kind": "Job", "name": job, "controller": true,
+                        "uid": "11111111-00aa-4bcd-8eff-000012345678"
+                    }]
+                }
+            });
+            let slim: SlimPod = serde_json::from_value(value).unwrap();
+            let view = batch_pod_view(&slim, PARENT, &mut Roles::default());
+            assert_eq!(view.is_some(), ours, "{name} of {job}");
         }
     }
 
