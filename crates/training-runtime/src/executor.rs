@@ -22,7 +22,8 @@ use tokio::time::Instant;
 use training_api::labels;
 use training_core::object::FreshSecret;
 use training_core::{
-    AutoscalerView, Blocked, Deletion, Framework, PodView, ServiceView, Stall, Step, Uid, names,
+    AutoscalerView, BatchPod, Blocked, Deletion, Framework, ObjectKind, PodView, ServiceView,
+    Stall, Step, Uid, names,
 };
 
 use crate::caller::{Caller, Failure, Gate};
@@ -69,6 +70,20 @@ pub struct Children {
     pub groups: Arc<Groups>,
     /// Their further objects.
     pub objects: Arc<Objects>,
+    /// The pods that Jobs among those have made, and those of theirs that are no replicas.
+    pub batch_pods: Arc<Index<BatchPod>>,
+}
+
+impl Children {
+    /// Whose pods those of a job's Jobs are: the job's own, and those of the Jobs that are there or that its status names.
+    pub fn batches(&self, owner: Uid, named: &[Uid]) -> Vec<Uid> {
+        let jobs = self.objects.of_kind(ObjectKind::Job).of(owner);
+        let jobs = jobs.into_iter().map(|job| job.uid);
+        let mut batches: Vec<Uid> = jobs.chain([owner]).chain(named.iter().copied()).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        batches
+    }
 }
 
 impl Executor {
@@ -86,6 +101,11 @@ impl Executor {
             children,
             fresh_secret: F::FRESH_SECRET,
         }
+    }
+
+    /// What is known of the jobs' children.
+    pub fn children(&self) -> &Children {
+        &self.children
     }
 
     /// Carries out steps in their order, several at a time. A refusal stops those not yet begun, as do several faults in a row; a
@@ -233,12 +253,10 @@ impl Executor {
             autoscalers,
             groups: _,
             objects: _,
+            batch_pods: _,
         } = &self.children;
         match step {
-            Step::DeletePod { name, uid, how } => {
-                let url = Pod::url_path(&(), job.meta().namespace.as_deref());
-                self.delete_at(job, &url, (name, *uid), *how, pods).await
-            }
+            Step::DeletePod { name, uid, how } => self.delete_pod(job, (name, *uid), *how).await,
             Step::DeleteService { name, uid } => {
                 self.delete::<Service, _>(job, name, *uid, services).await
             }
@@ -270,6 +288,7 @@ impl Executor {
                 uid,
             } => self.delete_group(job, (*kind, version), name, *uid).await,
             Step::CreateObject(object) => self.create_object(job, object).await,
+            Step::RenewSecret(object) => self.renew_secret(job, object).await,
             Step::ChangeObject { .. } => self.change_object(job, step).await,
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await
@@ -320,6 +339,30 @@ impl Executor {
                     Err(refuse(fault, "FailedCreateService", Blocked::All))
                 }
             },
+        }
+    }
+
+    /// A replica, or a pod that is known by its Job.
+    async fn delete_pod<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        (name, of): (&str, Uid),
+        how: Deletion,
+    ) -> Result<(), Stopped> {
+        let owner = uid(job);
+        let Children {
+            pods, batch_pods, ..
+        } = &self.children;
+        let url = Pod::url_path(&(), job.meta().namespace.as_deref());
+        let batch = (!pods.has(owner, of))
+            .then(|| self.children.batches(owner, &[]).into_iter())
+            .and_then(|mut all| all.find(|batch| batch_pods.has(*batch, of)));
+        match batch {
+            Some(batch) => {
+                self.delete_at(batch, &url, (name, of), how, batch_pods)
+                    .await
+            }
+            None => self.delete_at(owner, &url, (name, of), how, pods).await,
         }
     }
 
@@ -409,13 +452,19 @@ impl Executor {
         V: Child,
     {
         let url = K::url_path(&(), job.meta().namespace.as_deref());
-        self.delete_at(job, &url, (name, uid_of_child), Deletion::Orderly, index)
-            .await
+        self.delete_at(
+            uid(job),
+            &url,
+            (name, uid_of_child),
+            Deletion::Orderly,
+            index,
+        )
+        .await
     }
 
     async fn delete_at<V: Child>(
         &self,
-        job: &impl Resource<DynamicType = ()>,
+        owner: Uid,
         url: &str,
         (name, uid_of_child): (&str, Uid),
         how: Deletion,
@@ -428,13 +477,13 @@ impl Executor {
             },
             ..DeleteParams::default()
         };
-        self.delete_with(job, url, (name, uid_of_child), params, index)
+        self.delete_with(owner, url, (name, uid_of_child), params, index)
             .await
     }
 
     async fn delete_with<V: Child>(
         &self,
-        job: &impl Resource<DynamicType = ()>,
+        owner: Uid,
         url: &str,
         (name, uid_of_child): (&str, Uid),
         params: DeleteParams,
@@ -442,7 +491,7 @@ impl Executor {
     ) -> Result<(), Stopped> {
         let deleted = self.caller.delete(url, name, uid_of_child, params).await;
         let what = deleted.map_err(Stopped::Fault)?;
-        index.answered(uid(job), uid_of_child, what, Instant::now());
+        index.answered(owner, uid_of_child, what, Instant::now());
         Ok(())
     }
 }

@@ -195,7 +195,7 @@ impl<F: Lifecycle> Worker<F> {
                 // What was refused is not tried again before its time; everything else goes on.
                 plan.steps.retain(|s| !s.waits_for(blocked));
             }
-            if let Some(at) = self.may_wait(key, &plan, begun) {
+            if let Some(at) = self.may_wait(key, &plan, begun, seen.pods.len()) {
                 wake = wake.min(at);
                 if plan.steps.iter().all(Step::goes_with_counts) {
                     return Ended::Quiet(wake);
@@ -339,9 +339,7 @@ impl<F: Lifecycle> Worker<F> {
         let stored = stored.into_iter().flatten();
         let named: Vec<Uid> = stored.filter_map(|text| Uid::parse(text)).collect();
         // The pods of a Job that is gone may still be on their way out.
-        let mut batches: Vec<Uid> = made().map(|o| o.uid).chain(named.iter().copied()).collect();
-        batches.sort_unstable();
-        batches.dedup();
+        let batches = self.executor.children().batches(uid, &named);
         let pods = batches.into_iter().flat_map(|of| self.batch_pods.of(of));
         seen.batch_pods = pods.collect();
         let jobs = self.objects.of_kind(ObjectKind::Job);
@@ -364,13 +362,23 @@ impl<F: Lifecycle> Worker<F> {
 
     /// Whether a pod that a plan deleted is gone already, so that its place can be filled at once.
     fn freed_places(&self, job: Uid, plan: &Plan<JobStatus>) -> bool {
+        let batches = self.executor.children().batches(job, &[]);
+        let there = |uid: Uid| {
+            self.pods.has(job, uid) || batches.iter().any(|of| self.batch_pods.has(*of, uid))
+        };
         plan.steps
             .iter()
-            .any(|step| matches!(step, Step::DeletePod { uid, .. } if !self.pods.has(job, *uid)))
+            .any(|step| matches!(step, Step::DeletePod { uid, .. } if !there(*uid)))
     }
 
     /// When a status that holds nothing but counts is written at the latest.
-    fn may_wait(&self, key: &JobKey, plan: &Plan<JobStatus>, begun: Instant) -> Option<Instant> {
+    fn may_wait(
+        &self,
+        key: &JobKey,
+        plan: &Plan<JobStatus>,
+        begun: Instant,
+        pods: usize,
+    ) -> Option<Instant> {
         // What is told with a status must not be told again when the same status is planned again beside other steps.
         let silent = plan.notes.is_empty() && plan.transitions.is_empty();
         let can_wait = plan
@@ -378,7 +386,8 @@ impl<F: Lifecycle> Worker<F> {
             .as_ref()
             .is_some_and(|s| s.urgency == Urgency::CanWait)
             && (plan.steps.is_empty() || silent);
-        let longest = self.settings.status_delay;
+        let lists = plan.steps.iter().any(Step::goes_with_counts);
+        let longest = patience(self.settings.status_delay, if lists { pods } else { 0 });
         self.passing.waiting.wait(key, can_wait, begun, longest)
     }
 
@@ -562,4 +571,23 @@ fn is_over(stall: Option<&Stall>, plan: &Plan<JobStatus>) -> bool {
     stall.is_some_and(|stall| {
         stall.reason == "NameConflict" && !plan.steps.iter().any(|s| s.waits_for(stall.blocks))
     })
+}
+
+/// How long counts wait where an object that lists so many pods is written with them: what is long is written less often.
+fn patience(delay: Duration, listed: usize) -> Duration {
+    /// So many are listed in no more than what a status takes.
+    const FEW: usize = 50;
+    delay.saturating_mul(u32::try_from(listed / FEW).unwrap_or(u32::MAX).clamp(1, 50))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lists_many_pods_is_written_less_often() {
+        let waits = |pods| patience(Duration::from_millis(100), pods).as_millis();
+        assert_eq!([0, 8, 99].map(waits), [100, 100, 100]);
+        assert_eq!([100, 1_000, 20_000].map(waits), [200, 2_000, 5_000]);
+    }
 }

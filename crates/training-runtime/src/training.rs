@@ -94,6 +94,7 @@ impl<F: Lifecycle + Clone> Training<F> {
             autoscalers: Arc::default(),
             groups: Arc::default(),
             objects: Arc::default(),
+            batch_pods: Arc::default(),
         };
         let executor = Executor::new::<F>(
             manager.clients().calling.clone(),
@@ -108,7 +109,7 @@ impl<F: Lifecycle + Clone> Training<F> {
             pods: children.pods,
             services: children.services,
             autoscalers: children.autoscalers,
-            batch_pods: Arc::default(),
+            batch_pods: children.batch_pods,
             objects: children.objects,
             groups: children.groups,
             executor,

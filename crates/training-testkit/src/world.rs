@@ -73,6 +73,9 @@ impl Fate {
     }
 }
 
+/// The uid of the job.
+const JOB: Uid = Uid(7);
+
 /// One operator and one job.
 #[derive(Clone, Debug)]
 #[expect(
@@ -135,7 +138,7 @@ pub struct World<F: Lifecycle> {
 impl<F: Lifecycle> World<F> {
     /// A world in which the operator has seen the job and nothing has happened.
     pub fn new(framework: F, mut job: F::Job) -> Self {
-        job.meta_mut().uid = Some(Uid(7).to_string());
+        job.meta_mut().uid = Some(JOB.to_string());
         job.meta_mut().resource_version = Some("1".to_owned());
         job.meta_mut().generation = Some(1);
         Self {

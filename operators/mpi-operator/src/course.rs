@@ -11,23 +11,26 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
+use training_core::health::{self, Finding};
 use training_core::plan::creates::Creates;
 use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{edits, failing, finished, gang, progress, suspended};
+use training_core::restart::{Answer, answer};
 use training_core::{
-    BatchEnd, BatchPod, BatchView, Census, Digest, Draft, Framework as _, JobCx, Lifecycle, Note,
-    Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure, RoleSet, Slot, SlotState,
-    SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod, verdict::Saying,
+    BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
+    JobCx, Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure,
+    RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod,
+    verdict::Saying,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
 use crate::common::{Common, Gate};
 use crate::framework::{KIND, Mpi, goes_with_time};
-use crate::names;
+use crate::names::{self, LAUNCHER_BARE, SECRET};
 use crate::pods::{self, WORKER_LABEL};
-use crate::setup::Setup;
-use crate::{hosts, init, objects};
+use crate::setup::{INIT_CONTAINER, Setup};
+use crate::{bare, hosts, init, objects};
 
 impl Lifecycle for Mpi {
     fn advance(
@@ -37,7 +40,7 @@ impl Lifecycle for Mpi {
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let setup = Setup::of(cx.job)?;
-        let look = Look::new(self, cx, &setup, seen);
+        let look = Look::new(self, cx, &setup, seen, draft);
         let resumes = draft.memory.holds(ConditionType::Suspended);
         if resumes && look.still_launches() {
             // The Job was never suspended, for instance because of a conflict. Its pod is of the former run and would hold the former
@@ -61,16 +64,23 @@ impl Lifecycle for Mpi {
         if look.ends(&census, draft) {
             return Ok(());
         }
+        let retried = look.has_failed_again(draft);
         look.count(&census, draft);
         look.remember_restarts(draft);
         look.tell_of_the_gate(draft);
         look.tell_of_a_missing_pod(draft);
+        look.tell_of_a_gate_without_image(draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
         }
+        if let Some(pod) = look.followed {
+            look.follow(pod, &census, draft);
+            return Ok(());
+        }
+        look.renew_foreign(draft);
         edits::notice(self, cx, seen, draft);
-        let Some(secret) = look.secret(&census, draft) else {
+        let Some(secret) = look.secret(&census, retried, draft) else {
             return Ok(());
         };
         let common = look.common(&secret);
@@ -100,7 +110,7 @@ impl Lifecycle for Mpi {
                 return Err(error);
             }
         };
-        let look = Look::new(self, cx, &setup, seen);
+        let look = Look::new(self, cx, &setup, seen, draft);
         look.tell_created(draft);
         let census = look.census(cx.roles, draft);
         if look.ends(&census, draft) {
@@ -111,10 +121,13 @@ impl Lifecycle for Mpi {
             look.remember_launcher(view, batch, draft);
         }
         let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let bare = bare::pods(cx.job, seen).filter(|p| !p.pod.phase.has_ended());
+        let bare = bare.count();
         let counts = draft.memory.counts.get_or_insert_default();
-        if look.batch.is_some() || !setup.waits_for_workers {
+        if look.batch.is_some() || !setup.waits_for_workers || bare > 0 {
             // Every pod that has not ended: quota given away on 0 must really be free.
-            counts.entry(LAUNCHER.to_owned()).or_default().active = there(look.living().count());
+            let living = look.living().filter(|p| Some(p.batch) == look.batch_uid());
+            counts.entry(LAUNCHER.to_owned()).or_default().active = there(living.count() + bare);
         }
         let workers = counts.entry(WORKER.to_owned()).or_default();
         *workers = ReplicaStatus {
@@ -123,7 +136,11 @@ impl Lifecycle for Mpi {
         };
         draft.memory.worker_selector = Some(pods::worker_selector(&setup));
         draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
-        let Some(secret) = look.secret(&census, draft) else {
+        if bare > 0 {
+            // What it mounts stays until it is gone.
+            return Ok(());
+        }
+        let Some(secret) = look.secret(&census, false, draft) else {
             return Ok(());
         };
         let common = look.common(&secret);
@@ -150,6 +167,11 @@ impl Lifecycle for Mpi {
                 draft.delete_pod(&name, pod);
             }
         }
+        for pod in bare::pods(job, seen) {
+            if over || finished::takes(policy, pod.pod.phase) {
+                bare::delete(pod, draft);
+            }
+        }
         for object in seen.objects.iter().filter(|o| !o.leaving) {
             let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
             let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
@@ -173,15 +195,20 @@ impl Mpi {
             // The last one is what is shown.
             draft.set(ConditionType::Suspended, true, &reason, &message);
             draft.notes.push(Note::normal(reason, message));
-            if draft.memory.started.is_some() || !seen.pods.is_empty() {
+            let runs = !seen.pods.is_empty() || bare::pods(cx.job, seen).next().is_some();
+            if draft.memory.started.is_some() || runs {
                 // Whatever is left of the run so far is outdated when the job is resumed.
                 draft.memory.next_gang_attempt(seen.newest_gang());
             }
             draft.memory.made_from = None;
+            draft.memory.made_once.remove(LAUNCHER_BARE);
             draft.urgency(Urgency::First);
         }
         for pod in &seen.pods {
             draft.delete_pod(cx.name, pod);
+        }
+        for pod in bare::pods(cx.job, seen) {
+            bare::delete(pod, draft);
         }
         gang::remove(cx.name, seen, draft);
         if let Some((view, batch)) = launcher_of(cx.name, seen)
@@ -212,8 +239,6 @@ fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
 /// So long after its start a Job has made its pod, unless something refuses it. Units: seconds.
 const LAUNCHER_POD: i64 = 30;
-/// In a status: the name of the Secret.
-const SECRET: &str = "secret";
 /// In a status: the uid of the launcher's Job.
 const LAUNCHER_UID: &str = "launcher";
 /// In a status: what the launcher's Job was made from.
@@ -231,17 +256,30 @@ struct Look<'a> {
     seen: &'a Observed,
     /// The launcher's Job.
     batch: Option<(&'a ObjectView, &'a BatchView)>,
+    /// The launcher of a run that the training operator began.
+    followed: Option<&'a BatchPod>,
 }
 
 impl<'a> Look<'a> {
-    fn new(mpi: &'a Mpi, cx: &'a Cx<'a>, setup: &'a Setup<'a>, seen: &'a Observed) -> Self {
+    fn new(
+        mpi: &'a Mpi,
+        cx: &'a Cx<'a>,
+        setup: &'a Setup<'a>,
+        seen: &'a Observed,
+        draft: &Draft,
+    ) -> Self {
         Self {
             mpi,
             cx,
             setup,
             seen,
             batch: launcher_of(setup.name, seen),
+            followed: bare::followed(cx.job, seen, draft),
         }
+    }
+
+    fn batch_uid(&self) -> Option<Uid> {
+        self.batch.map(|(view, _)| view.uid)
     }
 
     fn common(&self, secret: &'a str) -> Common<'a> {
@@ -259,11 +297,12 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The pods of the launcher's present Job.
+    /// The pods of the launcher's present Job, or the launcher that is followed.
     fn launchers(&self) -> impl Iterator<Item = &'a BatchPod> {
-        let batch = self.batch.map(|(view, _)| view.uid);
+        let batch = self.batch_uid();
         let pods = self.seen.batch_pods.iter();
         pods.filter(move |pod| Some(pod.batch) == batch)
+            .chain(self.followed)
     }
 
     /// Those of them that have not ended: a Job that is suspended keeps the others.
@@ -273,7 +312,7 @@ impl<'a> Look<'a> {
 
     /// True if a pod of a launcher's Job that is gone still runs: two launchers are never there at once.
     fn former_lives(&self) -> bool {
-        let batch = self.batch.map(|(view, _)| view.uid);
+        let batch = self.batch_uid();
         let mut pods = self.seen.batch_pods.iter();
         pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
     }
@@ -281,7 +320,7 @@ impl<'a> Look<'a> {
     /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
         let mut census = Census::take(roles, self.seen, &draft.memory);
-        if self.batch.is_some()
+        if (self.batch.is_some() || self.followed.is_some())
             && let Some(at) = roles.iter().position(|r| r.key == LAUNCHER)
         {
             let slots = census.slots.iter_mut();
@@ -325,9 +364,95 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
+    /// The end of a launcher that is followed, in the words of the operator that began it. True if it is the job's.
+    fn ends_as(&self, pod: &BatchPod, draft: &mut Draft) -> bool {
+        match pod.pod.phase {
+            PodPhase::Succeeded => self.succeed(&BatchView::default(), None, draft),
+            PodPhase::Failed if !pod.pod.leaving => {
+                let role = LAUNCHER.to_owned();
+                let cause = match answer(self.setup.launcher.restart, &pod.pod) {
+                    Answer::Fail => FailureCause::Replicas { role, count: 1 },
+                    Answer::FailPermanently => FailureCause::PermanentExit { role },
+                    Answer::Replace => return false,
+                };
+                self.fail_followed(pod, &cause, draft);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn fail_followed(&self, pod: &BatchPod, cause: &FailureCause, draft: &mut Draft) {
+        draft.remember_failure_of(&pod.name, self.cx.namespace, &pod.pod);
+        failing::fail(self.mpi, self.cx, self.seen, cause, draft);
+        draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
+        let failed = BatchView {
+            failed: 1,
+            ..BatchView::default()
+        };
+        self.last_counts(&failed, 0, draft);
+    }
+
+    /// A run that the training operator began goes on as it is until its launcher ends; nothing is made for it. A retry is a run of
+    /// ours.
+    fn follow(&self, pod: &BatchPod, census: &Census<'a>, draft: &mut Draft) {
+        let (cx, seen) = (self.cx, self.seen);
+        if pod.pod.phase == PodPhase::Failed && !pod.pod.leaving {
+            let charged = u32::from(!pod.pod.disrupted);
+            let spent = draft.memory.counted_failures.saturating_add(charged);
+            let limit = cx.job.spec.run_policy.backoff_limit.filter(|l| *l >= 0);
+            if charged > 0 && limit.is_some_and(|l| i64::from(spent) > i64::from(l)) {
+                return self.fail_followed(pod, &FailureCause::BackoffLimit, draft);
+            }
+            draft.memory.counted_failures = spent;
+            draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+            draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
+            let message = self.mpi.say(cx, &Saying::Restarting { role: LAUNCHER });
+            let reason = format!("{KIND}Restarting");
+            draft.set(ConditionType::Restarting, true, &reason, &message);
+            draft.notes.push(Note::warning(reason, message));
+            draft.transitions.push(Transition::Restarted);
+            return self.begin_anew(draft);
+        }
+        progress::end_at_deadline(self.mpi, cx, seen, draft);
+        if draft.memory.is_finished() {
+            return;
+        }
+        if !draft.memory.replicas.is_empty() {
+            // A worker of ours is none that this launcher reaches.
+            return self.begin_anew(draft);
+        }
+        let uid = pod.pod.uid.to_string();
+        draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
+        self.tell_whether_it_runs(census, draft);
+    }
+
+    /// All pods are made anew, as ours.
+    fn begin_anew(&self, draft: &mut Draft) {
+        draft.memory.next_gang_attempt(self.seen.newest_gang());
+        draft.memory.made_once.remove(LAUNCHER_BARE);
+        edits::renew(self.mpi, self.cx, draft);
+        gang::begin(self.cx, self.seen, draft);
+        draft.urgency(Urgency::First);
+    }
+
+    /// Workers that the training operator left without a launcher have no keys: they are made anew.
+    fn renew_foreign(&self, draft: &mut Draft) {
+        let left = self.setup.origin == Origin::V1
+            && self.batch.is_none()
+            && bare::is_untouched(&draft.memory);
+        if left && !self.seen.pods.is_empty() {
+            self.begin_anew(draft);
+        }
+    }
+
     /// The launcher's end is the job's. True if it has come.
     fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
-        if let Some((_, batch)) = self.batch {
+        if let Some(pod) = self.followed {
+            if !self.ends_as(pod, draft) {
+                return false;
+            }
+        } else if let Some((_, batch)) = self.batch {
             match &batch.end {
                 Some(BatchEnd::Complete { at }) => self.succeed(batch, *at, draft),
                 Some(BatchEnd::Failed { reason, message }) => {
@@ -454,6 +579,37 @@ impl<'a> Look<'a> {
         draft.stall.get_or_insert(("LauncherPodMissing", text));
     }
 
+    /// The init container's image is ours: who reads that it can't be pulled must not look for it in the template.
+    fn tell_of_a_gate_without_image(&self, draft: &mut Draft) {
+        let Some(image) = self.mpi.gate_image.as_deref() else {
+            return;
+        };
+        let lacks = |p: &&BatchPod| {
+            let unpulled = matches!(
+                health::find(&p.pod, draft.now),
+                Finding::Is(
+                    Cause::InvalidImageName | Cause::ErrImageNeverPull | Cause::ImagePullBackOff
+                )
+            );
+            let trouble = p.pod.trouble.as_deref();
+            unpulled && trouble.is_some_and(|t| t.message.contains(image))
+        };
+        let Some(pod) = self.launchers().find(lacks) else {
+            return;
+        };
+        let said = pod.pod.trouble.as_deref();
+        let text = format!(
+            "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, can't have its image {image} on this node. \
+             Let the namespace pull it, set --launcher-gate-image, or leave it out: set the annotation {}: \"false\" and suspend and resume the job. {}",
+            pod.name,
+            init::GATE,
+            said.map_or("", |t| &*t.message)
+        );
+        draft
+            .stall
+            .get_or_insert((Cause::ImagePullBackOff.reason(), text));
+    }
+
     /// Every ended job says whether it was seen to run.
     fn never_ran(&self, draft: &mut Draft) {
         let running = ConditionType::Running.as_str();
@@ -554,12 +710,21 @@ impl<'a> Look<'a> {
 
     /// The name of the job's Secret, once there is one. Before that everything else that pods mount is made as well, and nothing is
     /// stored: what is stored first names the Secret.
-    fn secret(&self, census: &Census<'a>, draft: &mut Draft) -> Option<String> {
-        if let Some(name) = draft.memory.made_once.get(SECRET) {
-            return Some(name.clone());
+    ///
+    /// `retried`: the launcher has failed since the last look.
+    fn secret(&self, census: &Census<'a>, retried: bool, draft: &mut Draft) -> Option<String> {
+        if let Some(name) = draft.memory.made_once.get(SECRET).cloned() {
+            // Somebody may have deleted it. It is never read: who begins asks for it again.
+            if draft.starts || retried {
+                let object = Object::Secret(objects::secret(&self.common(&name)));
+                draft.steps.push(Step::RenewSecret(Box::new(object)));
+            }
+            return Some(name);
         }
         let known = &self.seen.secret;
-        let begun = self.batch.is_some() || !self.seen.pods.is_empty();
+        // One of v1 without a Job was begun by an operator that knows no keys.
+        let keyless = self.setup.origin == Origin::V1 && self.batch.is_none();
+        let begun = self.batch.is_some() || !self.seen.pods.is_empty() && !keyless;
         let name = match &known.made {
             Some(name) => name.to_string(),
             // Another operator began, under the published name.
@@ -638,6 +803,9 @@ impl<'a> Look<'a> {
                 draft.delete_pod(cx.name, pod);
             }
         }
+        for pod in bare::pods(cx.job, self.seen) {
+            bare::delete(pod, draft);
+        }
         gang::clear(cx.name, self.seen, draft);
         let run = draft.memory.gang.clone().unwrap_or_default();
         // A launcher that waits for its workers can't be one of those that start together.
@@ -686,7 +854,9 @@ impl<'a> Look<'a> {
 
     /// Whether the launcher's Job runs pods, or may.
     fn still_launches(&self) -> bool {
-        self.batch
+        let bare = self.followed.is_some_and(|p| !p.pod.phase.has_ended());
+        let batch = self.batch;
+        bare || batch
             .is_some_and(|(view, batch)| !batch.suspended && batch.end.is_none() && !view.leaving)
     }
 
@@ -817,6 +987,14 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
+    /// True if more pods of the launcher's Job have failed than the status counts.
+    fn has_failed_again(&self, draft: &Draft) -> bool {
+        let counts = draft.memory.counts.as_ref();
+        let known = counts.and_then(|c| c.get(LAUNCHER)).map_or(0, |c| c.failed);
+        let failed = self.batch.map_or(0, |(_, batch)| number(batch.failed));
+        failed > known
+    }
+
     /// The launcher's pods that run.
     fn launching(&self) -> u32 {
         let running = self
@@ -834,6 +1012,12 @@ impl<'a> Look<'a> {
             let launcher = ReplicaStatus {
                 active: number(self.launching()),
                 failed: number(batch.failed),
+                ..ReplicaStatus::default()
+            };
+            counts.insert(LAUNCHER.to_owned(), launcher);
+        } else if self.followed.is_some() {
+            let launcher = ReplicaStatus {
+                active: number(self.launching()),
                 ..ReplicaStatus::default()
             };
             counts.insert(LAUNCHER.to_owned(), launcher);
@@ -855,7 +1039,8 @@ impl<'a> Look<'a> {
 
     /// A launcher that began without some of its hosts.
     fn tell_of_the_gate(&self, draft: &mut Draft) {
-        let Some((pod, said)) = self.launchers().find_map(|p| Some((p, p.said.as_deref()?))) else {
+        let said = |p: &'a BatchPod| Some((p, p.said.as_deref()?));
+        let Some((pod, said)) = self.launchers().find_map(said) else {
             return;
         };
         let told = draft

@@ -10,17 +10,18 @@ use training_core::grants::Grant;
 use training_core::object::FreshSecret;
 use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
 use training_core::{
-    Census, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Others, Rank, Replicas,
-    RoleSet, SpecError, Verdict,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Others, Rank,
+    Replicas, RoleSet, SpecError, Verdict,
 };
 
 use crate::api::{
-    LAUNCHER, MANAGED_BY_MPI_OPERATOR, MPIJob, Origin, REPLICA_MAP, WAIT_FOR_WORKERS_READY, WORKER,
+    KEY_PATH, LAUNCHER, MANAGED_BY_MPI_OPERATOR, MPIJob, Origin, REPLICA_MAP,
+    WAIT_FOR_WORKERS_READY, WORKER,
 };
 use crate::keys::KeyPair;
 use crate::names::{CONTROLLER, CONTROLLER_V1, EVENT_SOURCE};
 use crate::pods;
-use crate::setup::{Setup, main_of};
+use crate::setup::{Implementation, Setup, main_of};
 
 /// The kind in words.
 pub(crate) const KIND: &str = "MPIJob";
@@ -79,6 +80,30 @@ impl Framework for Mpi {
         } else {
             pods::worker_env()
         })
+    }
+
+    /// What is as nobody set it has no part, so that most statuses carry none.
+    fn rendezvous(&self, cx: &JobCx<'_, MPIJob>) -> Vec<(&'static str, Digest)> {
+        let Ok(setup) = Setup::of(cx.job) else {
+            return Vec::new();
+        };
+        let implementation = setup.implementation.as_str();
+        let openmpi = Implementation::OpenMpi.as_str();
+        let parts = [
+            ("slotsPerWorker", setup.slots != 1, Digest::of(&setup.slots)),
+            (
+                "mpiImplementation",
+                implementation != openmpi,
+                Digest::of(&implementation),
+            ),
+            (
+                "sshAuthMountPath",
+                setup.key_path != KEY_PATH,
+                Digest::of(&setup.key_path),
+            ),
+        ];
+        let set = parts.into_iter().filter(|(_, set, _)| *set);
+        set.map(|(field, _, digest)| (field, digest)).collect()
     }
 
     /// What the workers say: only of a job of `v1` do they decide anything.

@@ -10,10 +10,13 @@ use anyhow::Context as _;
 use futures::StreamExt as _;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The pause between two looks at one host.
+/// The pause after the first look at a host; each one after it is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
+/// No pause is longer: a thousand hosts that are looked for twice a second are a load for the cluster's DNS.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long one connection may take to say what it is.
 const GREETING: Duration = Duration::from_secs(3);
 /// Hosts that are looked at side by side.
@@ -92,12 +95,21 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
         unresolved: Instant::now() + Duration::from_secs(args.unresolved),
         silent: Duration::from_secs(args.silent),
     };
+    let search = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let turns = Semaphore::new(AT_ONCE);
+    let gate = Gate {
+        limits,
+        search: &search,
+        turns: &turns,
+    };
     let given_up_names: Vec<_> = futures::stream::iter(args.resolves.clone())
-        .map(|name| look(name, None, limits, || true))
+        .map(|name| gate.look(name, None, || true))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
     let ports = Some(args.ports.as_slice());
+    // All are waited for at once, or those that don't answer would make the others wait.
+    let all = hosts.len().max(1);
     let mut looks = futures::stream::iter(hosts)
         .map(|host| {
             // A job that is made smaller has fewer hosts after a while.
@@ -105,9 +117,9 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
                 let host = host.clone();
                 move || is_listed(&args.hostfile, &host)
             };
-            look(host, ports, limits, still)
+            gate.look(host, ports, still)
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(all);
     let mut given_up = Vec::new();
     for (host, end) in given_up_names {
         given_up.extend(end.err().map(|why| (host, why)));
@@ -190,43 +202,87 @@ fn is_listed(hostfile: &Path, host: &str) -> bool {
     std::fs::read_to_string(hostfile).map_or(true, |text| hosts(&text).any(|listed| listed == host))
 }
 
-/// Looks at one host until it answers at one of the ports, or resolves where none is given, or is no host of the job any more.
-async fn look(
-    host: String,
-    ports: Option<&[u16]>,
+/// What all looks have in common.
+#[derive(Clone, Copy, Debug)]
+struct Gate<'a> {
     limits: Limits,
-    still: impl Fn() -> bool,
-) -> (String, Result<Found, GivenUp>) {
-    let mut silent_at = None;
-    loop {
-        let found: Vec<_> = match lookup_host((host.as_str(), 0)).await {
+    /// The resolver's file.
+    search: &'a str,
+    /// Who looks has one; who waits has none.
+    turns: &'a Semaphore,
+}
+
+impl Gate<'_> {
+    /// Looks at one host until it answers at one of the ports, or resolves where none is given, or is no host of the job any more.
+    async fn look(
+        self,
+        host: String,
+        ports: Option<&[u16]>,
+        still: impl Fn() -> bool,
+    ) -> (String, Result<Found, GivenUp>) {
+        let name = absolute(&host, self.search);
+        let mut silent_at = None;
+        let mut pause = PAUSE;
+        loop {
+            let (resolves, answers) = self.ask(&name, ports).await;
+            if answers {
+                return (host, Ok(Found::There));
+            }
+            if !still() {
+                return (host, Ok(Found::NoHost));
+            }
+            let now = Instant::now();
+            let until = if resolves || silent_at.is_some() {
+                *silent_at.get_or_insert(now + self.limits.silent)
+            } else {
+                self.limits.unresolved
+            };
+            if now >= until {
+                let why = match silent_at {
+                    Some(_) => GivenUp::Silent,
+                    None => GivenUp::Unresolved,
+                };
+                return (host, Err(why));
+            }
+            sleep(pause.min(until - now)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// One look: whether the name resolves, and whether somebody answers there.
+    async fn ask(self, name: &str, ports: Option<&[u16]>) -> (bool, bool) {
+        // It is never closed.
+        let _turn = self.turns.acquire().await;
+        let found: Vec<_> = match lookup_host((name, 0)).await {
             Ok(found) => found.collect(),
             Err(_) => Vec::new(),
         };
-        if ports.is_none() && !found.is_empty() {
-            return (host, Ok(Found::There));
-        }
         for address in &found {
             for port in ports.into_iter().flatten() {
                 let mut at = *address;
                 at.set_port(*port);
                 if greets(at).await {
-                    return (host, Ok(Found::There));
+                    return (true, true);
                 }
             }
         }
-        if !still() {
-            return (host, Ok(Found::NoHost));
-        }
-        let now = Instant::now();
-        if found.is_empty() && silent_at.is_none() {
-            if now >= limits.unresolved {
-                return (host, Err(GivenUp::Unresolved));
-            }
-        } else if now >= *silent_at.get_or_insert(now + limits.silent) {
-            return (host, Err(GivenUp::Silent));
-        }
-        sleep(PAUSE).await;
+        (!found.is_empty(), ports.is_none() && !found.is_empty())
+    }
+}
+
+/// The whole name of a host of a Service, which no search list completes: each of its entries would be one more question. Any other
+/// name stays as it is.
+fn absolute(host: &str, resolver: &str) -> String {
+    let entries = resolver
+        .lines()
+        .filter_map(|line| line.strip_prefix("search"));
+    let mut domains = entries
+        .flat_map(str::split_whitespace)
+        .filter_map(|entry| entry.trim_end_matches('.').strip_prefix("svc."));
+    match domains.next() {
+        Some(domain) if host.rsplit('.').next() == Some("svc") => format!("{host}.{domain}."),
+        Some(domain) if host.ends_with(&format!(".svc.{domain}")) => format!("{host}."),
+        Some(_) | None => host.to_owned(),
     }
 }
 
@@ -300,6 +356,38 @@ mod tests {
         assert_eq!(wait(&args(file.path(), &[http, ssh])).await.unwrap(), []);
         let given_up = wait(&args(file.path(), &[http])).await.unwrap();
         assert_eq!(given_up, [("127.0.0.1".to_owned(), GivenUp::Silent)]);
+    }
+
+    #[test]
+    fn hosts_of_services_are_asked_for_by_their_whole_names() {
+        let resolver = "nameserver 10.96.0.10\nsearch ns.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
+        for (host, name) in [
+            (
+                "pi-worker-0.pi.ns.svc",
+                "pi-worker-0.pi.ns.svc.cluster.local.",
+            ),
+            ("a.pi.ns.svc.cluster.local", "a.pi.ns.svc.cluster.local."),
+            ("a.pi.ns.svc.other.local", "a.pi.ns.svc.other.local"),
+            ("localhost", "localhost"),
+        ] {
+            assert_eq!(absolute(host, resolver), name);
+            assert_eq!(absolute(host, "search example.com\n"), host);
+        }
+    }
+
+    #[tokio::test]
+    async fn hosts_that_do_not_answer_make_no_other_wait() {
+        let ssh = server(b"SSH-2.0-test\r\n").await;
+        let silent = (2..=1 + 2 * AT_ONCE).map(|n| format!("127.0.0.{n}:1"));
+        let silent = silent.collect::<Vec<_>>().join("\n");
+        let file = file(&format!("{silent}\nlocalhost:1\n"));
+        let args = GateArgs {
+            any: true,
+            silent: 600,
+            ..args(file.path(), &[ssh])
+        };
+        let given_up = timeout(Duration::from_secs(20), wait(&args)).await;
+        assert_eq!(given_up.unwrap().unwrap(), []);
     }
 
     #[tokio::test]

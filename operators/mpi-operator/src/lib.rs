@@ -11,6 +11,7 @@
 pub mod api;
 #[cfg(feature = "bin")]
 pub mod args;
+mod bare;
 pub mod common;
 pub mod course;
 pub mod framework;

@@ -8,6 +8,11 @@ pub const CONTROLLER_V1: &str = "mpijob-controller";
 /// The name under which events are told. Source: likewise, of `v2beta1`.
 pub const EVENT_SOURCE: &str = "mpi-job-controller";
 
+/// In a status: the name of the Secret.
+pub(crate) const SECRET: &str = "secret";
+/// In a status: the uid of the launcher that another operator began.
+pub(crate) const LAUNCHER_BARE: &str = "launcherPod";
+
 /// The name of the ConfigMap that lists the hosts.
 pub fn config_map(job: &str) -> String {
     format!("{job}-config")

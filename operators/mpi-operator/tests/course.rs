@@ -9,7 +9,7 @@ mod scene;
 
 use mpi_operator::Mpi;
 use scene::job;
-use training_core::{BatchEnd, ObjectKind, PodPhase, Trouble};
+use training_core::{BatchEnd, Cause, ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 
@@ -1019,4 +1019,89 @@ fn pods_wait_for_what_they_mount_and_are_found_by() {
         made,
         ["create ConfigMap pi-config", "create pod pi-worker-0"]
     );
+}
+
+#[test]
+fn a_secret_that_somebody_deleted_is_made_again_where_a_run_begins() {
+    let renewed = |world: &World<Mpi>| world.object_names().contains(&"Secret pi-ssh".to_owned());
+    // On a resume.
+    let mut world = running(|_| ());
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    world.batch_moves(LAUNCHER);
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world), "nobody needs it");
+    suspend(&mut world, false);
+    world.settle();
+    assert!(renewed(&world));
+    assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh");
+    // When the launcher is tried again; it is asked for once.
+    let mut world = running(|_| ());
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world), "it is never read");
+    world.change_batch_pod(|p| p.phase = PodPhase::Failed);
+    world.change_batch(LAUNCHER, |b| b.failed = 1);
+    world.settle();
+    assert!(renewed(&world));
+    world.lose_secrets();
+    world.settle();
+    assert!(!renewed(&world));
+}
+
+#[test]
+fn edits_that_running_pods_cant_follow_are_told() {
+    for (field, value) in [
+        ("slotsPerWorker", json!(4)),
+        ("mpiImplementation", json!("MPICH")),
+        ("sshAuthMountPath", json!("/home/mpi/.ssh")),
+    ] {
+        let mut world = running(|job| {
+            for field in ["slotsPerWorker", "mpiImplementation", "sshAuthMountPath"] {
+                job["spec"][field] = json!(null);
+            }
+        });
+        world.set(&format!("/spec/{field}"), value);
+        world.settle();
+        let told = world.events();
+        let told: Vec<_> = told
+            .iter()
+            .filter(|e| e.contains("EditNotApplied"))
+            .collect();
+        assert_eq!(told.len(), 1, "{field}: {told:?}");
+        assert!(
+            told[0].contains(&format!("spec.{field}: pods that are there")),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn an_image_of_the_gate_that_cant_be_pulled_is_told_as_ours() {
+    let gated = Mpi {
+        gate_image: Some("registry.test/mpi-operator:1".to_owned()),
+        ..Mpi::default()
+    };
+    for (image, ours) in [("registry.test/mpi-operator:1", true), ("any", false)] {
+        let mut world = World::new(gated.clone(), job(|_| ()));
+        world.settle();
+        world.run_all();
+        world.batch_moves(LAUNCHER);
+        world.change_batch_pod(|p| {
+            p.trouble = Some(Box::new(Trouble {
+                cause: Some(Cause::ImagePullBackOff),
+                message: format!("\"{image}\": unauthorized"),
+                ..Trouble::default()
+            }));
+        });
+        world.settle();
+        let stalled = condition(&world, "Stalled");
+        assert_eq!(stalled["reason"], "ImagePullBackOff");
+        let said = stalled["message"].as_str().unwrap();
+        let remedy = said.contains("trainyard.dev/launcher-gate: \"false\"");
+        assert_eq!(remedy, ours, "{said}");
+        assert!(said.contains("unauthorized"), "{said}");
+    }
 }

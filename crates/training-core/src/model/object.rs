@@ -131,12 +131,13 @@ pub enum BatchEnd {
     },
 }
 
-/// A pod that a Job of the job has made. Its name has a random end, so it is kept.
+/// A pod that a Job of the job has made, or one of the job's own that is no replica by its name. The name is kept: it can't be
+/// derived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchPod {
     /// Its name.
     pub name: Box<str>,
-    /// The Job that made it.
+    /// The Job that made it; the uid of the job itself where no Job did.
     pub batch: Uid,
     /// The pod.
     pub pod: PodView,

@@ -93,6 +93,8 @@ pub enum Step {
     },
     /// Create a further object of the job.
     CreateObject(Box<Object>),
+    /// Create the job's Secret again, under the name that its status has; one that is there stays as it is.
+    RenewSecret(Box<Object>),
     /// Make such an object what it should be; what it holds beyond that stays.
     ChangeObject {
         /// Its kind.
@@ -127,6 +129,7 @@ impl Step {
                 | Self::CreateAutoscaler(_)
                 | Self::CreateGroup { .. }
                 | Self::CreateObject(_)
+                | Self::RenewSecret(_)
         )
     }
 

@@ -100,8 +100,8 @@ fn wake_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
     }
 }
 
-/// Ends a job whose spec can't be read when its deadline is over.
-pub(super) fn end_at_deadline<F: Framework>(
+/// Ends a job when its deadline is over, whatever else is known of it.
+pub fn end_at_deadline<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,

@@ -140,7 +140,7 @@ impl Executor {
     ) -> Result<(), Stopped> {
         let index = self.children.groups.of_kind(at.0);
         let how = training_core::Deletion::Orderly;
-        self.delete_at(job, &url(job, at), (name, of), how, index)
+        self.delete_at(super::uid(job), &url(job, at), (name, of), how, index)
             .await
     }
 

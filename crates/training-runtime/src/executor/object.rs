@@ -51,6 +51,18 @@ impl Executor {
         }
     }
 
+    /// Makes the Secret again that the job's status names; where the name is taken it is there.
+    pub(super) async fn renew_secret<J: Resource<DynamicType = ()>>(
+        &self,
+        job: &J,
+        secret: &Object,
+    ) -> Result<(), Stopped> {
+        match self.create_object(job, secret).await {
+            Err(Stopped::Taken(_)) => Ok(()),
+            made => made,
+        }
+    }
+
     fn knows<J: Resource<DynamicType = ()>>(&self, job: &J, view: Option<ObjectView>) {
         if let Some(view) = view {
             let index = self.children.objects.of_kind(view.kind);
@@ -193,7 +205,8 @@ impl Executor {
             ..DeleteParams::default()
         };
         let index = self.children.objects.of_kind(kind);
-        self.delete_with(job, &url, (name, of), params, index).await
+        self.delete_with(super::uid(job), &url, (name, of), params, index)
+            .await
     }
 }
 

@@ -94,6 +94,7 @@ impl Outcome {
             | Step::DeleteGroup { .. }
             | Step::CreateAutoscaler(_)
             | Step::ChangeAutoscaler { .. }
+            | Step::RenewSecret(_)
             | Step::ChangeObject { .. }
             | Step::DeleteObject { .. }
             | Step::DeleteAutoscaler { .. } => {}

@@ -103,17 +103,25 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
 }
 
 /// The pod as one that a `batch/v1` Job of a job has made; `None` if it is none. Whether that Job is the job's own is seen where
-/// both are put together.
+/// both are put together. Another operator's pod without an index, `<job>-<replica type>`, is read as made by the job itself.
 pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<BatchPod>> {
     let meta = &pod.metadata;
     let owner = controller(meta)?;
-    if owner.kind != "Job" || owner.api_version != "batch/v1" {
-        return None;
-    }
     let labels = meta.labels.as_ref()?;
     let role = labels
         .get(labels::REPLICA_TYPE)
         .or_else(|| labels.get(labels::JOB_ROLE))?;
+    let of_batch = owner.kind == "Job"
+        && owner.api_version == "batch/v1"
+        && is_generated(meta.name.as_deref()?, &owner.name);
+    let own = || {
+        let name = meta.name.as_deref().and_then(|n| n.rsplit_once('-'));
+        let named = name == Some((owner.name.as_str(), role.as_str()));
+        parent.owns(owner) && named && labels.get(labels::JOB_NAME) == Some(&owner.name)
+    };
+    if !of_batch && !own() {
+        return None;
+    }
     let batch = Uid::parse(&owner.uid)?;
     let key = JobKey::new(
         meta.namespace.as_deref().unwrap_or_default(),
@@ -137,6 +145,22 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
         key,
         owner: batch,
         view,
+    })
+}
+
+/// True if the controller of Jobs may have given this name: that of the Job, cut where it has to be, and a random end. Another one
+/// was not made for that Job, whatever owner it names.
+fn is_generated(name: &str, job: &str) -> bool {
+    /// Of both parts of a generated name. Source: `k8s.io/apiserver/pkg/storage/names`.
+    const LONGEST_BASE: usize = 58;
+    const END: usize = 5;
+    let base = format!("{job}-");
+    let base = base.get(..LONGEST_BASE).unwrap_or(&base);
+    name.strip_prefix(base).is_some_and(|end| {
+        end.len() == END
+            && end
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
     })
 }
 
@@ -328,6 +352,76 @@ mod tests {
             )
         );
         assert!(view.ready && !view.leaving && view.trouble.is_none());
+    }
+
+    #[test]
+    fn a_pod_without_an_index_is_the_jobs_own_by_its_name_and_owner() {
+        let bare = |change: fn(&mut Value)| {
+            let mut value = json!({
+                "metadata": {
+                    "name": "a-b-launcher", "namespace": "ns", "uid": "0b9f3c1e-00aa-4bcd-8eff-000012345678",
+                    "labels": {
+                        "training.kubeflow.org/job-name": "a-b", "training.kubeflow.org/replica-type": "launcher",
+                        "training.kubeflow.org/job-role": "master"
+                    },
+                    "ownerReferences": [{
+                        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "a-b", "controller": true,
+                        "uid": "11111111-00aa-4bcd-8eff-000012345678"
+                    }]
+                },
+                "status": {"phase": "Running"}
+            });
+            change(&mut value);
+            let slim: SlimPod = serde_json::from_value(value).unwrap();
+            assert!(pod_view(&slim, PARENT, &mut Roles::default()).is_none());
+            batch_pod_view(&slim, PARENT, &mut Roles::default())
+        };
+        let owned = bare(|_| ()).unwrap();
+        assert_eq!(owned.key, JobKey::new("ns", "a-b"));
+        assert_eq!(owned.view.batch, owned.owner);
+        assert_eq!(&*owned.view.name, "a-b-launcher");
+        for change in [
+            (|p| p["metadata"]["name"] = json!("a-b-launcher-x")) as fn(&mut Value),
+            |p| p["metadata"]["name"] = json!("a-launcher"),
+            |p| p["metadata"]["labels"]["training.kubeflow.org/job-name"] = json!("a"),
+            |p| p["metadata"]["ownerReferences"][0]["controller"] = json!(false),
+            |p| p["metadata"]["ownerReferences"][0]["kind"] = json!("TFJob"),
+        ] {
+            assert!(bare(change).is_none());
+        }
+    }
+
+    #[test]
+    fn mt_53_a_pod_that_no_job_controller_named_is_no_launcher() {
+        let long = "a".repeat(60);
+        for (name, job, ours) in [
+            ("pi-launcher-x7k2p", "pi-launcher", true),
+            ("pi-launcher-00012", "pi-launcher", true),
+            ("pi-launcher", "pi-launcher", false),
+            ("pi-launcher-", "pi-launcher", false),
+            ("pi-launcher-x7k2", "pi-launcher", false),
+            ("pi-launcher-x7k2p0", "pi-launcher", false),
+            ("pi-launcher-x-k2p", "pi-launcher", false),
+            ("other-x7k2p", "pi-launcher", false),
+            (&format!("{}x7k2p", &long[..58]), &long, true),
+            (&format!("{long}-x7k2p"), &long, false),
+        ] {
+            let value = json!({
+                "metadata": {
+                    "name": name, "namespace": "ns", "uid": "0b9f3c1e-00aa-4bcd-8eff-000012345678",
+                    "labels": {
+                        "training.kubeflow.org/job-name": "pi", "training.kubeflow.org/job-role": "launcher"
+                    },
+                    "ownerReferences": [{
+                        "apiVersion": "batch/v1", "kind": "Job", "name": job, "controller": true,
+                        "uid": "11111111-00aa-4bcd-8eff-000012345678"
+                    }]
+                }
+            });
+            let slim: SlimPod = serde_json::from_value(value).unwrap();
+            let view = batch_pod_view(&slim, PARENT, &mut Roles::default());
+            assert_eq!(view.is_some(), ours, "{name} of {job}");
+        }
     }
 
     #[test]

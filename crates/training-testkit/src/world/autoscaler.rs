@@ -62,6 +62,7 @@ impl<F: Lifecycle> World<F> {
             | Step::CreatePod(_)
             | Step::CreateService(_)
             | Step::CreateObject(_)
+            | Step::RenewSecret(_)
             | Step::ChangeObject { .. }
             | Step::DeleteObject { .. }
             | Step::FindGroup { .. }

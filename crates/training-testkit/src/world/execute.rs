@@ -131,6 +131,9 @@ impl<F: Lifecycle> World<F> {
                     }
                     return answer.map(|()| self.learn_pod(name));
                 }
+                if self.delete_batch_pod(&name, uid, how) {
+                    return answer;
+                }
                 return answer.map(|()| self.view.pods.went(&name, uid));
             }
             Step::DeleteService { name, uid } => {
@@ -173,6 +176,7 @@ impl<F: Lifecycle> World<F> {
             | Step::CreateService(_)
             | Step::CreateAutoscaler(_)
             | Step::CreateObject(_)
+            | Step::RenewSecret(_)
             | Step::CreateGroup { .. } => {}
         }
         answer
@@ -248,6 +252,10 @@ impl<F: Lifecycle> World<F> {
                 if self.call_group(step)? {
                     return answer.map(|()| self.learn_group(kind));
                 }
+            }
+            Step::RenewSecret(object) => {
+                let name = object.name();
+                self.make_secret(&object, name);
             }
             Step::CreateObject(object) => {
                 let name = object.name();

@@ -3,12 +3,12 @@
 use kube::Resource;
 use serde_json::{Value, json};
 use training_core::{
-    Attempt, BatchEnd, BatchPod, BatchView, Lifecycle, Mark, Object, ObjectKind, ObjectView,
-    PodPhase, PodView, Step, TrainingJob, Uid,
+    Attempt, BatchEnd, BatchPod, BatchView, Deletion, Lifecycle, Mark, Object, ObjectKind,
+    ObjectView, PodPhase, PodView, Step, TrainingJob, Uid,
 };
 
-use super::World;
 use super::execute::Interruption;
+use super::{JOB, World};
 
 /// Which object: its kind and name.
 pub(super) type Place = (ObjectKind, String);
@@ -72,6 +72,53 @@ impl<F: Lifecycle> World<F> {
         let name = pod.name.to_string();
         self.view.batch_pods.send(name.clone(), Ok(pod.clone()));
         self.batch_pods.insert(name, pod);
+    }
+
+    /// A pod of the job itself that is no replica by its name runs: another operator made it.
+    pub fn put_own_pod(&mut self, name: &str) {
+        let version = self.next_version();
+        let mut pod = new_pod(name, JOB, version);
+        (pod.pod.phase, pod.pod.ready) = (PodPhase::Running, true);
+        self.store_batch_pod(pod);
+    }
+
+    /// The pods that are no replicas, by name.
+    pub fn batch_pods(&self) -> impl Iterator<Item = (&str, &PodView)> {
+        self.batch_pods.values().map(|p| (&*p.name, &p.pod))
+    }
+
+    /// A delete of such a pod. True if it was there.
+    pub(super) fn delete_batch_pod(&mut self, name: &str, uid: Uid, how: Deletion) -> bool {
+        let found = self.batch_pods.get(name).filter(|p| p.pod.uid == uid);
+        let Some(mut pod) = found.cloned() else {
+            return false;
+        };
+        self.writes.push(format!("delete pod {name}"));
+        if how == Deletion::Forced {
+            let may = pod.pod.leaving && self.rules.force_lost_after.is_some();
+            if !may {
+                self.breaches.push(format!("{name} was forced"));
+            }
+            return self.drop_batch_pods(|p| p.pod.uid == uid);
+        }
+        (pod.pod.leaving, pod.pod.version) = (true, self.next_version());
+        self.store_batch_pod(pod);
+        true
+    }
+
+    /// Somebody deletes such a pod, which is gone at once.
+    pub fn delete_own_pod(&mut self, name: &str) {
+        self.drop_batch_pods(|pod| *pod.name == *name);
+    }
+
+    /// Somebody deletes all Secrets.
+    pub fn lose_secrets(&mut self) {
+        self.secrets.clear();
+    }
+
+    /// The pods that are no replicas and that were asked to go are gone.
+    pub fn let_batch_pods_go(&mut self) {
+        self.drop_batch_pods(|pod| pod.pod.leaving);
     }
 
     /// Pods of Jobs go. True if there were any.
@@ -223,7 +270,8 @@ impl<F: Lifecycle> World<F> {
     /// Controllers and kubelets do what is next for Jobs. True if something changed.
     pub(super) fn batches_move(&mut self, finish: bool) -> bool {
         let there: Vec<Uid> = self.objects.values().map(|(v, _)| v.uid).collect();
-        let mut moved = self.drop_batch_pods(|p| p.pod.leaving || !there.contains(&p.batch));
+        let stays = |p: &BatchPod| p.batch == JOB || there.contains(&p.batch);
+        let mut moved = self.drop_batch_pods(|p| p.pod.leaving || !stays(p));
         for name in self.batches() {
             moved |= self.batch_moves(&name);
             let mut pods = self.batch_pods.values();

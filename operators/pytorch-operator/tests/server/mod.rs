@@ -100,6 +100,7 @@ pub fn executor() -> (Executor, Server) {
         autoscalers: Arc::default(),
         groups: Arc::default(),
         objects: Arc::default(),
+        batch_pods: Arc::default(),
     };
     let executor = Executor::new::<PyTorch>(
         Client::new(service, "default"),
@@ -166,7 +167,7 @@ pub fn worker_with(
         pods: Arc::clone(&server.children.pods),
         services: Arc::clone(&server.children.services),
         autoscalers: Arc::clone(&server.children.autoscalers),
-        batch_pods: Arc::default(),
+        batch_pods: Arc::clone(&server.children.batch_pods),
         objects: Arc::clone(&server.children.objects),
         groups: Arc::clone(&server.children.groups),
         executor,
