@@ -66,7 +66,8 @@ async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> R
     let theirs: Service = serde_json::from_value(json!({
         "metadata": { "name": "pi-ui-svc" }, "spec": { "ports": [{ "port": 80 }] },
     }))?;
-    stage.api().create(&PostParams::default(), &theirs).await?;
+    let services = stage.api::<Service>();
+    let before = services.create(&PostParams::default(), &theirs).await?;
     stage.apply(&pi()).await?;
     stage.until(State::Submitted).await?;
     stage.runs(DRIVER).await?;
@@ -79,12 +80,8 @@ async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> R
     );
     stage.ends(DRIVER, "driver", 0, "").await?;
     stage.until(State::Completed).await?;
-    ensure!(
-        stage
-            .names::<Service>()
-            .await?
-            .contains(&"pi-ui-svc".to_owned())
-    );
+    let after = services.get("pi-ui-svc").await?;
+    ensure!(after == before, "{after:?}");
     stage.assert_clean().await
 }
 
@@ -97,7 +94,8 @@ async fn a_claim_that_is_there_is_used_and_outlives_the_run() -> Result<()> {
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     }))?;
-    stage.api().create(&PostParams::default(), &theirs).await?;
+    let claims = stage.api::<PersistentVolumeClaim>();
+    let before = claims.create(&PostParams::default(), &theirs).await?;
     let mut app = pi();
     let prefix = "spark.kubernetes.driver.volumes.persistentVolumeClaim.data";
     app["spec"]["sparkConf"] = json!({
@@ -108,7 +106,12 @@ async fn a_claim_that_is_there_is_used_and_outlives_the_run() -> Result<()> {
     stage.until(State::Submitted).await?;
     stage.ends(DRIVER, "driver", 0, "").await?;
     stage.until(State::Completed).await?;
-    ensure!(stage.names::<PersistentVolumeClaim>().await? == ["data"]);
+    let after = claims.get("data").await?;
+    ensure!(
+        after.metadata.uid == before.metadata.uid && after.spec == before.spec,
+        "{after:?}"
+    );
+    ensure!(after.metadata.deletion_timestamp.is_none(), "it goes");
     stage.assert_clean().await
 }
 
