@@ -96,8 +96,12 @@ impl Snapshot {
     /// Replaces what stands for a submission in names, keys and values.
     fn submitted(self, names: &[(String, String)], ids: &[String], namespace: &str) -> Self {
         let mut digits: BTreeSet<String> = ids.iter().map(|id| id.replace('-', "")).collect();
-        // The digits of a submission that are in a name are in commands and properties as well.
-        for (name, _) in names {
+        // The digits of a submission that are in a name are in commands and properties as well. The ConfigMaps that a driver mounts
+        // may be gone.
+        let leaves = self.0.values().flatten();
+        let mounted = leaves.filter(|(path, _)| path.ends_with("configMap.name"));
+        let mounted = mounted.map(|(_, name)| name.trim_matches('"'));
+        for name in names.iter().map(|(name, _)| name.as_str()).chain(mounted) {
             let parts = name.split('-').filter(|part| masked(part) != **part);
             digits.extend(parts.map(str::to_owned));
         }
@@ -381,6 +385,7 @@ mod tests {
                 "service",
                 "pi-…-driver-svc#1",
                 &json!({
+                    "volumes": [{ "name": "a", "configMap": { "name": format!("spark-drv-{:016x}-conf-map", id + 77) } }],
                     "spec": { "selector": { "spark-app-selector": format!("spark-{}", uid.replace('-', "")) } },
                     "data": { "spark.properties": format!(
                         "# Submission {uid}\nspark.app.submitTime={id}7\nspark.driver.host={name}.{namespace}.svc\n\

@@ -72,8 +72,9 @@ async fn a_service_of_somebody_else_in_the_ui_s_place_does_not_stop_a_run() -> R
     stage.until(State::Submitted).await?;
     stage.runs(DRIVER).await?;
     let app = stage.until(State::Running).await?;
-    let state = app.status.context("no status")?.application_state;
-    let text = state.error_message.context("no message")?;
+    let status = app.status.context("no status")?;
+    let text = status.application_state.error_message;
+    let text = text.context("no message")?;
     ensure!(
         text.contains("can't create the Service pi-ui-svc"),
         "{text}"
