@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use training_core::{Attempt, Mark, PodPhase, PodView, Uid};
+use training_core::{PodPhase, PodView, Uid};
 use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 use training_runtime::key::JobKey;
@@ -14,7 +14,7 @@ use crate::runs::number;
 use crate::store::{Figures, Pair};
 
 /// Replicas of the large job.
-pub const REPLICAS: u32 = 20_000;
+const REPLICAS: u32 = 20_000;
 /// Events of one round.
 const EVENTS: u32 = 200_000;
 /// The fastest of so many rounds counts: whatever disturbs one makes it slower.
@@ -81,21 +81,14 @@ fn pod(replica: u32, version: u64, ready: bool) -> Owned<PodView> {
         key: JobKey::new("ns", "job"),
         owner: Uid(1),
         view: PodView {
-            uid: Uid(u128::from(replica) + 2),
-            version,
-            role: "worker".into(),
-            index: replica,
-            attempt: Attempt::default(),
             phase: PodPhase::Running,
             ready,
-            leaving: false,
-            mark: Mark::default(),
-            scheduler: None,
-            disrupted: false,
-            exit_code: None,
-            restarts: 0,
-            starting: None,
-            trouble: None,
+            ..PodView::new(
+                Uid(u128::from(replica) + 2),
+                version,
+                "worker".into(),
+                replica,
+            )
         },
     }
 }

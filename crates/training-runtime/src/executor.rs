@@ -84,6 +84,20 @@ impl Children {
         batches.dedup();
         batches
     }
+
+    /// Whose a pod is that no replica of this job is, as [`Self::batches`] says it; `None` if it is a replica's, or gone.
+    pub fn batch_of(&self, owner: Uid, pod: Uid) -> Option<Uid> {
+        if self.pods.has(owner, pod) {
+            return None;
+        }
+        let mut batches = self.batches(owner, &[]).into_iter();
+        batches.find(|batch| self.batch_pods.has(*batch, pod))
+    }
+
+    /// True if a pod of a job is known, a replica's or not.
+    pub fn has_pod(&self, owner: Uid, pod: Uid) -> bool {
+        self.pods.has(owner, pod) || self.batch_of(owner, pod).is_some()
+    }
 }
 
 impl Executor {
@@ -354,10 +368,7 @@ impl Executor {
             pods, batch_pods, ..
         } = &self.children;
         let url = Pod::url_path(&(), job.meta().namespace.as_deref());
-        let batch = (!pods.has(owner, of))
-            .then(|| self.children.batches(owner, &[]).into_iter())
-            .and_then(|mut all| all.find(|batch| batch_pods.has(*batch, of)));
-        match batch {
+        match self.children.batch_of(owner, of) {
             Some(batch) => {
                 self.delete_at(batch, &url, (name, of), how, batch_pods)
                     .await

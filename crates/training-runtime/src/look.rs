@@ -50,11 +50,10 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Opens a job, which may have to be read first. Without one, what the reconcile answers: when it is wanted again, or never,
-    /// which `forget` is told.
+    /// Opens a job, which may have to be read first. Calls `forget` if there is none any more.
     ///
     /// # Errors
-    /// If the job can't be reconciled now.
+    /// If the job can't be reconciled now: what the reconcile answers, which is when it is wanted again, if ever.
     pub async fn open<'a, J: Stored>(
         &self,
         jobs: &'a Jobs<J>,

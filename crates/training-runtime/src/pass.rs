@@ -362,10 +362,7 @@ impl<F: Lifecycle> Worker<F> {
 
     /// Whether a pod that a plan deleted is gone already, so that its place can be filled at once.
     fn freed_places(&self, job: Uid, plan: &Plan<JobStatus>) -> bool {
-        let batches = self.executor.children().batches(job, &[]);
-        let there = |uid: Uid| {
-            self.pods.has(job, uid) || batches.iter().any(|of| self.batch_pods.has(*of, uid))
-        };
+        let there = |uid| self.executor.children().has_pod(job, uid);
         plan.steps
             .iter()
             .any(|step| matches!(step, Step::DeletePod { uid, .. } if !there(*uid)))

@@ -1008,16 +1008,10 @@ impl<'a> Look<'a> {
         let at = cx.roles.iter().position(|r| r.key == WORKER);
         let workers = at.map(|at| census.counts[at]).unwrap_or_default();
         let counts = draft.memory.counts.get_or_insert_default();
-        if let Some((_, batch)) = self.batch {
+        if self.batch.is_some() || self.followed.is_some() {
             let launcher = ReplicaStatus {
                 active: number(self.launching()),
-                failed: number(batch.failed),
-                ..ReplicaStatus::default()
-            };
-            counts.insert(LAUNCHER.to_owned(), launcher);
-        } else if self.followed.is_some() {
-            let launcher = ReplicaStatus {
-                active: number(self.launching()),
+                failed: number(self.batch.map_or(0, |(_, batch)| batch.failed)),
                 ..ReplicaStatus::default()
             };
             counts.insert(LAUNCHER.to_owned(), launcher);

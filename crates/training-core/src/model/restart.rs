@@ -95,21 +95,9 @@ mod tests {
 
     fn failed(exit_code: Option<i32>) -> PodView {
         PodView {
-            uid: crate::model::uid::Uid(1),
-            version: 1,
-            role: "worker".into(),
-            index: 0,
-            attempt: crate::model::view::Attempt::default(),
             phase: PodPhase::Failed,
-            ready: false,
-            leaving: false,
-            mark: crate::model::group::Mark::None,
-            scheduler: None,
-            disrupted: false,
             exit_code,
-            restarts: 0,
-            starting: None,
-            trouble: None,
+            ..PodView::new(crate::model::uid::Uid(1), 1, "worker".into(), 0)
         }
     }
 

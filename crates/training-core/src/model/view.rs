@@ -113,6 +113,27 @@ pub struct PodView {
 }
 
 impl PodView {
+    /// A replica's pod right after its creation, of the first attempt and without a gang's mark.
+    pub fn new(uid: Uid, version: u64, role: Arc<str>, index: u32) -> Self {
+        Self {
+            uid,
+            version,
+            role,
+            index,
+            attempt: Attempt::default(),
+            phase: PodPhase::Pending,
+            ready: false,
+            leaving: false,
+            mark: Mark::None,
+            scheduler: None,
+            disrupted: false,
+            exit_code: None,
+            restarts: 0,
+            starting: None,
+            trouble: None,
+        }
+    }
+
     /// True if nothing that a decision or the status depends on differs. The resource version may.
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid

@@ -5,7 +5,7 @@ use kube::{Resource, ResourceExt};
 use training_api::labels;
 use training_core::scheduler_of_pod;
 use training_core::{
-    Attempt, Blocked, GroupKind, Mark, Object, PodPhase, PodView, ServiceView, Stall, Step, names,
+    Attempt, Blocked, GroupKind, Mark, Object, PodView, ServiceView, Stall, Step, names,
 };
 
 use crate::caller::Answer;
@@ -166,25 +166,14 @@ pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
     let (uid, version) = answer.identity()?;
     let annotations = pod.metadata.annotations.as_ref();
     Some(PodView {
-        uid,
-        version,
-        role: role.into(),
-        index,
         attempt: Attempt::parse(
             annotations
                 .and_then(|a| a.get(labels::ATTEMPT))
                 .map(String::as_str),
         ),
-        phase: PodPhase::Pending,
-        ready: false,
-        leaving: false,
         mark: Mark::of(pod),
         scheduler: scheduler_of_pod(pod),
-        disrupted: false,
-        exit_code: None,
-        restarts: 0,
-        starting: None,
-        trouble: None,
+        ..PodView::new(uid, version, role.into(), index)
     })
 }
 

@@ -3,8 +3,8 @@
 use kube::Resource;
 use serde_json::{Value, json};
 use training_core::{
-    Attempt, BatchEnd, BatchPod, BatchView, Deletion, Lifecycle, Mark, Object, ObjectKind,
-    ObjectView, PodPhase, PodView, Step, TrainingJob, Uid,
+    BatchEnd, BatchPod, BatchView, Deletion, Lifecycle, Object, ObjectKind, ObjectView, PodPhase,
+    PodView, Step, TrainingJob, Uid,
 };
 
 use super::execute::Interruption;
@@ -426,22 +426,6 @@ fn new_pod(name: &str, batch: Uid, version: u64) -> BatchPod {
         name: name.into(),
         batch,
         said: None,
-        pod: PodView {
-            uid: Uid(u128::from(version)),
-            version,
-            role: "launcher".into(),
-            index: 0,
-            attempt: Attempt::default(),
-            phase: PodPhase::Pending,
-            ready: false,
-            leaving: false,
-            mark: Mark::None,
-            scheduler: None,
-            disrupted: false,
-            exit_code: None,
-            restarts: 0,
-            starting: None,
-            trouble: None,
-        },
+        pod: PodView::new(Uid(u128::from(version)), version, "launcher".into(), 0),
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use training_core::scheduler_of_pod;
 use training_core::{
-    Attempt, AutoscalerView, BatchPod, GroupKind, GroupView, Mark, ObjectView, PodPhase, PodView,
+    Attempt, AutoscalerView, BatchPod, GroupKind, GroupView, Mark, ObjectView, PodView,
     ServiceView, TrainingJob, Uid, names,
 };
 
@@ -181,21 +181,10 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
         .as_ref()
         .and_then(|a| a.get(ATTEMPT));
     PodView {
-        uid: Uid(u128::from(version)),
-        version,
-        role,
-        index,
         attempt: Attempt::parse(attempt.map(String::as_str)),
-        phase: PodPhase::Pending,
-        ready: false,
-        leaving: false,
         mark: Mark::of(pod),
         scheduler: scheduler_of_pod(pod),
-        disrupted: false,
-        exit_code: None,
-        restarts: 0,
-        starting: None,
-        trouble: None,
+        ..PodView::new(Uid(u128::from(version)), version, role, index)
     }
 }
 

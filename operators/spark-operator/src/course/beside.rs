@@ -12,6 +12,8 @@ use crate::submission::Submission;
 
 /// What stands before the name of what is missing.
 const CANNOT: &str = "can't create the ";
+/// What the reasons of events about that begin with.
+const FAILED: &str = "FailedCreate";
 /// What of a message is told at most, so that the cause beside it has room as well. Units: bytes.
 const MOST: usize = 1024;
 
@@ -70,14 +72,9 @@ impl Course<'_> {
         if driver.digest.is_none() || driver.leaving {
             return;
         }
-        let seen = self.ask.seen;
         let mut due = Vec::new();
         for (kind, name) in self.expected(driver) {
-            if seen
-                .objects
-                .iter()
-                .any(|o| o.kind == kind && o.name == name)
-            {
+            if self.is_taken(kind, &name) {
                 continue;
             }
             let tried = self.withheld().find(|w| w.kind == kind && w.name == name);
@@ -114,14 +111,14 @@ impl Course<'_> {
     /// What of the present run could not be made, and is not there by now.
     fn withheld(&self) -> impl Iterator<Item = &Withheld> {
         let id = self.status.submission_id.as_deref().unwrap_or_default();
-        let seen = self.ask.seen;
-        let there = |w: &Withheld| {
-            seen.objects
-                .iter()
-                .any(|o| (o.kind, &o.name) == (w.kind, &w.name))
-        };
-        let withheld = seen.withheld.iter();
-        withheld.filter(move |w| w.submission_id == id && !there(w))
+        let withheld = self.ask.seen.withheld.iter();
+        withheld.filter(move |w| w.submission_id == id && !self.is_taken(w.kind, &w.name))
+    }
+
+    /// True if there is an object of this name, of whatever run.
+    fn is_taken(&self, kind: Kind, name: &str) -> bool {
+        let mut objects = self.ask.seen.objects.iter();
+        objects.any(|o| o.kind == kind && o.name == name)
     }
 
     /// Says in the status what there is to say of a run that goes on: this, and what of it could not be made.
@@ -132,7 +129,7 @@ impl Course<'_> {
         let missing = self.withheld().count();
         let first = self.withheld().next().map(|w| {
             let message = &w.message[..w.message.floor_char_boundary(MOST)];
-            let kind = word(w.kind);
+            let kind = reason(w.kind).trim_start_matches(FAILED);
             let name = &w.name;
             let others = match missing {
                 1 => String::new(),
@@ -163,18 +160,7 @@ pub(super) fn cause(shown: &str) -> Option<&str> {
     Some(&shown[..end])
 }
 
-fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ConfigMap => "ConfigMap",
-        Kind::Service => "Service",
-        Kind::Ingress => "Ingress",
-        Kind::Claim => "PersistentVolumeClaim",
-        Kind::NetworkPolicy => "NetworkPolicy",
-        Kind::Budget => "PodDisruptionBudget",
-        Kind::VolcanoGroup | Kind::CoschedulingGroup => "PodGroup",
-    }
-}
-
+/// The reason of the event that it can't be made. It ends with the kind's name.
 fn reason(kind: Kind) -> &'static str {
     match kind {
         Kind::ConfigMap => "FailedCreateConfigMap",

@@ -110,6 +110,13 @@ impl Passing {
     }
 }
 
+/// What the process knows of an application, and not of a former one of its name.
+fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid: Uid) -> Option<T> {
+    let all = all.lock();
+    let known = all.get(key).filter(|(of, _)| *of == uid);
+    known.map(|(_, known)| known.clone())
+}
+
 impl Apps {
     async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
         let frame = Frame {
@@ -211,13 +218,9 @@ impl Apps {
         let mut seen = self
             .known
             .of(uid, || Mask::of(&app.object.spec, &self.settings.defaults));
-        let refused = self.passing.refused.lock().get(key).cloned();
-        seen.refused = refused.filter(|(of, _)| *of == uid).map(|(_, r)| r);
+        seen.refused = known_of(&self.passing.refused, key, uid);
         seen.first = self.first(key, uid, app);
-        let withheld = self.passing.withheld.lock().get(key).cloned();
-        seen.withheld = withheld
-            .filter(|(of, _)| *of == uid)
-            .map_or_else(Vec::new, |(_, w)| w);
+        seen.withheld = known_of(&self.passing.withheld, key, uid).unwrap_or_default();
         let taken = self.passing.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
             let same = (taken.of, taken.generation) == (uid, app.object.metadata.generation);
