@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -60,6 +61,18 @@ pub async fn set_pod_status(pods: &Api<Pod>, name: &str, status: Value) -> Resul
     pods.patch_status(name, &PatchParams::default(), &patch)
         .await?;
     Ok(())
+}
+
+/// Runs a test for each of these kinds, side by side.
+pub async fn for_each_kind<R: Future<Output = Result<()>>>(
+    kinds: impl IntoIterator<Item = Kind>,
+    test: impl Fn(Kind) -> R,
+) -> Result<()> {
+    let tests = kinds.into_iter().map(|kind| {
+        let run = test(kind);
+        async move { run.await.context(kind.name) }
+    });
+    try_join_all(tests).await.map(drop)
 }
 
 static FILES: AtomicU32 = AtomicU32::new(0);

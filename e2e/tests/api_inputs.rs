@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use e2e::World;
 use e2e::look;
-use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod, Service, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
@@ -59,13 +58,9 @@ impl Smallest {
     }
 }
 
-/// Runs a test for every kind whose jobs are pods and services, side by side.
+/// Runs a test for every kind whose jobs are pods and services.
 async fn every<R: Future<Output = Result<()>>>(test: impl Fn(Smallest) -> R) -> Result<()> {
-    let tests = KINDS.map(|kind| {
-        let run = test(Smallest(kind));
-        async move { run.await.context(kind.name) }
-    });
-    try_join_all(tests).await.map(drop)
+    e2e::for_each_kind(KINDS, |kind| test(Smallest(kind))).await
 }
 
 /// What the API server refuses for good: the job, and a part of the message that its user reads.

@@ -13,7 +13,7 @@ use spark_operator::api::{ScheduledSparkApplication, SparkApplication, State};
 use tokio::sync::Mutex;
 use training_testkit::audit::{Entry, Mark};
 use training_testkit::auditor::Auditor;
-use training_testkit::builders::{SPARK, SPARK_OPERATOR, operator_user};
+use training_testkit::builders::{SPARK, SPARK_OPERATOR, application, operator_user};
 use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
 use training_testkit::manifest;
 use training_testkit::namespace::Namespace;
@@ -305,15 +305,5 @@ impl Stage {
 }
 
 fn pi() -> Value {
-    json!({
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "metadata": { "name": "pi" },
-        "spec": {
-            "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
-            "mainApplicationFile": "local:///opt/spark/pi.py",
-            "driver": { "cores": 1, "memory": "512m" },
-            "executor": { "cores": 1, "instances": 2, "memory": "512m" },
-        },
-    })
+    application("pi")
 }

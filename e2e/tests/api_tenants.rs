@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use training_testkit::audit::{Entry, Mark};
 use training_testkit::auditor::Auditor;
-use training_testkit::builders::{KINDS, Kind, MPI, SPARK};
+use training_testkit::builders::{EVERY_KIND, Kind, MPI, SPARK, application};
 use training_testkit::control_plane::{ADMIN, ControlPlane};
 use training_testkit::job::Jobs;
 use training_testkit::namespace::Namespace;
@@ -42,7 +42,7 @@ const QUIET: Duration = Duration::from_millis(1500);
 
 /// Every kind.
 fn kinds() -> impl Iterator<Item = Kind> {
-    KINDS.into_iter().chain([MPI, SPARK])
+    EVERY_KIND.into_iter()
 }
 
 /// Whether there is time for numbers as large as an attacker's.
@@ -53,17 +53,7 @@ fn is_deep() -> bool {
 /// A small job of a kind.
 fn manifest(kind: &Kind, name: &str) -> Value {
     match kind.name {
-        "SparkApplication" => json!({
-            "apiVersion": "sparkoperator.k8s.io/v1beta2",
-            "kind": "SparkApplication",
-            "metadata": { "name": name },
-            "spec": {
-                "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
-                "mainApplicationFile": "local:///opt/spark/pi.py",
-                "driver": { "cores": 1, "memory": "512m" },
-                "executor": { "cores": 1, "instances": 2, "memory": "512m" },
-            },
-        }),
+        "SparkApplication" => application(name),
         "MPIJob" => kind.job(name).role("Launcher", 1).workers(1).build(),
         _ => kind.small_job(name, 1).build(),
     }

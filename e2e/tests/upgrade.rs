@@ -15,25 +15,20 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::audit::Entry;
-use training_testkit::builders::{KINDS, Kind, MPI, SPARK};
-use training_testkit::control_plane::{ADMIN, ControlPlane, Options, workspace};
+use training_testkit::builders::{EVERY_KIND, Kind, MPI, SPARK, application};
+use training_testkit::control_plane::{ControlPlane, Options, workspace};
 use training_testkit::job::is_true;
 use training_testkit::kubelet::lockstep;
-use training_testkit::manifest;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::HANG;
 
 /// How long an operator asks for nothing before it counts as done.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Applies what an operator ships, but for what the tests start themselves.
+/// Applies what an operator ships.
 async fn install(world: &World, manifests: &Path) -> Result<()> {
-    let mut objects = Vec::new();
-    for file in manifest::files(&manifests.join(world.kind.operator))? {
-        objects.extend(manifest::documents(&file)?);
-    }
-    objects.retain(|object| object["kind"] != "Deployment" && object["kind"] != "Kustomization");
-    manifest::apply(&world.control.client(ADMIN).await?, objects).await?;
+    let directory = manifests.join(world.kind.operator);
+    world.control.apply(&directory).await?;
     // A definition is in force a little later than it is served.
     tokio::time::sleep(QUIET).await;
     Ok(())
@@ -41,17 +36,11 @@ async fn install(world: &World, manifests: &Path) -> Result<()> {
 
 fn job(kind: &Kind, name: &str, suspend: bool) -> Value {
     match *kind {
-        SPARK => json!({
-            "apiVersion": "sparkoperator.k8s.io/v1beta2",
-            "kind": "SparkApplication",
-            "metadata": { "name": name },
-            "spec": {
-                "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
-                "mainApplicationFile": "local:///opt/spark/pi.py", "suspend": suspend,
-                "driver": { "cores": 1, "memory": "512m" },
-                "executor": { "cores": 1, "instances": 2, "memory": "512m" },
-            },
-        }),
+        SPARK => {
+            let mut app = application(name);
+            app["spec"]["suspend"] = suspend.into();
+            app
+        }
         MPI => kind
             .job(name)
             .role("Launcher", 1)
@@ -108,8 +97,7 @@ async fn end(world: &World, name: &str) -> Result<()> {
 
 /// A schedule whose next run is long after the test.
 fn schedule() -> Value {
-    let mut template = job(&SPARK, "template", false)["spec"].take();
-    template["suspend"] = false.into();
+    let template = job(&SPARK, "template", false)["spec"].take();
     json!({
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "ScheduledSparkApplication",
@@ -299,7 +287,7 @@ async fn an_upgrade_beneath_jobs_of_every_kind_restarts_and_rewrites_nothing() -
         e2e::skip("TRAINYARD_FORMER and TRAINYARD_FORMER_BIN_DIR name no former revision");
         return Ok(());
     };
-    for kind in KINDS.into_iter().chain([MPI, SPARK]) {
+    for kind in EVERY_KIND {
         if !former.manifests.join(kind.operator).exists() {
             eprintln!("the former revision has no {}", kind.name);
             continue;

@@ -120,6 +120,21 @@ pub const SPARK: Kind = Kind {
     operator: SPARK_OPERATOR,
 };
 
+/// A `SparkApplication` with a driver and two executors.
+pub fn application(name: &str) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", SPARK.group, SPARK.version),
+        "kind": SPARK.name,
+        "metadata": { "name": name },
+        "spec": {
+            "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
+            "mainApplicationFile": "local:///opt/spark/pi.py",
+            "driver": { "cores": 1, "memory": "512m" },
+            "executor": { "cores": 1, "instances": 2, "memory": "512m" },
+        },
+    })
+}
+
 /// The identity that the shipped manifests give to an operator.
 pub fn operator_user(operator: &str) -> String {
     format!("system:serviceaccount:trainyard-system:{operator}")
@@ -127,7 +142,9 @@ pub fn operator_user(operator: &str) -> String {
 
 /// Every kind whose jobs are pods and services alone.
 pub const KINDS: [Kind; 5] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX];
-/// Those of them whose jobs can have a master.
+/// Those, and the two that go their own ways.
+pub const EVERY_KIND: [Kind; 7] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX, MPI, SPARK];
+/// Those whose jobs are pods and services that can have a master.
 pub const WITH_MASTER: [Kind; 4] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE];
 
 impl Kind {

@@ -247,17 +247,22 @@ impl ControlPlane {
         if installed.contains(operator) {
             return Ok(());
         }
-        let client = self.client(ADMIN).await?;
+        self.apply(&workspace().join("manifests").join(operator))
+            .await?;
+        installed.insert(operator.to_owned());
+        Ok(())
+    }
+
+    /// Applies what a directory of manifests has, but workloads.
+    pub async fn apply(&self, directory: &Path) -> Result<()> {
         let mut objects = Vec::new();
-        for file in manifest::files(&workspace().join("manifests").join(operator))? {
+        for file in manifest::files(directory)? {
             objects.extend(manifest::documents(&file)?);
         }
         // A kustomization is for the client's eyes and no object of the API.
         objects
             .retain(|object| object["kind"] != "Deployment" && object["kind"] != "Kustomization");
-        manifest::apply(&client, objects).await?;
-        installed.insert(operator.to_owned());
-        Ok(())
+        manifest::apply(&self.client(ADMIN).await?, objects).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use training_testkit::builders::{KINDS, Kind, MPI, SPARK};
+use training_testkit::builders::{EVERY_KIND, Kind};
 use training_testkit::proxy::Call;
 
 use super::change::Change;
@@ -385,7 +385,7 @@ impl FromStr for Choice {
         let kind = match kind {
             None => life.usual_kind(),
             Some(name) => {
-                let mut all = KINDS.into_iter().chain([MPI, SPARK]);
+                let mut all = EVERY_KIND.into_iter();
                 let known = all.find(|kind| kind.name == name);
                 known.with_context(|| format!("there is no kind {name}"))?
             }
@@ -406,7 +406,7 @@ impl FromStr for Choice {
 
 #[cfg(test)]
 mod tests {
-    use training_testkit::builders::{PYTORCH, TENSORFLOW};
+    use training_testkit::builders::{MPI, PYTORCH, SPARK, TENSORFLOW};
 
     use super::*;
 

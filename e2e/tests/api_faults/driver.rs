@@ -495,6 +495,14 @@ impl Trial {
         self.assert_made(&made);
     }
 
+    /// The worker was made so often, and each other pod of the job once.
+    pub fn assert_worker_made(&self, times: u32) {
+        let ranks = self.life.ranks(self.workers);
+        let made = |rank| (rank, if rank == WORKER { times } else { 1 });
+        let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
+        self.assert_made(&made);
+    }
+
     /// The job's pods were made as often as this, and nothing else happened to them.
     pub fn assert_made(&self, expected: &[(&str, u32)]) {
         let made: BTreeMap<String, u32> = self

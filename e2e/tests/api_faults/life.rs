@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, Kind, MPI, SPARK, WITH_MASTER};
+use training_testkit::builders::{self, Job, Kind, MPI, SPARK, WITH_MASTER};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::kubelet::{Act, Script, State, Step, run_and_succeed};
 
@@ -245,16 +245,7 @@ fn state(job: &Value) -> &str {
 }
 
 fn application(name: &str, restarts: &Value) -> Value {
-    json!({
-        "apiVersion": format!("{}/{}", SPARK.group, SPARK.version),
-        "kind": SPARK.name,
-        "metadata": { "name": name },
-        "spec": {
-            "type": "Python", "mode": "cluster", "image": "spark", "sparkVersion": "4.0.1",
-            "mainApplicationFile": "local:///opt/spark/pi.py",
-            "restartPolicy": restarts,
-            "driver": { "cores": 1, "memory": "512m" },
-            "executor": { "cores": 1, "instances": 2, "memory": "512m" },
-        },
-    })
+    let mut app = builders::application(name);
+    app["spec"]["restartPolicy"] = restarts.clone();
+    app
 }

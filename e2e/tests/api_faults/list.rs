@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use e2e::look;
-use futures::future::try_join_all;
-use training_testkit::builders::{KINDS, Kind, MPI, PYTORCH, SPARK};
+use e2e::{for_each_kind, look};
+use training_testkit::builders::{EVERY_KIND, KINDS, Kind, PYTORCH};
 use training_testkit::job::is_true;
 use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
@@ -136,7 +135,7 @@ async fn unreadable(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<()> {
-    try_join_all(KINDS.map(unreadable)).await.map(drop)
+    for_each_kind(KINDS, unreadable).await
 }
 
 async fn older_list(kind: Kind) -> Result<()> {
@@ -178,8 +177,7 @@ async fn older_list(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
-    let kinds = KINDS.into_iter().chain([MPI, SPARK]);
-    try_join_all(kinds.map(older_list)).await.map(drop)
+    for_each_kind(EVERY_KIND, older_list).await
 }
 
 impl Trial {
@@ -248,8 +246,7 @@ async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
 #[tokio::test]
 async fn f_42_a_page_that_fails_makes_no_half_of_a_list_the_truth() -> Result<()> {
     let lost = Answer::new(500, "InternalError", "the second page is lost");
-    let half = KINDS.map(|kind| half_a_list(kind, "f42", &lost));
-    try_join_all(half).await.map(drop)
+    for_each_kind(KINDS, |kind| half_a_list(kind, "f42", &lost)).await
 }
 
 #[tokio::test]
@@ -321,5 +318,5 @@ async fn made_again(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
-    try_join_all(KINDS.map(made_again)).await.map(drop)
+    for_each_kind(KINDS, made_again).await
 }

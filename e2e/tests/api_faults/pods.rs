@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use futures::future::try_join_all;
+use anyhow::Result;
+use e2e::for_each_kind;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
@@ -26,11 +26,8 @@ async fn befalls(
     counted: i64,
     happens: impl AsyncFn(&Trial) -> Result<()>,
 ) -> Result<()> {
-    let all = KINDS.map(async |kind| {
-        let one = befalls_one(Life(kind), name, counted, &happens);
-        one.await.context(kind.name)
-    });
-    try_join_all(all).await.map(drop)
+    let one = |kind| befalls_one(Life(kind), name, counted, &happens);
+    for_each_kind(KINDS, one).await
 }
 
 async fn befalls_one(
@@ -60,10 +57,7 @@ async fn befalls_one(
         .unwrap_or_default();
     assert_eq!(failures, counted, "{}", job["status"]);
     trial.run_phase(Phase::Finishing).await?;
-    let ranks = life.ranks(WORKERS);
-    let made = |rank| (rank, if rank == WORKER { 3 } else { 1 });
-    let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
-    trial.assert_made(&made);
+    trial.assert_worker_made(3);
     trial.assert_clean().await
 }
 
@@ -209,7 +203,7 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
     let job = trial.world.jobs.get(JOB).await?;
     assert!(!is_finished(&job), "{}", job["status"]);
     trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), ("pt-worker-0", 1), (WORKER, 3)]);
+    trial.assert_worker_made(3);
     trial.assert_clean().await
 }
 
@@ -230,8 +224,7 @@ enum Then {
 
 /// For every kind, side by side.
 async fn odd(odd: Odd) -> Result<()> {
-    let all = KINDS.map(async |kind| odd_one(Life(kind), &odd).await.context(kind.name));
-    try_join_all(all).await.map(drop)
+    for_each_kind(KINDS, |kind| odd_one(Life(kind), &odd)).await
 }
 
 async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
@@ -335,7 +328,7 @@ async fn fewer_restarts(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_65_restarts_that_go_down_are_not_forgotten() -> Result<()> {
-    try_join_all(KINDS.map(fewer_restarts)).await.map(drop)
+    for_each_kind(KINDS, fewer_restarts).await
 }
 
 async fn no_exit_code(kind: Kind) -> Result<()> {
@@ -354,7 +347,7 @@ async fn no_exit_code(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
-    try_join_all(KINDS.map(no_exit_code)).await.map(drop)
+    for_each_kind(KINDS, no_exit_code).await
 }
 
 /// The words of a node whose clock is an hour ahead: all pods have the same times, and one ends before it began.
@@ -419,9 +412,7 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     let busy: Vec<_> = busy.iter().filter(|r| r.call.is_job_write()).collect();
     assert!(busy.len() < 3, "{busy:?}");
     trial.run_phase(Phase::Finishing).await?;
-    let made = |rank| (rank, if rank == WORKER { 3 } else { 1 });
-    let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
-    trial.assert_made(&made);
+    trial.assert_worker_made(3);
     trial.assert_clean().await
 }
 
