@@ -64,15 +64,15 @@ pub async fn serve(
     stop: &CancellationToken,
 ) -> io::Result<Addresses> {
     // Both are bound before either serves: a half-started process helps nobody.
-    let probes = bind(probes).await?;
-    let figures = bind(figures).await?;
+    let probes = bind("health-probe-bind-address", probes).await?;
+    let figures = bind("metrics-bind-address", figures).await?;
     Ok(Addresses {
         probes: start(probes, probe_routes(health), stop)?,
         metrics: start(figures, metric_routes(metrics), stop)?,
     })
 }
 
-async fn bind(at: &Bind) -> io::Result<Option<TcpListener>> {
+async fn bind(flag: &str, at: &Bind) -> io::Result<Option<TcpListener>> {
     let listener = match at {
         Bind::Off => return Ok(None),
         Bind::At(address) => TcpListener::bind(address.as_str()).await,
@@ -82,9 +82,9 @@ async fn bind(at: &Bind) -> io::Result<Option<TcpListener>> {
             Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).await,
         },
     };
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("listen on {at:?}: {error}"));
-    listener.map(Some).map_err(named)
+    listener
+        .map(Some)
+        .map_err(|error| io::Error::new(error.kind(), format!("--{flag}={at}: {error}")))
 }
 
 fn start(
@@ -276,10 +276,14 @@ mod tests {
         );
         let (probes, _, _stop) = started(&health).await;
         let taken = Bind::At(probes.to_string());
-        assert!(
-            serve(&taken, &Bind::Off, &health, &metrics, &stop)
-                .await
-                .is_err()
-        );
+        for (probes, metrics_at, flag) in [
+            (&taken, &Bind::Off, "--health-probe-bind-address"),
+            (&Bind::Off, &taken, "--metrics-bind-address"),
+        ] {
+            let served = serve(probes, metrics_at, &health, &metrics, &stop).await;
+            let error = served.unwrap_err().to_string();
+            let begins = format!("{flag}={taken}: Address already in use");
+            assert!(error.starts_with(&begins), "{error}");
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::fs::{self, OpenOptions};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -83,6 +82,10 @@ pub const LEASE_NAMESPACE: &str = "trainyard-system";
 /// Ports of operators under test: this one and so many from it on.
 const FIRST_PORT: u32 = 12_000;
 const PORTS: u32 = 18_000;
+/// How often an operator may lose a port between the choice of it and the start.
+const LOST_PORTS: usize = 5;
+/// What the log says then.
+const PORT_TAKEN: &str = "Address already in use";
 
 /// A running operator; it ends when this is dropped.
 #[derive(Debug)]
@@ -122,11 +125,32 @@ impl OperatorProcess {
         Ok(self)
     }
 
-    /// Waits until `/readyz` answers 200.
+    /// Launches it with two ports of its own.
+    fn launch_anew(&mut self) -> Result<()> {
+        (self.health, self.metrics) = (free_address()?, free_address()?);
+        self.child = launch(&self.options, self.health, self.metrics)?;
+        Ok(())
+    }
+
+    /// Waits until `/readyz` answers 200. A process that lost a port to another test is launched again with other ports.
     ///
     /// # Errors
     /// When the process ends meanwhile, or the hang limit passes; with the end of its log.
     pub async fn until_ready(&mut self) -> Result<()> {
+        for _ in 0..LOST_PORTS {
+            let Some(status) = self.ready_or_ended().await? else {
+                return Ok(());
+            };
+            let tail = self.log_tail();
+            if !tail.contains(PORT_TAKEN) {
+                bail!("the operator ended with {status}:\n{tail}");
+            }
+            self.launch_anew()?;
+        }
+        bail!("a port was taken {LOST_PORTS} times:\n{}", self.log_tail())
+    }
+
+    async fn ready_or_ended(&mut self) -> Result<Option<ExitStatus>> {
         let health = self.health;
         let child = &mut self.child;
         let outcome = eventually("/readyz to be 200", HANG, async || {
@@ -141,11 +165,7 @@ impl OperatorProcess {
             })
         })
         .await;
-        match outcome {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => bail!("the operator ended with {status}:\n{}", self.log_tail()),
-            Err(error) => bail!("{error}; its log ends:\n{}", self.log_tail()),
-        }
+        outcome.map_err(|error| anyhow::anyhow!("{error}; its log ends:\n{}", self.log_tail()))
     }
 
     /// The process id.
@@ -215,8 +235,7 @@ impl OperatorProcess {
     /// ready.
     pub fn respawn(&mut self) -> Result<()> {
         anyhow::ensure!(self.has_ended()?, "respawn of a running operator");
-        (self.health, self.metrics) = (free_address()?, free_address()?);
-        self.child = launch(&self.options, self.health, self.metrics)?;
+        self.launch_anew()?;
         self.starts += 1;
         Ok(())
     }
@@ -398,6 +417,8 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
         command.arg(format!("--namespace={}", options.namespace));
     }
     command.args(&options.flags);
+    // The cause of an error stands above its backtrace, where the end of a log doesn't show it.
+    command.env("RUST_LIB_BACKTRACE", "0");
     command
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -449,14 +470,10 @@ fn strangers(
     lines.map(str::to_owned).collect()
 }
 
-/// An address that nobody listens on, and that nobody gets by chance before the operator does: the ports below 32768 are not
-/// given out to connections, and each test process begins at another one.
+/// An address that nobody listens on: the ports below 32768 are not given out to connections, and processes draw at random.
 fn free_address() -> Result<SocketAddr> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..PORTS {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let offset = std::process::id().wrapping_mul(61).wrapping_add(step) % PORTS;
-        let port = u16::try_from(FIRST_PORT + offset)?;
+        let port = u16::try_from(FIRST_PORT + fastrand::u32(..PORTS))?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);

@@ -129,6 +129,11 @@ impl Stage {
         );
         let late = plan.is_some_and(|p| matches!(p.restart, Restart::After(_)));
         let take = async || Ending::take(world, &job, gangs).await;
+        let until_at_rest = async || {
+            // Under load more than a moment passes between a job's end and its clean-up.
+            world.auditor.until_at_rest().await?;
+            until_quiet(&diary, QUIET).await
+        };
         let whole = async {
             while !diary.begun.get() {
                 tokio::time::sleep(POLL).await;
@@ -136,14 +141,12 @@ impl Stage {
             if late {
                 live_until_the_cut(life, &actor, &diary).await?;
                 change::lead_to_end(&actor).await?;
-                // Under load more than a moment passes between a job's end and its clean-up.
-                world.auditor.until_at_rest().await?;
-                until_quiet(&diary, QUIET).await?;
+                until_at_rest().await?;
                 return take().await;
             }
             life.conduct(&actor).await?;
             match undisturbed {
-                None => until_quiet(&diary, QUIET).await?,
+                None => until_at_rest().await?,
                 Some(undisturbed) => {
                     until_like(&take, life, &diary, undisturbed).await?;
                 }

@@ -119,6 +119,22 @@ fn it_follows_the_spec_and_goes_with_the_metrics() {
 }
 
 #[test]
+fn a_job_whose_spec_becomes_invalid_keeps_it() {
+    let mut world = scaled(json!({"minReplicas": 1, "maxReplicas": 3}));
+    world.settle();
+    let before = world.autoscaler().cloned();
+    assert!(before.is_some());
+    world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(0));
+    world.come_to_rest(false);
+    assert_eq!(world.breaches, Vec::<String>::new());
+    assert_eq!(world.autoscaler(), before.as_ref());
+    world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(2));
+    world.set("/spec/elasticPolicy/maxReplicas", json!(5));
+    world.settle();
+    assert_eq!(bounds(&world), Some((Some(1), 5)));
+}
+
+#[test]
 fn what_somebody_does_to_it_is_undone() {
     let mut world = scaled(json!({"minReplicas": 1, "maxReplicas": 3}));
     world.settle();

@@ -1,5 +1,6 @@
 //! Parsers of single values, as the Go tools of this field write them.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -53,6 +54,16 @@ impl FromStr for Bind {
         } else {
             Self::At(text.to_owned())
         })
+    }
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("0"),
+            Self::Any(port) => write!(f, ":{port}"),
+            Self::At(address) => f.write_str(address),
+        }
     }
 }
 

@@ -186,6 +186,15 @@ pub(super) fn at_rest(app: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
             if !left.is_empty() {
                 wrong.push(format!("I-03: {word}, and {} still runs", names(&left)));
             }
+            wrong.extend(
+                objects
+                    .iter()
+                    .filter(|o| goes_with_its_run(o))
+                    .map(|(kind, object)| {
+                        let name = &object["metadata"]["name"];
+                        format!("I-03: {word}, and the {kind} {name} of its run is left")
+                    }),
+            );
         }
         "SUSPENDED" => {
             let left: Vec<&Value> = pods().collect();
@@ -209,6 +218,13 @@ pub(super) fn at_rest(app: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
         wrong.push(format!("I-19: generation {generation}, observed {seen}"));
     }
     wrong
+}
+
+/// What a run is seen through and mounts, and that nobody deletes yet. The exporter's settings are no run's.
+fn goes_with_its_run((kind, object): &(&str, &Value)) -> bool {
+    let meta = &object["metadata"];
+    let of_a_run = !meta["labels"][SUBMISSION].is_null();
+    *kind != "Pod" && of_a_run && meta["deletionTimestamp"].is_null()
 }
 
 /// I-18: what is said of executors is what their pods are.
@@ -364,6 +380,25 @@ mod tests {
         let executor = pod("pi-exec-1", "executor", "one", "Running");
         let said = json!({ "executorState": { "pi-exec-1": "RUNNING" } });
         assert!(rest(&app("COMPLETED", &said), &[executor]).contains("I-03"));
+    }
+
+    #[test]
+    fn i_03_what_a_run_is_seen_through_goes_at_its_end() {
+        let object =
+            |labels: Value| json!({ "metadata": { "name": "pi-ui-svc", "labels": labels } });
+        let service = object(json!({ SUBMISSION: "one" }));
+        let mut leaving = service.clone();
+        leaving["metadata"]["deletionTimestamp"] = json!(TIME);
+        let exporter = object(json!({}));
+        let rests = |app: &Value, kind, object| at_rest(app, &[(kind, object)]).is_empty();
+        for state in ["COMPLETED", "FAILED"] {
+            assert!(!rests(&ended(state), "Service", &service), "{state}");
+            assert!(rests(&ended(state), "Service", &leaving), "{state}");
+            assert!(rests(&ended(state), "ConfigMap", &exporter), "{state}");
+        }
+        let driver = pod("pi-driver", "driver", "one", "Running");
+        let objects = [("Pod", &driver), ("Service", &service)];
+        assert!(at_rest(&app("RUNNING", &json!({})), &objects).is_empty());
     }
 
     #[test]

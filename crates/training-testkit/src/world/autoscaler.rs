@@ -121,15 +121,16 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// At rest there is an autoscaler as it is asked for, or none.
+    /// At rest there is an autoscaler as it is asked for, or none. A job whose spec became invalid keeps the one that it has.
     pub(super) fn law_of_autoscaler_at_rest(&self, job: &F::Job) -> Option<String> {
-        let roles = self.framework.roles(job).ok();
         let quiet = self.memory().is_finished() || job.run_policy().suspend == Some(true);
-        let wanted = roles
-            .as_ref()
-            .filter(|_| !quiet)
-            .and_then(|roles| self.framework.autoscaling(&JobCx::new(job, roles)))
-            .map(|w| (Some(w.min), w.max));
+        let wanted = if quiet {
+            None
+        } else {
+            let roles = self.framework.roles(job).ok()?;
+            let wanted = self.framework.autoscaling(&JobCx::new(job, &roles));
+            wanted.map(|w| (Some(w.min), w.max))
+        };
         let there = self.autoscaler.as_ref().map(|a| (a.min, a.max));
         let waits = self.taken && there.is_none();
         (there != wanted && !waits)
