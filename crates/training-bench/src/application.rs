@@ -23,10 +23,12 @@ use crate::template::Template;
 
 /// What is made beside the driver: two config maps and two services.
 const THINGS: usize = 4;
-/// Requests that the life of such an application can't do without: those, a pod, four statuses.
-pub const LEAST: usize = THINGS + 1 + STATES.len();
+/// Bodies that the life of such an application can't do without: those, a pod, four statuses.
+const BODIES: usize = THINGS + 1 + STATES.len();
+/// Requests that it can't do without: those, and what was made beside the driver goes at the end.
+pub const LEAST: usize = BODIES + THINGS;
 /// The states that are written for it, in their order.
-const STATES: [&str; 4] = ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"];
+pub const STATES: [&str; 4] = ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"];
 
 const NAME: &str = "placeholder-application";
 const NAMESPACE: &str = "placeholder-namespace";
@@ -175,7 +177,7 @@ impl Bodies {
             app.status = Some(write.next);
         }
         let last = decide(&app, &made.seen("Succeeded")?);
-        // What its run had beside the driver goes; the floor client leaves it.
+        // What its run had beside the driver goes.
         let goes = |step: &Step| matches!(step, Step::Delete { .. });
         ensure!(
             last.status.is_none() && last.steps.iter().all(goes),
@@ -350,7 +352,7 @@ mod tests {
     fn every_placeholder_of_every_body_is_filled() {
         let bodies = Bodies::new().unwrap();
         let all = filled(&bodies);
-        assert_eq!(all.len(), LEAST);
+        assert_eq!(all.len(), BODIES);
         let of_placeholders = Ids::new(UID, &bodies.digest);
         let marks = marks(&of_placeholders, &of_placeholders.digits);
         for text in &all {
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn the_statuses_name_the_web_ui_and_the_times() {
         let all = filled(&Bodies::new().unwrap());
-        let [submitted, running, succeeding, completed] = &all[LEAST - STATES.len()..] else {
+        let [submitted, running, succeeding, completed] = &all[BODIES - STATES.len()..] else {
             panic!("{all:?}")
         };
         assert!(submitted.contains("10.0.0.7:4040") && submitted.contains("a1-driver"));

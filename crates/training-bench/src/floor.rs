@@ -142,9 +142,17 @@ struct Job {
 /// What a write's answer says of its object.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Identity {
-    uid: String,
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
     resource_version: String,
+}
+
+/// A deletion of the object with this uid alone, with an option.
+pub fn deletion(uid: &str, option: &str) -> String {
+    format!(r#"{{{option},"preconditions":{{"uid":"{uid}"}}}}"#)
 }
 
 /// The status that the job has.
@@ -261,7 +269,8 @@ pub fn version_of(answer: &[u8]) -> Result<String> {
     Ok(answer.metadata.resource_version)
 }
 
-fn identity(answer: &[u8]) -> Result<Identity> {
+/// The object that a write's answer names.
+pub fn identity(answer: &[u8]) -> Result<Identity> {
     Ok(serde_json::from_slice::<Answer<_>>(answer)?.metadata)
 }
 
@@ -506,7 +515,7 @@ impl Floor {
         let part = parts
             .find(|part| part.resource == Resource::Pod && part.suffix == suffix)
             .context("a pod that nobody made")?;
-        let options = format!(r#"{{"gracePeriodSeconds":0,"preconditions":{{"uid":"{uid}"}}}}"#);
+        let options = deletion(uid, r#""gracePeriodSeconds":0"#);
         let place = self.gate.acquire().await?;
         let pods = part.resource.path(&self.namespace);
         let path = format!("{pods}/{name}{suffix}");

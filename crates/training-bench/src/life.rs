@@ -53,7 +53,12 @@ pub async fn life(setting: &Setting) -> Result<Pair> {
 
 async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, Vec<Value>)> {
     let load = Load::start(stage).await?;
-    let mut driver = stage.driver(SCRIPT).await?;
+    let submits = kind::submits(&stage.kind);
+    let script = Script {
+        hold: submits,
+        ..SCRIPT
+    };
+    let mut driver = stage.driver(script).await?;
     let mut client = stage.client(side).await?;
     let mut parties = Parties {
         client: &mut client,
@@ -64,15 +69,25 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     tokio::time::sleep(Duration::from_secs(2)).await;
     let audit = stage.control.audit()?;
     let (mark, before) = (audit.mark().await?, Counts::read(&stage.api).await?);
+    let mut while_it_runs = None;
     for few in jobs.chunks(5) {
         load.create_all(few).await?;
+        // What an application's run has goes at its end.
+        if submits && while_it_runs.is_none() {
+            until_running(stage, &few[0]).await?;
+            while_it_runs = Some(sample_of_application(stage, &few[0]).await?);
+            parties.driver.tell("go")?;
+        }
         load.until_succeeded(few, HANG, &mut parties).await?;
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     let flows = Counts::read(&stage.api).await?.since(&before, side);
     let mut entries = audit.by_user(mark, &user(side, &stage.kind)).await?;
     load.verify(jobs, 0).await?;
-    let made = sample(stage, &jobs[0]).await?;
+    let made = match while_it_runs {
+        Some(made) => made,
+        None => sample(stage, &jobs[0]).await?,
+    };
     if let Client::Ours(mut operator) = client {
         operator.terminate(Duration::from_secs(20)).await?;
     }
@@ -113,9 +128,6 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
 /// A job and all of its objects, without what differs from object to object.
 async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
     let jobs = kind::jobs(&stage.kind, &stage.namespace);
-    if kind::submits(&stage.kind) {
-        return sample_of_application(stage, job).await;
-    }
     let bodies = Bodies::new(&stage.kind)?;
     let parts = bodies.births.iter().flatten().map(|part| {
         let all = part.resource.path(&stage.namespace);
@@ -139,21 +151,36 @@ async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// The same of an application: names hold what is derived from its uid.
-async fn sample_of_application(stage: &Stage, name: &str) -> Result<Vec<Value>> {
-    let get = async |path: String| -> Result<Value> {
-        let body = stage.api.must(Method::GET, &path, Ask::read(JSON)).await?;
-        Ok(serde_json::from_slice(&body)?)
-    };
+async fn get(stage: &Stage, path: &str) -> Result<Value> {
+    let body = stage.api.must(Method::GET, path, Ask::read(JSON)).await?;
+    Ok(serde_json::from_slice(&body)?)
+}
+
+/// Waits until an application's status says `RUNNING`.
+async fn until_running(stage: &Stage, name: &str) -> Result<()> {
     let apps = kind::jobs(&stage.kind, &stage.namespace);
-    let app = get(format!("{apps}/{name}")).await?;
+    let path = format!("{apps}/{name}");
+    let runs = async {
+        while get(stage, &path).await?["status"]["applicationState"]["state"] != "RUNNING" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    let in_time = tokio::time::timeout(HANG, runs).await;
+    in_time.with_context(|| format!("{name} does not run"))?
+}
+
+/// The same of a running application: names hold what is derived from its uid.
+async fn sample_of_application(stage: &Stage, name: &str) -> Result<Vec<Value>> {
+    let apps = kind::jobs(&stage.kind, &stage.namespace);
+    let app = get(stage, &format!("{apps}/{name}")).await?;
     let mut all = vec![app.clone()];
     for resource in [Resource::ConfigMap, Resource::Service, Resource::Pod] {
         let (path, query) = (
             resource.path(&stage.namespace),
             kind::of_job(&stage.kind, name),
         );
-        let list = get(format!("{path}?limit=10{query}")).await?;
+        let list = get(stage, &format!("{path}?limit=10{query}")).await?;
         for mut object in list["items"].as_array().cloned().unwrap_or_default() {
             // The driver's.
             object["status"] = Value::Null;

@@ -2,8 +2,9 @@
 //!
 //! It watches applications and drivers. For a new application it makes what the driver mounts and is found by, all at once, then the
 //! driver, then writes `SUBMITTED` with the address that the web UI's Service got; it writes `RUNNING` when the driver runs, and
-//! `SUCCEEDING` and `COMPLETED` when it has succeeded. What is over by the time it could be written it leaves out. It sends no events, holds no lease, checks nothing, watches neither services
-//! nor config maps, remembers nothing that it doesn't need, and gives up at the first error.
+//! `SUCCEEDING` and `COMPLETED` when it has succeeded, and deletes what it made beside the driver. What is over by the time it could
+//! be written it leaves out. It sends no events, holds no lease, checks nothing, watches neither services nor config maps, remembers
+//! nothing that it doesn't need, and gives up at the first error.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,10 +18,13 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use training_testkit::builders::SPARK;
 
-use crate::application::{Bodies, Gaps, Ids};
+use crate::application::{Bodies, Gaps, Ids, STATES};
 use crate::bodies::{Resource, now};
 use crate::child;
-use crate::floor::{Event, IN_FLIGHT, SlimJob, SlimPod, Work, beside, version, version_of};
+use crate::floor::{
+    Event, IN_FLIGHT, Identity, SlimJob, SlimPod, Work, beside, deletion, identity, version,
+    version_of,
+};
 use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
 
@@ -31,6 +35,8 @@ struct App {
     ids: Ids,
     /// Of the web UI's Service.
     address: String,
+    /// What was made beside the driver.
+    made: Vec<(Resource, Identity)>,
     /// The driver was made.
     born: bool,
     /// The driver's.
@@ -42,6 +48,11 @@ struct App {
 }
 
 impl App {
+    /// Whether its last status is written.
+    fn has_ended(&self) -> bool {
+        self.next == STATES.len()
+    }
+
     /// Whether the next status is due. A driver that has ended before it was said to run is not said to run any more: the operator
     /// doesn't either.
     fn is_due(&mut self) -> bool {
@@ -114,6 +125,7 @@ impl Submitter {
             uid: app.metadata.uid.into_owned(),
             version: app.metadata.resource_version.into_owned(),
             address: String::new(),
+            made: Vec::new(),
             born: false,
             phase: String::new(),
             next: 0,
@@ -187,8 +199,11 @@ impl Submitter {
         };
         let answer = self.api.must(Method::POST, &path, ask).await?;
         drop(place);
-        if let Some(app) = self.apps.borrow_mut().get_mut(name).filter(|_| is_ui) {
-            app.address = serde_json::from_slice::<Service>(&answer)?.spec.address;
+        if let Some(app) = self.apps.borrow_mut().get_mut(name) {
+            app.made.push((resource, identity(&answer)?));
+            if is_ui {
+                app.address = serde_json::from_slice::<Service>(&answer)?.spec.address;
+            }
         }
         Ok(())
     }
@@ -210,6 +225,21 @@ impl Submitter {
                 app.busy = false;
             }
         }
+        let left = {
+            let mut apps = self.apps.borrow_mut();
+            let app = apps.get_mut(name).filter(|app| app.has_ended());
+            app.map(|app| std::mem::take(&mut app.made))
+        };
+        let left = left.unwrap_or_default();
+        try_join_all(left.iter().map(|(resource, of)| self.delete(*resource, of))).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, resource: Resource, of: &Identity) -> Result<()> {
+        let path = format!("{}/{}", resource.path(&self.namespace), of.name);
+        let _place = self.gate.acquire().await?;
+        let ask = Ask::write(deletion(&of.uid, r#""propagationPolicy":"Background""#));
+        self.api.must(Method::DELETE, &path, ask).await?;
         Ok(())
     }
 
@@ -260,6 +290,7 @@ mod tests {
                 version: String::new(),
                 ids: ids.clone(),
                 address: String::new(),
+                made: Vec::new(),
                 born,
                 phase: phase.to_owned(),
                 next,
