@@ -11,15 +11,15 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, KINDS, Kind, XGBOOST};
+use training_testkit::builders::{Job, KINDS, Kind, MPI, TRAINING, XGBOOST};
 use training_testkit::job::{condition, conditions, is_true};
-use training_testkit::kubelet::lockstep;
+use training_testkit::kubelet::{State, lockstep};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
 
-/// The smallest job of a kind: one replica.
+/// The smallest job of a kind: one replica, or one host with its launcher.
 #[derive(Clone, Copy)]
 struct Smallest(Kind);
 
@@ -33,8 +33,45 @@ impl Smallest {
         }
     }
 
+    /// Its one pod comes first. A launcher follows when its host is ready.
     fn job(self, name: &str) -> Job {
-        self.0.job(name).role(self.role(), 1)
+        let job = self.0.job(name).role(self.role(), 1);
+        if self.0 == MPI {
+            job.role("Launcher", 1)
+                .set("/spec/launcherCreationPolicy", "WaitForWorkersReady")
+        } else {
+            job
+        }
+    }
+
+    /// The pods of one that runs.
+    fn pods(self) -> usize {
+        if self.0 == MPI { 2 } else { 1 }
+    }
+
+    /// Waits until all pods of a job run, and it says so.
+    async fn runs(self, world: &World, name: &str) -> Result<()> {
+        for pods in 1..=self.pods() {
+            let kubelet = &world.kubelet;
+            kubelet.until_pods(world.namespace(), name, pods).await?;
+            kubelet.all_running(world.namespace(), name).await?;
+        }
+        world.jobs.until_true(name, "Running").await?;
+        Ok(())
+    }
+
+    /// The pod that counts ends well: of an MPIJob the launcher's.
+    async fn succeeds(self, world: &World, name: &str) -> Result<()> {
+        let namespace = world.namespace();
+        let pods = world.kubelet.pods(namespace, name);
+        let mut counts = pods
+            .iter()
+            .filter(|pod| self.0 != MPI || pod.replica.role == "launcher");
+        let pod = counts.next().context("no pod that counts")?;
+        world
+            .kubelet
+            .set(namespace, &pod.name, &State::Succeeded)
+            .await
     }
 
     fn pod(self, job: &str) -> String {
@@ -58,9 +95,9 @@ impl Smallest {
     }
 }
 
-/// Runs a test for every kind whose jobs are pods and services.
+/// Runs a test for every kind whose jobs are replicas.
 async fn every<R: Future<Output = Result<()>>>(test: impl Fn(Smallest) -> R) -> Result<()> {
-    e2e::for_each_kind(KINDS, |kind| test(Smallest(kind))).await
+    e2e::for_each_kind(TRAINING, |kind| test(Smallest(kind))).await
 }
 
 /// What the API server refuses for good: the job, and a part of the message that its user reads.
@@ -304,9 +341,7 @@ async fn large_jobs_run_like_small_ones(of: Smallest) -> Result<()> {
         world.jobs.create(&job.build()).await?;
     }
     for name in ["variables", "containers", "heavy"] {
-        world.kubelet.until_pods(world.namespace(), name, 1).await?;
-        world.kubelet.all_running(world.namespace(), name).await?;
-        world.jobs.until_true(name, "Running").await?;
+        of.runs(&world, name).await?;
     }
     world.assert_clean(&operator).await
 }
@@ -348,7 +383,9 @@ async fn a_foreign_service_in_the_way_is_left_alone_and_waited_for(of: Smallest)
 
 #[tokio::test]
 async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
-    every(a_foreign_service_in_the_way_is_left_alone_and_waited_for).await
+    // The hosts of an MPIJob have one Service together.
+    let test = a_foreign_service_in_the_way_is_left_alone_and_waited_for;
+    e2e::for_each_kind(KINDS, |kind| test(Smallest(kind))).await
 }
 
 async fn a_job_applied_twice_is_one_job(of: Smallest) -> Result<()> {
@@ -517,9 +554,7 @@ async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> R
     let mut before = Vec::new();
     for (name, change) in &changes {
         world.jobs.create(&of.job(name).build()).await?;
-        world.kubelet.until_pods(world.namespace(), name, 1).await?;
-        world.kubelet.all_running(world.namespace(), name).await?;
-        world.jobs.until_true(name, "Running").await?;
+        of.runs(&world, name).await?;
         let change = Patch::Merge(change);
         let pod = of.pod(name);
         let pod = pods.patch(&pod, &PatchParams::default(), &change).await?;
@@ -532,7 +567,7 @@ async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> R
         }
         ensure!(now == before, "other pods: {now:?}");
         let all = pods.list(&ListParams::default()).await?.items.len();
-        ensure!(all == changes.len(), "{all} pods");
+        ensure!(all == changes.len() * of.pods(), "{all} pods");
         Ok(())
     };
     // The names are taken by pods that are nobody's now; an operator that sees them for the first time finds the same.
@@ -542,6 +577,10 @@ async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> R
             operator.restart().await?;
         }
         for (name, _) in &changes {
+            // The rank of an MPIJob's host is that of its name.
+            if of.0 == MPI && *name == "rank" {
+                continue;
+            }
             let job = world.jobs.until_true(name, "Stalled").await?;
             assert_eq!(condition(&job, "Stalled")?.reason, "NameConflict", "{name}");
         }
@@ -605,15 +644,8 @@ async fn the_longest_names_run(of: Smallest) -> Result<()> {
     let operator = world.operator().await?;
     let name = "j".repeat(54);
     world.jobs.create(&of.job(&name).build()).await?;
-    world
-        .kubelet
-        .until_pods(world.namespace(), &name, 1)
-        .await?;
-    world.kubelet.all_running(world.namespace(), &name).await?;
-    world
-        .kubelet
-        .all_succeeded(world.namespace(), &name)
-        .await?;
+    of.runs(&world, &name).await?;
+    of.succeeds(&world, &name).await?;
     let job = world.jobs.until_true(&name, "Succeeded").await?;
     assert_eq!(conditions(&job).len(), 3);
     world.assert_clean(&operator).await

@@ -1,12 +1,14 @@
 //! Whole lives of the kinds beside `PyTorchJob`, each with its own operator as it is shipped.
 
 use anyhow::{Context as _, Result};
-use e2e::{World, look};
+use e2e::{World, for_each_kind, look};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{
+    JAX, KINDS, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
+};
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
 use training_testkit::kubelet::lockstep;
@@ -186,24 +188,27 @@ async fn each_operator_runs_alone() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn b_042_a_job_of_another_kind_with_the_same_name_waits_and_the_first_is_left_alone()
--> Result<()> {
+async fn same_name(kind: Kind) -> Result<()> {
     let Some(world) = World::of(PYTORCH, "twokinds", lockstep()).await? else {
         return Ok(());
     };
+    world.control.install(kind.operator).await?;
     let first = world.operator().await?;
     let actor = world.actor("pt");
     actor.create(PYTORCH.job("pt").master().workers(1)).await?;
     actor.run(1, 1).await?;
 
-    let kubeconfig = world.control.kubeconfig(&XGBOOST.user()).await?;
+    let kubeconfig = world.control.kubeconfig(&kind.user()).await?;
     let (namespace, log) = (world.namespace(), world.file("second.log"));
-    let options = operator::Options::new(XGBOOST.operator, &kubeconfig, namespace, &log);
+    let options = operator::Options::new(kind.operator, &kubeconfig, namespace, &log);
     let second = OperatorProcess::start(options).await?;
-    let others = Jobs::of(world.client.clone(), namespace, &XGBOOST.resource());
-    let job = XGBOOST.job("pt").master().workers(1).build();
-    others.create(&job).await?;
+    let others = Jobs::of(world.client.clone(), namespace, &kind.resource());
+    let job = match kind {
+        MPI => kind.job("pt").role("Launcher", 1).workers(1),
+        JAX => kind.job("pt").workers(1),
+        _ => kind.small_job("pt", 1),
+    };
+    others.create(&job.build()).await?;
     let waits = |job: &Value| {
         let mut conditions = conditions(job).into_iter();
         conditions.any(|c| {
@@ -211,17 +216,26 @@ async fn b_042_a_job_of_another_kind_with_the_same_name_waits_and_the_first_is_l
         })
     };
     others.until("pt", "waiting for its names", waits).await?;
-    let pods = look::pods(&world.client, namespace, "pt").await?;
+    let mut pods = look::pods(&world.client, namespace, "pt").await?;
+    // The launcher of an MPIJob has a name of its own.
+    let owner = |pod: &Value| pod["metadata"]["ownerReferences"][0]["kind"].clone();
+    pods.retain(|pod| owner(pod) != "Job");
     assert_eq!(look::names(&pods), ["pt-master-0", "pt-worker-0"]);
     for pod in &pods {
-        let owner = &pod["metadata"]["ownerReferences"][0]["kind"];
-        assert_eq!(owner, PYTORCH.name, "{pod}");
+        assert_eq!(owner(pod), PYTORCH.name, "{pod}");
     }
     world.kubelet.all_succeeded(namespace, "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;
     others.delete("pt").await?;
     second.assert_no_panic()?;
     world.assert_clean(&first).await
+}
+
+#[tokio::test]
+async fn b_042_a_job_of_another_kind_with_the_same_name_waits_and_the_first_is_left_alone()
+-> Result<()> {
+    let others = TRAINING.into_iter().filter(|kind| *kind != PYTORCH);
+    for_each_kind(others, same_name).await
 }
 
 /// A definition as a later version may have it: one more field in spec and status.
@@ -243,20 +257,21 @@ async fn extend_definition(client: &Client, kind: &Kind) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_writes() -> Result<()> {
-    let control = control_of(&PYTORCH).await?;
-    let Some(world) = World::made(PYTORCH, control, "newer", lockstep()).await? else {
+async fn newer_definition(kind: Kind) -> Result<()> {
+    let control = control_of(&kind).await?;
+    let Some(world) = World::made(kind, control, "newer", lockstep()).await? else {
         return Ok(());
     };
+    let (masters, workers) = kind.small_roles(1);
+    let (masters, workers) = (masters.into(), workers.into());
     let operator = world.operator().await?;
     let actor = world.actor("pt");
-    actor.create(PYTORCH.job("pt").master().workers(1)).await?;
-    actor.run(1, 1).await?;
+    actor.create(kind.small_job("pt", 1)).await?;
+    actor.run(masters, workers).await?;
 
-    extend_definition(&control.client(ADMIN).await?, &PYTORCH).await?;
+    extend_definition(&control.client(ADMIN).await?, &kind).await?;
     let api: Api<DynamicObject> =
-        Api::namespaced_with(world.client.clone(), world.namespace(), &PYTORCH.resource());
+        Api::namespaced_with(world.client.clone(), world.namespace(), &kind.resource());
     let there =
         |job: &Value| job["spec"]["tomorrow"]["a"] == 1 && job["status"]["tomorrow"]["b"] == 2;
     eventually("the new fields to be stored", HANG, async || {
@@ -278,9 +293,18 @@ async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_write
     look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
     world.jobs.until_true("pt", "Suspended").await?;
     world.jobs.merge("pt", &suspend(false)).await?;
-    actor.run(1, 1).await?;
+    actor.run(masters, workers).await?;
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     let job = world.jobs.until_true("pt", "Succeeded").await?;
     assert!(there(&job), "{job}");
     world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_writes() -> Result<()> {
+    // One after the other: each has a control plane of its own, whose definition is changed.
+    for kind in KINDS {
+        newer_definition(kind).await.context(kind.name)?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, KINDS, Kind, MPI, PYTORCH, pytorch_job};
+use training_testkit::builders::{Job, KINDS, Kind, MPI, PYTORCH, TRAINING, pytorch_job};
 use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR};
 use training_testkit::kubelet::lockstep;
 use training_testkit::namespace::Namespace;
@@ -69,12 +69,17 @@ async fn create<T: DeserializeOwned>(
     namespace: &str,
     object: &Value,
 ) -> Result<T> {
-    let (api, plural) = match object["kind"].as_str() {
-        Some("PyTorchJob") => ("apis/kubeflow.org/v1", "pytorchjobs"),
-        Some("Lease") => ("apis/coordination.k8s.io/v1", "leases"),
-        Some("Service") => ("api/v1", "services"),
-        Some("Event") => ("api/v1", "events"),
-        _ => ("api/v1", "pods"),
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let plural = match (kind, TRAINING.iter().find(|k| k.name == kind)) {
+        (_, Some(kind)) => kind.plural,
+        ("Lease", _) => "leases",
+        ("Service", _) => "services",
+        ("Event", _) => "events",
+        _ => "pods",
+    };
+    let api = match object["apiVersion"].as_str() {
+        None | Some("v1") => "api/v1".to_owned(),
+        Some(group) => format!("apis/{group}"),
     };
     let request = http::Request::post(format!("/{api}/namespaces/{namespace}/{plural}?dryRun=All"))
         .header(http::header::CONTENT_TYPE, "application/json")
@@ -359,24 +364,41 @@ async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -
 
 #[tokio::test]
 async fn mt_09_mt_10_jobs_are_refused_where_the_operator_may_not_write() -> Result<()> {
-    let (_, namespace, client) = prepared("refused").await?;
-    // In the operator's own namespace it would run with the operator's own account.
-    let account = "/spec/pytorchReplicaSpecs/Worker/template/spec/serviceAccountName";
-    let job = job().set(account, "pytorch-operator").build();
-    for (place, accepted) in [
-        ("kube-system", false),
-        ("kube-public", false),
-        (OWN, false),
-        ("default", true),
-        (namespace.name.as_str(), true),
-    ] {
-        let answer = create::<Value>(&client, place, &job).await;
-        assert_eq!(answer.is_ok(), accepted, "{place}: {answer:?}");
-        if let Err(error) = answer {
-            assert!(
-                error.to_string().contains("use another one"),
-                "{place}: {error}"
-            );
+    let (control, namespace, client) = prepared("refused").await?;
+    for kind in TRAINING {
+        control.install(kind.operator).await?;
+        // In the operator's own namespace it would run with the operator's own account.
+        let map = kind.replica_map;
+        let account = format!("/spec/{map}/Worker/template/spec/serviceAccountName");
+        let job = match kind {
+            MPI => kind.job("pt").role("Launcher", 1).workers(1),
+            _ => kind.small_job("pt", 1),
+        };
+        let job = job.set(&account, kind.operator).build();
+        eventually("the policies of this kind to hold", HANG, async || {
+            let answer = create::<Value>(&client, "kube-system", &job).await;
+            Ok(match answer {
+                Err(_) => Seen::Yes(()),
+                Ok(job) => Seen::NotYet(job.to_string()),
+            })
+        })
+        .await?;
+        for (place, accepted) in [
+            ("kube-system", false),
+            ("kube-public", false),
+            (OWN, false),
+            ("default", true),
+            (namespace.name.as_str(), true),
+        ] {
+            let answer = create::<Value>(&client, place, &job).await;
+            let place = format!("{} in {place}", kind.name);
+            assert_eq!(answer.is_ok(), accepted, "{place}: {answer:?}");
+            if let Err(error) = answer {
+                assert!(
+                    error.to_string().contains("use another one"),
+                    "{place}: {error}"
+                );
+            }
         }
     }
     Ok(())

@@ -12,4 +12,5 @@ mod limits;
 mod past_the_crd;
 mod restart;
 mod suspend;
+mod template;
 mod trouble;

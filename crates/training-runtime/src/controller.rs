@@ -9,12 +9,18 @@ use kube_runtime::watcher;
 use parking_lot::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
+use training_core::{Note, Stored};
 
 use crate::admin::Health;
 use crate::dispatcher::Dispatcher;
+use crate::events::EventSink;
+use crate::fault::Fault;
+use crate::feed::jobs::Jobs;
 use crate::feed::namespaces::Namespaces;
 use crate::feed::{Listener, key_of};
 use crate::key::{JobKey, Scope};
+use crate::metrics::Metrics;
+use crate::retry::Backoff;
 
 /// Brings the objects of one kind to where they should be.
 pub trait Reconciler: Send + Sync + 'static {
@@ -32,6 +38,28 @@ pub trait Reconciler: Send + Sync + 'static {
     fn unreadable(&self, metadata: &ObjectMeta, error: &str);
     /// How many objects are held in memory, by what they are.
     fn held(&self) -> Vec<(&'static str, usize)>;
+}
+
+/// A reconcile of an object panicked: an event says so, and the object rests until the time that is returned.
+pub fn panicked<J: Stored>(
+    key: &JobKey,
+    error: &JoinError,
+    jobs: &Jobs<J>,
+    backoff: &Backoff<JobKey>,
+    metrics: &Metrics,
+    events: &EventSink,
+) -> Instant {
+    metrics.panicked();
+    let kind = J::kind(&());
+    tracing::error!(job = %key, %kind, %error, "a pass panicked: a defect of the operator");
+    if let Some(about) = jobs.regarding(key) {
+        let text = format!(
+            "a defect of the operator stopped it from looking after this {kind}; it will try again later"
+        );
+        events.post(&Arc::new(about), Note::warning("InternalError", text));
+    }
+    let fault = Fault::Bug("a panic".to_owned());
+    backoff.record_failure(key, &fault, Instant::now())
 }
 
 /// A reconciler and the queue before it: what its feeds tell comes here.

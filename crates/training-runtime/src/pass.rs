@@ -18,6 +18,7 @@ use training_core::{
 };
 
 use crate::cli::EventMode;
+use crate::controller::panicked;
 use crate::events::EventSink;
 use crate::executor::{Executor, Outcome, Refusal};
 use crate::fault::Fault;
@@ -445,10 +446,6 @@ impl<F: Lifecycle> Worker<F> {
         Ok(())
     }
 
-    fn tell(&self, job: &F::Job, notes: Vec<Note>) {
-        Told::new(&self.events).note(job, notes);
-    }
-
     /// Remembers what was refused, so that the plan can say it. Returns when it may be tried again.
     fn refuse(
         &self,
@@ -476,14 +473,14 @@ impl<F: Lifecycle> Worker<F> {
 
     /// A pass panicked: that job rests, the others go on.
     pub fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        self.metrics.panicked();
-        tracing::error!(job = %key, %error, "a pass panicked: a defect of the operator");
-        if let Some(job) = self.jobs.get(key) {
-            let text = "a defect of the operator stopped it from looking after this job; it will try again later";
-            self.tell(&job, vec![Note::warning("InternalError", text)]);
-        }
-        self.backoff
-            .record_failure(key, &Fault::Bug("a panic".to_owned()), Instant::now())
+        panicked(
+            key,
+            error,
+            &self.jobs,
+            &self.backoff,
+            &self.metrics,
+            &self.events,
+        )
     }
 
     /// Forgets what the process kept about a job.

@@ -142,7 +142,9 @@ pub fn operator_user(operator: &str) -> String {
 
 /// Every kind whose jobs are pods and services alone.
 pub const KINDS: [Kind; 5] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX];
-/// Those, and the two that go their own ways.
+/// Those, and the one whose pods are hosts and a launcher.
+pub const TRAINING: [Kind; 6] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX, MPI];
+/// Those, and the one whose pods are a driver and its executors.
 pub const EVERY_KIND: [Kind; 7] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX, MPI, SPARK];
 /// Those whose jobs are pods and services that can have a master.
 pub const WITH_MASTER: [Kind; 4] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE];

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{KINDS, Kind, TRAINING};
 use training_testkit::job::{counters, is_finished, is_true};
 use training_testkit::kubelet::State;
 use training_testkit::proxy::{Action, Gate, Rule};
@@ -113,9 +113,8 @@ async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f61").await? else {
+async fn success_stored(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f61").await? else {
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
@@ -156,13 +155,20 @@ async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> 
         .until_pods(trial.namespace(), JOB, 2)
         .await?;
     trial.run_phase(Phase::Finishing).await?;
-    trial.assert_made(&[("pt-master-0", 1), (worker, 2), (WORKER, 1)]);
+    let ranks = trial.life.ranks(WORKERS);
+    let made = |rank| (rank, if rank == worker { 2 } else { 1 });
+    let made: Vec<_> = ranks.iter().map(String::as_str).map(made).collect();
+    trial.assert_made(&made);
     trial.assert_clean().await
 }
 
 #[tokio::test]
-async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f61blind").await? else {
+async fn f_61_a_rank_whose_success_is_stored_does_not_run_again() -> Result<()> {
+    for_each_kind(KINDS, success_stored).await
+}
+
+async fn success_unseen(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f61blind").await? else {
         return Ok(());
     };
     for phase in [Phase::Creating, Phase::Running] {
@@ -207,6 +213,11 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
     trial.assert_clean().await
 }
 
+#[tokio::test]
+async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
+    for_each_kind(KINDS, success_unseen).await
+}
+
 /// What a kubelet would not say, in its own words: what is merged into the pod's status, and what becomes of the worker.
 struct Odd {
     name: &'static str,
@@ -224,7 +235,7 @@ enum Then {
 
 /// For every kind, side by side.
 async fn odd(odd: Odd) -> Result<()> {
-    for_each_kind(KINDS, |kind| odd_one(Life(kind), &odd)).await
+    for_each_kind(TRAINING, |kind| odd_one(Life(kind), &odd)).await
 }
 
 async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
@@ -418,27 +429,7 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_66_a_node_whose_clock_is_ahead_delays_nothing() -> Result<()> {
-    clock_ahead(PYTORCH).await
-}
-
-#[tokio::test]
-async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_tf_job() -> Result<()> {
-    clock_ahead(TENSORFLOW).await
-}
-
-#[tokio::test]
-async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_an_xgboost_job() -> Result<()> {
-    clock_ahead(XGBOOST).await
-}
-
-#[tokio::test]
-async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_paddle_job() -> Result<()> {
-    clock_ahead(PADDLE).await
-}
-
-#[tokio::test]
-async fn f_66_a_node_whose_clock_is_ahead_delays_nothing_of_a_jax_job() -> Result<()> {
-    clock_ahead(JAX).await
+    for_each_kind(KINDS, clock_ahead).await
 }
 
 async fn group_deleted(kind: Kind) -> Result<()> {
@@ -490,25 +481,5 @@ async fn group_deleted(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_67_a_group_that_somebody_deletes_is_made_again() -> Result<()> {
-    group_deleted(PYTORCH).await
-}
-
-#[tokio::test]
-async fn f_67_a_group_of_a_tf_job_that_somebody_deletes_is_made_again() -> Result<()> {
-    group_deleted(TENSORFLOW).await
-}
-
-#[tokio::test]
-async fn f_67_a_group_of_an_xgboost_job_that_somebody_deletes_is_made_again() -> Result<()> {
-    group_deleted(XGBOOST).await
-}
-
-#[tokio::test]
-async fn f_67_a_group_of_a_paddle_job_that_somebody_deletes_is_made_again() -> Result<()> {
-    group_deleted(PADDLE).await
-}
-
-#[tokio::test]
-async fn f_67_a_group_of_a_jax_job_that_somebody_deletes_is_made_again() -> Result<()> {
-    group_deleted(JAX).await
+    for_each_kind(TRAINING, group_deleted).await
 }

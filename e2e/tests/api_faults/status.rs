@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use e2e::for_each_kind;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{
+    JAX, KINDS, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
+};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -257,9 +260,8 @@ async fn f_03_f_16_a_pod_that_ran_before_its_lost_create_was_looked_up_counts_as
     trial.assert_clean().await
 }
 
-#[tokio::test]
-async fn f_17_a_name_that_somebody_else_took_is_waited_for() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f17").await? else {
+async fn taken(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f17").await? else {
         return Ok(());
     };
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
@@ -295,11 +297,11 @@ async fn f_17_a_name_that_somebody_else_took_is_waited_for() -> Result<()> {
             Ok(())
         })
         .await?;
-        let taken = |r: &training_testkit::proxy::Record| {
+        let refused = |r: &training_testkit::proxy::Record| {
             r.code == Some(409) && r.call.is("create", "pods")
         };
         anyhow::ensure!(
-            trial.proxy.records().iter().any(taken),
+            trial.proxy.records().iter().any(refused),
             "nothing was refused"
         );
         trial.proxy.clear_records();
@@ -312,20 +314,29 @@ async fn f_17_a_name_that_somebody_else_took_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
+async fn f_17_a_name_that_somebody_else_took_is_waited_for() -> Result<()> {
+    for_each_kind(KINDS, taken).await
+}
+
+#[tokio::test]
 async fn f_18_what_is_gone_needs_no_delete_and_no_status() -> Result<()> {
     requests(LIFE, &F_18).await?;
     requests(LIFE, &F_18_STATUS).await
 }
 
-#[tokio::test]
-async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
-    let Some(mut trial) = Trial::set_up("f20").await? else {
+async fn quota(kind: Kind) -> Result<()> {
+    let life = Life(kind);
+    let Some(mut trial) = Trial::of(life, "f20").await? else {
         return Ok(());
     };
     let message = "pods \"pt-worker-1\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2";
     for phase in Phase::ALL {
         let refusal = answer(Effect::Without, 403, "Forbidden", message);
-        let first = if phase == Phase::Creating { 3 } else { 1 };
+        let first = if phase == Phase::Creating {
+            life.ranks(WORKERS).len()
+        } else {
+            1
+        };
         let rule = on(trial.namespace(), ("create", "pods"), refusal).only(first..usize::MAX);
         trial.rule(std::slice::from_ref(&rule));
         trial.begin(phase).await?;
@@ -345,6 +356,11 @@ async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
         assert!(!is_true(&job, "Stalled"), "{}", job["status"]);
     }
     trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
+    for_each_kind(TRAINING, quota).await
 }
 
 async fn hopeless(kind: Kind) -> Result<()> {

@@ -11,11 +11,14 @@ use std::sync::Arc;
 use pytorch_operator::PyTorchJob;
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOBS, STATUS, worker_with};
+use server::{CHILD, JOB, JOBS, NOTHING, STATUS, worker_with};
 use training_api::JobStatus;
 use training_runtime::cache::Cache;
+use training_runtime::controller::panicked;
 use training_runtime::feed::jobs::{Found, Jobs};
 use training_runtime::key::{JobKey, Scope};
+use training_runtime::metrics::Metrics;
+use training_runtime::retry::Backoff;
 
 const ENV: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/env";
 
@@ -269,4 +272,35 @@ async fn a_job_that_cannot_be_read_is_read_again_after_its_backoff_or_when_it_ha
     let list = server.asked().await;
     list.with(200, &json!({ "items": [] }));
     pass.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_reconcile_panics_hears_of_it_also_where_it_is_not_in_memory() {
+    for bytes in [1_000_000, 0] {
+        let jobs = Jobs::new(room(bytes));
+        jobs.apply(job("pt", "9", 10));
+        assert_eq!(jobs.away(), usize::from(bytes == 0));
+        let (events, mut server) = server::events();
+        let panic: tokio::task::JoinError = tokio::spawn(async { panic!("a defect") })
+            .await
+            .unwrap_err();
+        let (backoff, metrics) = (Backoff::new(NOTHING, NOTHING, 1), Metrics::new("pytorch"));
+        panicked(&key("pt"), &panic, &jobs, &backoff, &metrics, &events);
+        assert_eq!(backoff.failures(&key("pt")), 1);
+        let asked = server.asked().await;
+        assert_eq!(asked.what, "POST /api/v1/namespaces/ns1/events");
+        let about = &asked.body["involvedObject"];
+        assert_eq!(
+            *about,
+            json!({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "namespace": "ns1",
+                "name": "pt", "uid": JOB, "resourceVersion": "9"})
+        );
+        assert_eq!(asked.body["reason"], "InternalError");
+        assert!(
+            asked.body["message"]
+                .as_str()
+                .unwrap()
+                .contains("this PyTorchJob")
+        );
+    }
 }

@@ -10,6 +10,7 @@ use training_core::{Framework, Size, Stored, Uid};
 use super::ended::{Ended, Packer};
 use super::slim::version;
 use crate::cache::{Cache, Share};
+use crate::events::Regarding;
 use crate::key::{JobKey, Scope};
 
 /// What the existing clients store to compute their patches; as large as the job, and nobody's business here.
@@ -239,6 +240,19 @@ impl<J: Stored> Jobs<J> {
             job.meta().namespace.as_deref().unwrap_or_default(),
             job.meta().name.as_deref().unwrap_or_default(),
         )
+    }
+
+    /// What an event about a job refers to, whether the job is in memory or not.
+    pub fn regarding(&self, key: &JobKey) -> Option<Regarding> {
+        let Identity { uid, version } = self.inner.lock().jobs.get(key)?.identity();
+        Some(Regarding {
+            api_version: J::api_version(&()).into_owned(),
+            kind: J::kind(&()).into_owned(),
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: uid.unwrap_or_default().to_string(),
+            resource_version: Some(version.to_string()),
+        })
     }
 
     /// A list begins.

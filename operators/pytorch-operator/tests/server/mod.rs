@@ -90,18 +90,41 @@ impl Server {
     }
 }
 
-pub fn executor() -> (Executor, Server) {
-    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
-    let leads = Arc::new(AtomicBool::new(true));
-    let gate = Arc::clone(&leads);
-    let children = Children {
+fn no_children() -> Children {
+    Children {
         pods: Arc::default(),
         services: Arc::default(),
         autoscalers: Arc::default(),
         groups: Arc::default(),
         objects: Arc::default(),
         batch_pods: Arc::default(),
+    }
+}
+
+/// A sink of events, and the server that they are written to.
+pub fn events() -> (EventSink, Server) {
+    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
+    let config = EventConfig {
+        component: String::new(),
+        mode: EventMode::Folded,
+        call_deadline: NOTHING,
     };
+    let writer = KubeEvents::new(Client::new(service, "default"));
+    let metrics = Arc::new(Metrics::new("pytorch"));
+    let sink = EventSink::spawn(&config, &writer, &Leadership::always(), metrics);
+    let server = Server {
+        handle,
+        children: no_children(),
+        leads: Arc::default(),
+    };
+    (sink, server)
+}
+
+pub fn executor() -> (Executor, Server) {
+    let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
+    let leads = Arc::new(AtomicBool::new(true));
+    let gate = Arc::clone(&leads);
+    let children = no_children();
     let executor = Executor::new::<PyTorch>(
         Client::new(service, "default"),
         Arc::new(move || gate.load(Ordering::Relaxed)),

@@ -11,7 +11,7 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use training_core::{Note, Uid, Urgency};
 use training_runtime::caller::Caller;
-use training_runtime::controller::Reconciler;
+use training_runtime::controller::{Reconciler, panicked};
 use training_runtime::events::{EventSink, Regarding};
 use training_runtime::fault::Fault;
 use training_runtime::feed::jobs::Jobs;
@@ -381,16 +381,14 @@ impl Reconciler for Apps {
     }
 
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        self.metrics.panicked();
-        tracing::error!(job = %key, %error, "a pass panicked: a defect of the operator");
-        if let Some(app) = self.jobs.get(key) {
-            let text = "a defect of the operator stopped it from looking after this application; it will try again later";
-            let about = Regarding::of::<App>(&app.object.metadata);
-            self.events
-                .post(&Arc::new(about), Note::warning("InternalError", text));
-        }
-        let fault = Fault::Bug("a panic".to_owned());
-        self.backoff.record_failure(key, &fault, Instant::now())
+        panicked(
+            key,
+            error,
+            &self.jobs,
+            &self.backoff,
+            &self.metrics,
+            &self.events,
+        )
     }
 
     fn knows(&self, key: &JobKey) -> bool {

@@ -18,8 +18,8 @@ use training_core::patch::merge_patch;
 use training_core::slim::slim_meta;
 use training_core::{Note, Stored, Uid};
 use training_runtime::caller::{Caller, Failure, encode};
-use training_runtime::controller::{Controller, Reconciler};
-use training_runtime::events::{EventSink, Regarding};
+use training_runtime::controller::{Controller, Reconciler, panicked};
+use training_runtime::events::EventSink;
 use training_runtime::fault::Fault;
 use training_runtime::feed::index::Index;
 use training_runtime::feed::jobs::Jobs;
@@ -300,16 +300,14 @@ impl Reconciler for Schedules {
     }
 
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        self.metrics.panicked();
-        tracing::error!(schedule = %key, %error, "a pass panicked: a defect of the operator");
-        if let Some(schedule) = self.jobs.get(key) {
-            let text = "a defect of the operator stopped it from looking after this schedule; it will try again later";
-            let about = Regarding::of::<ScheduledSparkApplication>(&schedule.metadata);
-            self.events
-                .post(&Arc::new(about), Note::warning("InternalError", text));
-        }
-        let fault = Fault::Bug("a panic".to_owned());
-        self.backoff.record_failure(key, &fault, Instant::now())
+        panicked(
+            key,
+            error,
+            &self.jobs,
+            &self.backoff,
+            &self.metrics,
+            &self.events,
+        )
     }
 
     fn knows(&self, key: &JobKey) -> bool {
