@@ -107,9 +107,10 @@ pub fn end_at_deadline<F: Framework>(
     seen: &Observed,
     draft: &mut Draft,
 ) {
-    match limit_reached(cx, draft) {
-        Some(cause @ FailureCause::Deadline) => failing::fail(framework, cx, seen, &cause, draft),
-        Some(_) | None => wake_at_deadline(cx, draft),
+    if is_overdue(cx, draft) {
+        failing::fail(framework, cx, seen, &FailureCause::Deadline, draft);
+    } else {
+        wake_at_deadline(cx, draft);
     }
 }
 
@@ -190,12 +191,17 @@ fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<Fai
     {
         return Some(FailureCause::BackoffLimit);
     }
-    let deadline = policy.active_deadline_seconds.filter(|d| *d >= 0)?;
-    let limit = draft.memory.started?;
-    let limit = limit
-        .checked_add(SignedDuration::from_secs(deadline))
-        .ok()?;
-    (draft.now >= limit).then_some(FailureCause::Deadline)
+    is_overdue(cx, draft).then_some(FailureCause::Deadline)
+}
+
+fn is_overdue<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
+    let deadline = cx.job.run_policy().active_deadline_seconds;
+    let (Some(started), Some(deadline)) = (draft.memory.started, deadline.filter(|d| *d >= 0))
+    else {
+        return false;
+    };
+    let limit = started.checked_add(SignedDuration::from_secs(deadline));
+    limit.is_ok_and(|limit| draft.now >= limit)
 }
 
 /// A replica runs in its present attempt, or has ended. A failure that the job bears restarts nothing.
