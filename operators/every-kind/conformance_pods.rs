@@ -2,7 +2,8 @@
 
 use super::ranks::{chief_spec, each, replicas, scale, worker};
 use crate::scene::{
-    CHIEF, CHIEF_ROLE, KIND, KindWorld, RESTART, Scene, WORKER, framework, pt, typed, world,
+    CHIEF, CHIEF_ROLE, KIND, KindWorld, RESTART, Scene, VARIABLE, WORKER, framework, pt, typed,
+    world,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +96,29 @@ fn b_114_the_default_port_comes_after_the_users_and_only_where_it_is_missing() {
         let service = &made[&format!("Service {}", worker(0))]["spec"]["ports"];
         assert_eq!(of(service), of(&expected), "the service has the same ports");
     }
+}
+
+#[test]
+fn b_115_b_116_an_injected_variable_replaces_the_users_once_and_the_users_own_come_first() {
+    let container = format!("{WORKER}/template/spec/containers/0");
+    let used = format!("$({VARIABLE})");
+    let env = json!([{"name": VARIABLE, "value": "theirs"}, {"name": "MINE", "value": used}]);
+    let job = pt(1)
+        .set(&format!("{container}/env"), env)
+        .set(&format!("{container}/args"), json!([used]));
+    let container = &made(job.clone())[&pod(worker(0))]["spec"]["containers"][0];
+    let env = container["env"].as_array().unwrap();
+    let ours: Vec<&Value> = env.iter().filter(|e| e["name"] == VARIABLE).collect();
+    assert_eq!(ours.len(), 1, "{env:?}");
+    assert_ne!(ours[0]["value"], "theirs");
+    assert_eq!(env[0], json!({"name": "MINE", "value": used}), "verbatim");
+    assert_eq!(container["args"], json!([used]), "the kubelet fills in");
+    let mut world = world(job);
+    world.settle();
+    let told = world.events();
+    let told: Vec<_> = told.iter().filter(|e| e.contains(VARIABLE)).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("Warning "), "{told:?}");
 }
 
 #[test]

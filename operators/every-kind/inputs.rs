@@ -2,12 +2,12 @@
 //! and no text of the user's becomes part of another one.
 
 use serde_json::{Value, json};
-use training_core::provider::Setting;
-use training_core::{Offers, Provider, Step};
+use training_core::Step;
 use training_testkit::builders::Job;
 use training_testkit::hostile::{self, HOSTILE};
 use training_testkit::scene::{first_objects, first_pods};
 
+use super::gangs::under;
 use super::ranks::{chief_spec, each, worker};
 use crate::scene::{CHIEF, KIND, Scene, WORKER, framework, pt, typed, world};
 
@@ -29,12 +29,7 @@ fn of_worker(pods: &[Value]) -> &Value {
 
 /// What users are told of a job that an operator with this gang scheduler sees for the first time.
 fn told(provider: &str, job: Job) -> String {
-    let mut world = world(job);
-    world.gang = Setting {
-        provider: Provider::parse(provider).unwrap(),
-        offers: Offers::all(),
-        kueue: None,
-    };
+    let mut world = under(provider, job);
     world.settle();
     world.events().join("\n")
 }

@@ -7,6 +7,7 @@ mod conformance_limits;
 mod conformance_pods;
 mod conformance_status;
 mod crd;
+mod gangs;
 mod inputs;
 mod limits;
 mod past_the_crd;

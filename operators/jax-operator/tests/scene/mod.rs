@@ -31,6 +31,8 @@ pub const IMAGE: &str = "/spec/jaxReplicaSpecs/Worker/template/spec/containers/0
 pub const RESTART: &str = "Never";
 /// As many workers as one job is tested with.
 pub const MANY: u32 = 10_000;
+/// A variable that every pod gets.
+pub const VARIABLE: &str = "PROCESS_ID";
 /// The message of a job that failed with one worker.
 pub const FAILED: &str = "JAXJob pt is failed because 1 Worker replica(s) failed.";
 /// Rows of this kind's own table that the types can't decode.
