@@ -1,6 +1,6 @@
 //! Published behaviour of defaults, pods, services and variables, one test for each.
 
-use super::ranks::{chief_spec, each, replicas, scale, worker};
+use super::ranks::{chief_spec, each, index, replicas, scale, worker};
 use crate::scene::{
     CHIEF, CHIEF_ROLE, KIND, KindWorld, RESTART, Scene, VARIABLE, WORKER, framework, pt, typed,
     world,
@@ -208,6 +208,59 @@ fn labels_and_annotations_of_the_template_are_on_its_pods() {
         };
         assert_eq!(found, expected, "{name}");
     }
+}
+
+#[test]
+fn b_038_b_039_the_templates_name_and_our_labels_in_it_have_no_effect() {
+    let key = |name: &str| format!("training.kubeflow.org/{name}");
+    let mut labels = json!({"team": "a"});
+    for (name, theirs) in [
+        ("job-name", "x"),
+        ("replica-index", "9"),
+        ("job-role", "master"),
+    ] {
+        labels[key(name)] = json!(theirs);
+    }
+    let metadata = json!({
+        "name": "mine", "namespace": "other", "labels": labels, "finalizers": ["example.com/theirs"],
+        "annotations": {"trainyard.dev/attempt": "9.9", "note": "b"},
+    });
+    let made = made(pt(1).set(&format!("{WORKER}/template/metadata"), metadata));
+    let mut expected = json!({"team": "a"});
+    for (name, ours) in [
+        ("operator-name", KIND.controller),
+        ("job-name", "pt"),
+        ("replica-type", "worker"),
+        ("replica-index", &index(0).to_string()),
+    ] {
+        expected[key(name)] = json!(ours);
+    }
+    let metadata = &made[&pod(worker(0))]["metadata"];
+    assert_eq!(metadata["namespace"], "ns1");
+    assert_eq!(metadata["labels"], expected);
+    assert_eq!(
+        metadata["annotations"],
+        json!({"trainyard.dev/attempt": "0.0", "note": "b"})
+    );
+    assert_eq!(metadata.get("finalizers"), None);
+}
+
+#[test]
+fn b_038_b_039_what_has_no_effect_in_a_template_is_told() {
+    let labels = json!({"training.kubeflow.org/job-role": "master"});
+    let metadata = json!({"name": "mine", "labels": labels});
+    let mut world = world(pt(1).set(&format!("{WORKER}/template/metadata"), metadata));
+    world.settle();
+    let path = format!("spec.{}[Worker].template.metadata", KIND.replica_map);
+    let expected = [
+        format!(
+            "Warning SettingIgnored: {path}.labels: training.kubeflow.org/job-role is the operator's own, and its value is used"
+        ),
+        format!(
+            "Warning SettingIgnored: {path}: pods get their names from the job, and live in its namespace"
+        ),
+    ];
+    assert_eq!(world.events(), expected);
 }
 
 #[test]

@@ -156,52 +156,6 @@ fn b_052_worker_zero_speaks_for_a_job_without_a_master() {
 }
 
 #[test]
-fn b_038_b_039_the_templates_name_and_our_labels_in_it_have_no_effect() {
-    let meta = json!({
-        "name": "mine", "namespace": "other",
-        "labels": {
-            "training.kubeflow.org/job-name": "x", "training.kubeflow.org/replica-index": "9",
-            "training.kubeflow.org/job-role": "master", "team": "a",
-        },
-        "annotations": {"trainyard.dev/attempt": "9.9", "note": "b"},
-    });
-    let objects = objects(pt(1).set("/spec/pytorchReplicaSpecs/Worker/template/metadata", meta));
-    let pod = named(&objects, "Pod", "pt-worker-0");
-    assert_eq!(pod["metadata"]["namespace"], "ns1");
-    assert_eq!(
-        pod["metadata"]["labels"],
-        json!({
-            "training.kubeflow.org/operator-name": "pytorchjob-controller",
-            "training.kubeflow.org/job-name": "pt",
-            "training.kubeflow.org/replica-type": "worker",
-            "training.kubeflow.org/replica-index": "0",
-            "team": "a",
-        })
-    );
-    assert_eq!(
-        pod["metadata"]["annotations"],
-        json!({"trainyard.dev/attempt": "0.0", "note": "b"})
-    );
-}
-
-#[test]
-fn b_038_b_039_what_has_no_effect_in_a_template_is_told() {
-    let meta = json!({"name": "mine", "labels": {"training.kubeflow.org/job-role": "master"}});
-    let mut world = world(pt(1).set("/spec/pytorchReplicaSpecs/Worker/template/metadata", meta));
-    world.settle();
-    let path = "spec.pytorchReplicaSpecs[Worker].template.metadata";
-    let expected = [
-        format!(
-            "Warning SettingIgnored: {path}.labels: training.kubeflow.org/job-role is the operator's own, and its value is used"
-        ),
-        format!(
-            "Warning SettingIgnored: {path}: pods get their names from the job, and live in its namespace"
-        ),
-    ];
-    assert_eq!(world.events(), expected);
-}
-
-#[test]
 fn b_018_other_spellings_of_a_role_mean_the_same() {
     let mut job = pt(1).build();
     let map = job["spec"]["pytorchReplicaSpecs"].as_object_mut().unwrap();
