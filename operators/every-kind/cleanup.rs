@@ -1,38 +1,34 @@
 //! What is left of a job that has ended, when it goes itself, and what scaling removes.
 
-use crate::scene::{IMAGE, KIND, Scene, pt, world};
+use super::ranks::{each, scale, stored, succeed, worker};
+use crate::scene::{CHIEF, CHIEF_DECIDES, IMAGE, KIND, Scene, pt, world};
 use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::Move;
 
 /// Pods and services that are left after an end with these phases of worker 0 and worker 1.
-fn left(policy: Option<&str>, succeed: bool) -> (Vec<String>, Vec<String>) {
+fn left(policy: Option<&str>, well: bool) -> (Vec<String>, Vec<String>) {
     let mut job = pt(3).restart_policy("Worker", "Never");
     if let Some(policy) = policy {
         job = job.run_policy("cleanPodPolicy", policy);
     }
     let mut world = world(job);
     world.settle();
-    world.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    world.run(&[CHIEF, worker(0), worker(1)]);
     world.settle();
-    world.finish("pt-worker-0");
+    world.finish(worker(0));
     world.settle();
-    if succeed {
-        world.finish("pt-master-0");
+    if well {
+        succeed(&mut world);
     } else {
-        world.fail("pt-worker-1", 1);
+        world.fail(worker(1), 1);
     }
     world.settle();
     while world.pods().any(|(_, p)| p.leaving) {
         world.happen(Move::Gone(0));
         world.settle();
     }
-    let owned = |names: Vec<&str>| {
-        names
-            .into_iter()
-            .map(|n| n["pt-".len()..].to_owned())
-            .collect()
-    };
+    let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     (
         owned(world.pod_names()),
         owned(world.services().into_iter().collect()),
@@ -41,13 +37,19 @@ fn left(policy: Option<&str>, succeed: bool) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn the_policy_decides_what_stays_after_the_end() {
-    let all = ["master-0", "worker-0", "worker-1", "worker-2"];
+    let all = [CHIEF, worker(0), worker(1), worker(2)];
+    // Where all decide, all have ended.
+    let ended = if CHIEF_DECIDES {
+        &[CHIEF, worker(0)][..]
+    } else {
+        &all
+    };
     let rows: [(Option<&str>, bool, &[&str]); 9] = [
         (None, true, &all),
         (Some("None"), true, &all),
         (Some("None"), false, &all),
-        (Some("Running"), true, &["master-0", "worker-0"]),
-        (Some("Running"), false, &["worker-0", "worker-1"]),
+        (Some("Running"), true, ended),
+        (Some("Running"), false, &[worker(0), worker(1)]),
         (Some("All"), true, &[]),
         (Some("All"), false, &[]),
         (Some(""), true, &[]),
@@ -69,7 +71,7 @@ fn i_21_the_end_is_stored_before_anything_is_cleaned_up() {
     world.settle();
     world.run_all();
     world.settle();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.writes.clear();
     world.settle();
     assert_eq!(world.writes[0], "status");
@@ -82,7 +84,12 @@ fn i_29_services_whose_pods_are_gone_already_go_as_well() {
     let mut world = world(pt(1).run_policy("cleanPodPolicy", "All"));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    if !CHIEF_DECIDES {
+        // Its success counts once it is seen.
+        world.finish(worker(0));
+        world.settle();
+    }
+    succeed(&mut world);
     world.happen(Move::Vanish(1));
     world.settle();
     assert_eq!(world.services().len(), 0);
@@ -94,7 +101,7 @@ fn i_23_b_089_a_job_goes_after_its_time_to_live_and_not_before() {
         let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", ttl));
         world.settle();
         world.run_all();
-        world.finish("pt-master-0");
+        succeed(&mut world);
         world.settle();
         let wake = world.plan().wake.unwrap();
         assert_eq!((wake - world.now).get_seconds(), wait);
@@ -111,7 +118,7 @@ fn b_089_i_45_the_longest_time_to_live_and_an_end_in_the_future_are_waited_for()
     let mut world = world(pt(1).run_policy("ttlSecondsAfterFinished", i32::MAX));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     world.tick(-100);
     assert!(world.plan().is_idle());
@@ -137,11 +144,11 @@ fn b_146_nothing_of_an_ended_job_is_made_again() {
     let mut world = world(pt(2));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     world.happen(Move::Vanish(1));
     world.happen(Move::DropService(0));
-    world.happen(Move::Scale(4));
+    world.happen(scale(4));
     world.set(IMAGE, json!("other"));
     world.writes.clear();
     world.settle();
@@ -153,7 +160,7 @@ fn b_147_a_completion_time_alone_keeps_a_job_ended() {
     let mut world = world(pt(1));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     world.set("/status/conditions", json!([]));
     world.happen(Move::Vanish(0));
@@ -167,7 +174,7 @@ fn b_145_a_policy_that_is_changed_after_the_end_is_honoured() {
     let mut world = world(pt(1));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     assert_eq!(world.pod_names().len(), 2);
     world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
@@ -182,7 +189,7 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
     world.settle();
     world.run_all();
     world.settle();
-    world.happen(Move::Scale(1));
+    world.happen(scale(1));
     world.writes.clear();
     world.settle();
     assert_eq!(
@@ -190,20 +197,20 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
             .writes
             .iter()
             .filter(|w| w.starts_with("delete"))
+            .cloned()
             .collect::<Vec<_>>(),
         [
-            "delete pod pt-worker-2",
-            "delete pod pt-worker-1",
-            "delete service pt-worker-1",
-            "delete service pt-worker-2",
+            each("delete pod", &[worker(2), worker(1)]),
+            each("delete service", &[worker(1), worker(2)]),
         ]
+        .concat()
     );
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
-    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
+    assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
     assert_eq!(world.status_json()["ready"], "2/2");
-    world.happen(Move::Scale(0));
+    world.happen(scale(0));
     world.settle();
     if KIND.name == "PyTorchJob" {
         assert_eq!(
@@ -211,61 +218,28 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
             ["Stalled=True", "Created=True", "Running=True"],
             "none at all is refused, also where the CRD's rule is missing"
         );
-        assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
+        assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
         return;
     }
     world.happen(Move::Gone(0));
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Running=True");
-    assert_eq!(
-        world.pod_names(),
-        ["pt-master-0"],
-        "none at all is none at all"
-    );
+    assert_eq!(world.pod_names(), [CHIEF], "none at all is none at all");
     assert_eq!(world.services().len(), 1);
-}
-
-#[test]
-fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
-    let mut world = world(pt(2));
-    world.settle();
-    world.run_all();
-    world.settle();
-    world.edit(|job| {
-        job["spec"][KIND.replica_map]
-            .as_object_mut()
-            .unwrap()
-            .remove("Worker");
-    });
-    world.settle();
-    assert_eq!(
-        world.services().into_iter().collect::<Vec<_>>(),
-        ["pt-master-0"]
-    );
-    assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 1);
-    let active = |world: &crate::scene::KindWorld| {
-        let counts = world.status().replica_statuses.unwrap();
-        counts["Worker"].active
-    };
-    assert_eq!(active(&world), 2, "they still run");
-    world.happen(Move::Gone(0));
-    world.happen(Move::Gone(0));
-    world.settle();
-    assert_eq!(active(&world), 0, "a queue frees their quota");
 }
 
 #[test]
 fn a_replica_that_was_removed_runs_again_when_it_comes_back() {
     let mut world = world(pt(2)).started();
-    world.finish("pt-worker-1");
+    world.finish(worker(1));
     world.settle();
-    world.happen(Move::Scale(1));
+    world.happen(scale(1));
     world.settle();
     world.come_to_rest(false);
-    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
-    world.happen(Move::Scale(2));
+    assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
+    world.happen(scale(2));
     world.settle();
-    let phase = world.pod("pt-worker-1").map(|p| p.phase);
+    let phase = world.pod(worker(1)).map(|p| p.phase);
     assert_eq!(phase, Some(PodPhase::Pending));
 }
 
@@ -287,7 +261,7 @@ fn i_42_pods_of_another_operator_are_taken_over_as_they_are() {
                 {"type": "Running", "status": "True", "reason": format!("{}Running", KIND.name), "message": "It runs.",
                  "lastUpdateTime": "1970-01-10T00:00:00Z", "lastTransitionTime": "1970-01-10T00:00:00Z"},
             ],
-            "replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 2}},
+            "replicaStatuses": stored([1, 0, 0], [2, 0, 0]),
             "startTime": "1970-01-10T00:00:00Z", "lastReconcileTime": "1970-01-10T00:00:05Z",
         }),
     );
@@ -298,9 +272,9 @@ fn i_42_pods_of_another_operator_are_taken_over_as_they_are() {
     let status = world.status_json();
     assert_eq!(status["startTime"], "1970-01-10T00:00:00Z");
     assert_eq!(status["lastReconcileTime"], serde_json::Value::Null);
-    world.end("pt-worker-0", PodPhase::Failed, None);
+    world.end(worker(0), PodPhase::Failed, None);
     world.settle();
-    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+    assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), "0.1");
 }
 
 #[test]
@@ -315,7 +289,7 @@ fn a_job_that_ended_under_another_operator_is_not_written_to() {
                 {"type": kind, "status": "True", "reason": format!("{}Ended", KIND.name), "message": "It is over.",
                  "lastUpdateTime": "1970-01-10T00:00:00Z", "lastTransitionTime": "1970-01-10T00:00:00Z"},
             ],
-            "replicaStatuses": {"Master": {"succeeded": 1}, "Worker": {"failed": 2}},
+            "replicaStatuses": stored([0, 1, 0], [0, 0, 2]),
             "startTime": "1970-01-10T00:00:00Z", "lastReconcileTime": "1970-01-10T00:00:05Z",
         })
     };

@@ -1,7 +1,8 @@
 //! Bad inputs that got past admission, and edits at odd moments: a defined answer for each.
 
-use crate::scene::{KIND, Scene, WORKER, framework, pt, world};
-use serde_json::{Value, json};
+use super::ranks::worker;
+use crate::scene::{CHIEF, Scene, WORKER, framework, pt, world};
+use serde_json::json;
 use training_core::{PodPhase, Stall, Step};
 
 fn last(world: &crate::scene::KindWorld) -> String {
@@ -87,9 +88,9 @@ fn b_127_host_name_and_subdomain_of_the_template_give_way_to_the_pods_own_name()
         .set(&format!("{WORKER}/template/spec/subdomain"), "theirs");
     let mut world = world(job);
     world.settle();
-    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
+    assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
     assert!(
-        world.services().contains("pt-worker-0"),
+        world.services().contains(worker(0)),
         "peers are found by services, not by host names"
     );
 }
@@ -100,14 +101,14 @@ fn b_129_a_deadline_within_the_template_fails_its_pod_and_is_told() {
     world.settle();
     world.run_all();
     world.settle();
-    world.change("pt-worker-0", |p| {
+    world.change(worker(0), |p| {
         p.trouble = Some(Box::new(training_core::Trouble {
             reason: "DeadlineExceeded".to_owned(),
             message: "Pod was active on the node longer than the specified deadline".to_owned(),
             ..training_core::Trouble::default()
         }));
     });
-    world.end("pt-worker-0", PodPhase::Failed, None);
+    world.end(worker(0), PodPhase::Failed, None);
     world.settle();
     let failure = world.status().last_failure.unwrap();
     assert_eq!(failure.reason.as_deref(), Some("DeadlineExceeded"));
@@ -116,26 +117,4 @@ fn b_129_a_deadline_within_the_template_fails_its_pod_and_is_told() {
         "Restarting=True",
         "the job's own deadline is another one"
     );
-}
-
-#[test]
-fn b_143_a_role_that_is_added_gets_its_pods() {
-    let mut world = world(pt(1).without("Worker"));
-    world.settle();
-    world.run_all();
-    world.settle();
-    let worker: Value = pt(1).build()["spec"][KIND.replica_map]["Worker"].clone();
-    world.edit(|job| job["spec"][KIND.replica_map]["Worker"] = worker);
-    world.writes.clear();
-    world.settle();
-    let made: Vec<&String> = world
-        .writes
-        .iter()
-        .filter(|w| w.starts_with("create"))
-        .collect();
-    assert_eq!(
-        made,
-        ["create service pt-worker-0", "create pod pt-worker-0"]
-    );
-    assert!(world.writes.iter().all(|w| !w.starts_with("delete")));
 }

@@ -1,6 +1,7 @@
 //! Published behaviour of restarts, limits, clean-up, time to live, suspension and managedBy, one test for each.
 
-use crate::scene::{KIND, KindWorld, Scene, pt, world};
+use super::ranks::{succeed, worker};
+use crate::scene::{CHIEF, CHIEF_DECIDES, CHIEF_ROLE, KIND, KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
@@ -28,10 +29,10 @@ fn left(world: &mut KindWorld) -> (usize, usize) {
 fn low_exit_codes_are_permanent_and_those_of_signals_are_tried_again() {
     for (code, again) in [(1, false), (2, false), (3, false), (130, true), (138, true)] {
         let mut world = running(pt(1).restart_policy("Worker", "ExitCode"));
-        let old = world.pod("pt-worker-0").unwrap().uid;
-        world.fail("pt-worker-0", code);
+        let old = world.pod(worker(0)).unwrap().uid;
+        world.fail(worker(0), code);
         world.settle();
-        let replaced = world.pod("pt-worker-0").unwrap().uid != old;
+        let replaced = world.pod(worker(0)).unwrap().uid != old;
         assert_eq!(
             (replaced, last(&world).0 == "Failed"),
             (again, !again),
@@ -44,15 +45,15 @@ fn low_exit_codes_are_permanent_and_those_of_signals_are_tried_again() {
 fn a_pod_with_a_retryable_code_goes() {
     let mut world = running(pt(1).restart_policy("Worker", "ExitCode"));
     world.sticky = true;
-    world.fail("pt-worker-0", 130);
+    world.fail(worker(0), 130);
     world.settle();
-    assert!(world.pod("pt-worker-0").unwrap().leaving);
+    assert!(world.pod(worker(0)).unwrap().leaving);
 }
 
 #[test]
 fn a_permanent_code_fails_the_job_in_the_published_words() {
     let mut world = running(pt(2).restart_policy("Worker", "ExitCode"));
-    world.fail("pt-worker-1", 1);
+    world.fail(worker(1), 1);
     world.settle();
     assert_eq!(
         last(&world),
@@ -70,8 +71,8 @@ fn restarts_in_place_add_up_to_the_backoff_limit_and_everything_goes() {
         .run_policy("backoffLimit", 4)
         .run_policy("cleanPodPolicy", "All");
     let mut world = running(job);
-    for worker in 0..4 {
-        world.change(&format!("pt-worker-{worker}"), |p| p.restarts = 1);
+    for at in 0..4 {
+        world.change(worker(at), |p| p.restarts = 1);
     }
     assert_eq!(left(&mut world), (0, 0));
     let message = "Job pt has failed because it has reached the specified backoff limit";
@@ -82,7 +83,7 @@ fn restarts_in_place_add_up_to_the_backoff_limit_and_everything_goes() {
 fn the_backoff_limit_counts_restarts_and_not_starts() {
     for (limit, restarts, ends) in [(0, 0, false), (3, 2, false), (3, 3, true)] {
         let mut world = running(pt(1).run_policy("backoffLimit", limit));
-        world.change("pt-worker-0", |p| p.restarts = restarts);
+        world.change(worker(0), |p| p.restarts = restarts);
         world.settle();
         assert_eq!(
             last(&world).0 == "Failed",
@@ -114,9 +115,11 @@ fn a_deadline_that_has_passed_takes_everything_along_and_none_touches_nothing() 
 
 #[test]
 fn a_finished_job_keeps_what_its_policy_says() {
+    // Where all decide, all have ended.
+    let ended = if CHIEF_DECIDES { (1, 1) } else { (3, 3) };
     let rows = [
         ("All", false, (0, 0)),
-        ("Running", false, (1, 1)),
+        ("Running", false, ended),
         ("Running", true, (3, 3)),
         ("None", false, (3, 3)),
         ("None", true, (3, 3)),
@@ -124,10 +127,10 @@ fn a_finished_job_keeps_what_its_policy_says() {
     for (policy, all_ended, expected) in rows {
         let mut world = running(pt(2).run_policy("cleanPodPolicy", policy));
         if all_ended {
-            world.finish("pt-worker-0");
-            world.finish("pt-worker-1");
+            world.finish(worker(0));
+            world.finish(worker(1));
         }
-        world.finish("pt-master-0");
+        succeed(&mut world);
         assert_eq!(
             left(&mut world),
             expected,
@@ -140,7 +143,7 @@ fn a_finished_job_keeps_what_its_policy_says() {
 fn a_suspended_job_loses_all_pods_and_services_under_every_policy() {
     for policy in ["Running", "None", "All"] {
         let mut world = running(pt(2).run_policy("cleanPodPolicy", policy));
-        world.finish("pt-worker-0");
+        world.finish(worker(0));
         world.happen(Move::Suspend(true));
         assert_eq!(left(&mut world), (0, 0), "{policy}");
         world.tick(3600);
@@ -156,7 +159,7 @@ fn a_job_that_reached_its_backoff_limit_is_cleaned_up_by_its_policy() {
                 .run_policy("backoffLimit", 1)
                 .run_policy("cleanPodPolicy", policy),
         );
-        world.change("pt-worker-0", |p| p.restarts = 1);
+        world.change(worker(0), |p| p.restarts = 1);
         assert_eq!(left(&mut world), expected, "{policy}");
         assert_eq!(last(&world).0, "Failed");
     }
@@ -167,13 +170,13 @@ fn failed_and_succeeded_jobs_go_after_their_time_to_live() {
     for fails in [false, true] {
         let mut world = running(
             pt(1)
-                .restart_policy("Master", "Never")
+                .restart_policy(CHIEF_ROLE, "Never")
                 .run_policy("ttlSecondsAfterFinished", 3),
         );
         if fails {
-            world.fail("pt-master-0", 1);
+            world.fail(CHIEF, 1);
         } else {
-            world.finish("pt-master-0");
+            succeed(&mut world);
         }
         world.settle();
         world.tick(3);
@@ -188,7 +191,7 @@ fn failed_and_succeeded_jobs_go_after_their_time_to_live() {
 #[test]
 fn without_a_time_to_live_a_finished_job_stays_and_a_running_one_waits_for_nothing() {
     let mut endless = running(pt(1));
-    endless.finish("pt-master-0");
+    endless.finish(CHIEF);
     endless.settle();
     endless.tick(1_000_000);
     assert!(endless.plan().is_idle());
@@ -203,7 +206,7 @@ fn without_a_time_to_live_a_finished_job_stays_and_a_running_one_waits_for_nothi
 #[test]
 fn a_job_that_ended_a_day_ago_goes_at_once() {
     let mut world = running(pt(1));
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     world.tick(86_400);
     world.set("/spec/runPolicy/ttlSecondsAfterFinished", json!(180));

@@ -1,15 +1,24 @@
 //! Published behaviour of defaults, pods, services and variables, one test for each.
 
-use crate::scene::{KIND, KindWorld, MASTER, RESTART, Scene, WORKER, framework, pt, typed, world};
+use super::ranks::{chief_spec, each, replicas, scale, worker};
+use crate::scene::{
+    CHIEF, CHIEF_ROLE, KIND, KindWorld, RESTART, Scene, WORKER, framework, pt, typed, world,
+};
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use training_core::{Observed, Step, plan};
 use training_testkit::builders::Job;
 use training_testkit::scene::{by_name, first_objects};
 use training_testkit::world::Move;
 
 /// The pods and services that the first plan makes, by `Kind name`.
-fn made(job: Job) -> std::collections::BTreeMap<String, Value> {
+fn made(job: Job) -> BTreeMap<String, Value> {
     by_name(first_objects(&framework(), &typed(job)))
+}
+
+/// The key of a pod among them.
+fn pod(name: &str) -> String {
+    format!("Pod {name}")
 }
 
 fn writes(world: &KindWorld, verb: &str) -> Vec<String> {
@@ -26,16 +35,17 @@ fn writes(world: &KindWorld, verb: &str) -> Vec<String> {
 #[test]
 fn b_004_an_absent_number_of_replicas_is_one() {
     let job = pt(1)
-        .set(&format!("{MASTER}/replicas"), Value::Null)
+        .set(&format!("{}/replicas", chief_spec()), Value::Null)
         .set(&format!("{WORKER}/replicas"), Value::Null);
     let names: Vec<String> = made(job).into_keys().collect();
-    let expected = [
-        "Pod pt-master-0",
-        "Pod pt-worker-0",
-        "Service pt-master-0",
-        "Service pt-worker-0",
-    ];
-    assert_eq!(names, expected);
+    // The first of each role.
+    let pods = BTreeSet::from([CHIEF, "pt-worker-0"])
+        .into_iter()
+        .collect::<Vec<_>>();
+    assert_eq!(
+        names,
+        ["Pod", "Service"].map(|kind| each(kind, &pods)).concat()
+    );
 }
 
 #[test]
@@ -47,7 +57,8 @@ fn an_absent_restart_policy_is_the_kinds_and_always_is_kept() {
     ] {
         let made = made(pt(1).set(&format!("{WORKER}/restartPolicy"), told.clone()));
         assert_eq!(
-            made["Pod pt-worker-0"]["spec"]["restartPolicy"], policy,
+            made[&pod(worker(0))]["spec"]["restartPolicy"],
+            policy,
             "{told}"
         );
     }
@@ -65,7 +76,7 @@ fn b_114_the_default_port_comes_after_the_users_and_only_where_it_is_missing() {
     for (told, expected) in rows {
         let made = made(pt(1).set(&format!("{WORKER}/template/spec/containers/0/ports"), told));
         assert_eq!(
-            made["Pod pt-worker-0"]["spec"]["containers"][0]["ports"],
+            made[&pod(worker(0))]["spec"]["containers"][0]["ports"],
             expected
         );
         let number = |port: &Value| {
@@ -81,19 +92,20 @@ fn b_114_the_default_port_comes_after_the_users_and_only_where_it_is_missing() {
                 .map(number)
                 .collect::<Vec<_>>()
         };
-        let service = &made["Service pt-worker-0"]["spec"]["ports"];
+        let service = &made[&format!("Service {}", worker(0))]["spec"]["ports"];
         assert_eq!(of(service), of(&expected), "the service has the same ports");
     }
 }
 
 #[test]
-fn the_master_speaks_for_the_job_and_no_worker_beside_it() {
+fn the_chief_speaks_for_the_job_and_no_worker_beside_it() {
     let made = made(pt(2));
-    let role =
-        |pod: &str| made[pod]["metadata"]["labels"]["training.kubeflow.org/job-role"].clone();
-    assert_eq!(role("Pod pt-master-0"), "master");
+    let role = |name: &str| {
+        made[&pod(name)]["metadata"]["labels"]["training.kubeflow.org/job-role"].clone()
+    };
+    assert_eq!(role(CHIEF), "master");
     assert_eq!(
-        (role("Pod pt-worker-0"), role("Pod pt-worker-1")),
+        (role(worker(0)), role(worker(1))),
         (Value::Null, Value::Null)
     );
 }
@@ -111,7 +123,8 @@ fn every_replica_gets_one_pod_and_one_service() {
 fn exactly_what_is_missing_is_made() {
     let mut world = world(pt(4));
     world.settle();
-    for pod in ["pt-master-0", "pt-worker-1", "pt-worker-3"] {
+    let missing = [CHIEF, worker(1), worker(3)];
+    for pod in missing {
         let at = world.pod_names().iter().position(|n| *n == pod).unwrap();
         world.happen(Move::Vanish(u8::try_from(at).unwrap()));
         let at = world.services().iter().position(|n| *n == pod).unwrap();
@@ -121,14 +134,9 @@ fn exactly_what_is_missing_is_made() {
     world.settle();
     assert_eq!(
         writes(&world, "create"),
-        [
-            "create pod pt-master-0",
-            "create pod pt-worker-1",
-            "create pod pt-worker-3",
-            "create service pt-master-0",
-            "create service pt-worker-1",
-            "create service pt-worker-3",
-        ]
+        ["create pod", "create service"]
+            .map(|verb| each(verb, &missing))
+            .concat()
     );
     assert_eq!(writes(&world, "delete"), Vec::<String>::new());
 }
@@ -161,17 +169,39 @@ fn i_24_every_object_belongs_to_its_job_by_all_five_fields() {
 fn labels_and_annotations_of_the_template_are_on_its_pods() {
     let metadata = json!({"labels": {"team": "a", "app": "b"}, "annotations": {"note": "c"}});
     let made = made(pt(1).set(&format!("{WORKER}/template/metadata"), metadata));
-    let worker = &made["Pod pt-worker-0"]["metadata"];
-    assert_eq!(
-        (&worker["labels"]["team"], &worker["labels"]["app"]),
-        (&json!("a"), &json!("b"))
-    );
-    assert_eq!(worker["annotations"]["note"], "c");
-    let master = &made["Pod pt-master-0"]["metadata"];
-    assert_eq!(
-        (&master["labels"]["team"], &master["annotations"]["note"]),
-        (&Value::Null, &Value::Null)
-    );
+    for (name, role) in [(worker(0), "Worker"), (CHIEF, CHIEF_ROLE)] {
+        let made = &made[&pod(name)]["metadata"];
+        let found = [
+            &made["labels"]["team"],
+            &made["labels"]["app"],
+            &made["annotations"]["note"],
+        ];
+        // The template is that of one role.
+        let expected = if role == "Worker" {
+            [&json!("a"), &json!("b"), &json!("c")]
+        } else {
+            [&Value::Null; 3]
+        };
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn b_038_b_039_what_has_no_effect_in_a_template_is_told() {
+    let labels = json!({"training.kubeflow.org/job-role": "master"});
+    let metadata = json!({"name": "mine", "labels": labels});
+    let mut world = world(pt(1).set(&format!("{WORKER}/template/metadata"), metadata));
+    world.settle();
+    let path = format!("spec.{}[Worker].template.metadata", KIND.replica_map);
+    let expected = [
+        format!(
+            "Warning SettingIgnored: {path}.labels: training.kubeflow.org/job-role is the operator's own, and its value is used"
+        ),
+        format!(
+            "Warning SettingIgnored: {path}: pods get their names from the job, and live in its namespace"
+        ),
+    ];
+    assert_eq!(world.events(), expected);
 }
 
 #[test]
@@ -180,7 +210,7 @@ fn names_have_the_replica_type_in_lower_case() {
     let map = job["spec"][KIND.replica_map].as_object_mut().unwrap();
     let spec = map.remove("Worker").unwrap();
     map.insert("WORKER".to_owned(), spec);
-    map["WORKER"]["replicas"] = json!(2);
+    map["WORKER"]["replicas"] = json!(replicas(2));
     let job: crate::scene::Resource = serde_json::from_value(job).unwrap();
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let plan = plan(&framework(), &job, &Observed::default(), now);
@@ -188,10 +218,7 @@ fn names_have_the_replica_type_in_lower_case() {
         Step::CreatePod(pod) => pod.metadata.name.clone(),
         _ => None,
     });
-    assert_eq!(
-        names.collect::<Vec<_>>(),
-        ["pt-master-0", "pt-worker-0", "pt-worker-1"]
-    );
+    assert_eq!(names.collect::<Vec<_>>(), [CHIEF, worker(0), worker(1)]);
 }
 
 #[test]
@@ -204,7 +231,8 @@ fn the_replica_policy_becomes_the_pods_and_exit_code_becomes_never() {
     ] {
         let made = made(pt(1).restart_policy("Worker", told));
         assert_eq!(
-            made["Pod pt-worker-0"]["spec"]["restartPolicy"], pods,
+            made[&pod(worker(0))]["spec"]["restartPolicy"],
+            pods,
             "{told}"
         );
     }
@@ -217,24 +245,23 @@ fn workers_lowered_from_three_to_two_lose_the_last_and_raised_again_get_it_back(
     world.run_all();
     world.settle();
     world.writes.clear();
-    world.happen(Move::Scale(2));
+    world.happen(scale(2));
     world.settle();
     assert_eq!(
         writes(&world, "delete"),
-        ["delete pod pt-worker-2", "delete service pt-worker-2"]
+        ["delete pod", "delete service"]
+            .map(|verb| each(verb, &[worker(2)]))
+            .concat()
     );
     world.happen(Move::Gone(0));
     world.settle();
     world.writes.clear();
-    world.happen(Move::Scale(4));
+    world.happen(scale(4));
     world.settle();
     assert_eq!(
         writes(&world, "create"),
-        [
-            "create pod pt-worker-2",
-            "create pod pt-worker-3",
-            "create service pt-worker-2",
-            "create service pt-worker-3",
-        ]
+        ["create pod", "create service"]
+            .map(|verb| each(verb, &[worker(2), worker(3)]))
+            .concat()
     );
 }

@@ -1,6 +1,7 @@
 //! Published behaviour of conditions and counts, one test for each.
 
-use crate::scene::{FAILED, KIND, KindWorld, Scene, pt, world};
+use super::ranks::{by_role, counts, succeed, worker};
+use crate::scene::{CHIEF, CHIEF_DECIDES, CHIEF_ROLE, FAILED, KIND, KindWorld, Scene, pt, world};
 use serde_json::json;
 use training_core::{JobState, Memory, PodPhase};
 
@@ -16,13 +17,13 @@ fn running_and_restarting_take_turns_and_a_failure_stands_last() {
     world.run_all();
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
-    world.fail("pt-worker-0", 130);
+    world.fail(worker(0), 130);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
     world.run_all();
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
-    world.fail("pt-worker-0", 1);
+    world.fail(worker(0), 1);
     world.settle();
     assert_eq!(
         world.conditions(),
@@ -49,17 +50,15 @@ fn a_terminating_pod_that_runs_is_active_and_not_failed() {
     world.run_all();
     world.settle();
     for index in 0..3 {
-        world.finish(&format!("pt-worker-{index}"));
+        world.finish(worker(index));
     }
-    world.change("pt-worker-3", |p| p.leaving = true);
+    world.change(worker(3), |p| p.leaving = true);
     world.settle();
-    let counts = world.status().replica_statuses.unwrap()["Worker"].clone();
-    assert_eq!((counts.active, counts.succeeded, counts.failed), (4, 3, 0));
-    world.fail("pt-worker-5", 1);
-    world.fail("pt-worker-6", 1);
+    assert_eq!(counts(&world), by_role([1, 0, 0], [4, 3, 0]));
+    world.fail(worker(5), 1);
+    world.fail(worker(6), 1);
     world.settle();
-    let counts = world.status().replica_statuses.unwrap()["Worker"].clone();
-    assert_eq!((counts.active, counts.succeeded, counts.failed), (2, 3, 2));
+    assert_eq!(counts(&world), by_role([1, 0, 0], [2, 3, 2]));
 }
 
 #[test]
@@ -81,14 +80,14 @@ fn a_job_whose_pods_all_run_says_so_and_when_it_began() {
 #[test]
 fn nothing_is_running_once_it_has_ended() {
     for (code, end) in [(0, "Succeeded=True"), (1, "Failed=True")] {
-        let mut world = world(pt(2).restart_policy("Master", "Never"));
+        let mut world = world(pt(2).restart_policy(CHIEF_ROLE, "Never"));
         world.settle();
         world.run_all();
         world.settle();
         if code == 0 {
-            world.finish("pt-master-0");
+            succeed(&mut world);
         } else {
-            world.fail("pt-master-0", code);
+            world.fail(CHIEF, code);
         }
         world.settle();
         assert_eq!(world.conditions(), ["Created=True", "Running=False", end]);
@@ -97,51 +96,44 @@ fn nothing_is_running_once_it_has_ended() {
 }
 
 #[test]
-fn a_master_that_ended_well_is_counted_and_ends_the_job() {
+fn a_chief_that_ended_well_is_counted_and_who_decides_ends_the_job() {
     let mut world = world(pt(1));
     world.settle();
     world.run_all();
     world.settle();
-    world.finish("pt-master-0");
+    world.finish(CHIEF);
     world.settle();
-    assert_eq!(
-        world.status().replica_statuses.unwrap()["Master"].succeeded,
-        1
-    );
+    assert_eq!(counts(&world)[CHIEF_ROLE][1], 1);
+    assert_eq!(last(&world) == "Succeeded=True", CHIEF_DECIDES);
+    succeed(&mut world);
+    world.settle();
+    let all = i32::from(!CHIEF_DECIDES);
+    let ended = by_role([0, 1, 0], [0, all, 0]);
+    assert_eq!(counts(&world)[CHIEF_ROLE][1], ended[CHIEF_ROLE][1]);
     assert_eq!(last(&world), "Succeeded=True");
 }
 
 #[test]
-fn a_worker_that_ends_before_its_master_does_not_end_the_job() {
+fn a_worker_that_ends_before_its_chief_does_not_end_the_job() {
     let mut world = world(pt(2));
     world.settle();
     world.run_all();
     world.settle();
-    world.finish("pt-worker-0");
-    world.finish("pt-worker-1");
+    world.finish(worker(0));
+    world.finish(worker(1));
     world.settle();
     assert_eq!(last(&world), "Running=True");
-    let counts = world.status().replica_statuses.unwrap();
-    assert_eq!(
-        (counts["Master"].active, counts["Worker"].succeeded),
-        (1, 2)
-    );
+    assert_eq!(counts(&world), by_role([1, 0, 0], [0, 2, 0]));
 }
 
 #[test]
 fn counts_are_by_role_and_zeros_keep_the_role() {
     let mut world = world(pt(2));
     world.settle();
-    let keys = |world: &KindWorld| {
-        let counts = world.status().replica_statuses.unwrap();
-        counts.into_keys().collect::<Vec<_>>()
-    };
-    assert_eq!(keys(&world), ["Master", "Worker"]);
-    world.run(&["pt-worker-0"]);
+    assert_eq!(counts(&world), by_role([0; 3], [0; 3]));
+    world.run(&[worker(0)]);
     world.settle();
-    let counts = world.status().replica_statuses.unwrap();
-    assert_eq!((counts["Master"].active, counts["Worker"].active), (0, 1));
-    assert_eq!(keys(&world), ["Master", "Worker"]);
+    assert_eq!(counts(&world), by_role([0; 3], [1, 0, 0]));
 }
 
 #[test]
@@ -150,7 +142,7 @@ fn a_pod_that_fails_under_never_is_counted_and_fails_the_job_by_name() {
     world.settle();
     world.run_all();
     world.settle();
-    world.end("pt-worker-1", PodPhase::Failed, Some(1));
+    world.end(worker(1), PodPhase::Failed, Some(1));
     world.settle();
     let failed = world.status().conditions.pop().unwrap();
     assert_eq!(
@@ -158,7 +150,6 @@ fn a_pod_that_fails_under_never_is_counted_and_fails_the_job_by_name() {
         Some(&*format!("{}Failed", KIND.name))
     );
     assert_eq!(failed.message.as_deref(), Some(FAILED));
-    let counts = world.status().replica_statuses.unwrap();
-    assert_eq!((counts["Worker"].active, counts["Worker"].failed), (1, 1));
+    assert_eq!(counts(&world), by_role([1, 0, 0], [1, 0, 1]));
     assert_eq!(world.pod_names().len(), 3, "the default keeps all pods");
 }

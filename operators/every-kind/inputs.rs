@@ -2,13 +2,14 @@
 //! and no text of the user's becomes part of another one.
 
 use serde_json::{Value, json};
-use training_core::provider::Setting;
-use training_core::{Offers, Provider, Step};
+use training_core::Step;
 use training_testkit::builders::Job;
 use training_testkit::hostile::{self, HOSTILE};
 use training_testkit::scene::{first_objects, first_pods};
 
-use crate::scene::{KIND, MASTER, Scene, WORKER, framework, pt, typed, world};
+use super::gangs::under;
+use super::ranks::{chief_spec, each, worker};
+use crate::scene::{CHIEF, KIND, Scene, WORKER, framework, pt, typed, world};
 
 fn objects(job: Job) -> Vec<Value> {
     first_objects(&framework(), &typed(job))
@@ -21,19 +22,14 @@ fn pods(job: Job) -> Vec<Value> {
         .collect()
 }
 
-fn worker(pods: &[Value]) -> &Value {
-    let is_it = |pod: &&Value| pod["metadata"]["name"] == "pt-worker-0";
+fn of_worker(pods: &[Value]) -> &Value {
+    let is_it = |pod: &&Value| pod["metadata"]["name"] == worker(0);
     pods.iter().find(is_it).unwrap()
 }
 
 /// What users are told of a job that an operator with this gang scheduler sees for the first time.
 fn told(provider: &str, job: Job) -> String {
-    let mut world = world(job);
-    world.gang = Setting {
-        provider: Provider::parse(provider).unwrap(),
-        offers: Offers::all(),
-        kueue: None,
-    };
+    let mut world = under(provider, job);
     world.settle();
     world.events().join("\n")
 }
@@ -133,7 +129,7 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
         .set(&format!("{template}/serviceAccountName"), "powerful")
         .set(&format!("{template}/volumes"), token.clone());
     let pods = pods(job);
-    let spec = &worker(&pods)["spec"];
+    let spec = &of_worker(&pods)["spec"];
     assert_eq!(spec["priorityClassName"], "system-node-critical");
     assert_eq!(spec["serviceAccountName"], "powerful");
     assert_eq!(spec["volumes"], token, "the user's own and no other");
@@ -180,7 +176,7 @@ fn hostile(text: &str) -> Job {
     });
     let policy = json!({"queue": text, "priorityClass": text});
     pt(2)
-        .set(&format!("{MASTER}/template"), template.clone())
+        .set(&format!("{}/template", chief_spec()), template.clone())
         .set(&format!("{WORKER}/template"), template)
         .set(
             "/metadata/annotations",
@@ -270,7 +266,6 @@ fn mt_50_nothing_but_pods_and_services_of_derived_names_is_made() {
         world.pass();
     }
     made.sort_unstable();
-    let expected = ["Pod", "Service"]
-        .map(|kind| ["master-0", "worker-0", "worker-1"].map(|rank| format!("{kind} pt-{rank}")));
+    let expected = ["Pod", "Service"].map(|kind| each(kind, &[CHIEF, worker(0), worker(1)]));
     assert_eq!(made, expected.concat());
 }

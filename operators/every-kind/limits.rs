@@ -1,6 +1,8 @@
 //! Backoff limit, deadline, and the sizes that nothing may exceed.
 
-use crate::scene::{KIND, Scene, WORKER, pt, world};
+use super::ranks::{succeed, worker};
+use crate::scene::{CHIEF, KIND, Scene, WORKER, pt, world};
+use serde_json::json;
 use training_core::{JobState, PodPhase};
 use training_testkit::world::Move;
 
@@ -28,11 +30,11 @@ fn replacements(limit: i32, code: i32) -> usize {
     for _ in 0..20 {
         world.run_all();
         world.settle();
-        world.fail("pt-worker-0", code);
+        world.fail(worker(0), code);
         world.writes.clear();
         world.settle();
         while let (None, Some(wake), false) = (
-            world.pod("pt-worker-0"),
+            world.pod(worker(0)),
             world.plan().wake,
             world.memory().is_finished(),
         ) {
@@ -42,7 +44,7 @@ fn replacements(limit: i32, code: i32) -> usize {
         made += world
             .writes
             .iter()
-            .filter(|w| *w == "create pod pt-worker-0")
+            .filter(|w| **w == format!("create pod {}", worker(0)))
             .count();
         if world.memory().is_finished() {
             assert_eq!(message(&world), BACKOFF);
@@ -81,7 +83,7 @@ fn restarts_in_place_end_the_job_when_they_reach_the_limit() {
         world.settle();
         world.run_all();
         for (at, count) in restarts.iter().enumerate() {
-            world.change(&format!("pt-worker-{at}"), |p| p.restarts = *count);
+            world.change(worker(at), |p| p.restarts = *count);
         }
         world.settle();
         assert_eq!(
@@ -97,7 +99,7 @@ fn restarts_in_place_are_not_forgotten_when_their_pod_goes() {
     let mut world = world(pt(2).run_policy("backoffLimit", 4));
     world.settle();
     world.run_all();
-    world.change("pt-worker-0", |p| p.restarts = 3);
+    world.change(worker(0), |p| p.restarts = 3);
     world.settle();
     world.happen(Move::Vanish(1));
     world.settle();
@@ -114,7 +116,7 @@ fn restarts_in_place_of_a_role_that_never_restarts_do_not_count() {
     );
     world.settle();
     world.run_all();
-    world.change("pt-worker-0", |p| p.restarts = 9);
+    world.change(worker(0), |p| p.restarts = 9);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
 }
@@ -125,7 +127,7 @@ fn b_144_a_limit_lowered_below_the_count_ends_the_job() {
     world.settle();
     for _ in 0..2 {
         world.run_all();
-        world.fail("pt-worker-0", 1);
+        world.fail(worker(0), 1);
         world.settle();
         world.tick(60);
         world.settle();
@@ -174,6 +176,23 @@ fn b_088_a_quiet_job_ends_at_its_deadline_to_the_second() {
 }
 
 #[test]
+fn b_088_a_job_whose_spec_becomes_invalid_ends_at_its_deadline_also_beyond_its_limit() {
+    let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 100)).started();
+    world.fail(worker(0), 1);
+    world.settle();
+    assert_eq!(world.memory().counted_failures, 1);
+    world.set(&format!("{WORKER}/replicas"), json!(-1));
+    world.set("/spec/runPolicy/backoffLimit", json!(0));
+    world.settle();
+    assert!(!world.memory().is_finished(), "{:?}", world.conditions());
+    let left = world.plan().wake.unwrap() - world.now;
+    world.tick(left.get_seconds());
+    world.settle();
+    assert!(world.memory().is_finished(), "{:?}", world.conditions());
+    assert_eq!(world.plan().wake, None);
+}
+
+#[test]
 fn b_087_i_45_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past() {
     let mut far = world(pt(1).run_policy("activeDeadlineSeconds", i64::MAX));
     far.settle();
@@ -217,7 +236,7 @@ fn a_pod_that_still_runs_at_the_backoff_limit_is_told_of() {
     world.settle();
     world.run_all();
     world.settle();
-    world.fail("pt-worker-0", 1);
+    world.fail(worker(0), 1);
     world.settle();
     let events = world.events();
     assert!(
@@ -241,7 +260,7 @@ fn the_operator_can_be_set_to_clean_up_failed_jobs() {
         world.rules.clean_failed = clean_failed;
         world.settle();
         world.run_all();
-        world.finish("pt-worker-0");
+        world.finish(worker(0));
         world.settle();
         world.tick(60);
         world.settle();
@@ -259,7 +278,7 @@ fn the_operator_can_be_set_to_clean_up_failed_jobs() {
     world.rules.clean_failed = true;
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     assert_eq!(world.pod_names().len(), 3);
 }
@@ -280,8 +299,8 @@ fn a_job_that_becomes_invalid_while_it_runs_says_so_and_goes_on_to_its_end() {
     let told = world.notes.iter().filter(|n| n.reason == "InvalidSpec");
     assert_eq!(told.count(), 1);
     let mut fixed = world.clone();
-    world.finish("pt-worker-0");
-    world.finish("pt-master-0");
+    world.finish(worker(0));
+    succeed(&mut world);
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
     fixed.set("/spec/runPolicy/backoffLimit", 3.into());
@@ -299,9 +318,9 @@ fn a_limit_that_the_operator_lowers_does_not_concern_jobs_that_run() {
     world.crash();
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
-    world.fail("pt-worker-1", 137);
+    world.fail(worker(1), 137);
     world.settle();
-    assert_eq!(world.pod("pt-worker-1").unwrap().attempt.to_string(), "0.1");
+    assert_eq!(world.pod(worker(1)).unwrap().attempt.to_string(), "0.1");
     // More than it runs with are too many. It goes on with those that it has.
     world.run_all();
     world.settle();
@@ -314,9 +333,9 @@ fn a_limit_that_the_operator_lowers_does_not_concern_jobs_that_run() {
         ("True", 4)
     );
     assert_eq!(world.status_json()["ready"], "4/4");
-    world.fail("pt-worker-0", 137);
+    world.fail(worker(0), 137);
     world.settle();
-    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+    assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), "0.1");
 }
 
 #[test]
@@ -351,7 +370,7 @@ fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_ba
     world.run_all();
     world.settle();
     let names: Vec<String> = world.pods().map(|(n, _)| n.to_owned()).collect();
-    for name in names.iter().filter(|n| n.contains("worker")) {
+    for name in names.iter().filter(|n| *n != CHIEF) {
         world.fail(name, 137);
     }
     let mut largest = 0;
@@ -367,9 +386,11 @@ fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_ba
         2_000,
         "every failure counts, and once"
     );
-    assert!(world.pods().all(
-        |(n, p)| p.phase != PodPhase::Failed && (n == "pt-master-0" || p.attempt.replica == 1)
-    ));
+    assert!(
+        world
+            .pods()
+            .all(|(n, p)| p.phase != PodPhase::Failed && (n == CHIEF || p.attempt.replica == 1))
+    );
     assert!((1_000..=32 * 1024).contains(&largest), "{largest} bytes");
     assert_eq!(world.pod_names().len(), 2_001);
 }
@@ -379,7 +400,7 @@ fn i_20_thousands_of_workers_that_fail_at_once_fit_into_one_status() {
     let mut world = world(pt(crate::scene::MANY));
     world.passes(60);
     let names: Vec<String> = world.pods().map(|(n, _)| n.to_owned()).collect();
-    for name in names.iter().filter(|n| n.contains("worker")) {
+    for name in names.iter().filter(|n| *n != CHIEF) {
         world.fail(name, 137);
     }
     world.pass();

@@ -1,6 +1,7 @@
 //! What a failed pod means under each policy, how restarts are counted, paced and told.
 
-use crate::scene::{FAILED, KIND, Scene, pt, world};
+use super::ranks::{by_role, counts, each, index, succeed, worker};
+use crate::scene::{CHIEF, CHIEF_DECIDES, FAILED, KIND, Scene, pt, world};
 use k8s_openapi::jiff::SignedDuration;
 use training_core::{PodPhase, Transition};
 use training_testkit::world::{Fate, Move};
@@ -11,10 +12,10 @@ fn after(policy: &str, code: Option<i32>) -> (String, bool) {
     world.settle();
     world.run_all();
     world.settle();
-    let old = world.pod("pt-worker-1").unwrap().uid;
-    world.end("pt-worker-1", PodPhase::Failed, code);
+    let old = world.pod(worker(1)).unwrap().uid;
+    world.end(worker(1), PodPhase::Failed, code);
     world.settle();
-    let again = world.pod("pt-worker-1").is_some_and(|p| p.uid != old);
+    let again = world.pod(worker(1)).is_some_and(|p| p.uid != old);
     let last = world.status().conditions.pop().unwrap();
     (
         format!("{}={}: {}", last.type_, last.status, last.message.unwrap()),
@@ -57,7 +58,7 @@ fn an_end_always_has_its_time() {
         let mut world = world(pt(1).restart_policy("Worker", policy));
         world.settle();
         world.run_all();
-        world.fail("pt-worker-0", code);
+        world.fail(worker(0), code);
         world.tick(3);
         world.settle();
         assert_eq!(world.memory().completed, Some(world.now), "{policy}");
@@ -65,14 +66,20 @@ fn an_end_always_has_its_time() {
 }
 
 #[test]
-fn b_126_the_success_of_the_master_wins_over_a_failure_in_the_same_snapshot() {
+fn b_126_the_success_of_who_decides_wins_over_a_failure_in_the_same_snapshot() {
     let mut world = world(pt(2).restart_policy("Worker", "Never"));
     world.settle();
     world.run_all();
-    world.fail("pt-worker-0", 1);
-    world.finish("pt-master-0");
+    world.fail(worker(0), 1);
+    world.finish(CHIEF);
     world.settle();
-    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+    // Where all decide, the failure does.
+    let end = if CHIEF_DECIDES {
+        "Succeeded=True"
+    } else {
+        "Failed=True"
+    };
+    assert_eq!(world.conditions().last().unwrap(), end);
 }
 
 #[test]
@@ -81,7 +88,7 @@ fn i_22_a_failure_is_stored_before_its_pod_goes() {
     world.settle();
     world.run_all();
     world.settle();
-    world.fail("pt-worker-0", 137);
+    world.fail(worker(0), 137);
     world.writes.clear();
     world.settle();
     assert_eq!(
@@ -89,8 +96,8 @@ fn i_22_a_failure_is_stored_before_its_pod_goes() {
         [
             "status",
             "status",
-            "delete pod pt-worker-0",
-            "create pod pt-worker-0"
+            &*format!("delete pod {}", worker(0)),
+            &*format!("create pod {}", worker(0)),
         ]
     );
     assert_eq!(world.memory().counted_failures, 1);
@@ -102,18 +109,18 @@ fn a_restart_is_over_when_every_replica_runs_in_its_present_attempt() {
     world.settle();
     world.run_all();
     world.settle();
-    world.fail("pt-worker-0", 1);
+    world.fail(worker(0), 1);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
     assert_eq!(
-        world.status_json()["replicaAttempts"]["worker-0"]["attempt"],
+        world.status_json()["replicaAttempts"][format!("worker-{}", index(0))]["attempt"],
         1
     );
-    world.run(&["pt-worker-0"]);
+    world.run(&[worker(0)]);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
-    assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
-    assert_eq!(world.pod("pt-worker-1").unwrap().attempt.to_string(), "0.0");
+    assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), "0.1");
+    assert_eq!(world.pod(worker(1)).unwrap().attempt.to_string(), "0.0");
     let restarts = world
         .transitions
         .iter()
@@ -133,10 +140,10 @@ fn replacements_of_one_replica_come_at_once_then_after_10_20_40_seconds() {
     for _ in 0..8 {
         world.run_all();
         world.settle();
-        world.fail("pt-worker-0", 137);
+        world.fail(worker(0), 137);
         let failed = world.now;
         world.settle();
-        while world.pod("pt-worker-0").is_none() {
+        while world.pod(worker(0)).is_none() {
             let wake = world.plan().wake.expect("a wait has an end");
             assert!(wake > world.now);
             world.now = wake;
@@ -160,22 +167,15 @@ fn a_disruption_costs_nothing_but_is_a_new_attempt_also_under_never() {
     world.run_all();
     world.settle();
     for attempt in ["0.1", "0.2"] {
-        world.change("pt-worker-0", |p| (p.leaving, p.disrupted) = (true, true));
+        world.change(worker(0), |p| (p.leaving, p.disrupted) = (true, true));
         world.settle();
-        assert_eq!(
-            world.status().replica_statuses.unwrap()["Worker"].active,
-            1,
-            "still there"
-        );
-        world.end("pt-worker-0", PodPhase::Failed, Some(143));
+        assert_eq!(counts(&world), by_role([1, 0, 0], [1, 0, 0]), "still there");
+        world.end(worker(0), PodPhase::Failed, Some(143));
         world.settle();
         world.happen(Move::Gone(0));
         world.tick(10);
         world.settle();
-        assert_eq!(
-            world.pod("pt-worker-0").unwrap().attempt.to_string(),
-            attempt
-        );
+        assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), attempt);
         world.run_all();
         world.settle();
     }
@@ -191,17 +191,17 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
     for policy in ["Never", "OnFailure", "Always", "ExitCode"] {
         let job = pt(1).restart_policy("Worker", policy);
         let mut world = world(job.run_policy("backoffLimit", 0)).started();
-        let old = world.pod("pt-worker-0").unwrap().uid;
+        let old = world.pod(worker(0)).unwrap().uid;
         // The garbage collector, or the node itself, has not removed it yet.
-        world.change("pt-worker-0", |p| p.disrupted = true);
-        world.fail("pt-worker-0", 1);
+        world.change(worker(0), |p| p.disrupted = true);
+        world.fail(worker(0), 1);
         world.settle();
         assert_eq!(
             world.conditions(),
             ["Created=True", "Restarting=True"],
             "{policy}"
         );
-        assert_ne!(world.pod("pt-worker-0").map(|p| p.uid), Some(old));
+        assert_ne!(world.pod(worker(0)).map(|p| p.uid), Some(old));
         assert_eq!(world.memory().counted_failures, 0, "{policy}");
     }
 }
@@ -226,15 +226,15 @@ fn the_pace_begins_anew_after_a_pod_that_ran_for_ten_minutes() {
             world.run_all();
             world.settle();
             let trouble = ran_for(ran, &world);
-            world.change("pt-worker-0", |p| p.trouble = Some(trouble));
-            world.fail("pt-worker-0", 137);
+            world.change(worker(0), |p| p.trouble = Some(trouble));
+            world.fail(worker(0), 137);
             let failed = world.now;
             world.settle();
             while world.pods().any(|(_, p)| p.leaving) {
                 world.happen(Move::Gone(0));
             }
             world.settle();
-            while world.pod("pt-worker-0").is_none() {
+            while world.pod(worker(0)).is_none() {
                 world.now = world.plan().wake.expect("a wait has an end");
                 world.crash();
                 world.settle();
@@ -250,14 +250,14 @@ fn a_failure_says_when_its_replacement_comes() {
     let mut world = world(pt(1)).started();
     for waits in [false, true] {
         world.notes.clear();
-        world.fail("pt-worker-0", 1);
+        world.fail(worker(0), 1);
         world.settle();
         let told = world.events();
         let told = told.iter().find(|e| e.starts_with("Warning PodFailed: "));
         let next = told.and_then(|t| t.split_once("; next attempt at "));
         let due = next.map(|(_, at)| at.parse().unwrap());
         assert_eq!(due, world.plan().wake.filter(|_| waits), "{told:?}");
-        assert_eq!(world.pod("pt-worker-0").is_none(), waits);
+        assert_eq!(world.pod(worker(0)).is_none(), waits);
         let said = world.status().last_failure.unwrap().message.unwrap();
         assert!(!said.contains("next attempt"), "{said}");
         world.run_all();
@@ -269,13 +269,13 @@ fn a_failure_says_when_its_replacement_comes() {
 fn a_restart_is_over_when_the_replicas_that_restarted_run() {
     let mut world = world(pt(3));
     world.settle();
-    world.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    world.run(&[CHIEF, worker(0), worker(1)]);
     world.settle();
-    world.fail("pt-worker-0", 137);
+    world.fail(worker(0), 137);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
     // Worker 2 has never run, which has nothing to do with the restart.
-    world.run(&["pt-worker-0"]);
+    world.run(&[worker(0)]);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
 }
@@ -286,9 +286,9 @@ fn what_a_drained_pod_still_achieves_counts() {
     world.settle();
     world.run_all();
     world.settle();
-    world.change("pt-master-0", |p| (p.leaving, p.disrupted) = (true, true));
+    world.change(CHIEF, |p| (p.leaving, p.disrupted) = (true, true));
     world.settle();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     assert_eq!(
         world.conditions().last().map(String::as_str),
@@ -302,10 +302,10 @@ fn b_153_a_deleted_pod_is_made_again_free_of_charge_and_a_finished_one_never() {
     world.settle();
     world.run_all();
     world.settle();
-    world.change("pt-worker-0", |p| p.leaving = true);
+    world.change(worker(0), |p| p.leaving = true);
     world.settle();
-    assert_eq!(world.status().replica_statuses.unwrap()["Worker"].active, 2);
-    world.end("pt-worker-0", PodPhase::Failed, Some(143));
+    assert_eq!(counts(&world), by_role([1, 0, 0], [2, 0, 0]));
+    world.end(worker(0), PodPhase::Failed, Some(143));
     world.settle();
     assert_eq!(
         world.conditions(),
@@ -315,18 +315,21 @@ fn b_153_a_deleted_pod_is_made_again_free_of_charge_and_a_finished_one_never() {
     world.happen(Move::Gone(0));
     world.settle();
     assert_eq!(
-        world.pod("pt-worker-0").map(|p| p.phase),
+        world.pod(worker(0)).map(|p| p.phase),
         Some(PodPhase::Pending)
     );
     assert_eq!(world.memory().counted_failures, 0);
-    world.finish("pt-worker-1");
+    world.finish(worker(1));
     world.settle();
     world.happen(Move::Vanish(2));
     world.settle();
-    assert_eq!(world.pod_names(), ["pt-master-0", "pt-worker-0"]);
-    assert_eq!(world.status_json()["finishedIndices"]["worker"], "1");
+    assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
+    assert_eq!(
+        world.status_json()["finishedIndices"]["worker"],
+        index(1).to_string()
+    );
     let services: Vec<&str> = world.services().into_iter().collect();
-    assert_eq!(services, ["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    assert_eq!(services, [CHIEF, worker(0), worker(1)]);
 }
 
 #[test]
@@ -336,7 +339,7 @@ fn b_153_a_deleted_service_is_made_again() {
     world.happen(Move::DropService(0));
     world.writes.clear();
     world.settle();
-    assert_eq!(world.writes, ["create service pt-master-0"]);
+    assert_eq!(world.writes, each("create service", &[CHIEF]));
 }
 
 #[test]
@@ -345,9 +348,9 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
     let mut world = world(job.run_policy("backoffLimit", 1));
     world.settle();
     world.run_all();
-    world.finish("pt-worker-0");
+    world.finish(worker(0));
     world.settle();
-    world.fail("pt-worker-1", 1);
+    world.fail(worker(1), 1);
     world.settle();
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
@@ -357,8 +360,8 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
     assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
     world.run_all();
     world.settle();
-    world.fail("pt-worker-1", 1);
-    world.fail("pt-worker-2", 1);
+    world.fail(worker(1), 1);
+    world.fail(worker(2), 1);
     world.settle();
     assert_eq!(
         world.conditions().last().map(String::as_str),
@@ -378,7 +381,7 @@ fn no_replica_starts_beside_one_that_still_runs_from_before_a_restart_of_all() {
     world.settle();
     world.run_all();
     world.settle();
-    world.fail("pt-worker-1", 137);
+    world.fail(worker(1), 137);
     for still_there in [2, 1] {
         world.settle();
         let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
@@ -397,7 +400,7 @@ fn the_last_failure_is_told_once_with_its_words() {
     world.run_all();
     world.settle();
     world.notes.clear();
-    world.change("pt-worker-0", |p| {
+    world.change(worker(0), |p| {
         p.trouble = Some(Box::new(training_core::Trouble {
             reason: "OOMKilled".to_owned(),
             message: "CUDA\u{1b}[31m error".to_owned(),
@@ -406,7 +409,7 @@ fn the_last_failure_is_told_once_with_its_words() {
             ..training_core::Trouble::default()
         }));
     });
-    world.fail("pt-worker-0", 137);
+    world.fail(worker(0), 137);
     world.settle();
     let said = format!(
         "exit code 137: used more memory than its limit and was killed; raise the memory limit or use less (container {} on node n1); last words: CUDA [31m error",
@@ -415,8 +418,11 @@ fn the_last_failure_is_told_once_with_its_words() {
     assert_eq!(
         world.events(),
         [
-            "Normal ExitedWithCode: Pod: ns1.pt-worker-0 exited with code 137".to_owned(),
-            format!("Warning PodFailed: Pod pt-worker-0: {said}"),
+            format!(
+                "Normal ExitedWithCode: Pod: ns1.{} exited with code 137",
+                worker(0)
+            ),
+            format!("Warning PodFailed: Pod {}: {said}", worker(0)),
             format!(
                 "Warning {}Restarting: job pt is restarting because Worker replica(s) failed.",
                 KIND.name
@@ -426,7 +432,7 @@ fn the_last_failure_is_told_once_with_its_words() {
     let failure = world.status().last_failure.unwrap();
     assert_eq!(
         (failure.pod.as_str(), failure.exit_code),
-        ("pt-worker-0", Some(137))
+        (worker(0), Some(137))
     );
     assert_eq!(
         (failure.reason.as_deref(), failure.message.as_deref()),
@@ -441,7 +447,7 @@ fn of_several_failures_the_first_in_time_is_the_one_that_stays() {
     world.run_all();
     world.settle();
     let now = world.now;
-    for (pod, seconds) in [("pt-master-0", 1), ("pt-worker-0", 9), ("pt-worker-1", 2)] {
+    for (pod, seconds) in [(CHIEF, 1), (worker(0), 9), (worker(1), 2)] {
         world.change(pod, |p| {
             p.trouble = Some(Box::new(training_core::Trouble {
                 since: Some(now - SignedDuration::from_secs(seconds)),
@@ -451,7 +457,7 @@ fn of_several_failures_the_first_in_time_is_the_one_that_stays() {
         world.fail(pod, 1);
     }
     world.settle();
-    assert_eq!(world.status().last_failure.unwrap().pod, "pt-worker-0");
+    assert_eq!(world.status().last_failure.unwrap().pod, worker(0));
 }
 
 #[test]
@@ -461,20 +467,20 @@ fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
             let mut world = world(pt(1).annotation("trainyard.dev/restart-scope", scope));
             world.settle();
             world.run_all();
-            world.change("pt-worker-0", |p| {
+            world.change(worker(0), |p| {
                 p.attempt = training_core::Attempt::parse(Some(attempt));
             });
             world.settle();
-            world.fail("pt-worker-0", 1);
+            world.fail(worker(0), 1);
             world.writes.clear();
             world.passes(10);
             assert_eq!(world.memory().counted_failures, 1, "{attempt} {scope}");
-            // A restart of all waits for the master, and a high attempt as long as any.
+            // A restart of all waits for the chief, and a high attempt as long as any.
             world.happen(Move::Gone(0));
             world.tick(300);
             world.passes(10);
             assert_eq!(
-                world.pod("pt-worker-0").map(|p| p.phase),
+                world.pod(worker(0)).map(|p| p.phase),
                 Some(PodPhase::Pending),
                 "{attempt} {scope}"
             );
@@ -491,7 +497,7 @@ fn i_22_a_failure_is_counted_once_whenever_the_operator_dies() {
             world.settle();
             world.run_all();
             world.settle();
-            world.fail("pt-worker-0", 137);
+            world.fail(worker(0), 137);
             for _ in 0..2 {
                 world.happen(Move::Deliver(9, 9, 9));
                 let fate = if lost {
@@ -503,7 +509,7 @@ fn i_22_a_failure_is_counted_once_whenever_the_operator_dies() {
             }
             world.settle();
             assert_eq!(world.memory().counted_failures, 1, "call {call}");
-            assert_eq!(world.pod("pt-worker-0").unwrap().attempt.to_string(), "0.1");
+            assert_eq!(world.pod(worker(0)).unwrap().attempt.to_string(), "0.1");
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Suspension: no pods, truthful counts, and a clean start afterwards.
 
-use crate::scene::{KIND, Scene, WORKER, pt, world};
+use super::ranks::{by_role, counts, replicas, stored, succeed, worker};
+use crate::scene::{CHIEF, KIND, Scene, WORKER, pt, world};
 use serde_json::json;
+use std::collections::BTreeMap;
 use training_core::PodPhase;
 use training_testkit::world::{Fate, Move};
 
@@ -67,16 +69,15 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
     assert_eq!((world.services().len(), world.pod_names().len()), (0, 3));
     assert!(world.pods().all(|(_, p)| p.leaving));
     assert_eq!(
-        world.status().replica_statuses.unwrap()["Worker"].active,
-        2,
+        counts(&world),
+        by_role([1, 0, 0], [2, 0, 0]),
         "they still run"
     );
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
-    let counts = world.status().replica_statuses.unwrap();
-    assert_eq!((counts["Master"].active, counts["Worker"].active), (0, 0));
+    assert_eq!(counts(&world), by_role([0; 3], [0; 3]));
     assert_eq!(world.memory().started, start);
     world.tick(100_000);
     assert!(world.plan().is_idle());
@@ -96,21 +97,23 @@ fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_t
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
-    world.change("pt-worker-0", |p| p.phase = PodPhase::Failed);
+    world.change(worker(0), |p| p.phase = PodPhase::Failed);
     world.settle();
     let active = |world: &crate::scene::KindWorld| {
-        let counts = world.status().replica_statuses.unwrap();
-        (counts["Master"].active, counts["Worker"].active)
+        let counts = counts(world).into_iter();
+        counts
+            .map(|(role, [active, ..])| (role, [active, 0, 0]))
+            .collect::<BTreeMap<_, _>>()
     };
     assert_eq!(
         active(&world),
-        (1, 1),
+        by_role([1, 0, 0], [1, 0, 0]),
         "both are on their way out, one has ended"
     );
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
-    assert_eq!(active(&world), (0, 0));
+    assert_eq!(active(&world), by_role([0; 3], [0; 3]));
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
     world.happen(Move::Suspend(true));
     world.settle();
     world.tick(60);
-    world.set(&format!("{WORKER}/replicas"), json!(2));
+    world.set(&format!("{WORKER}/replicas"), json!(replicas(2)));
     world.happen(Move::Suspend(false));
     world.settle();
     assert_eq!(world.memory().started, Some(world.now));
@@ -135,7 +138,7 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
         ]
     );
     // The old pods still hold their names and still run, but they are not this run's.
-    assert_eq!(world.status().replica_statuses.unwrap()["Master"].active, 1);
+    assert_eq!(counts(&world), by_role([1, 0, 0], [1, 0, 0]));
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
@@ -183,8 +186,8 @@ fn pods_of_the_former_run_neither_fail_nor_satisfy_the_resumed_job() {
         world.happen(Move::Suspend(true));
         world.settle();
         world.happen(Move::Suspend(false));
-        world.end("pt-master-0", phase, Some(1));
-        world.end("pt-worker-0", phase, Some(1));
+        world.end(CHIEF, phase, Some(1));
+        world.end(worker(0), phase, Some(1));
         world.settle();
         assert_eq!(
             world.conditions().last().map(String::as_str),
@@ -204,7 +207,7 @@ fn finished_pods_go_too_and_their_replicas_run_again() {
     let mut world = world(pt(2));
     world.settle();
     world.run_all();
-    world.finish("pt-worker-0");
+    world.finish(worker(0));
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
@@ -214,10 +217,7 @@ fn finished_pods_go_too_and_their_replicas_run_again() {
     assert_eq!(world.pod_names().len(), 0);
     world.happen(Move::Suspend(false));
     world.settle();
-    assert_eq!(
-        world.pod_names(),
-        ["pt-master-0", "pt-worker-0", "pt-worker-1"]
-    );
+    assert_eq!(world.pod_names(), [CHIEF, worker(0), worker(1)]);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn b_091_suspending_a_finished_job_has_no_effect() {
     let mut world = world(pt(1));
     world.settle();
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
@@ -263,7 +263,7 @@ fn suspension_ends_a_restart() {
     world.settle();
     world.run_all();
     world.settle();
-    world.fail("pt-worker-0", 1);
+    world.fail(worker(0), 1);
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
@@ -309,13 +309,13 @@ fn pods_of_a_job_that_another_operator_suspended_are_of_the_former_run() {
             {"type": "Created", "status": "True", "reason": format!("{}Created", KIND.name), "message": "m"},
             {"type": "Suspended", "status": "True", "reason": format!("{}Suspended", KIND.name), "message": "m"},
         ],
-        "startTime": "1970-01-10T00:00:00Z", "replicaStatuses": {"Master": {}, "Worker": {}},
+        "startTime": "1970-01-10T00:00:00Z", "replicaStatuses": stored([0; 3], [0; 3]),
     });
     let mut world = world(pt(1));
     world.settle();
     world.sticky = true;
     world.run_all();
-    world.finish("pt-master-0");
+    succeed(&mut world);
     world.set("/status", status);
     world.happen(Move::Delete(0));
     world.happen(Move::Delete(1));

@@ -14,9 +14,10 @@ use training_core::{
 use crate::builders::{Job, Kind};
 use crate::world::World;
 
-/// The job `pt` of this kind with one master and so many workers, in namespace `ns1`, not yet seen by an operator.
+/// The job `pt` of this kind with one master and so many workers, or with one worker more where the kind has no master, in namespace
+/// `ns1`, not yet seen by an operator.
 pub fn job(kind: &Kind, workers: u32) -> Job {
-    placed(kind.job("pt").master().workers(workers))
+    placed(kind.small_job("pt", workers))
 }
 
 /// A job with what the API server gives it.

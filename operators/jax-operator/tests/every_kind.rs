@@ -1,10 +1,8 @@
-//! What holds for every kind, of this one: the parts that need no master.
+//! What holds for every kind, of this one.
 
 // What fails here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../../every-kind/crd.rs"]
-mod crd;
-#[path = "../../every-kind/past_the_crd.rs"]
-mod past_the_crd;
+#[path = "../../every-kind/mod.rs"]
+mod every_kind;
 mod scene;

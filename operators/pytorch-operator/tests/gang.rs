@@ -344,34 +344,6 @@ fn a_restart_of_all_replicas_has_its_declared_minimum_again_and_the_same_group()
 }
 
 #[test]
-fn i_10_groups_go_once_at_every_end_whatever_the_clean_up_policy() {
-    for provider in ["volcano", "scheduler-plugins", "native"] {
-        for policy in ["None", "Running", "All"] {
-            let mut world = under(provider, pt(1).run_policy("cleanPodPolicy", policy));
-            world.settle();
-            world.happen(Move::Group(5));
-            world.settle();
-            world.run_all();
-            world.settle();
-            assert!(world.groups().count() > 0);
-            world.finish("pt-master-0");
-            world.settle();
-            assert!(world.groups().all(|g| g.leaving), "{provider} {policy}");
-            let deletes = world
-                .writes
-                .iter()
-                .filter(|w| w.starts_with("delete") && w.contains("groups"));
-            assert_eq!(
-                deletes.count(),
-                1,
-                "{provider} {policy}: {:?}",
-                world.writes
-            );
-        }
-    }
-}
-
-#[test]
 fn a_resumed_job_waits_for_the_group_of_its_former_run_and_gets_a_new_one() {
     let mut world = under("native", pt(1));
     world.settle();

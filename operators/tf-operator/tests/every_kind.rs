@@ -5,4 +5,6 @@
 
 #[path = "../../every-kind/mod.rs"]
 mod every_kind;
+#[path = "../../every-kind/masters.rs"]
+mod masters;
 mod scene;

@@ -8,7 +8,7 @@ use serde_json::json;
 use training_testkit::builders::{self, Kind};
 #[allow(unused_imports)]
 pub use training_testkit::scene::Scene;
-use training_testkit::scene::placed;
+use training_testkit::scene::{self, placed};
 use training_testkit::world::World;
 
 /// The kind.
@@ -17,8 +17,24 @@ pub const KIND: Kind = builders::JAX;
 pub const SHORT_NAME: &str = "jaxj";
 /// The custom resource.
 pub type Resource = JAXJob;
-/// JSON pointer to the replica spec of the workers.
+/// The pod of rank 0 of [`pt`]: there is no other role.
+pub const CHIEF: &str = "pt-worker-0";
+/// Its role.
+pub const CHIEF_ROLE: &str = "Worker";
+/// All processes have to succeed.
+pub const CHIEF_DECIDES: bool = false;
+/// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/jaxReplicaSpecs/Worker";
+/// JSON pointer to the image of the workers.
+pub const IMAGE: &str = "/spec/jaxReplicaSpecs/Worker/template/spec/containers/0/image";
+/// The restart policy where none is written.
+pub const RESTART: &str = "Never";
+/// As many workers as one job is tested with.
+pub const MANY: u32 = 10_000;
+/// A variable that every pod gets.
+pub const VARIABLE: &str = "PROCESS_ID";
+/// The message of a job that failed with one worker.
+pub const FAILED: &str = "JAXJob pt is failed because 1 Worker replica(s) failed.";
 /// Rows of this kind's own table that the types can't decode.
 pub const SET_ASIDE: &[&str] = &[];
 /// The fields of the spec that only this kind has.
@@ -32,6 +48,11 @@ pub type KindWorld = World<JAX>;
 /// The framework as the tests run it.
 pub fn framework() -> JAX {
     JAX
+}
+
+/// The job `pt` with one worker and so many more, in namespace `ns1`, not yet seen by the operator.
+pub fn pt(workers: u32) -> builders::Job {
+    scene::job(&KIND, workers)
 }
 
 /// The job `jx` with so many workers, in namespace `ns1`, not yet seen by the operator.

@@ -17,8 +17,12 @@ pub const KIND: Kind = TENSORFLOW;
 pub const SHORT_NAME: &str = "tfj";
 /// The custom resource.
 pub type Resource = TFJob;
-/// JSON pointer to the master's replica spec.
-pub const MASTER: &str = "/spec/tfReplicaSpecs/Master";
+/// The pod of rank 0 of [`pt`].
+pub const CHIEF: &str = "pt-master-0";
+/// Its role.
+pub const CHIEF_ROLE: &str = "Master";
+/// Its success is the job's.
+pub const CHIEF_DECIDES: bool = true;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/tfReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.

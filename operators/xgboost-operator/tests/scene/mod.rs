@@ -19,6 +19,12 @@ pub const SHORT_NAME: &str = "xgbj";
 pub type Resource = XGBoostJob;
 /// JSON pointer to the master's replica spec.
 pub const MASTER: &str = "/spec/xgbReplicaSpecs/Master";
+/// The pod of rank 0 of [`pt`].
+pub const CHIEF: &str = "pt-master-0";
+/// Its role.
+pub const CHIEF_ROLE: &str = "Master";
+/// Its success is the job's.
+pub const CHIEF_DECIDES: bool = true;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/xgbReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
