@@ -65,8 +65,8 @@ fn policy(operator: &Operator, kind: &Kind) -> [Value; 2] {
 /// The names of accounts and priority classes in an object, as lists.
 fn variables(operator: &Operator, kind: &Kind) -> Value {
     let of = |pods: &str, field: &str| format!("variables.{pods}.map(p, p.?{field}.orValue(''))");
-    let (mut all, accounts, classes) = match operator.replicas {
-        Some(replicas) => (
+    let (mut all, accounts, classes) = if let Some(replicas) = operator.replicas {
+        (
             vec![
                 (
                     "roles",
@@ -86,36 +86,35 @@ fn variables(operator: &Operator, kind: &Kind) -> Value {
                 of("pods", "priorityClassName"),
                 "[object.spec.?runPolicy.?schedulingPolicy.?priorityClass.orValue('')]".to_owned(),
             ],
-        ),
-        None => {
-            let path = if kind.name == "ScheduledSparkApplication" {
-                "object.spec.template"
-            } else {
-                "object.spec"
-            };
-            (
-                vec![
-                    (
-                        "roles",
-                        format!("[{path}.?driver.orValue({{}}), {path}.?executor.orValue({{}})]"),
-                    ),
-                    (
-                        "pods",
-                        "variables.roles.map(r, r.?template.?spec.orValue({}))".to_owned(),
-                    ),
-                ],
-                vec![
-                    of("roles", "serviceAccount"),
-                    of("pods", "serviceAccountName"),
-                    of("pods", "serviceAccount"),
-                ],
-                vec![
-                    of("roles", "priorityClassName"),
-                    of("pods", "priorityClassName"),
-                    format!("[{path}.?batchSchedulerOptions.?priorityClassName.orValue('')]"),
-                ],
-            )
-        }
+        )
+    } else {
+        let path = if kind.name == "ScheduledSparkApplication" {
+            "object.spec.template"
+        } else {
+            "object.spec"
+        };
+        (
+            vec![
+                (
+                    "roles",
+                    format!("[{path}.?driver.orValue({{}}), {path}.?executor.orValue({{}})]"),
+                ),
+                (
+                    "pods",
+                    "variables.roles.map(r, r.?template.?spec.orValue({}))".to_owned(),
+                ),
+            ],
+            vec![
+                of("roles", "serviceAccount"),
+                of("pods", "serviceAccountName"),
+                of("pods", "serviceAccount"),
+            ],
+            vec![
+                of("roles", "priorityClassName"),
+                of("pods", "priorityClassName"),
+                format!("[{path}.?batchSchedulerOptions.?priorityClassName.orValue('')]"),
+            ],
+        )
     };
     all.push((
         "accounts",

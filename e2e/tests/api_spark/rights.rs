@@ -137,8 +137,8 @@ async fn mt_08_an_ingress_beyond_what_the_administrator_allows_fails_its_applica
         app["spec"]["driverIngressOptions"] = door;
         stage.apply(&app).await?;
         let app = stage.until_one(name, &State::Failed).await?;
-        let state = app.status.context("no status")?.application_state;
-        let text = state.error_message.unwrap_or_default();
+        let status = app.status.context("no status")?;
+        let text = status.application_state.error_message.unwrap_or_default();
         ensure!(text.contains("spec.driverIngressOptions[0]."), "{text}");
         ensure!(text.contains(said), "{text}");
     }

@@ -293,9 +293,9 @@ impl Course<'_> {
         let seen = self.ask.seen;
         let mut gone = true;
         let mut drives = false;
-        let drivers = seen.drivers.iter().filter(|d| of(&d.submission_id));
-        let drivers: Vec<&Driver> = drivers.filter(|d| self.counts(d)).collect();
-        for driver in &drivers {
+        let ours = seen.drivers.iter().filter(|d| of(&d.submission_id));
+        let ours: Vec<&Driver> = ours.filter(|d| self.counts(d)).collect();
+        for driver in &ours {
             gone = false;
             self.delete_pod(&driver.name, driver.uid, driver.leaving);
             if let Some(due) = driver.due {
@@ -304,7 +304,7 @@ impl Course<'_> {
             drives |= self.drives(driver);
         }
         // A driver that was never recorded was a submission as well: the next one must not have its id.
-        let mut ids = drivers.iter().map(|d| &d.submission_id);
+        let mut ids = ours.iter().map(|d| &d.submission_id);
         if let Some(id) = ids.find(|id| !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
         }
