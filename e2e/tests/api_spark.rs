@@ -29,6 +29,8 @@ mod faults;
 mod inputs;
 #[path = "api_spark/namespaces.rs"]
 mod namespaces;
+#[path = "api_spark/rights.rs"]
+mod rights;
 #[path = "api_spark/runs.rs"]
 mod runs;
 #[path = "api_spark/schedules.rs"]

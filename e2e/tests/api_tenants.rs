@@ -36,6 +36,8 @@ mod load;
 mod memory;
 #[path = "api_tenants/secrets.rs"]
 mod secrets;
+#[path = "api_tenants/strict.rs"]
+mod strict;
 
 /// How long nothing may happen for an operator to count as quiet.
 const QUIET: Duration = Duration::from_millis(1500);

@@ -339,6 +339,57 @@ fn a_limit_that_the_operator_lowers_does_not_concern_jobs_that_run() {
 }
 
 #[test]
+fn mt_06_strict_mode_runs_no_job_with_a_priority_class_of_the_system() {
+    let template = format!("{WORKER}/template/spec/priorityClassName");
+    let of_worker = format!(
+        "spec.{}[Worker].template.spec.priorityClassName: ",
+        KIND.replica_map
+    );
+    let gang = "/spec/runPolicy/schedulingPolicy/priorityClass";
+    for (path, class, refused) in [
+        (
+            template.as_str(),
+            "system-node-critical",
+            Some(of_worker.as_str()),
+        ),
+        (
+            gang,
+            "system-cluster-critical",
+            Some("spec.runPolicy.schedulingPolicy.priorityClass: "),
+        ),
+        (&template, "high", None),
+        (gang, "high", None),
+    ] {
+        let mut world = world(pt(1).set(path, class));
+        world.rules.strict = true;
+        world.settle();
+        let said = message(&world);
+        assert_eq!(world.pod_names().is_empty(), refused.is_some(), "{said}");
+        if let Some(field) = refused {
+            assert_eq!(world.conditions(), ["Created=True", "Failed=True"]);
+            assert!(
+                said.starts_with(field) && said.contains(class) && said.contains("--strict"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn mt_06_strict_mode_tells_of_a_priority_class_in_a_job_that_runs_and_lets_it_go_on() {
+    let template = format!("{WORKER}/template/spec/priorityClassName");
+    let mut world = world(pt(1).set(&template, "system-node-critical")).started();
+    world.rules.strict = true;
+    world.crash();
+    world.settle();
+    assert_eq!(
+        world.conditions(),
+        ["Stalled=True", "Created=True", "Running=True"]
+    );
+    assert_eq!(world.pod_names().len(), 2);
+}
+
+#[test]
 fn b_060_the_ceiling_is_the_operators() {
     for (most, runs) in [(4, true), (3, false)] {
         let mut world = world(pt(3));

@@ -102,6 +102,9 @@ pub fn plan<F: Lifecycle>(
     match framework.roles(job) {
         Ok(mut roles) => {
             let mut wrong = check::run_policy(job.run_policy()).err();
+            if seen.rules.strict && wrong.is_none() {
+                wrong = check::strict(job.run_policy(), &roles).err();
+            }
             if let Some(error) = within(&roles, seen.rules.most_replicas) {
                 match accepted(&draft.memory) {
                     _ if !runs => wrong = Some(error),

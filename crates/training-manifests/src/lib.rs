@@ -12,6 +12,7 @@
 //! - [`reliability`]: the ids of the reliability programme
 //! - [`modules`]: which module uses which, and that none use each other in a ring
 //! - [`sources`]: the tests that there are
+//! - [`strict`]: the policy of strict mode
 //! - [`tree`]: the files below a directory
 //! - [`yaml`]: the way YAML is written
 
@@ -27,6 +28,7 @@ pub mod reference;
 pub mod reliability;
 pub mod rights;
 pub mod sources;
+pub mod strict;
 pub mod tree;
 pub mod yaml;
 

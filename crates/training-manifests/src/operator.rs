@@ -16,6 +16,7 @@ use training_runtime::entry::{self, NoArgs};
 use xgboost_operator::XGBoost;
 
 use crate::admission::{self, Check, Checks};
+use crate::strict;
 
 /// The namespace of the operators.
 pub const NAMESPACE: &str = "trainyard-system";
@@ -49,6 +50,9 @@ pub struct Operator {
 
 /// A file of policies: its path without the end, and what makes its objects.
 pub type Policy = (&'static str, fn(&Operator) -> Vec<Value>);
+
+/// Every operator's policy of strict mode.
+const STRICT: Policy = ("options/strict", strict::policies);
 
 /// A kind that an operator serves.
 #[derive(Clone, Debug)]
@@ -233,7 +237,7 @@ fn of<F: Framework>(
         }),
         rights: grants::REPLICAS.iter().chain(framework.grants()).collect(),
         options: options.collect(),
-        policies: Vec::new(),
+        policies: vec![STRICT],
         account: None,
         args: Vec::new(),
         config: None,
@@ -272,6 +276,7 @@ fn spark() -> anyhow::Result<Operator> {
                 admission::executor_memory_limit,
             ),
             ("options/defaults", admission::stored_defaults),
+            STRICT,
         ],
         account: Some(("spark-operator-spark", spark_operator::grants::DRIVERS)),
         args: Vec::new(),

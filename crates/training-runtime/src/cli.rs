@@ -198,6 +198,21 @@ pub struct RuntimeArgs {
     #[arg(long, env = "TRAINYARD_EVENTS", value_enum, default_value_t)]
     pub events: EventMode,
 
+    /// Strict mode: refuse what reaches beyond a job's namespace, which are priority classes of the system and Ingresses. Install the
+    /// policy of strict mode as well, which asks whether the user could create what the operator creates
+    #[arg(
+        long,
+        env = "TRAINYARD_STRICT",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        value_name = "true|false",
+        value_parser = parse_bool
+    )]
+    pub strict: bool,
+
     /// What is logged: a level, or directives such as `info,training_runtime=debug`. Default: info
     #[arg(
         long = "log-filter",

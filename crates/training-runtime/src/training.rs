@@ -7,7 +7,7 @@ use kube::core::ObjectMeta;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
-use training_core::{GroupKind, Lifecycle, Note, Provider};
+use training_core::{GroupKind, Lifecycle, Note, Provider, Rules};
 
 use crate::cli::JobArgs;
 use crate::controller::{Controller, Reconciler};
@@ -121,7 +121,10 @@ impl<F: Lifecycle + Clone> Training<F> {
                 status_delay: args.status_delay,
                 safety_period: args.safety_period,
                 events: args.events,
-                rules: self.args.rules(),
+                rules: Rules {
+                    strict: args.strict,
+                    ..self.args.rules()
+                },
                 gang: self.args.gang(),
             },
             passing: Passing::new(args.jitter_seed()),

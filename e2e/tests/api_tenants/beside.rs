@@ -291,14 +291,9 @@ async fn mt_53_forged_pods_end_no_job_and_are_not_deleted_for_it() -> Result<()>
         let real: Vec<&Pod> = pods.iter().filter(direct).collect();
         let begin = tenant.control.audit()?.mark().await?;
         for (number, pod) in real.iter().enumerate() {
-            let mut pod = (*pod).clone();
-            if kind == SPARK {
-                // A driver is known by its owner, whatever its name: here only the labels are forged.
-                pod.metadata.owner_references = None;
-            }
             for phase in ["Failed", "Succeeded"] {
                 let name = format!("forged-{number}-{}", phase.to_lowercase());
-                forge(&tenant, &pod, &name).await?;
+                forge(&tenant, pod, &name).await?;
                 tenant.says(&name, json!({ "phase": phase })).await?;
             }
         }

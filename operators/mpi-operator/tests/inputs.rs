@@ -275,6 +275,23 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
 }
 
 #[test]
+fn mt_06_strict_mode_runs_no_launcher_with_a_priority_class_of_the_system() {
+    for role in ["Launcher", "Worker"] {
+        let path = format!("/spec/mpiReplicaSpecs/{role}/template/spec/priorityClassName");
+        let mut world = scene::world(scene::pi(1).set(&path, "system-node-critical"));
+        world.rules.strict = true;
+        world.settle();
+        assert_eq!(world.pod_names(), Vec::<String>::new(), "{role}");
+        let status = world.status_json().to_string();
+        let field = format!("spec.mpiReplicaSpecs[{role}].template.spec.priorityClassName");
+        assert!(
+            status.contains(&field) && status.contains("--strict"),
+            "{status}"
+        );
+    }
+}
+
+#[test]
 fn mt_07_services_have_no_address() {
     let made = made_for(|job| job["spec"]["mpiImplementation"] = json!("Intel"));
     let services = of_kind(&made, "Service");

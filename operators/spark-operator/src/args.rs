@@ -14,7 +14,9 @@ use training_runtime::{RuntimeArgs, run::Operator as _};
 use crate::course::Rules;
 use crate::schedule::Precision;
 use crate::submission::settings::{IN_CLUSTER, master};
-use crate::submission::{BatchSettings, DriverIngress, Settings, Switch, WebSettings};
+use crate::submission::{
+    BatchSettings, DriverIngress, IngressLimits, Settings, Switch, WebSettings,
+};
 use crate::work::Spark;
 use crate::work::metrics::{Naming, SparkMetrics};
 
@@ -122,6 +124,22 @@ pub struct Cli {
     /// Annotations of Ingresses whose application names none: a JSON object
     #[arg(long, env = "TRAINYARD_INGRESS_ANNOTATIONS", default_value = "", hide_default_value = true, value_name = "JSON", help_heading = APPS)]
     pub ingress_annotations: String,
+
+    /// Host names that applications may ask for in Ingresses: these and all below them, such as `spark.example.com`; repeat it or
+    /// separate several by commas. It also concerns hosts of their TLS, but not --ingress-url-format. Default: any host
+    #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_HOST_SUFFIXES", value_delimiter = ',', value_name = "SUFFIX", help_heading = APPS)]
+    pub ingress_allowed_host_suffixes: Vec<String>,
+
+    /// Classes that applications may name by the annotation `kubernetes.io/ingress.class`; repeat it or separate several by commas.
+    /// With it, --ingress-class-name must be one of them. Default: any class
+    #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_CLASSES", value_delimiter = ',', value_name = "NAME", help_heading = APPS)]
+    pub ingress_allowed_classes: Vec<String>,
+
+    /// Annotations that applications may give Ingresses: keys, or beginnings of keys that end with `*` or `/`, such as
+    /// `nginx.ingress.kubernetes.io/proxy-*`; repeat it or separate several by commas. Keys with `snippet` in them are always
+    /// refused. Default: any other annotation
+    #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_ANNOTATIONS", value_delimiter = ',', value_name = "KEY", help_heading = APPS)]
+    pub ingress_allowed_annotations: Vec<String>,
 
     /// Batch schedulers are served
     #[arg(long, env = "TRAINYARD_ENABLE_BATCH_SCHEDULER", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
@@ -371,7 +389,9 @@ impl Cli {
         let gates = self.feature_gates.iter();
         let gates = gates.filter(|gate| !GATES.contains(&gate.name.as_str()));
         let gates = gates.map(|gate| format!("--feature-gates {}", gate.name));
-        flags.chain(gates).collect()
+        let no_ingress = self.runtime.strict && !self.ingress_url_format.is_empty();
+        let ui = no_ingress.then(|| "--ingress-url-format (because of --strict)".to_owned());
+        flags.chain(gates).chain(ui).collect()
     }
 
     fn naming(&self) -> Naming {
@@ -421,6 +441,15 @@ impl Cli {
                 "--default-batch-scheduler={default}: supported values: volcano, yunikorn, and the names of --kube-scheduler-names"
             );
         }
+        let limits = self.ingress_limits();
+        let class = &self.ingress_class_name;
+        if !(class.is_empty() || limits.classes.is_empty() || limits.classes.contains(class)) {
+            bail!(
+                "--ingress-class-name={class} is not among --ingress-allowed-classes={}",
+                limits.classes.join(",")
+            );
+        }
+        let strict = self.runtime.strict;
         let tls: Vec<IngressTLS> = json("--ingress-tls", &self.ingress_tls)?;
         let annotations: BTreeMap<String, String> =
             json("--ingress-annotations", &self.ingress_annotations)?;
@@ -429,7 +458,11 @@ impl Cli {
             defaults: self.default_conf.iter().cloned().collect(),
             web: WebSettings {
                 service: switch(self.enable_ui_service),
-                url_format: self.ingress_url_format.clone(),
+                url_format: if strict {
+                    String::new()
+                } else {
+                    self.ingress_url_format.clone()
+                },
                 ingress_class: self.ingress_class_name.clone(),
                 annotations,
                 tls,
@@ -439,6 +472,8 @@ impl Cli {
             } else {
                 DriverIngress::Refused
             },
+            ingress_limits: limits,
+            strict: switch(strict),
             batch: BatchSettings {
                 enabled: switch(self.enable_batch_scheduler),
                 default: default.clone(),
@@ -449,6 +484,18 @@ impl Cli {
             last_words: switch(self.driver_last_words),
             memory_limit_policy: switch(self.memory_limit_policy),
         })
+    }
+
+    fn ingress_limits(&self) -> IngressLimits {
+        let given = |list: &[String]| {
+            let words = list.iter().map(|word| word.trim().to_owned());
+            words.filter(|word| !word.is_empty()).collect()
+        };
+        IngressLimits {
+            host_suffixes: given(&self.ingress_allowed_host_suffixes),
+            classes: given(&self.ingress_allowed_classes),
+            annotations: given(&self.ingress_allowed_annotations),
+        }
     }
 
     fn master(&self) -> String {
@@ -601,6 +648,37 @@ mod tests {
         let parsed = |flag: &str| Cli::try_parse_from(["spark-operator", flag]);
         assert!(parsed("--default-time-to-live-seconds=-1").is_err());
         assert!(parsed("--default-conf=memory=1g").is_err());
+    }
+
+    #[test]
+    fn limits_of_ingresses_are_lists_that_fit_the_class() {
+        let cli = read(&[
+            "--ingress-allowed-host-suffixes=a.example.com, b.example.com",
+            "--ingress-allowed-classes=internal",
+            "--ingress-allowed-annotations=",
+            "--ingress-class-name=internal",
+        ]);
+        let limits = cli.operator().unwrap().settings.ingress_limits;
+        assert_eq!(limits.host_suffixes, ["a.example.com", "b.example.com"]);
+        assert_eq!(limits.classes, ["internal"]);
+        assert_eq!(limits.annotations, Vec::<String>::new());
+        let odd = [
+            "--ingress-allowed-classes=internal",
+            "--ingress-class-name=public",
+        ];
+        let error = read(&odd).operator().unwrap_err().to_string();
+        assert!(error.contains("--ingress-class-name=public"), "{error}");
+    }
+
+    #[test]
+    fn strict_mode_has_no_ingress_for_the_web_ui_and_says_so() {
+        let format = "--ingress-url-format={{$appName}}.example.com";
+        for (flags, strict) in [(&[format][..], false), (&[format, "--strict"], true)] {
+            let spark = read(flags).operator().unwrap();
+            assert_eq!(spark.settings.strict.is_on(), strict);
+            assert_eq!(spark.settings.web.url_format.is_empty(), strict);
+            assert_eq!(spark.without_effect.len(), usize::from(strict));
+        }
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
             ..Plan::default()
         };
     }
+    course.tell_impostors();
     course.decide();
     course.cut_message();
     let Course {

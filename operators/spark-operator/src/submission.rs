@@ -18,6 +18,7 @@ pub mod conf;
 mod cx;
 pub mod driver;
 pub mod executor;
+mod ingress;
 pub mod metrics;
 pub mod object;
 pub mod overlay;
@@ -41,7 +42,7 @@ use crate::{defaults, names};
 
 pub use batch::PodGroup;
 pub use cx::{Cx, Inputs, Refusal};
-pub use settings::{BatchSettings, DriverIngress, Settings, Switch, WebSettings};
+pub use settings::{BatchSettings, DriverIngress, IngressLimits, Settings, Switch, WebSettings};
 
 /// What is made for one run.
 #[derive(Clone, Debug, PartialEq)]

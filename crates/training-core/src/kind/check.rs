@@ -12,7 +12,7 @@ use training_api::{RunPolicy, SchedulingPolicy};
 
 use crate::model::error::SpecError;
 use crate::model::names;
-use crate::model::roles::RoleSpec;
+use crate::model::roles::{RoleSet, RoleSpec};
 
 type Verdict = Result<(), SpecError>;
 
@@ -253,6 +253,44 @@ fn ports(list: Path<'_>, open: &[ContainerPort]) -> Verdict {
         (port.container_port, protocol)
     });
     unique(list, keys)
+}
+
+/// What the names of priority classes begin with that are for the cluster's own pods. Source: Kubernetes, reserved prefix of
+/// `PriorityClass`.
+const SYSTEM_CLASSES: &str = "system-";
+
+/// Refuses a priority class of the system, for strict mode: its pods preempt those of every namespace.
+///
+/// # Errors
+/// On the field that names it.
+pub fn no_system_class(field: impl FnOnce() -> String, class: Option<&str>) -> Verdict {
+    match class.filter(|class| class.starts_with(SYSTEM_CLASSES)) {
+        Some(class) => refuse(
+            field(),
+            format!(
+                "\"{class}\" is for the pods of the system, and this operator runs with --strict; use another class or remove the field"
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Checks what strict mode asks of a job.
+///
+/// # Errors
+/// The first field that reaches beyond the job's namespace.
+pub fn strict(policy: &RunPolicy, roles: &RoleSet<'_>) -> Verdict {
+    let gang = policy.scheduling_policy.as_ref();
+    let class = gang.and_then(|policy| policy.priority_class.as_deref());
+    let field = || "spec.runPolicy.schedulingPolicy.priorityClass".to_owned();
+    no_system_class(field, class)?;
+    for role in roles {
+        let spec = role.template.and_then(|t| t.spec.as_ref());
+        let class = spec.and_then(|spec| spec.priority_class_name.as_deref());
+        let field = || format!("{}.template.spec.priorityClassName", role.path);
+        no_system_class(field, class)?;
+    }
+    Ok(())
 }
 
 /// Checks that a role that may have one pod only has one, where the job has the role.

@@ -14,6 +14,8 @@ pub struct Rules {
     pub clean_failed: bool,
     /// Pods of a lost node are given up and deleted by force after this time; `None`: never.
     pub force_lost_after: Option<SignedDuration>,
+    /// Strict mode: a job gets nothing that reaches beyond its namespace.
+    pub strict: bool,
 }
 
 impl Default for Rules {
@@ -22,6 +24,7 @@ impl Default for Rules {
             most_replicas: MOST_REPLICAS,
             clean_failed: false,
             force_lost_after: None,
+            strict: false,
         }
     }
 }

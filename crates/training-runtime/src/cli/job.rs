@@ -116,7 +116,7 @@ impl JobArgs {
         }
     }
 
-    /// The settings that decisions depend on.
+    /// The settings that decisions depend on. Strict mode is not among these arguments, since every operator has it.
     pub fn rules(&self) -> Rules {
         Rules {
             most_replicas: self.max_replicas_per_job,
@@ -124,6 +124,7 @@ impl JobArgs {
             force_lost_after: self
                 .force_delete_lost_after
                 .and_then(|d| SignedDuration::try_from(d).ok()),
+            strict: false,
         }
     }
 

@@ -30,7 +30,7 @@ impl Course<'_> {
         let uid = self.ask.app.metadata.uid.clone().unwrap_or_default();
         let former = self.status.submission_id.clone();
         let id = digest::submission_id(&uid, former.as_deref(), self.ask.digest);
-        // Where nothing is recorded, any driver of ours is what was submitted: the spec may have been edited since. So it is where the
+        // Where nothing is recorded, a driver of ours is what was submitted: the spec may have been edited since. So it is where the
         // edit was one of where executors run. One that is on its way out was submitted as well.
         let edited = |d: &Driver| {
             let of = d.digest.as_ref();
@@ -40,8 +40,9 @@ impl Course<'_> {
             })
         };
         let is_it = |d: &&Driver| d.submission_id == id || former.is_none() || edited(d);
-        if let Some(driver) = self.ask.seen.drivers.iter().find(is_it) {
-            return self.submitted(&driver.clone());
+        let driver = self.drivers().find(is_it).cloned();
+        if let Some(driver) = driver {
+            return self.submitted(&driver);
         }
         if !self.remove(|of| of != id) {
             return;

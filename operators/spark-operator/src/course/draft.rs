@@ -6,13 +6,14 @@ use kube::ResourceExt;
 use training_core::{Note, PodPhase, Uid};
 
 use super::seen::{Driver, Executor, Object, Seen};
-use super::step::{Plan, Step};
+use super::step::{Impostor, Plan, Step};
 use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
     State,
 };
 use crate::digest::{self, Change, Recorded, SpecDigest};
 use crate::submission::Settings;
+use crate::submission::conf::driver_pod_name;
 
 /// Rules of the operator that a course depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +81,51 @@ impl Course<'_> {
 
     pub(super) fn name(&self) -> String {
         self.ask.app.name_any()
+    }
+
+    /// The name that a driver of the application has: the recorded one, or before anything is recorded the one that the spec asks for.
+    fn driver_name(&self) -> String {
+        let recorded = self.status.driver_info.pod_name.as_ref();
+        let recorded = recorded.filter(|name| !name.is_empty());
+        recorded.cloned().unwrap_or_else(|| self.asked_name())
+    }
+
+    fn asked_name(&self) -> String {
+        driver_pod_name(&self.name(), self.spec)
+    }
+
+    /// True if a pod that the application owns counts as its driver. Whoever may create pods may name any owner, so the name decides:
+    /// it is taken from the moment the driver is created until it is gone.
+    pub(super) fn counts(&self, driver: &Driver) -> bool {
+        if driver.name == self.driver_name() {
+            return true;
+        }
+        // The next driver has the name that the spec asks for, also while the former one's is still recorded.
+        let state = &self.status.application_state.state;
+        is_before_submission(state) && driver.name == self.asked_name()
+    }
+
+    /// The drivers that count.
+    pub(super) fn drivers(&self) -> impl Iterator<Item = &Driver> {
+        self.ask.seen.drivers.iter().filter(|d| self.counts(d))
+    }
+
+    /// Names the pods that claim to be drivers of the application and are not.
+    pub(super) fn tell_impostors(&mut self) {
+        let name = self.driver_name();
+        let all = self.ask.seen.drivers.iter();
+        let all = all.filter(|d| !d.leaving && !self.counts(d)).map(|d| {
+            let text = format!(
+                "pod {} names this application as its owner and claims to be its driver, whose name is {name}: the operator ignores it. \
+                 Find out who created it, and delete it",
+                d.name
+            );
+            Impostor {
+                uid: d.uid,
+                note: Note::warning("UnknownDriverPod", text),
+            }
+        });
+        self.plan.impostors = all.collect();
     }
 
     pub(super) fn generation(&self) -> Option<i64> {
@@ -211,11 +257,17 @@ impl Course<'_> {
 
     /// What a run leaves in the status goes; the id of its submission stays, because the next one's follows from it.
     pub(super) fn reset(&mut self) {
+        // While the driver's pod is there, its name is what it is known by.
+        let pod = self.status.driver_info.pod_name.take();
+        let pod = pod.filter(|pod| self.ask.seen.drivers.iter().any(|d| d.name == *pod));
         let status = &mut self.status;
         status.spark_application_id = None;
         status.termination_time = None;
         status.application_state.error_message = None;
-        status.driver_info = DriverInfo::default();
+        status.driver_info = DriverInfo {
+            pod_name: pod,
+            ..DriverInfo::default()
+        };
         status.executor_state.clear();
         status.executors = None;
         status.executors_not_listed = None;
@@ -241,7 +293,9 @@ impl Course<'_> {
         let seen = self.ask.seen;
         let mut gone = true;
         let mut drives = false;
-        for driver in seen.drivers.iter().filter(|d| of(&d.submission_id)) {
+        let ours = seen.drivers.iter().filter(|d| of(&d.submission_id));
+        let ours: Vec<&Driver> = ours.filter(|d| self.counts(d)).collect();
+        for driver in &ours {
             gone = false;
             self.delete_pod(&driver.name, driver.uid, driver.leaving);
             if let Some(due) = driver.due {
@@ -250,8 +304,8 @@ impl Course<'_> {
             drives |= self.drives(driver);
         }
         // A driver that was never recorded was a submission as well: the next one must not have its id.
-        let mut ids = seen.drivers.iter().map(|d| &d.submission_id);
-        if let Some(id) = ids.find(|id| of(id) && !id.is_empty()) {
+        let mut ids = ours.iter().map(|d| &d.submission_id);
+        if let Some(id) = ids.find(|id| !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
         }
         if drives {
@@ -336,14 +390,15 @@ impl Course<'_> {
         let seen = self.ask.seen;
         // A driver that never started would start in the end, for an application that has ended.
         let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
-        for driver in seen.drivers.iter().filter(unborn) {
+        let drivers: Vec<&Driver> = seen.drivers.iter().filter(|d| self.counts(d)).collect();
+        for driver in drivers.iter().copied().filter(unborn) {
             self.delete_pod(&driver.name, driver.uid, driver.leaving);
         }
         let ended = |e: &Executor| e.phase.has_ended();
         for executor in seen.executors.iter().filter(|e| !ended(e)) {
             self.delete_pod(&executor.name, executor.uid, executor.leaving);
         }
-        if !seen.drivers.iter().any(|d| self.drives(d)) {
+        if !drivers.iter().any(|d| self.drives(d)) {
             self.plan
                 .steps
                 .extend(seen.objects.iter().filter_map(deletion));
@@ -362,6 +417,11 @@ pub(super) fn follows_its_spec(state: &State) -> bool {
             | State::Invalidating
             | State::Other(_)
     )
+}
+
+/// States in which the next thing that is made is a driver.
+fn is_before_submission(state: &State) -> bool {
+    matches!(state, State::New | State::PendingRerun | State::Resuming)
 }
 
 pub(super) fn deletion(object: &Object) -> Option<Step> {

@@ -18,10 +18,10 @@ impl Course<'_> {
     pub(super) fn follow(&mut self) {
         self.track();
         let id = self.status.submission_id.as_deref().unwrap_or_default();
-        let drivers = &self.ask.seen.drivers;
-        let Some(driver) = drivers.iter().find(|d| d.submission_id == id) else {
+        let Some(driver) = self.drivers().find(|d| d.submission_id == id).cloned() else {
             return self.missing();
         };
+        let driver = &driver;
         let name = driver.name.clone();
         let starts = matches!(driver.phase, PodPhase::Pending | PodPhase::Running);
         if starts && driver.end.is_none() {

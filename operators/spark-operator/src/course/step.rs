@@ -108,6 +108,15 @@ pub enum Step {
     DeleteApplication,
 }
 
+/// A pod that claims to be the driver of an application and is not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Impostor {
+    /// Its uid.
+    pub uid: Uid,
+    /// What to tell of it, once.
+    pub note: Note,
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -117,6 +126,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What to tell, once the status is stored.
     pub notes: Vec<Note>,
+    /// Pods that claim to be drivers and are left alone.
+    pub impostors: Vec<Impostor>,
     /// The name of a driver that no watch shows, so that its run has failed. It is read before this is done: a list may have been
     /// wrong, and a second driver would run beside it.
     pub lost: Option<String>,

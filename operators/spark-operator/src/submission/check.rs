@@ -3,15 +3,18 @@
 //! Most of it never gets here: the API server refuses it first. What was stored before a rule existed does, and so does what no rule
 //! of a schema can see.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use training_core::check::no_system_class;
 use training_core::{Note, SpecError};
 
 use super::conf::says_more;
 use super::cx::Cx;
+use super::ingress;
 use super::properties::{INTERNAL, LOCAL_DIR, Properties, below, list};
 use super::settings::DriverIngress;
 use super::volume;
+use super::web::Url;
 use crate::api::rule::{
     DENIED_CONF, NO_INGRESS_PORT, NO_INGRESS_URL, NODE_SELECTORS, SAME_INGRESS_PORT,
     SAME_INGRESS_URL,
@@ -41,6 +44,9 @@ pub fn spec(cx: &Cx<'_>) -> Result<Vec<Note>, SpecError> {
     conf_keys(cx)?;
     templates(spec)?;
     executor_memory_limit(cx)?;
+    if cx.inputs.settings.strict.is_on() {
+        priority_classes(spec)?;
+    }
     main_file(cx)?;
     Ok(advice(cx))
 }
@@ -91,25 +97,21 @@ fn service_type(field: &str, asked: Option<&String>) -> Verdict {
     }
 }
 
-/// Snippets are configuration of the ingress controller itself, and so of everybody's ingresses.
-fn no_snippets(field: &str, annotations: &BTreeMap<String, String>) -> Verdict {
-    match annotations.keys().find(|key| key.ends_with("-snippet")) {
-        Some(key) => refuse(
-            format!("{field}.ingressAnnotations[{key}]"),
-            "configures the ingress controller itself, which no application may do; remove it",
-        ),
-        None => Ok(()),
-    }
-}
-
 fn ingresses(cx: &Cx<'_>) -> Verdict {
+    let limits = &cx.inputs.settings.ingress_limits;
     if let Some(ui) = &cx.spec.spark_ui_options {
         service_type("spec.sparkUIOptions", ui.service_type.as_ref())?;
-        no_snippets("spec.sparkUIOptions", &ui.ingress_annotations)?;
+        let field = "spec.sparkUIOptions";
+        ingress::annotations(limits, field, &ui.ingress_annotations)?;
+        ingress::tls(limits, field, &ui.ingress_tls)?;
     }
     let all = &cx.spec.driver_ingress_options;
+    if !all.is_empty() && cx.inputs.settings.strict.is_on() {
+        let why = "this operator runs with --strict, which allows no Ingresses; remove the field";
+        return refuse("spec.driverIngressOptions", why);
+    }
     if !all.is_empty() && cx.inputs.settings.driver_ingress == DriverIngress::Refused {
-        let why = "this operator is set up to make no Ingresses for drivers; remove the field, or have the operator's setting changed";
+        let why = "this operator is set up to make no Ingresses for drivers (--driver-ingress=false); remove the field, or have the operator's setting changed";
         return refuse("spec.driverIngressOptions", why);
     }
     let (mut ports, mut urls) = (BTreeSet::new(), BTreeSet::new());
@@ -131,7 +133,39 @@ fn ingresses(cx: &Cx<'_>) -> Verdict {
             return refuse(format!("{field}.ingressURLFormat"), why);
         }
         service_type(&field, one.service_type.as_ref())?;
-        no_snippets(&field, &one.ingress_annotations)?;
+        ingress::host(limits, &field, &Url::of(url, cx))?;
+        ingress::annotations(limits, &field, &one.ingress_annotations)?;
+        ingress::tls(limits, &field, &one.ingress_tls)?;
+    }
+    Ok(())
+}
+
+/// What strict mode asks of priority classes.
+fn priority_classes(spec: &SparkApplicationSpec) -> Verdict {
+    let batch = spec.batch_scheduler_options.as_ref();
+    let own = [
+        (
+            "spec.driver.priorityClassName",
+            spec.driver.priority_class_name.as_deref(),
+        ),
+        (
+            "spec.executor.priorityClassName",
+            spec.executor.priority_class_name.as_deref(),
+        ),
+        (
+            "spec.batchSchedulerOptions.priorityClassName",
+            batch.and_then(|b| b.priority_class_name.as_deref()),
+        ),
+    ];
+    for (field, class) in own {
+        no_system_class(|| field.to_owned(), class)?;
+    }
+    for role in ROLES {
+        let template = spec.role(role).template.as_deref();
+        let pod = template.and_then(|t| t.spec.as_ref());
+        let class = pod.and_then(|pod| pod.priority_class_name.as_deref());
+        let field = || format!("spec.{}.template.spec.priorityClassName", role.as_str());
+        no_system_class(field, class)?;
     }
     Ok(())
 }

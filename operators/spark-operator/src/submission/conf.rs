@@ -15,7 +15,7 @@ use super::properties::{
     list,
 };
 use super::{metrics, web};
-use crate::api::{NameKey, Role, SecretInfo, SparkPodSpec};
+use crate::api::{NameKey, Role, SecretInfo, SparkApplicationSpec, SparkPodSpec};
 use crate::memory::{Language, java_double};
 use crate::{label, names, version};
 
@@ -69,7 +69,7 @@ pub fn requested(cx: &Cx<'_>, notes: &mut Vec<Note>) -> Result<Properties, SpecE
     for (key, value) in &spec.hadoop_conf {
         set(to, format!("spark.hadoop.{key}"), value);
     }
-    set(to, POD_NAME, driver_pod_name(cx));
+    set(to, POD_NAME, driver_pod_name(cx.name, spec));
     driver(cx, to);
     local_volumes(cx, Role::Driver, to)?;
     executor(cx, to);
@@ -102,12 +102,12 @@ pub fn requested(cx: &Cx<'_>, notes: &mut Vec<Note>) -> Result<Properties, SpecE
     Ok(out)
 }
 
-/// The name of the driver's pod.
-pub fn driver_pod_name(cx: &Cx<'_>) -> String {
-    let own = cx.spec.driver.pod_name.as_ref().filter(|n| !n.is_empty());
-    let said = cx.spec.spark_conf.get(POD_NAME).filter(|n| !n.is_empty());
+/// The name of the driver's pod of an application with this name and spec.
+pub fn driver_pod_name(application: &str, spec: &SparkApplicationSpec) -> String {
+    let own = spec.driver.pod_name.as_ref().filter(|n| !n.is_empty());
+    let said = spec.spark_conf.get(POD_NAME).filter(|n| !n.is_empty());
     own.or(said)
-        .map_or_else(|| format!("{}-driver", cx.name), Clone::clone)
+        .map_or_else(|| format!("{application}-driver"), Clone::clone)
 }
 
 /// The labels by which pods are known, which come after everything else that sets them.

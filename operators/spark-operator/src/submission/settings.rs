@@ -34,6 +34,20 @@ pub enum DriverIngress {
     Refused,
 }
 
+/// What Ingresses of applications may have. An empty list allows everything, as published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IngressLimits {
+    /// Ends of host names, without a first dot.
+    pub host_suffixes: Vec<String>,
+    /// Values of the annotation [`CLASS_ANNOTATION`].
+    pub classes: Vec<String>,
+    /// Keys of annotations; one that ends with `*` or `/` is the beginning of keys.
+    pub annotations: Vec<String>,
+}
+
+/// The former way to name the class of an Ingress.
+pub const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+
 /// How an operator is set up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -45,6 +59,10 @@ pub struct Settings {
     pub web: WebSettings,
     /// More Services and Ingresses of drivers.
     pub driver_ingress: DriverIngress,
+    /// What applications may ask of Ingresses.
+    pub ingress_limits: IngressLimits,
+    /// Applications get nothing that reaches beyond their namespace.
+    pub strict: Switch,
     /// Batch schedulers.
     pub batch: BatchSettings,
     /// A NetworkPolicy for executors, as Spark makes one from 4.2 on.
@@ -64,6 +82,8 @@ impl Default for Settings {
             defaults: BTreeMap::new(),
             web: WebSettings::default(),
             driver_ingress: DriverIngress::default(),
+            ingress_limits: IngressLimits::default(),
+            strict: Switch::Off,
             batch: BatchSettings::default(),
             network_policy: Switch::Off,
             disruption_budget: Switch::Off,

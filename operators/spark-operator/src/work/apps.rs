@@ -1,6 +1,6 @@
 //! One look at one application: what is there, what is to be done, and doing it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use super::metrics::SparkMetrics;
 use super::stored::App;
 use crate::course::mask::Mask;
 use crate::course::seen::{Kind, Refusal, Refused, Seen, Withheld};
-use crate::course::step::{Plan, Step};
+use crate::course::step::{Impostor, Plan, Step};
 use crate::course::{Inquiry, Rules, plan};
 use crate::digest::{self, SpecDigest};
 use crate::submission::Settings;
@@ -81,6 +81,7 @@ pub struct Passing {
     withheld: Mutex<HashMap<JobKey, (Uid, Vec<Withheld>)>>,
     freed: Mutex<HashMap<JobKey, Instant>>,
     first: Mutex<HashMap<JobKey, (Uid, SpecDigest)>>,
+    impostors: Mutex<HashMap<JobKey, BTreeSet<Uid>>>,
     counts: Counts,
     jitter: Mutex<Jitter>,
 }
@@ -104,6 +105,7 @@ impl Passing {
             withheld: Mutex::default(),
             freed: Mutex::default(),
             first: Mutex::default(),
+            impostors: Mutex::default(),
             counts: Counts::default(),
             jitter: Mutex::new(Jitter::new(seed)),
         }
@@ -172,6 +174,7 @@ impl Apps {
                     Err(fault) => return Ended::Failed(fault),
                 }
             }
+            told.note(&*app, self.unmasked(key, &plan.impostors));
             let mut wake = self.rhythm().wake(plan.wake);
             if let Some(at) = self.may_wait(key, &plan, begun) {
                 wake = wake.min(at);
@@ -246,6 +249,20 @@ impl Apps {
         let first = known.map_or_else(|| app.digest.clone(), |(_, first)| first.clone());
         all.insert(key.clone(), (uid, first.clone()));
         Some(first)
+    }
+
+    /// What is to be told of pods that claim to be drivers: of each of them once, as long as this process runs.
+    fn unmasked(&self, key: &JobKey, impostors: &[Impostor]) -> Vec<Note> {
+        let mut all = self.passing.impostors.lock();
+        let now: BTreeSet<Uid> = impostors.iter().map(|one| one.uid).collect();
+        let before = if now.is_empty() {
+            all.remove(key)
+        } else {
+            all.insert(key.clone(), now)
+        };
+        let before = before.unwrap_or_default();
+        let new = impostors.iter().filter(|one| !before.contains(&one.uid));
+        new.map(|one| one.note.clone()).collect()
     }
 
     fn may_wait(&self, key: &JobKey, plan: &Plan, begun: Instant) -> Option<Instant> {
@@ -403,6 +420,7 @@ impl Reconciler for Apps {
         self.passing.withheld.lock().remove(key);
         self.passing.freed.lock().remove(key);
         self.passing.first.lock().remove(key);
+        self.passing.impostors.lock().remove(key);
         self.passing.counts.forget(key);
     }
 

@@ -161,7 +161,8 @@ impl World {
                     });
                     return false;
                 }
-                assert!(self.seen.drivers.is_empty(), "two drivers at once");
+                let same = |d: &Driver| d.name == pod.name_any();
+                assert!(!self.seen.drivers.iter().any(same), "two drivers at once");
                 let uid = self.uid();
                 let driver = made::driver(&pod, uid);
                 self.drivers.push(driver.submission_id.clone());
@@ -476,7 +477,9 @@ fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
     world.driver_ends(0);
     assert_eq!(world.state(), State::PendingRerun);
     assert!(world.driver().leaving);
-    assert_eq!(world.status()["driverInfo"], json!({}));
+    // It is known by its name until it is gone.
+    let known = json!({ "podName": "spark-pi-driver" });
+    assert_eq!(world.status()["driverInfo"], known);
     assert_eq!(world.status()["terminationTime"], Value::Null);
     world.seen.drivers.clear();
     world.settle();
@@ -1571,4 +1574,110 @@ fn an_ended_application_gives_back_what_holds_resources() {
     assert_eq!(world.seen.objects, []);
     assert!(!world.driver().leaving, "it has the log");
     assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
+}
+
+/// A pod of somebody who may create pods: it says of itself whatever a driver says, and that it has failed.
+fn forged(world: &mut World, name: &str) -> Uid {
+    let uid = world.uid();
+    let status = world.status();
+    let id = status["submissionID"].as_str().unwrap_or("any").to_owned();
+    world.seen.drivers.insert(
+        0,
+        Driver {
+            name: name.to_owned(),
+            uid,
+            submission_id: id,
+            app_id: "spark-forged".to_owned(),
+            digest: Some(spec_digest(&world.app["spec"])),
+            generation: None,
+            phase: PodPhase::Failed,
+            leaving: false,
+            due: None,
+            end: None,
+            taken: None,
+            waits: None,
+        },
+    );
+    uid
+}
+
+fn is_left_alone(world: &World, forged: Uid) -> bool {
+    let mut drivers = world.seen.drivers.iter();
+    drivers.any(|d| d.uid == forged && !d.leaving)
+}
+
+#[test]
+fn mt_53_a_pod_with_another_name_is_not_taken_for_what_was_submitted() {
+    let mut world = World::new(&[]);
+    let pod = forged(&mut world, "forged");
+    world.settle();
+    assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 1));
+    assert_eq!(world.status()["driverInfo"]["podName"], "spark-pi-driver");
+    assert!(is_left_alone(&world, pod));
+}
+
+#[test]
+fn mt_53_a_pod_with_another_name_neither_ends_a_run_nor_keeps_it_from_ending() {
+    for named in [&[][..], &[("driver/podName", json!("mine"))]] {
+        let mut world = running(named);
+        let pod = forged(&mut world, "forged");
+        world.settle();
+        assert_eq!(world.state(), State::Running);
+        world.edit("suspend", json!(true));
+        world.pods_go();
+        assert_eq!(world.state(), State::Suspended);
+        assert!(is_left_alone(&world, pod));
+        world.edit("suspend", json!(false));
+        assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 2));
+        world.driver_runs();
+        world.driver_ends(0);
+        assert_eq!(world.state(), State::Completed);
+        assert!(is_left_alone(&world, pod));
+    }
+}
+
+#[test]
+fn mt_53_a_pod_of_another_submission_is_no_driver_whatever_its_name() {
+    let mut world = running(&[]);
+    // The driver is gone, and somebody took its name.
+    world.driver().phase = PodPhase::Succeeded;
+    world.driver().submission_id = "another".to_owned();
+    world.settle();
+    assert_eq!(world.error(), "driver pod not found");
+}
+
+#[test]
+fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_by_its_name() {
+    let mut world = running(&[]);
+    assert_eq!(world.plan().impostors, []);
+    let pod = forged(&mut world, "forged");
+    let told = world.plan().impostors;
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].uid, told[0].note.reason.as_str()),
+        (pod, "UnknownDriverPod")
+    );
+    let text = &told[0].note.message;
+    assert!(
+        text.contains("pod forged ") && text.contains("spark-pi-driver"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_former_driver_goes_also_where_the_next_one_is_to_have_another_name() {
+    let mut world = running(&[on_failure(1)]);
+    world.driver_ends(3);
+    world.now = world
+        .now
+        .checked_add(SignedDuration::from_secs(10))
+        .unwrap();
+    while world.state() != State::PendingRerun {
+        world.look(None);
+    }
+    world.edit("driver/podName", json!("mine"));
+    assert!(world.driver().leaving);
+    world.pods_go();
+    assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 2));
+    assert_eq!(world.driver().name, "mine");
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use spark_operator::api::rule::DENIED_CONF;
-use spark_operator::submission::{DriverIngress, Settings};
+use spark_operator::submission::{DriverIngress, IngressLimits, Settings, Switch};
 
 use crate::scene::{refused, set, submitted, try_submit, with};
 
@@ -487,4 +487,216 @@ fn bounds_of_dynamic_allocation_leave_a_number_of_executors() {
         let notes = submitted(&outside).notes;
         assert!(notes[0].message.contains("initialExecutors"), "{notes:?}");
     }
+}
+
+/// A driver's Ingress with these fields.
+fn door(fields: &[(&str, Value)]) -> Value {
+    let mut one = json!({
+        "servicePort": 1, "servicePortName": "p", "ingressURLFormat": "{{$appName}}.spark.example.com",
+    });
+    for (field, value) in fields {
+        one[field] = value.clone();
+    }
+    json!([one])
+}
+
+fn annotated(key: &str, value: &str) -> Value {
+    door(&[("ingressAnnotations", json!({ key: value }))])
+}
+
+#[test]
+fn mt_08_an_annotation_with_snippet_anywhere_in_its_key_is_refused() {
+    for key in [
+        "nginx.ingress.kubernetes.io/server-snippet",
+        "nginx.ingress.kubernetes.io/Configuration-Snippet",
+        "nginx.org/server-snippets",
+        "nginx.org/location-snippets",
+        "snippets.example.com/any",
+    ] {
+        let options = json!({ "ingressAnnotations": { key: "x" } });
+        let field = format!("ingressAnnotations[{key}]: ");
+        is_refused(&[
+            (
+                "sparkUIOptions",
+                options,
+                &format!("spec.sparkUIOptions.{field}"),
+            ),
+            (
+                "driverIngressOptions",
+                annotated(key, "x"),
+                &format!("spec.driverIngressOptions[0].{field}"),
+            ),
+        ]);
+    }
+    let fine = annotated("nginx.ingress.kubernetes.io/proxy-body-size", "8m");
+    submitted(&with(&[("driverIngressOptions", fine)]));
+}
+
+fn limited(to: IngressLimits) -> Settings {
+    Settings {
+        ingress_limits: to,
+        ..Settings::default()
+    }
+}
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Tries an application with one field; `refused` is what its refusal says, each of them.
+fn tries(settings: &Settings, field: &str, value: Value, refused: &[&str]) {
+    let app = with(&[(field, value)]);
+    let answer = try_submit(&app, settings).map(drop);
+    match (answer, refused) {
+        (Ok(()), []) => {}
+        (Err(text), [_, ..]) => {
+            let text = text.to_string();
+            for part in refused {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+        (answer, _) => panic!("{app}: {answer:?}"),
+    }
+}
+
+#[test]
+fn mt_08_hosts_of_ingresses_are_those_that_the_administrator_allows() {
+    let flag = "--ingress-allowed-host-suffixes=.spark.example.com,Other.example.com";
+    let settings = limited(IngressLimits {
+        host_suffixes: words(&[".spark.example.com", "Other.example.com"]),
+        ..IngressLimits::default()
+    });
+    let field = "spec.driverIngressOptions[0].ingressURLFormat: ";
+    for (url, host) in [
+        ("{{$appName}}.spark.example.com/path", None),
+        ("https://spark.example.com", None),
+        ("a.OTHER.example.com", None),
+        ("evilspark.example.com", Some("\"evilspark.example.com\"")),
+        (
+            "spark.example.com.evil.org",
+            Some("\"spark.example.com.evil.org\""),
+        ),
+        ("example.com", Some("\"example.com\"")),
+        ("*.example.com", Some("\"*.example.com\"")),
+        ("/everywhere", Some("every host")),
+    ] {
+        let refused: Vec<&str> = host
+            .into_iter()
+            .flat_map(|host| [field, host, flag])
+            .collect();
+        let value = door(&[("ingressURLFormat", json!(url))]);
+        tries(&settings, "driverIngressOptions", value.clone(), &refused);
+        tries(&Settings::default(), "driverIngressOptions", value, &[]);
+    }
+    let tls = |host: &str| json!([{ "hosts": ["a.spark.example.com", host], "secretName": "s" }]);
+    let evil = "ingressTLS[0].hosts[1]: the host \"evil.org\"";
+    for (host, refused) in [
+        ("*.spark.example.com", &[][..]),
+        ("evil.org", &[evil, flag]),
+    ] {
+        let value = door(&[("ingressTLS", tls(host))]);
+        tries(&settings, "driverIngressOptions", value, refused);
+        tries(
+            &settings,
+            "sparkUIOptions",
+            json!({ "ingressTLS": tls(host) }),
+            refused,
+        );
+    }
+}
+
+#[test]
+fn mt_08_classes_and_annotations_are_those_that_the_administrator_allows() {
+    let class = "kubernetes.io/ingress.class";
+    let key = "nginx.ingress.kubernetes.io/proxy-body-size";
+    let classes = limited(IngressLimits {
+        classes: words(&["internal"]),
+        ..IngressLimits::default()
+    });
+    let keys = limited(IngressLimits {
+        annotations: words(&["nginx.ingress.kubernetes.io/proxy-*", "example.com/", "one"]),
+        ..IngressLimits::default()
+    });
+    let both = limited(IngressLimits {
+        classes: words(&["internal"]),
+        annotations: words(&["one"]),
+        ..IngressLimits::default()
+    });
+    let of_class = [
+        "--ingress-allowed-classes=internal",
+        "the class \"public\"",
+        class,
+    ];
+    let of_keys = "--ingress-allowed-annotations=";
+    for (settings, key, value, refused) in [
+        (&classes, class, "internal", &[][..]),
+        (&classes, class, "public", &of_class),
+        (&classes, key, "8m", &[]),
+        (&keys, key, "8m", &[]),
+        (&keys, "example.com/any", "x", &[]),
+        (&keys, "one", "x", &[]),
+        (&keys, "one-more", "x", &[of_keys, "one-more", "\"x\""]),
+        (
+            &keys,
+            "nginx.ingress.kubernetes.io/auth-url",
+            "u",
+            &[of_keys, "auth-url"],
+        ),
+        (&keys, class, "internal", &[of_keys, class]),
+        (&both, class, "internal", &[]),
+        (&both, class, "public", &of_class),
+        (&both, key, "8m", &[of_keys]),
+    ] {
+        tries(
+            settings,
+            "driverIngressOptions",
+            annotated(key, value),
+            refused,
+        );
+        let ui = json!({ "ingressAnnotations": { key: value } });
+        tries(settings, "sparkUIOptions", ui, refused);
+    }
+}
+
+#[test]
+fn mt_06_mt_08_strict_mode_allows_neither_ingresses_nor_priority_classes_of_the_system() {
+    let strict = Settings {
+        strict: Switch::On,
+        ..Settings::default()
+    };
+    let field = "spec.driverIngressOptions: ";
+    tries(
+        &strict,
+        "driverIngressOptions",
+        door(&[]),
+        &[field, "--strict"],
+    );
+    let class = "system-cluster-critical";
+    let template = json!({ "spec": { "containers": [], "priorityClassName": class } });
+    for (path, value, field) in [
+        (
+            "driver/priorityClassName",
+            json!(class),
+            "spec.driver.priorityClassName: ",
+        ),
+        (
+            "executor/priorityClassName",
+            json!(class),
+            "spec.executor.priorityClassName: ",
+        ),
+        (
+            "executor/template",
+            template,
+            "spec.executor.template.spec.priorityClassName: ",
+        ),
+        (
+            "batchSchedulerOptions",
+            json!({ "priorityClassName": class }),
+            "spec.batchSchedulerOptions.priorityClassName: ",
+        ),
+    ] {
+        tries(&Settings::default(), path, value.clone(), &[]);
+        tries(&strict, path, value, &[field, class, "--strict"]);
+    }
+    tries(&strict, "driver/priorityClassName", json!("high"), &[]);
 }
