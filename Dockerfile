@@ -1,11 +1,13 @@
-# The image of one operator: its static binary at /NAME and nothing else.
+# The image of one operator: its static binary at /NAME, the licences of what is
+# in it in /licenses, and nothing else.
 #
 #   docker build --build-arg OPERATOR=pytorch-operator -t pytorch-operator:dev .
 #
 # compiles it in the image named by RUST_IMAGE. With a binary that is there
 # already, at target/x86_64-unknown-linux-gnu/release/NAME or where BINARY says,
-# no other image is needed:
+# and its licences beside it, no other image is needed:
 #
+#   cargo xtask licences pytorch-operator target/x86_64-unknown-linux-gnu/release/pytorch-operator.licences
 #   docker build --target prebuilt --build-arg OPERATOR=pytorch-operator -t pytorch-operator:dev .
 #
 # An entry point can't contain build arguments, so that these images have none:
@@ -18,7 +20,10 @@ ARG RUST_IMAGE=rust:1.95
 FROM scratch AS prebuilt
 ARG OPERATOR=pytorch-operator
 ARG BINARY=target/x86_64-unknown-linux-gnu/release/${OPERATOR}
+ARG LICENCES=${BINARY}.licences
 COPY --chmod=0755 ${BINARY} /${OPERATOR}
+COPY --chmod=0644 ${LICENCES} /licenses/THIRD-PARTY.txt
+COPY --chmod=0644 LICENSE /licenses/LICENSE
 USER 65532:65532
 
 FROM ${RUST_IMAGE} AS builder
@@ -28,8 +33,10 @@ COPY . .
 RUN target="$(uname -m)-unknown-linux-gnu" \
  && RUSTFLAGS="-C target-feature=+crt-static" \
     cargo build --release --locked --target "$target" -p "$OPERATOR" \
- && mkdir /out \
- && mv "target/$target/release/$OPERATOR" /out/
+ && mkdir -p /out/licenses \
+ && mv "target/$target/release/$OPERATOR" /out/ \
+ && cargo run --quiet --locked -p xtask -- licences "$OPERATOR" /out/licenses/THIRD-PARTY.txt \
+ && cp LICENSE /out/licenses/
 
 FROM scratch
 COPY --from=builder /out/ /

@@ -23,7 +23,7 @@ func TestRealBuild(t *testing.T) {
 	suite, err := hostSuite()
 	must(t, err)
 	ps, err := plans([]Recipe{Recipes[0], {
-		Name: "trainyard/test:1", From: Recipes[0].Name, Apt: []string{"hello"}, Pip: []string{"six"}, Remove: []string{"/usr/local/*/WHEEL"},
+		Name: "trainyard/test:1", From: Recipes[0].Name, Apt: []string{"hello"}, Pip: []string{"six==1.17.0"}, Remove: []string{"/usr/local/*/WHEEL"},
 		Files: []File{{"hi.py", "/hi.py", 0o644}},
 	}}, suite, dir)
 	must(t, err)

@@ -432,9 +432,21 @@ func (j *job) pip() error {
 		}
 	}
 	// Without dependencies: a recipe says with its versions all that it wants, and
-	// only that can come.
-	args := append([]string{m, "python3", "-m", "pip", "install", "--no-cache-dir", "--no-compile", "--no-deps",
-		"--no-warn-script-location", "--break-system-packages", "--root-user-action=ignore"}, j.Layer.Packages...)
+	// only that can come, as it was when its hash was written down.
+	wanted, err := requirements(j.Layer.Packages, pipLock)
+	if err != nil {
+		return err
+	}
+	list := filepath.Join(j.Work, "requirements.txt")
+	if err := os.WriteFile(list, []byte(wanted), 0o644); err != nil {
+		return err
+	}
+	if err := bind(list, filepath.Join(m, "run/host/requirements.txt")); err != nil {
+		return err
+	}
+	args := []string{m, "python3", "-m", "pip", "install", "--no-cache-dir", "--no-compile", "--no-deps",
+		"--no-warn-script-location", "--break-system-packages", "--root-user-action=ignore",
+		"--require-hashes", "--requirement", "/run/host/requirements.txt"}
 	if err := command(env, "chroot", args...); err != nil {
 		return err
 	}

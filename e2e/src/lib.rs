@@ -176,7 +176,12 @@ impl World {
 
     /// Gives the operator the shipped rights that a gang scheduler takes.
     pub async fn grant_gang(&self, provider: &str) -> Result<()> {
-        let file = format!("manifests/{}/gang/{provider}.yaml", self.kind.operator);
+        self.grant(&format!("gang/{provider}")).await
+    }
+
+    /// Gives the operator the rights of one of the files that it is shipped with beside its own.
+    pub async fn grant(&self, file: &str) -> Result<()> {
+        let file = format!("manifests/{}/{file}.yaml", self.kind.operator);
         let objects = manifest::documents(&workspace().join(file))?;
         manifest::apply(&self.control.client(ADMIN).await?, objects).await
     }

@@ -1,22 +1,27 @@
-//! A definition of `PyTorchJob` that takes anything, for objects that got in although they should
-//! not: under an older definition, say.
+//! Definitions of kinds that take anything, for objects that got in although they should not: under an older definition, say.
 
 use serde_json::{Value, json};
+use training_testkit::builders::{Kind, PYTORCH};
+
+/// That of `PyTorchJob`.
+pub fn definition() -> Value {
+    definition_of(&PYTORCH)
+}
 
 /// The definition; it has the names, the version and the status of the real one, and no schema.
-pub fn definition() -> Value {
+pub fn definition_of(kind: &Kind) -> Value {
     let anything = json!({ "x-kubernetes-preserve-unknown-fields": true });
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "pytorchjobs.kubeflow.org" },
+        "metadata": { "name": format!("{}.{}", kind.plural, kind.group) },
         "spec": {
-            "group": "kubeflow.org", "scope": "Namespaced",
+            "group": kind.group, "scope": "Namespaced",
             "names": {
-                "kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob",
-                "listKind": "PyTorchJobList",
+                "kind": kind.name, "plural": kind.plural, "singular": kind.name.to_lowercase(),
+                "listKind": format!("{}List", kind.name),
             },
             "versions": [{
-                "name": "v1", "served": true, "storage": true,
+                "name": kind.version, "served": true, "storage": true,
                 "subresources": { "status": {} },
                 "schema": { "openAPIV3Schema": {
                     "type": "object", "properties": { "spec": anything, "status": anything },

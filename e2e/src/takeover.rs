@@ -10,7 +10,6 @@ use kube::core::GroupVersionKind;
 use kube::discovery::pinned_kind;
 use serde::Deserialize;
 use serde_json::Value;
-use training_testkit::builders::pytorch_jobs;
 use training_testkit::control_plane::workspace;
 use training_testkit::kubelet::State;
 
@@ -33,36 +32,56 @@ struct Children {
 
 /// Stores a job, its status and its children as a file says; the job is called as the file.
 pub async fn leave(world: &World, name: &str) -> Result<()> {
-    let jobs: Api<DynamicObject> =
-        Api::namespaced_with(world.client.clone(), world.namespace(), &pytorch_jobs());
-    let mut documents = documents(world, name, name, "")?.into_iter();
-    let job: DynamicObject = serde_json::from_value(documents.next().context("no job")?)?;
-    let mut stored = jobs.create(&by(USER), &job).await?;
-    let uid = stored.uid().context("no uid")?;
-
-    let workers = &job.data["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"];
+    let job = documents(world, name, &[("job", name)])?;
+    let job = job.into_iter().next().context("no job")?;
+    let workers = &job["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"];
     let policy = match workers.as_str().unwrap_or_default() {
         "ExitCode" => "Never",
         policy => policy,
     };
-    let children: Children = serde_json::from_value(documents.next().context("no children")?)?;
-    let mut objects: Vec<Value> = self::documents(world, name, name, &uid)?
+    leave_as(world, name, &[("job", name), ("policy", policy)]).await
+}
+
+/// Stores an `MPIJob` of `v1` of this name that runs, with this clean-up policy and this restart policy.
+pub async fn leave_mpi(world: &World, name: &str, clean: &str, restart: &str) -> Result<()> {
+    let pods = if restart == "ExitCode" {
+        "Never"
+    } else {
+        restart
+    };
+    let values = [
+        ("job", name),
+        ("clean", clean),
+        ("restart", restart),
+        ("pods", pods),
+    ];
+    leave_as(world, "mpi/running", &values).await
+}
+
+/// Stores what a file says, with these values; `job` is the name.
+async fn leave_as(world: &World, file: &str, values: &[(&str, &str)]) -> Result<()> {
+    let jobs = jobs(world);
+    let mut all = documents(world, file, values)?.into_iter();
+    let job: DynamicObject = serde_json::from_value(all.next().context("no job")?)?;
+    let name = job.name_any();
+    let mut stored = jobs.create(&by(USER), &job).await?;
+    let uid = stored.uid().context("no uid")?;
+    let children: Children = serde_json::from_value(all.next().context("no children")?)?;
+    let values: Vec<(&str, &str)> = values.iter().copied().chain([("uid", &*uid)]).collect();
+    let mut objects: Vec<Value> = documents(world, file, &values)?
         .into_iter()
         .skip(2)
         .collect();
     if objects.is_empty() {
-        objects = self::documents(world, "children", name, &uid)?;
-        objects.retain(|object| is_there(object, name, &children));
+        objects = documents(world, "children", &values)?;
+        objects.retain(|object| is_there(object, &name, &children));
     }
-    for mut object in objects {
-        if object["spec"]["restartPolicy"] == "${policy}" {
-            object["spec"]["restartPolicy"] = policy.into();
-        }
+    for object in objects {
         create(world, object).await?;
     }
     world
         .kubelet
-        .until_pods(world.namespace(), name, children.pods.len())
+        .until_pods(world.namespace(), &name, children.pods.len())
         .await?;
     for (rank, state) in &children.pods {
         let state = match state.as_str() {
@@ -80,15 +99,20 @@ pub async fn leave(world: &World, name: &str) -> Result<()> {
     }
     // Last, so that nothing seems to be made after the job's end.
     stored.data["status"] = job.data["status"].clone();
-    jobs.replace_status(name, &by(MANAGER), &stored).await?;
+    jobs.replace_status(&name, &by(MANAGER), &stored).await?;
     Ok(())
+}
+
+/// The jobs of the world's kind.
+fn jobs(world: &World) -> Api<DynamicObject> {
+    let resource = world.kind.resource();
+    Api::namespaced_with(world.client.clone(), world.namespace(), &resource)
 }
 
 /// The status of a job as that operator would write it after ours: it keeps what its own types have,
 /// and writes the whole object.
 pub async fn roll_back(world: &World, name: &str) -> Result<()> {
-    let jobs: Api<DynamicObject> =
-        Api::namespaced_with(world.client.clone(), world.namespace(), &pytorch_jobs());
+    let jobs = jobs(world);
     let mut job = jobs.get(name).await?;
     let known = [
         "conditions",
@@ -131,13 +155,14 @@ async fn create(world: &World, object: Value) -> Result<()> {
     Ok(())
 }
 
-fn documents(world: &World, file: &str, job: &str, uid: &str) -> Result<Vec<Value>> {
+fn documents(world: &World, file: &str, values: &[(&str, &str)]) -> Result<Vec<Value>> {
     let path = directory().join(format!("{file}.yaml"));
-    let text = std::fs::read_to_string(&path)
+    let mut text = std::fs::read_to_string(&path)
         .with_context(|| format!("can't read {}", path.display()))?
-        .replace("${job}", job)
-        .replace("${namespace}", world.namespace())
-        .replace("${uid}", uid);
+        .replace("${namespace}", world.namespace());
+    for (name, value) in values {
+        text = text.replace(&format!("${{{name}}}"), value);
+    }
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
         .with_context(|| format!("{} is no YAML", path.display()))?;
     Ok(documents.into_iter().filter(Value::is_object).collect())

@@ -19,12 +19,25 @@ use training_testkit::manifest;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually};
 
+#[path = "api_takeover/mpi.rs"]
+mod mpi;
+
 /// How long the operator asks for nothing before it counts as done.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Each test begins with the other operator's definition, and there is one at a time.
 static TURN: Mutex<()> = Mutex::const_new(());
 static CONTROL: OnceCell<ControlPlane> = OnceCell::const_new();
+
+async fn control() -> Result<&'static ControlPlane> {
+    let options = || Options {
+        controller_manager: true,
+        audit: true,
+        ..Options::default()
+    };
+    let control = CONTROL.get_or_try_init(|| ControlPlane::start(options()));
+    control.await
+}
 
 /// A namespace in which another operator has worked until now.
 struct Left {
@@ -36,15 +49,7 @@ impl Left {
     /// Its jobs were stored under another definition; ours has just been applied over that.
     async fn with(names: &[&str]) -> Result<Option<Self>> {
         let turn = TURN.lock().await;
-        let control = CONTROL
-            .get_or_try_init(|| {
-                ControlPlane::start(Options {
-                    controller_manager: true,
-                    audit: true,
-                    ..Options::default()
-                })
-            })
-            .await?;
+        let control = control().await?;
         if !control.can().play_kubelet {
             e2e::skip("the definition of this cluster is in use");
             return Ok(None);

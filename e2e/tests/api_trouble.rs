@@ -18,6 +18,8 @@ use training_testkit::kubelet::{Kubelet, State, lockstep};
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
+#[path = "api_trouble/launcher.rs"]
+mod launcher;
 #[path = "api_trouble/running.rs"]
 mod running;
 

@@ -12,7 +12,7 @@ pub mod edits;
 pub mod failing;
 pub mod finished;
 pub mod gang;
-mod lost;
+pub mod lost;
 mod need;
 pub mod progress;
 mod running;
@@ -35,6 +35,7 @@ use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::roles::RoleSet;
 use crate::model::step::{Plan, Transition, Urgency};
+use crate::model::uid::Uid;
 use crate::model::verdict::Saying;
 use crate::render::pod;
 
@@ -91,7 +92,7 @@ pub fn plan<F: Lifecycle>(
     framework.reread(&mut draft.memory);
     if draft.memory.is_finished() {
         framework.clean_up(job, seen, &mut draft);
-        lost::remove(&job.name_any(), seen, &mut draft);
+        lost::remove(&job.name_any(), uid_of(job), seen, &mut draft);
         return draft.into_plan(&old, job.meta().generation);
     }
     let foreign = gang::foreign(seen, &draft);
@@ -142,6 +143,10 @@ pub fn plan<F: Lifecycle>(
         gang::leave(provider, &mut draft);
     }
     draft.into_plan(&old, job.meta().generation)
+}
+
+fn uid_of<J: TrainingJob>(job: &J) -> Option<Uid> {
+    job.meta().uid.as_deref().and_then(Uid::parse)
 }
 
 /// True if `spec.runPolicy.managedBy` names another controller. Such a job is not touched at all, not even its status.
@@ -210,7 +215,7 @@ fn unfinished<F: Lifecycle>(
     // A job that ends in this very pass is not kept from anything any more.
     if !draft.memory.is_finished() {
         stalled::report(cx, seen, endless.as_deref(), draft);
-        lost::remove(cx.name, seen, draft);
+        lost::remove(cx.name, uid_of(cx.job), seen, draft);
     }
 }
 

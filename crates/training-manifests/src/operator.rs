@@ -209,6 +209,10 @@ fn mpi() -> anyhow::Result<Operator> {
         mpi_operator::args::Cli::command(),
     )?;
     operator.args = vec![Argument::OwnImage("--launcher-gate-image")];
+    let lost = mpi_operator::framework::LOST_PODS.iter().collect();
+    operator
+        .options
+        .push(("options/lost-pods".to_owned(), lost));
     Ok(operator)
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use http::header::ACCEPT;
 use http::{HeaderValue, Method, Request};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{
     DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
     PropagationPolicy,
@@ -343,6 +345,32 @@ impl Caller {
                 }
                 Err(Fault::Conflict(message))
             }
+            Err(failure) => Err(failure.into_fault()),
+        }
+    }
+
+    /// Says of the one pod of this uid that it has failed, in place of a kubelet that nothing is heard of.
+    ///
+    /// # Errors
+    /// If it is there, and doesn't say so. One that is gone, or whose name belongs to another by now, is left to its delete.
+    pub async fn fail_pod(&self, url: &str, name: &str, uid: Uid) -> Result<(), Fault> {
+        let message = "nothing was heard of its node for the time of --force-delete-lost-after";
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "LostPodDeleted", "message": message,
+            "lastTransitionTime": Time(Timestamp::now()),
+        });
+        let body = json!({
+            "metadata": {"uid": uid.to_string()},
+            "status": {"phase": "Failed", "reason": "NodeLost", "message": message, "conditions": [condition]},
+        });
+        // Of the conditions, one is set and the others stay.
+        let change = Patch::Strategic(&body);
+        let request = Build::new(url).patch_subresource("status", name, &self.patch(), &change);
+        match self.call::<Answer>(request).await {
+            Ok(_)
+            | Err(
+                Failure::Exists(_) | Failure::Fault(Fault::Missing { .. } | Fault::Conflict(_)),
+            ) => Ok(()),
             Err(failure) => Err(failure.into_fault()),
         }
     }

@@ -368,6 +368,10 @@ impl Executor {
             pods, batch_pods, ..
         } = &self.children;
         let url = Pod::url_path(&(), job.meta().namespace.as_deref());
+        if how == Deletion::ForcedAsFailed {
+            let failed = self.caller.fail_pod(&url, name, of).await;
+            failed.map_err(|fault| refuse(fault, "ChangeRefused", Blocked::Change))?;
+        }
         match self.children.batch_of(owner, of) {
             Some(batch) => {
                 self.delete_at(batch, &url, (name, of), how, batch_pods)
@@ -484,7 +488,7 @@ impl Executor {
         let params = DeleteParams {
             grace_period_seconds: match how {
                 Deletion::Orderly => None,
-                Deletion::Forced => Some(0),
+                Deletion::Forced | Deletion::ForcedAsFailed => Some(0),
             },
             ..DeleteParams::default()
         };

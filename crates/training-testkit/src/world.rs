@@ -73,7 +73,7 @@ impl Fate {
     }
 }
 
-/// The uid of the job.
+/// The uid of the job. Those of its objects are their versions, which begin above it.
 const JOB: Uid = Uid(7);
 
 /// One operator and one job.
@@ -160,7 +160,7 @@ impl<F: Lifecycle> World<F> {
             gang: training_core::provider::Setting::default(),
             providers: Vec::new(),
             taken: false,
-            version: 1,
+            version: 7,
             sticky: false,
             refusing: false,
             stall: None,

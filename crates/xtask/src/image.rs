@@ -1,10 +1,10 @@
-//! Operator images: one static file in an otherwise empty file system.
+//! Operator images: one static program and its licences in an otherwise empty file system.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{paths, process};
+use crate::{licences, paths, process};
 
 /// Every operator there is.
 pub const OPERATORS: &[&str] = &[
@@ -53,19 +53,30 @@ pub fn binaries(operators: &[&str]) -> Result<(), String> {
 /// Packs the built binary of an operator as a docker-archive.
 pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), String> {
     let reference = format!("trainyard/{operator}:{tag}");
-    archive(&paths::binaries(how).join(operator), &reference, out)
+    let licences = licences::place(operator, how);
+    licences::write(operator, &licences)?;
+    let files = [
+        (licences, "/licenses/THIRD-PARTY.txt"),
+        (paths::root().join("LICENSE"), "/licenses/LICENSE"),
+    ];
+    let binary = paths::binaries(how).join(operator);
+    archive(&binary, &files, &reference, out)
 }
 
-/// Packs one static program as a docker-archive.
-pub fn archive(binary: &Path, reference: &str, out: &Path) -> Result<(), String> {
+/// Packs one static program and files beside it as a docker-archive.
+pub fn archive(
+    binary: &Path,
+    files: &[(PathBuf, &str)],
+    reference: &str,
+    out: &Path,
+) -> Result<(), String> {
     let tool = process::built("e2e/image/build")?;
-    let (binary, out) = (binary.display().to_string(), out.display().to_string());
-    process::run(&mut process::command(
-        tool,
-        [
-            "operator", "--binary", &binary, "--name", reference, "--out", &out,
-        ],
-    ))
+    let mut pack = process::command(tool, ["operator", "--name", reference]);
+    pack.arg("--binary").arg(binary).arg("--out").arg(out);
+    for (from, to) in files {
+        pack.arg("--file").arg(format!("{}={to}", from.display()));
+    }
+    process::run(&mut pack)
 }
 
 /// Builds and packs an operator under the version that the manifests name.

@@ -28,7 +28,7 @@ pub fn deploy(cluster: &Cluster) -> Result<(), String> {
     let work = paths::target().join("deploy");
     fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
     let archive = work.join("kueue.tar");
-    image::archive(&dir.join("manager"), &reference, &archive)?;
+    image::archive(&dir.join("manager"), &[], &reference, &archive)?;
     cluster.load(&[&archive.display().to_string()])?;
     let manifests = dir.join("config/trainyard").display().to_string();
     let apply = ["apply", "--server-side", "--force-conflicts", "-k"];

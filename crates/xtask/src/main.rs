@@ -11,6 +11,7 @@ mod deps;
 mod image;
 mod kueue;
 mod leftovers;
+mod licences;
 mod mutants;
 mod mutate;
 mod paths;
@@ -37,6 +38,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   load [NAME] FILE...          import docker-archives into it
   kueue [NAME]                 deploy Kueue on it
   image OPERATOR OUT           build an operator's image as a docker-archive
+  licences OPERATOR OUT        write the licence texts of what is linked into an operator
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
 
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         ["kueue"] => kueue::install(cluster::DEFAULT),
         ["kueue", name] => kueue::install(name),
         ["image", operator, out] => image::operator(operator, out).map(|_| ()),
+        ["licences", operator, out] => licences::write(operator, out.as_ref()),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),
         _ => Err(USAGE.to_owned()),

@@ -11,7 +11,7 @@ use crate::image::{Build, OPERATORS};
 use crate::programs::How;
 use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Row, render};
-use crate::{cases, demo, deps, image, kueue, leftovers, paths, process, programs, sdk};
+use crate::{cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, sdk};
 
 /// The cluster of the tests; a demo's cluster is left alone.
 const NAME: &str = "test";
@@ -300,6 +300,7 @@ fn dockerfile(run: &Run) -> Result<(), String> {
     }
     let script = paths::root().join("e2e/image/prove-dockerfile");
     for operator in OPERATORS {
+        licences::write(operator, &licences::place(operator, Build::Checked))?;
         let binary = paths::binaries(Build::Checked).join(operator);
         run.run(&mut process::command(&script, [binary]))?;
     }

@@ -15,7 +15,7 @@ use training_core::health::{self, Finding};
 use training_core::plan::creates::Creates;
 use training_core::plan::draft::clean;
 use training_core::plan::gang::Gate as GangGate;
-use training_core::plan::{edits, failing, finished, gang, progress, suspended};
+use training_core::plan::{edits, failing, finished, gang, lost, progress, suspended};
 use training_core::restart::{Answer, answer};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
@@ -29,8 +29,8 @@ use crate::common::{Common, Gate};
 use crate::framework::{KIND, Mpi, goes_with_time};
 use crate::names::{self, LAUNCHER_BARE, SECRET};
 use crate::pods::{self, WORKER_LABEL};
-use crate::setup::{INIT_CONTAINER, Setup};
-use crate::{bare, hosts, init, objects};
+use crate::setup::Setup;
+use crate::{bare, gate_trouble, hosts, init, objects};
 
 impl Lifecycle for Mpi {
     fn advance(
@@ -69,11 +69,12 @@ impl Lifecycle for Mpi {
         look.remember_restarts(draft);
         look.tell_of_the_gate(draft);
         look.tell_of_a_missing_pod(draft);
-        look.tell_of_a_gate_without_image(draft);
+        look.tell_of_a_gate_in_trouble(draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
         }
+        lost::ask_to_go(look.launchers(), seen.rules, draft);
         if let Some(pod) = look.followed {
             look.follow(pod, &census, draft);
             return Ok(());
@@ -507,7 +508,11 @@ impl<'a> Look<'a> {
                 let trouble = last.pod.trouble.as_deref();
                 let (why, said) = trouble.map_or(("", ""), |t| (&*t.reason, &*t.message));
                 reason = format!("{reason}/{why}");
-                message = format!("{message}: {said}");
+                let gate = gate_trouble::is_its(&last.pod).then(|| {
+                    let image = self.mpi.gate_image.as_deref();
+                    gate_trouble::words(last, Cause::RunContainerError, image)
+                });
+                message = format!("{message}: {}", gate.as_deref().unwrap_or(said));
             }
         } else if let Some(known) = self.last_restart(draft).filter(|_| reason == BACKOFF_LIMIT) {
             // A Job removes the pods that its kubelets restarted: what they said is known from before.
@@ -579,35 +584,43 @@ impl<'a> Look<'a> {
         draft.stall.get_or_insert(("LauncherPodMissing", text));
     }
 
-    /// The init container's image is ours: who reads that it can't be pulled must not look for it in the template.
-    fn tell_of_a_gate_without_image(&self, draft: &mut Draft) {
-        let Some(image) = self.mpi.gate_image.as_deref() else {
+    /// The init container is ours: who reads that it doesn't start must not look for it in the template.
+    fn tell_of_a_gate_in_trouble(&self, draft: &mut Draft) {
+        if self.launching() > 0 {
+            return;
+        }
+        let stalled = ConditionType::Stalled;
+        let mut known = draft.memory.conditions.iter().filter(|c| c.holds(stalled));
+        let known = known.find_map(|c| c.reason.clone());
+        let mut found = None;
+        for pod in self.living() {
+            match health::find(&pod.pod, draft.now) {
+                Finding::Is(cause) if gate_trouble::is_its(&pod.pod) => found = Some((pod, cause)),
+                // Something else is in the way now.
+                Finding::Is(_) => return,
+                Finding::Recovering(at) if gate_trouble::is_its(&pod.pod) => {
+                    let told = [Cause::CrashLoopBackOff, Cause::RunContainerError];
+                    let told = told
+                        .into_iter()
+                        .find(|c| known.as_deref() == Some(c.reason()));
+                    draft.wake_after(at, 0);
+                    found = told.map(|cause| (pod, cause)).or(found);
+                }
+                Finding::Nothing | Finding::Until(_) | Finding::Recovering(_) => {}
+            }
+        }
+        let failed = || {
+            let its =
+                |p: &&BatchPod| p.pod.phase == PodPhase::Failed && gate_trouble::is_its(&p.pod);
+            let failed = self.launchers().filter(its);
+            let last = failed.max_by_key(|failed| failed.pod.version)?;
+            Some((last, Cause::RunContainerError))
+        };
+        let Some((pod, cause)) = found.or_else(failed) else {
             return;
         };
-        let lacks = |p: &&BatchPod| {
-            let unpulled = matches!(
-                health::find(&p.pod, draft.now),
-                Finding::Is(
-                    Cause::InvalidImageName | Cause::ErrImageNeverPull | Cause::ImagePullBackOff
-                )
-            );
-            let trouble = p.pod.trouble.as_deref();
-            unpulled && trouble.is_some_and(|t| t.message.contains(image))
-        };
-        let Some(pod) = self.launchers().find(lacks) else {
-            return;
-        };
-        let said = pod.pod.trouble.as_deref();
-        let text = format!(
-            "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, can't have its image {image} on this node. \
-             Let the namespace pull it, set --launcher-gate-image, or leave it out: set the annotation {}: \"false\" and suspend and resume the job. {}",
-            pod.name,
-            init::GATE,
-            said.map_or("", |t| &*t.message)
-        );
-        draft
-            .stall
-            .get_or_insert((Cause::ImagePullBackOff.reason(), text));
+        let text = gate_trouble::words(pod, cause, self.mpi.gate_image.as_deref());
+        draft.stall.get_or_insert((cause.reason(), text));
     }
 
     /// Every ended job says whether it was seen to run.
@@ -657,7 +670,8 @@ impl<'a> Look<'a> {
     fn replace_failed(&self, census: &Census<'a>, draft: &mut Draft) {
         let (cx, seen) = (self.cx, self.seen);
         if self.setup.origin == Origin::V1 {
-            match self.mpi.judge(cx, census) {
+            let verdict = self.mpi.judge(cx, census);
+            match lost::give_up(census, seen.rules, draft, verdict) {
                 Verdict::Failed(cause) => {
                     if let Some(role) = cause.role() {
                         failing::remember_role(cx, census, role, draft);
@@ -678,13 +692,15 @@ impl<'a> Look<'a> {
         let failed = self
             .workers(census)
             .filter(|s| s.state == SlotState::Failed);
-        let failures: Vec<RankFailure> = failed
-            .map(|slot| RankFailure {
-                role: slot.role,
-                index: slot.index,
-                disrupted: slot.pod.is_some_and(|p| p.disrupted),
-            })
-            .collect();
+        let failed = failed.map(|slot| RankFailure {
+            role: slot.role,
+            index: slot.index,
+            disrupted: slot.pod.is_some_and(|p| p.disrupted),
+        });
+        let verdict = Verdict::Retry(failed.collect());
+        let Verdict::Retry(failures) = lost::give_up(census, seen.rules, draft, verdict) else {
+            return;
+        };
         let failures = failing::batch(cx, census, failures, &mut draft.memory);
         if failures.is_empty() {
             return;
@@ -882,7 +898,7 @@ impl<'a> Look<'a> {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
-        if made_from.is_some_and(|old| *old != self.launcher_digest(gang)) {
+        if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {
             // What can't be changed is made anew, now that none of its pods is left.
             if self.living().next().is_none() {
                 // Stored before it goes: what is gone without a word may have run.
@@ -921,7 +937,7 @@ impl<'a> Look<'a> {
     }
 
     /// Stands for what of the launcher's template a Job that is there can't follow.
-    fn launcher_digest(&self, gang: Option<&Gang<'_>>) -> String {
+    fn launcher_digest(&self, common: &Common<'_>, gang: Option<&Gang<'_>>) -> String {
         let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
         if let Some(meta) = &mut template.metadata {
             (meta.labels, meta.annotations) = (None, None);
@@ -939,7 +955,9 @@ impl<'a> Look<'a> {
         );
         // What a gang puts into a pod is there from the beginning, or never.
         let gang = gang.map(|gang| gang.provider.to_string());
-        Digest::of(&(template, gang, ranks, setup.key_path, setup.main)).to_string()
+        // Whoever changes or leaves out the init container that waits for the hosts means the next run.
+        let gate = common.gate.as_ref().map(|gate| gate.image);
+        Digest::of(&(template, gang, ranks, setup.key_path, setup.main, gate)).to_string()
     }
 
     /// The launcher's template with the marks of its gang.
@@ -972,7 +990,7 @@ impl<'a> Look<'a> {
         if let Some(spec) = &mut job.spec {
             spec.template = self.stamped(std::mem::take(&mut spec.template), gang);
         }
-        let digest = self.launcher_digest(gang);
+        let digest = self.launcher_digest(common, gang);
         let made_once = &mut draft.memory.made_once;
         let known = made_once.insert(LAUNCHER_TEMPLATE.to_owned(), digest.clone());
         if known != Some(digest) {

@@ -234,6 +234,14 @@ const GRANTS: &[Grant] = &[
     },
 ];
 
+/// Where lost pods are given up: by default nobody's status is written but that of the operator's own kind.
+pub const LOST_PODS: &[Grant] = &[Grant {
+    group: "",
+    resources: &["pods/status"],
+    verbs: &["patch"],
+    why: "The controller of Jobs holds a launcher's pod until it has failed. Nobody else says so of a pod on a lost node.",
+}];
+
 /// What the Secret of a job holds.
 fn fresh_keys() -> Result<BTreeMap<String, ByteString>, String> {
     let pair = KeyPair::generate().map_err(|e| e.to_string())?;

@@ -17,6 +17,7 @@ pub mod course;
 pub mod framework;
 #[cfg(feature = "bin")]
 pub mod gate;
+mod gate_trouble;
 pub mod hosts;
 pub mod init;
 pub mod keys;

@@ -9,7 +9,7 @@ mod scene;
 
 use mpi_operator::Mpi;
 use scene::job;
-use training_core::{BatchEnd, Cause, ObjectKind, PodPhase, Trouble};
+use training_core::{BatchEnd, ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 
@@ -1075,33 +1075,5 @@ fn edits_that_running_pods_cant_follow_are_told() {
             told[0].contains(&format!("spec.{field}: pods that are there")),
             "{told:?}"
         );
-    }
-}
-
-#[test]
-fn an_image_of_the_gate_that_cant_be_pulled_is_told_as_ours() {
-    let gated = Mpi {
-        gate_image: Some("registry.test/mpi-operator:1".to_owned()),
-        ..Mpi::default()
-    };
-    for (image, ours) in [("registry.test/mpi-operator:1", true), ("any", false)] {
-        let mut world = World::new(gated.clone(), job(|_| ()));
-        world.settle();
-        world.run_all();
-        world.batch_moves(LAUNCHER);
-        world.change_batch_pod(|p| {
-            p.trouble = Some(Box::new(Trouble {
-                cause: Some(Cause::ImagePullBackOff),
-                message: format!("\"{image}\": unauthorized"),
-                ..Trouble::default()
-            }));
-        });
-        world.settle();
-        let stalled = condition(&world, "Stalled");
-        assert_eq!(stalled["reason"], "ImagePullBackOff");
-        let said = stalled["message"].as_str().unwrap();
-        let remedy = said.contains("trainyard.dev/launcher-gate: \"false\"");
-        assert_eq!(remedy, ours, "{said}");
-        assert!(said.contains("unauthorized"), "{said}");
     }
 }

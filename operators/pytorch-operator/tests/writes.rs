@@ -117,6 +117,38 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn f_60_a_pod_that_a_job_holds_is_told_that_it_has_failed_before_it_is_forced() {
+    let (executor, mut server) = executor();
+    let step = Step::DeletePod {
+        name: "pi-launcher-abcde".to_owned(),
+        uid: uid(),
+        how: Deletion::ForcedAsFailed,
+    };
+    let deleting = tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
+    let asked = server.asked().await;
+    let pod = "/api/v1/namespaces/ns1/pods/pi-launcher-abcde";
+    assert_eq!(asked.what, format!("PATCH {pod}/status"));
+    assert_eq!(
+        asked.body["metadata"],
+        json!({"uid": CHILD}),
+        "no other pod"
+    );
+    assert_eq!(asked.body["status"]["phase"], "Failed");
+    let condition = &asked.body["status"]["conditions"][0];
+    assert_eq!(
+        condition["type"], "DisruptionTarget",
+        "a drain costs nothing"
+    );
+    asked.done(CHILD);
+    let asked = server.asked().await;
+    assert_eq!(asked.what, format!("DELETE {pod}"));
+    assert_eq!(asked.body["gracePeriodSeconds"], 0);
+    assert_eq!(asked.body["preconditions"], json!({"uid": CHILD}));
+    asked.done(CHILD);
+    assert!(deleting.await.unwrap().fault.is_none());
+}
+
 /// A delete is refused with a conflict, and then this is found under its name; whether the delete counts as done.
 async fn refused_delete(found: Option<&str>) -> bool {
     let (executor, mut server) = executor();

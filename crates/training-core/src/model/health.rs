@@ -66,10 +66,10 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     }
 }
 
-/// Since when a pod is lost, if it is: its node doesn't answer, or it is long overdue and has not ended.
+/// Since when a pod is lost, if it is: its node doesn't answer, or it is long overdue.
 pub fn lost_since(pod: &PodView, now: Timestamp) -> Option<Timestamp> {
     let trouble = pod.trouble.as_deref()?;
-    if trouble.forced || pod.phase.has_ended() {
+    if trouble.forced {
         return None;
     }
     match find(pod, now) {

@@ -163,7 +163,14 @@ impl Step {
             }
             Blocked::GangChange => matches!(self, Self::ChangeGroup { .. }),
             Blocked::Autoscaler => autoscaler,
-            Blocked::Change => matches!(self, Self::ChangeObject { .. }),
+            Blocked::Change => matches!(
+                self,
+                Self::ChangeObject { .. }
+                    | Self::DeletePod {
+                        how: Deletion::ForcedAsFailed,
+                        ..
+                    }
+            ),
         }
     }
 }
@@ -175,6 +182,9 @@ pub enum Deletion {
     Orderly,
     /// The object goes at once, whatever its containers do.
     Forced,
+    /// The same of a pod that a Job made. The controller of Jobs holds such a pod until it has failed or succeeded, so it is told
+    /// first that it has failed.
+    ForcedAsFailed,
 }
 
 /// How a status write relates to the steps.

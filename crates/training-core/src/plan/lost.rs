@@ -1,5 +1,6 @@
 //! Pods on nodes that are gone. By default they are waited for. Where the operator is set to, they are given up after a time:
-//! replaced as after any other disruption, and deleted without the word of their kubelet.
+//! replaced as after any other disruption, and deleted without the word of their kubelet. A pod that a Job made is replaced by the
+//! controller of Jobs.
 //!
 //! That is dangerous. Nobody knows whether their processes have ended, so two of one rank may run at once.
 
@@ -10,9 +11,11 @@ use crate::model::census::{Census, SlotState};
 use crate::model::health::lost_since;
 use crate::model::names;
 use crate::model::notes::Note;
-use crate::model::observed::Observed;
+use crate::model::object::BatchPod;
+use crate::model::observed::{Blocked, Observed};
 use crate::model::rules::Rules;
 use crate::model::step::{Deletion, Step};
+use crate::model::uid::Uid;
 use crate::model::verdict::{RankFailure, Verdict};
 use crate::model::view::PodView;
 
@@ -41,12 +44,7 @@ fn fate(pod: &PodView, rules: Rules, now: Timestamp) -> Fate {
 }
 
 /// Counts lost pods that are given up and not yet on their way out as disrupted.
-pub(super) fn give_up(
-    census: &Census<'_>,
-    rules: Rules,
-    draft: &mut Draft,
-    verdict: Verdict,
-) -> Verdict {
+pub fn give_up(census: &Census<'_>, rules: Rules, draft: &mut Draft, verdict: Verdict) -> Verdict {
     let (mut failures, otherwise) = match verdict {
         Verdict::Retry(failures) => (failures, None),
         Verdict::Progressing { running } => (Vec::new(), Some(running)),
@@ -72,27 +70,60 @@ pub(super) fn give_up(
     }
 }
 
-/// Deletes the given-up pods that are on their way out, but don't go.
-pub(super) fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
-    for pod in seen.pods.iter().filter(|p| p.leaving) {
-        match fate(pod, seen.rules, draft.now) {
+/// Asks pods that are no replicas to go once they are given up. Whoever made them makes them again.
+pub fn ask_to_go<'a>(
+    pods: impl IntoIterator<Item = &'a BatchPod>,
+    rules: Rules,
+    draft: &mut Draft,
+) {
+    for made in pods.into_iter().filter(|made| !made.pod.leaving) {
+        match fate(&made.pod, rules, draft.now) {
             Fate::Kept => {}
             Fate::Until(at) => draft.wake_after(at, 0),
-            Fate::GivenUp(since) => {
-                let name = names::replica(job, &pod.role, pod.index);
-                let node = pod.trouble.as_deref().map_or("", |t| t.node.as_str());
-                draft.notes.push(Note::warning(
-                    "LostPodDeleted",
-                    format!(
-                        "Pod {name} on node {node}, lost since {since}, is deleted by force; if that node still runs, so does the pod"
-                    ),
-                ));
-                draft.steps.push(Step::DeletePod {
-                    name,
-                    uid: pod.uid,
-                    how: Deletion::Forced,
-                });
-            }
+            Fate::GivenUp(_) => draft.steps.push(Step::DeletePod {
+                name: made.name.to_string(),
+                uid: made.pod.uid,
+                how: Deletion::Orderly,
+            }),
         }
+    }
+}
+
+/// Deletes the given-up pods that are on their way out, but don't go. `owner` is the job's own uid.
+pub(super) fn remove(job: &str, owner: Option<Uid>, seen: &Observed, draft: &mut Draft) {
+    let own = seen.pods.iter().map(|pod| (None, pod));
+    let made = seen.batch_pods.iter().map(|made| (Some(made), &made.pod));
+    for (made, pod) in own.chain(made).filter(|(_, pod)| pod.leaving) {
+        let since = match fate(pod, seen.rules, draft.now) {
+            Fate::Kept => continue,
+            Fate::Until(at) => {
+                draft.wake_after(at, 0);
+                continue;
+            }
+            Fate::GivenUp(since) => since,
+        };
+        let replica = || names::replica(job, &pod.role, pod.index);
+        let name = made.map_or_else(replica, |made| made.name.to_string());
+        let node = pod.trouble.as_deref().map_or("", |t| t.node.as_str());
+        let of_a_job = made.is_some_and(|made| Some(made.batch) != owner);
+        // A refusal is told once, and what it keeps from being done not at all.
+        let refused = seen.stall.as_ref().map(|stall| stall.blocks) == Some(Blocked::Change);
+        if !(of_a_job && refused) {
+            draft.notes.push(Note::warning(
+                "LostPodDeleted",
+                format!(
+                    "Pod {name} on node {node}, lost since {since}, is deleted by force; if that node still runs, so does the pod"
+                ),
+            ));
+        }
+        draft.steps.push(Step::DeletePod {
+            name,
+            uid: pod.uid,
+            how: if of_a_job {
+                Deletion::ForcedAsFailed
+            } else {
+                Deletion::Forced
+            },
+        });
     }
 }

@@ -44,6 +44,13 @@ pub enum State {
         /// The termination message.
         message: String,
     },
+    /// The first init container waits, in the kubelet's words for it.
+    InitWaiting {
+        /// The word.
+        reason: String,
+        /// The text.
+        message: String,
+    },
     /// It has no node, in the scheduler's words.
     Unschedulable {
         /// The text.
@@ -68,7 +75,9 @@ impl State {
             }
             Self::Succeeded => "Succeeded",
             Self::Failed { .. } | Self::InitFailed { .. } | Self::Evicted => "Failed",
-            Self::Waiting { .. } | Self::Unschedulable { .. } => "Pending",
+            Self::Waiting { .. } | Self::InitWaiting { .. } | Self::Unschedulable { .. } => {
+                "Pending"
+            }
         }
     }
 
@@ -107,7 +116,12 @@ pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
         "initContainerStatuses": pod.init_containers.iter().enumerate().map(|(index, (name, image))| {
             let state = match state {
                 State::InitFailed { exit_code, message } if index == 0 => ended(*exit_code, "Error", message),
-                State::InitFailed { .. } => json!({ "waiting": { "reason": "PodInitializing" } }),
+                State::InitWaiting { reason, message } if index == 0 => {
+                    json!({ "waiting": { "reason": reason, "message": message } })
+                }
+                State::InitFailed { .. } | State::InitWaiting { .. } => {
+                    json!({ "waiting": { "reason": "PodInitializing" } })
+                }
                 _ => ended(0, "Completed", ""),
             };
             container(name, image, &state, true, 0, &json!({}))
@@ -146,7 +160,7 @@ fn container_state(state: &State, index: usize) -> Value {
         }}),
         State::CrashLoop { .. } => json!({ "running": { "startedAt": now() } }),
         State::Waiting { .. } => json!({ "waiting": { "reason": "ContainerCreating" } }),
-        State::InitFailed { .. } | State::Unschedulable { .. } => {
+        State::InitFailed { .. } | State::InitWaiting { .. } | State::Unschedulable { .. } => {
             json!({ "waiting": { "reason": "PodInitializing" } })
         }
         State::Succeeded | State::Failed { .. } | State::Evicted => ended(0, "Completed", ""),
@@ -186,9 +200,10 @@ fn conditions(state: &State) -> Vec<Value> {
         State::Failed { .. } | State::InitFailed { .. } | State::Evicted => {
             ("False", Some("PodFailed"))
         }
-        State::Waiting { .. } | State::CrashLoop { .. } | State::Unschedulable { .. } => {
-            ("False", Some("ContainersNotReady"))
-        }
+        State::Waiting { .. }
+        | State::InitWaiting { .. }
+        | State::CrashLoop { .. }
+        | State::Unschedulable { .. } => ("False", Some("ContainersNotReady")),
     };
     // The node controller takes `Ready` alone.
     let containers_ready = if *state == State::NodeLost {
@@ -196,12 +211,16 @@ fn conditions(state: &State) -> Vec<Value> {
     } else {
         ready
     };
-    let initialized = if matches!(state, State::InitFailed { .. }) {
+    let initialized = if matches!(state, State::InitFailed { .. } | State::InitWaiting { .. }) {
         "False"
     } else {
         "True"
     };
-    let sandbox = state.runs() || matches!(state, State::Waiting { .. } | State::CrashLoop { .. });
+    let sandbox = state.runs()
+        || matches!(
+            state,
+            State::Waiting { .. } | State::InitWaiting { .. } | State::CrashLoop { .. }
+        );
     let mut list = vec![
         condition(
             "PodReadyToStartContainers",

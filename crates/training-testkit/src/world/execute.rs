@@ -122,11 +122,11 @@ impl<F: Lifecycle> World<F> {
         match step {
             Step::DeletePod { name, uid, how } => {
                 self.law_of_reasons(&name, uid);
-                if how == Deletion::Forced {
+                if how != Deletion::Orderly {
                     self.law_of_force(&name);
                 }
                 if self.delete_pod(&name, uid, seen) {
-                    if how == Deletion::Forced {
+                    if how != Deletion::Orderly {
                         self.vanish(&name);
                     }
                     return answer.map(|()| self.learn_pod(name));

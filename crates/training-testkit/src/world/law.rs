@@ -241,7 +241,8 @@ impl<F: Lifecycle> World<F> {
 
     /// Nothing is forced that was not asked to go before, nor where the operator isn't set to.
     pub(super) fn law_of_force(&mut self, name: &str) {
-        let asked = self.pod(name).is_some_and(|p| p.leaving);
+        let made = self.batch_pods.get(name).map(|made| &made.pod);
+        let asked = self.pod(name).or(made).is_some_and(|p| p.leaving);
         let may = self.rules.force_lost_after.is_some();
         self.law(asked && may, || format!("{name} was forced"));
     }

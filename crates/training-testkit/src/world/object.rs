@@ -94,12 +94,13 @@ impl<F: Lifecycle> World<F> {
             return false;
         };
         self.writes.push(format!("delete pod {name}"));
-        if how == Deletion::Forced {
-            let may = pod.pod.leaving && self.rules.force_lost_after.is_some();
-            if !may {
-                self.breaches.push(format!("{name} was forced"));
-            }
+        // The controller of Jobs lets go of no pod that has not ended.
+        let held = how == Deletion::Forced && pod.batch != JOB && !pod.pod.phase.has_ended();
+        if how != Deletion::Orderly && !held {
             return self.drop_batch_pods(|p| p.pod.uid == uid);
+        }
+        if held && let Some(trouble) = pod.pod.trouble.as_deref_mut() {
+            trouble.forced = true;
         }
         (pod.pod.leaving, pod.pod.version) = (true, self.next_version());
         self.store_batch_pod(pod);

@@ -41,7 +41,7 @@ const SPARK_FOLLOW: &str = "operators/spark-operator/src/course/follow.rs";
 const SPARK_EXECUTORS: &str = "operators/spark-operator/src/course/executors.rs";
 const OF_TF: &[&str] = table!(in "tf-operator": "cluster_spec", "ends", "every_kind");
 const OF_XGBOOST: &[&str] = table!(in "xgboost-operator": "rendezvous", "every_kind");
-const OF_MPI: &[&str] = table!(in "mpi-operator": "course", "gang", "golden", "setup");
+const OF_MPI: &[&str] = table!(in "mpi-operator": "course", "gang", "golden", "launcher", "setup");
 const OF_HOSTS: &[&str] = &[
     "-p",
     "mpi-operator",
@@ -458,8 +458,22 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "MPIJob: a change of the launcher's template is not noticed",
         file: MPI,
-        from: "if made_from.is_some_and(|old| *old != self.launcher_digest(gang)) {",
+        from: "if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {",
         to: "if made_from.is_some_and(|_| false) {",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a resumed job keeps the init container that was switched off",
+        file: MPI,
+        from: "setup.main, gate)).to_string()",
+        to: "setup.main, gate.is_none() && false)).to_string()",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: the controller of Jobs holds a lost launcher's pod",
+        file: "crates/training-core/src/plan/lost.rs",
+        from: "made.is_some_and(|made| Some(made.batch) != owner)",
+        to: "made.is_some_and(|made| false && Some(made.batch) != owner)",
         tests: OF_MPI,
     },
     Mutation {

@@ -1,0 +1,203 @@
+//! What keeps the launcher of an `MPIJob` from starting or from going. Its pod is made by the real controller of Jobs.
+
+use training_testkit::builders::MPI;
+use training_testkit::kubelet::SeenPod;
+
+use super::*;
+
+const IMAGE: &str = "registry.test/mpi-operator:1";
+const GATE: &str = "trainyard-wait-for-hosts";
+
+/// A job of one worker, which runs, and its launcher's pod.
+async fn launched(world: &World) -> Result<SeenPod> {
+    let job = MPI.job("pi").role("Launcher", 1).workers(1);
+    world.jobs.create(&job.build()).await?;
+    let launcher = next_launcher(world, None).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet
+        .set(namespace, "pi-worker-0", &State::Running)
+        .await?;
+    Ok(launcher)
+}
+
+/// The launcher's pod that is not this one, once it has a node.
+async fn next_launcher(world: &World, old: Option<&SeenPod>) -> Result<SeenPod> {
+    eventually("a launcher's pod", HANG, async || {
+        let pods = world.kubelet.pods(world.namespace(), "pi");
+        let worker = pods.iter().any(|p| p.name == "pi-worker-0" && p.bound);
+        let launcher = pods.iter().find(|p| {
+            let other = old.is_none_or(|old| p.uid != old.uid);
+            p.name.starts_with("pi-launcher-") && p.bound && other
+        });
+        Ok(match launcher.filter(|_| worker) {
+            Some(pod) => Seen::Yes(pod.clone()),
+            None => Seen::NotYet(format!("{pods:?}")),
+        })
+    })
+    .await
+}
+
+async fn until_stalled(world: &World, reason: &str) -> Result<String> {
+    let stalled = |job: &Value| {
+        let by = |c: training_testkit::job::Condition| c.reason == reason;
+        is_true(job, "Stalled") && job::condition(job, "Stalled").is_ok_and(by)
+    };
+    let what = format!("stalled by {reason}");
+    let job = world.jobs.until("pi", &what, stalled).await?;
+    Ok(job::condition(&job, "Stalled")?.message)
+}
+
+async fn until_mended(world: &World) -> Result<()> {
+    let mended = |job: &Value| job::condition(job, "Stalled").is_ok_and(|c| c.status == "False");
+    world.jobs.until("pi", "going on", mended).await.map(drop)
+}
+
+/// The launcher runs and ends well.
+async fn ends_well(world: &World, launcher: &SeenPod) -> Result<()> {
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet
+        .set(namespace, &launcher.name, &State::Running)
+        .await?;
+    world.jobs.until_true("pi", "Running").await?;
+    kubelet
+        .set(namespace, &launcher.name, &State::Succeeded)
+        .await?;
+    world.jobs.until_true("pi", "Succeeded").await.map(drop)
+}
+
+#[tokio::test]
+async fn an_init_container_of_ours_for_another_architecture_is_told_with_its_image_and_ways_out()
+-> Result<()> {
+    let Some(world) = World::of(MPI, "architecture", lockstep()).await? else {
+        return Ok(());
+    };
+    let kubeconfig = world.control.kubeconfig(&MPI.user()).await?;
+    let options = world
+        .options(&kubeconfig)
+        .flag("launcher-gate-image", IMAGE);
+    let operator = OperatorProcess::start(options).await?;
+    let first = launched(&world).await?;
+    let no_platform = "no matching manifest for linux/arm64/v8 in the manifest list entries";
+    let no_exec = "exec /mpi-operator: exec format error";
+    let waits = |reason: &str, message: &str| State::InitWaiting {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    let failed = State::InitFailed {
+        exit_code: 255,
+        message: no_exec.to_owned(),
+    };
+    let back_off = format!("Back-off pulling image \"{IMAGE}\": ErrImagePull: {no_platform}");
+    let states = [
+        (
+            "ImagePullBackOff",
+            waits("ErrImagePull", no_platform),
+            no_platform,
+        ),
+        (
+            "ImagePullBackOff",
+            waits("ImagePullBackOff", &back_off),
+            no_platform,
+        ),
+        (
+            "RunContainerError",
+            waits("RunContainerError", no_exec),
+            no_exec,
+        ),
+        ("RunContainerError", failed, no_exec),
+    ];
+    for (reason, state, said) in states {
+        world
+            .kubelet
+            .set(world.namespace(), &first.name, &state)
+            .await?;
+        let message = until_stalled(&world, reason).await?;
+        for words in [
+            GATE,
+            IMAGE,
+            "is not for the node's architecture",
+            "--launcher-gate-image",
+            "trainyard.dev/launcher-gate: \"false\"",
+            "--launcher-gate=false",
+            said,
+        ] {
+            ensure!(message.contains(words), "{words}: {message}");
+        }
+    }
+    // Its Job tries it again: that alone mends nothing.
+    let second = next_launcher(&world, Some(&first)).await?;
+    ensure!(is_true(&world.jobs.get("pi").await?, "Stalled"));
+    let running = State::Running;
+    world
+        .kubelet
+        .set(world.namespace(), &second.name, &running)
+        .await?;
+    until_mended(&world).await?;
+    ends_well(&world, &second).await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes_another()
+-> Result<()> {
+    let Some(world) = World::of(MPI, "lost-launcher", lockstep()).await? else {
+        return Ok(());
+    };
+    let kubeconfig = world.control.kubeconfig(&MPI.user()).await?;
+    let options = world
+        .options(&kubeconfig)
+        .flag("force-delete-lost-after", "2s")
+        .flag("backoff-cap", "2s")
+        .flag("events", "full");
+    let operator = OperatorProcess::start(options).await?;
+    let old = launched(&world).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.set(namespace, &old.name, &State::Running).await?;
+    world.jobs.until_true("pi", "Running").await?;
+    let begin = world.control.audit()?.mark().await?;
+    // Its node does nothing any more that it is asked to.
+    kubelet.finish_deletes(false);
+    kubelet.set(namespace, &old.name, &State::NodeLost).await?;
+    let message = until_stalled(&world, "Forbidden").await?;
+    ensure!(message.contains("pods/status"), "{message}");
+    ensure!(
+        kubelet
+            .pods(namespace, "pi")
+            .iter()
+            .any(|p| p.uid == old.uid)
+    );
+    // It is not asked for again and again.
+    tokio::time::sleep(STAYS).await;
+    let audit = world.control.audit()?;
+    let asked = audit.by_user(begin, &MPI.user()).await?;
+    let patches = asked
+        .iter()
+        .filter(|e| e.namespace == namespace && e.what() == "patch pods/status");
+    let tries = patches.count();
+    ensure!((1..=4).contains(&tries), "{tries} tries");
+    world.grant("options/lost-pods").await?;
+    let new = next_launcher(&world, Some(&old)).await?;
+    eventually("the lost pod to be gone", HANG, async || {
+        let pods = kubelet.pods(namespace, "pi");
+        Ok(if pods.iter().all(|p| p.uid != old.uid) {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
+    kubelet.finish_deletes(true);
+    until_mended(&world).await?;
+    let events = look::events_with(&world.client, namespace, "pi", "LostPodDeleted").await?;
+    let told = events.iter().find(|e| e.1 == "LostPodDeleted");
+    let told = told.context("no event")?;
+    ensure!(
+        told.0 == "Warning" && told.2.contains(&old.name),
+        "{told:?}"
+    );
+    ends_well(&world, &new).await?;
+    // Not all was allowed from the beginning.
+    operator.assert_no_panic()?;
+    world.kubelet.assert_no_errors()?;
+    world.auditor.assert_clean().await
+}
