@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use training_testkit::auditor::Auditor;
@@ -32,6 +33,7 @@ use training_testkit::manifest;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::Proxy;
+use training_testkit::wait::{HANG, Seen, eventually};
 
 use lives::Actor;
 pub use skip::skip;
@@ -183,7 +185,41 @@ impl World {
     pub async fn grant(&self, file: &str) -> Result<()> {
         let file = format!("manifests/{}/{file}.yaml", self.kind.operator);
         let objects = manifest::documents(&workspace().join(file))?;
-        manifest::apply(&self.control.client(ADMIN).await?, objects).await
+        let client = self.control.client(ADMIN).await?;
+        let rules: Vec<Value> = objects
+            .iter()
+            .filter_map(|object| object["rules"].as_array())
+            .flatten()
+            .cloned()
+            .collect();
+        manifest::apply(&client, objects).await?;
+        for rule in &rules {
+            self.until_allowed(&client, rule).await?;
+        }
+        Ok(())
+    }
+
+    /// The API server knows of a new right a moment after it is stored.
+    async fn until_allowed(&self, client: &Client, rule: &Value) -> Result<()> {
+        let first = |field: &str| rule[field][0].clone();
+        let resource = first("resources");
+        let mut parts = resource.as_str().unwrap_or_default().splitn(2, '/');
+        let review: SubjectAccessReview = serde_json::from_value(json!({ "spec": {
+            "user": self.kind.user(),
+            "resourceAttributes": {
+                "namespace": self.namespace(), "group": first("apiGroups"), "verb": first("verbs"),
+                "resource": parts.next(), "subresource": parts.next(), "name": first("resourceNames"),
+            },
+        } }))?;
+        let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+        eventually("a right to hold", HANG, async || {
+            let answer = reviews.create(&PostParams::default(), &review).await?;
+            Ok(match answer.status {
+                Some(status) if status.allowed => Seen::Yes(()),
+                other => Seen::NotYet(format!("{rule}: {other:?}")),
+            })
+        })
+        .await
     }
 
     /// A path for a file that belongs to this test.
