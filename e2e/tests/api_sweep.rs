@@ -302,7 +302,16 @@ fn assert_nobody_can_tell(came: Option<(Figures, usize)>) {
     missed.retain(|plan| !plan.contains(",Again-"));
     let most = figures.runs().div_ceil(WRITES_PER_MISSED);
     assert!(missed.len() <= most, "{missed:?}");
-    let by_chance = [":counts:", ":configmaps:", ",get:", ",list:", ",watch:"];
+    // A group's own controller writes as well, so that a patch may meet a conflict and come again.
+    let again = ",patch:podgroups::2";
+    let by_chance = [
+        ":counts:",
+        ":configmaps:",
+        again,
+        ",get:",
+        ",list:",
+        ",watch:",
+    ];
     let of_chance = |plan: &String| by_chance.iter().any(|part| plan.contains(part));
     assert!(missed.iter().all(of_chance), "{missed:?}");
 }
