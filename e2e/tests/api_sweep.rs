@@ -300,7 +300,8 @@ fn assert_nobody_can_tell(came: Option<(Figures, usize)>) {
     // Which writes follow a restart is chance; another run took the place of such a one.
     let mut missed = figures.missed.clone();
     missed.retain(|plan| !plan.contains(",Again-"));
-    let most = figures.runs().div_ceil(WRITES_PER_MISSED);
+    // A short sweep may have one of each sort.
+    let most = figures.runs().div_ceil(WRITES_PER_MISSED).max(2);
     assert!(missed.len() <= most, "{missed:?}");
     // A group's own controller writes as well, so that a patch may meet a conflict and come again.
     let again = ",patch:podgroups::2";
