@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{
-    JAX, KINDS, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
+    JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
 };
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
@@ -203,10 +203,10 @@ async fn same_name(kind: Kind) -> Result<()> {
     let options = operator::Options::new(kind.operator, &kubeconfig, namespace, &log);
     let second = OperatorProcess::start(options).await?;
     let others = Jobs::of(world.client.clone(), namespace, &kind.resource());
-    let job = match kind {
-        MPI => kind.job("pt").role("Launcher", 1).workers(1),
-        JAX => kind.job("pt").workers(1),
-        _ => kind.small_job("pt", 1),
+    let job = if kind == JAX {
+        kind.job("pt").workers(1)
+    } else {
+        kind.small_job("pt", 1)
     };
     others.create(&job.build()).await?;
     let waits = |job: &Value| {

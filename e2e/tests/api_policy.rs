@@ -138,10 +138,7 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
     ];
     for kind in KINDS.into_iter().chain(versions) {
         control.install(kind.operator).await?;
-        let job = || match kind.name {
-            "MPIJob" => kind.job("pt").role("Launcher", 1).workers(1),
-            _ => kind.small_job("pt", 1),
-        };
+        let job = || kind.small_job("pt", 1);
         // The API server reads new policies a moment after they are stored.
         let template = format!("/spec/{}/Worker/template/spec", kind.replica_map);
         let replaced = || job().set(&format!("{template}/restartPolicy"), "Never");
@@ -370,11 +367,8 @@ async fn mt_09_mt_10_jobs_are_refused_where_the_operator_may_not_write() -> Resu
         // In the operator's own namespace it would run with the operator's own account.
         let map = kind.replica_map;
         let account = format!("/spec/{map}/Worker/template/spec/serviceAccountName");
-        let job = match kind {
-            MPI => kind.job("pt").role("Launcher", 1).workers(1),
-            _ => kind.small_job("pt", 1),
-        };
-        let job = job.set(&account, kind.operator).build();
+        let job = kind.small_job("pt", 1).set(&account, kind.operator);
+        let job = job.build();
         eventually("the policies of this kind to hold", HANG, async || {
             let answer = create::<Value>(&client, "kube-system", &job).await;
             Ok(match answer {

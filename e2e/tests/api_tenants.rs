@@ -56,7 +56,6 @@ fn is_deep() -> bool {
 fn manifest(kind: &Kind, name: &str) -> Value {
     match kind.name {
         "SparkApplication" => application(name),
-        "MPIJob" => kind.job(name).role("Launcher", 1).workers(1).build(),
         _ => kind.small_job(name, 1).build(),
     }
 }

@@ -41,12 +41,6 @@ fn job(kind: &Kind, name: &str, suspend: bool) -> Value {
             app["spec"]["suspend"] = suspend.into();
             app
         }
-        MPI => kind
-            .job(name)
-            .role("Launcher", 1)
-            .workers(2)
-            .run_policy("suspend", suspend)
-            .build(),
         _ => kind
             .small_job(name, 2)
             .run_policy("suspend", suspend)

@@ -7,7 +7,6 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use parking_lot::Mutex;
-use tokio::task::JoinError;
 use tokio::time::Instant;
 use training_api::JobStatus;
 use training_core::provider::{Run, Setting};
@@ -18,7 +17,6 @@ use training_core::{
 };
 
 use crate::cli::EventMode;
-use crate::controller::panicked;
 use crate::events::EventSink;
 use crate::executor::{Executor, Outcome, Refusal};
 use crate::fault::Fault;
@@ -469,18 +467,6 @@ impl<F: Lifecycle> Worker<F> {
         );
         self.backoff
             .record_failure(key, &refusal.fault, Instant::now())
-    }
-
-    /// A pass panicked: that job rests, the others go on.
-    pub fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        panicked(
-            key,
-            error,
-            &self.jobs,
-            &self.backoff,
-            &self.metrics,
-            &self.events,
-        )
     }
 
     /// Forgets what the process kept about a job.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use training_core::{GroupKind, Lifecycle, Note, Provider, Rules};
 
 use crate::cli::JobArgs;
-use crate::controller::{Controller, Reconciler};
+use crate::controller::{Controller, Reconciler, panicked};
 use crate::events::Regarding;
 use crate::executor::{Children, Executor};
 use crate::feed::group::Groups;
@@ -237,7 +237,14 @@ impl<F: Lifecycle> Reconciler for Worker<F> {
     }
 
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        Worker::panicked(self, key, error)
+        panicked(
+            key,
+            error,
+            &self.jobs,
+            &self.backoff,
+            &self.metrics,
+            &self.events,
+        )
     }
 
     fn knows(&self, key: &JobKey) -> bool {

@@ -179,11 +179,16 @@ impl Kind {
         }
     }
 
-    /// A job with so many workers and a master, or with one worker more where the kind has no master.
+    /// A job with so many workers and a master or launcher, or with one worker more where the kind has neither.
     pub fn small_job(&self, name: &str, workers: u32) -> Job {
+        let job = self.job(name);
+        // Of any version.
+        if self.name == MPI.name {
+            return job.role("Launcher", 1).workers(workers);
+        }
         match self.small_roles(workers) {
-            (0, workers) => self.job(name).workers(workers),
-            (_, workers) => self.job(name).master().workers(workers),
+            (0, workers) => job.workers(workers),
+            (_, workers) => job.master().workers(workers),
         }
     }
 

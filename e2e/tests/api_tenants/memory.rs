@@ -85,11 +85,7 @@ async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result
             return Ok(());
         };
         let mut operator = OperatorProcess::start(options).await?;
-        let mut job = match kind.name {
-            "MPIJob" => kind.job("pt").role("Launcher", 1).workers(workers),
-            _ => kind.small_job("pt", workers),
-        }
-        .build();
+        let mut job = kind.small_job("pt", workers).build();
         burden(&mut job);
         let pods = pods_of(&kind);
         let before = canary(&calm, "before", pods).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use k8s_openapi::api::core::v1::ContainerPort;
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use training_api::ConditionType;
 
@@ -93,11 +93,16 @@ pub(super) fn decide<F: Framework>(
 
 /// Looks again at the deadline of a job that has not ended.
 fn wake_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
-    let deadline = cx.job.run_policy().active_deadline_seconds;
-    let deadline = deadline.filter(|_| !draft.memory.is_finished());
-    if let (Some(started), Some(deadline)) = (draft.memory.started, deadline.filter(|d| *d >= 0)) {
-        draft.wake_after(started, deadline);
+    let deadline = deadline(cx, draft).filter(|_| !draft.memory.is_finished());
+    if let Some((started, seconds)) = deadline {
+        draft.wake_after(started, seconds);
     }
+}
+
+/// When the job started, and after how many seconds it has to end. One below zero is none, which is reported.
+fn deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<(Timestamp, i64)> {
+    let seconds = cx.job.run_policy().active_deadline_seconds;
+    draft.memory.started.zip(seconds.filter(|s| *s >= 0))
 }
 
 /// Ends a job when its deadline is over, whatever else is known of it.
@@ -195,13 +200,10 @@ fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<Fai
 }
 
 fn is_overdue<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
-    let deadline = cx.job.run_policy().active_deadline_seconds;
-    let (Some(started), Some(deadline)) = (draft.memory.started, deadline.filter(|d| *d >= 0))
-    else {
-        return false;
-    };
-    let limit = started.checked_add(SignedDuration::from_secs(deadline));
-    limit.is_ok_and(|limit| draft.now >= limit)
+    deadline(cx, draft).is_some_and(|(started, seconds)| {
+        let limit = started.checked_add(SignedDuration::from_secs(seconds));
+        limit.is_ok_and(|limit| draft.now >= limit)
+    })
 }
 
 /// A replica runs in its present attempt, or has ended. A failure that the job bears restarts nothing.
