@@ -111,8 +111,13 @@ async fn what_it_depends_on_comes_over_http_and_executors_come_and_go_with_the_w
     let states = states.context("no executors")?;
     // One that was given up too early has a successor.
     ensure!(states.len() >= 2, "{states:?}");
-    let failed = states.values().any(|state| state == "FAILED");
-    ensure!(!failed, "{states:?}");
+    // Under load a driver kills one that it has asked to stop, which then ends with 143.
+    if states.values().any(|state| state == "FAILED") {
+        let events = site.events("elastic", "SparkExecutorFailed").await?;
+        let mut failed = events.iter().filter(|e| e.1 == "SparkExecutorFailed");
+        let killed = failed.all(|event| event.2.contains("ExitCode: 143"));
+        ensure!(killed, "{events:?}");
+    }
 
     let log = site.log("elastic-driver").await?;
     for words in [

@@ -269,8 +269,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "nobody waits for the deadline",
         file: PROGRESS,
-        from: "draft.wake_after(started, deadline);",
-        to: "let _ = (started, deadline);",
+        from: "draft.wake_after(started, seconds);",
+        to: "let _ = (started, seconds);",
         tests: table!("every_kind"),
     },
     Mutation {
