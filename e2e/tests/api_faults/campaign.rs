@@ -9,7 +9,7 @@ use training_testkit::control_plane::ControlPlane;
 use training_testkit::proxy::{Action, Call, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::driver::{Phase, Trial, deep};
+use super::driver::{JOB, Phase, Trial, deep};
 use super::life::{Life, Target};
 use super::table::{Cure, DEADLINE, Fault, News};
 
@@ -242,7 +242,13 @@ async fn until_struck(trial: &Trial, rule: &Rule, before: usize) -> Result<bool>
         Ok(if hit || over {
             Seen::Yes(hit)
         } else {
-            Seen::NotYet(format!("{} hit nothing", rule.name()))
+            let job = trial.world.jobs.get(JOB).await?;
+            Seen::NotYet(format!(
+                "{} hit nothing; replaced: {}; {}",
+                rule.name(),
+                trial.is_replaced(),
+                job["status"]
+            ))
         })
     })
     .await

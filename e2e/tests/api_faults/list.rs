@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use e2e::{for_each_kind, look};
 use serde_json::json;
-use training_testkit::builders::{EVERY_KIND, KINDS, Kind, PYTORCH, TRAINING};
+use training_testkit::builders::{EVERY_KIND, KINDS, Kind, MPI, PYTORCH, TRAINING};
 use training_testkit::job::is_true;
 use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
@@ -264,6 +264,14 @@ async fn made_again(kind: Kind) -> Result<()> {
     let all = trial.life.watched();
     trial.begin(Phase::Creating).await?;
     let before = trial.world.jobs.until_true(JOB, "Created").await?;
+    if kind == MPI {
+        // The controller of Jobs waits for a pod of a former Job, which a Job of the same name then has to wait out for five minutes
+        // (kubernetes/kubernetes#131917).
+        let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+        kubelet
+            .until_pods(namespace, JOB, trial.life.pods(WORKERS))
+            .await?;
+    }
     for phase in [Phase::Creating, Phase::Running] {
         if phase == Phase::Running {
             trial.end(Phase::Creating).await?;
