@@ -1,6 +1,6 @@
-// The program is every part of a local Kubernetes, and what starts and ends
-// one. The first argument says which; started under the name kubectl, it is
-// kubectl.
+// The program contains every component of a local Kubernetes, and starts and
+// stops clusters. The first argument selects the component or command; under
+// the name kubectl, it is kubectl.
 package main
 
 import (

@@ -1,5 +1,5 @@
-//! Kills an operator at chosen moments: right after a write has been applied and before it learns
-//! of that, or right after something happened to its pods.
+//! Kills an operator at chosen moments: right after a write was applied and before its response, or right after a change of
+//! its pods.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,19 +10,18 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::{Applied, Call, Proxy};
 
-/// Pods and services of a job of one master and two workers.
+/// The number of pods and services of a job with one master and two workers.
 const CREATES: usize = 6;
-/// The writes that every job has before its last one: its creates, and that it was created and
-/// runs.
+/// The writes that every job has before its last one: its creates, and the conditions `Created` and `Running`.
 const EARLY_WRITES: usize = CREATES + 2;
-/// What a job deletes at least, if it deletes anything at its end: two pods and two services.
+/// The minimum number of deletes of a job that deletes anything at its end: two pods and two services.
 const LEAST_DELETES: usize = 4;
-/// How many of its early writes each job is killed after, beside one among its creates.
+/// The number of kills after early writes per job, in addition to one among its creates.
 const MORE_KILLS: usize = 3;
-/// How many of the happenings to pods are followed by a kill.
+/// The share of pod changes that are followed by a kill.
 const AFTER_HAPPENINGS: f64 = 0.25;
 
-/// What was done so far.
+/// The number of kills so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kills {
     /// Kills right after an applied write of an unfinished job.
@@ -31,18 +30,18 @@ pub struct Kills {
     pub between_creates: usize,
     /// Kills right after a delete of a job that has ended, while others are still to come.
     pub while_cleaning: usize,
-    /// Kills right after something happened to the pods of an unfinished job.
+    /// Kills right after a change of an unfinished job's pods.
     pub after_happenings: usize,
 }
 
 impl Kills {
-    /// Those that hit an unfinished job.
+    /// Returns the kills that hit an unfinished job.
     pub fn total(&self) -> usize {
         self.after_writes + self.after_happenings
     }
 }
 
-/// Decides when, does it, and starts the operator again.
+/// Decides when to kill, kills, and restarts the operator.
 pub struct Killer<'a> {
     proxy: &'a Proxy,
     operator: &'a mut OperatorProcess,
@@ -53,7 +52,7 @@ pub struct Killer<'a> {
     kills: &'a mut Kills,
 }
 
-/// What a write's author deserves.
+/// Whether to kill after a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
     LetLive,
@@ -66,16 +65,16 @@ struct Progress {
     writes: usize,
     creates: usize,
     ended: bool,
-    /// Deletes after its end.
+    /// The number of deletes after its end.
     last_deletes: usize,
-    /// The numbers of the writes that are followed by a kill.
+    /// The indices of writes that are followed by a kill.
     after: BTreeSet<usize>,
-    /// The number of the delete after its end that is followed by a kill.
+    /// The index of the delete after its end that is followed by a kill.
     after_delete: usize,
 }
 
 impl<'a> Killer<'a> {
-    /// One for this operator behind this proxy, with decisions that follow from the seed.
+    /// Creates a killer for this operator behind this proxy; the seed determines its decisions.
     pub fn new(
         proxy: &'a Proxy,
         operator: &'a mut OperatorProcess,
@@ -96,7 +95,7 @@ impl<'a> Killer<'a> {
         }
     }
 
-    /// Goes on for ever; returns only when something is wrong.
+    /// Runs forever; returns only on errors.
     pub async fn run(mut self) -> Result<()> {
         loop {
             tokio::select! {
@@ -126,7 +125,7 @@ impl<'a> Killer<'a> {
         }
     }
 
-    /// Counts a write, and says whether its author is to be killed now.
+    /// Counts a write, and returns whether to kill the operator now.
     fn counted(&mut self, write: &Applied) -> Moment {
         if write.code >= 300 {
             return Moment::LetLive;
@@ -160,13 +159,12 @@ impl<'a> Killer<'a> {
     }
 
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
-        self.operator.kill9()?;
-        // What the dead process still had on its connections must not reach the API server: those
-        // are ended before the next write gets its turn.
+        self.operator.kill()?;
+        // Data of the dead process on its connections must not reach the API server: closes them before the next write.
         self.proxy.refuse();
         self.proxy.accept().await?;
         drop(write);
-        // Applied too, while its author was killed for another reason.
+        // Also applied, while the operator was killed for another reason.
         while let Ok(write) = self.applied.try_recv() {
             self.counted(&write);
         }
@@ -176,8 +174,8 @@ impl<'a> Killer<'a> {
 
 impl Progress {
     fn planned(random: &mut Rng) -> Self {
-        // The creates of a job are among its first writes, so that a number below theirs most
-        // likely lies among them. The test asserts how many did.
+        // The creates of a job are among its first writes, so a small index most likely hits one of them. The test asserts how
+        // many did.
         let mut after = BTreeSet::from([random.usize(1..CREATES)]);
         while after.len() < 1 + MORE_KILLS {
             after.insert(random.usize(1..=EARLY_WRITES));
@@ -193,12 +191,12 @@ impl Progress {
     }
 }
 
-/// The job that an object belongs to. The tests' jobs have names without a dash.
+/// Returns the job of an object. The tests' jobs have names without a dash.
 fn job_of(call: &Call) -> &str {
     call.name.split('-').next().unwrap_or_default()
 }
 
-/// Whether a write stores the end of a job.
+/// Returns whether a write stores the end of a job.
 fn ends(call: &Call) -> bool {
     let conditions = call.body["status"]["conditions"].as_array();
     let list = conditions.map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
-//! What the end-to-end tests have in common: one job's world, set up and taken down.
+//! Shared tools of the end-to-end tests: sets up and tears down a test's world.
 
-// Whatever fails here fails a test; there is nothing else for a caller to do about it.
+// Every error here only fails a test.
 #![allow(clippy::missing_errors_doc)]
 
 pub mod killer;
@@ -35,25 +35,24 @@ use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::Proxy;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use lives::Actor;
+use lives::StepRunner;
 pub use skip::skip;
 
-/// A namespace with a scripted kubelet and an auditor, on the control plane that the tests of a
-/// binary share.
+/// A namespace with a scripted kubelet and an auditor, on the shared control plane of a test binary.
 pub struct World {
     /// The kind of its jobs.
     pub kind: Kind,
     /// The API server.
     pub control: &'static ControlPlane,
-    /// Acts as the user.
+    /// The user's client.
     pub client: Client,
     /// The jobs of the namespace.
     pub jobs: Jobs,
-    /// Plays scheduler and kubelet.
+    /// Simulates scheduler and kubelet.
     pub kubelet: Kubelet,
     /// Checks the invariants.
     pub auditor: Auditor,
-    // Dropped last: what watches it ends before it does.
+    // Dropped last, after its watchers.
     namespace: Namespace,
 }
 
@@ -65,7 +64,7 @@ pub async fn set_pod_status(pods: &Api<Pod>, name: &str, status: Value) -> Resul
     Ok(())
 }
 
-/// Runs a test for each of these kinds, side by side.
+/// Runs a test for each of these kinds in parallel.
 pub async fn for_each_kind<R: Future<Output = Result<()>>>(
     kinds: impl IntoIterator<Item = Kind>,
     test: impl Fn(Kind) -> R,
@@ -80,20 +79,19 @@ pub async fn for_each_kind<R: Future<Output = Result<()>>>(
 static FILES: AtomicU32 = AtomicU32::new(0);
 
 impl World {
-    /// A world of its own for one test; `None`, with a word on it, on a cluster where somebody else
-    /// runs the pods.
+    /// Creates a world for one test; `None`, with a skip message, on a cluster with its own kubelet.
     pub async fn start(prefix: &str, script: Script) -> Result<Option<Self>> {
         Self::on(ControlPlane::shared().await?, prefix, script).await
     }
 
-    /// The same for jobs of another kind.
+    /// Does the same for jobs of another kind.
     pub async fn of(kind: Kind, prefix: &str, script: Script) -> Result<Option<Self>> {
         let control = ControlPlane::shared().await?;
         control.install(kind.operator).await?;
         Self::made(kind, control, prefix, script).await
     }
 
-    /// The same on a control plane that the test has prepared.
+    /// Does the same on the test's own control plane.
     pub async fn on(
         control: &'static ControlPlane,
         prefix: &str,
@@ -102,7 +100,7 @@ impl World {
         Self::made(PYTORCH, control, prefix, script).await
     }
 
-    /// The same with everything told.
+    /// Does the same with all parameters.
     pub async fn made(
         kind: Kind,
         control: &'static ControlPlane,
@@ -130,7 +128,7 @@ impl World {
         }))
     }
 
-    /// The namespace's name.
+    /// Returns the namespace's name.
     pub fn namespace(&self) -> &str {
         &self.namespace.name
     }
@@ -141,7 +139,7 @@ impl World {
         OperatorProcess::start(self.options(&kubeconfig)).await
     }
 
-    /// Starts a proxy, and writes the kubeconfig that leads the operator through it.
+    /// Starts a proxy, and writes a kubeconfig that points the operator to it.
     pub async fn proxy(&self) -> Result<(Proxy, PathBuf)> {
         let proxy = Proxy::start(&self.control.kubeconfig(ADMIN).await?).await?;
         let kubeconfig = self.file("proxy.kubeconfig");
@@ -156,9 +154,9 @@ impl World {
         Ok((proxy, operator))
     }
 
-    /// User and kubelet of one of its jobs.
-    pub fn actor<'a>(&'a self, job: &'a str) -> Actor<'a> {
-        Actor {
+    /// Returns the actor of one of its jobs.
+    pub fn actor<'a>(&'a self, job: &'a str) -> StepRunner<'a> {
+        StepRunner {
             world: self,
             name: job,
             held: None,
@@ -166,7 +164,7 @@ impl World {
         }
     }
 
-    /// How the tests start the operator of its kind.
+    /// Returns the options with which tests start the operator of its kind.
     pub fn options(&self, kubeconfig: &std::path::Path) -> Options {
         Options::new(
             self.kind.operator,
@@ -176,12 +174,12 @@ impl World {
         )
     }
 
-    /// Gives the operator the shipped rights that a gang scheduler takes.
+    /// Grants the operator the shipped rights for a gang scheduler.
     pub async fn grant_gang(&self, provider: &str) -> Result<()> {
         self.grant(&format!("gang/{provider}")).await
     }
 
-    /// Gives the operator the rights of one of the files that it is shipped with beside its own.
+    /// Grants the operator the rights of one of its shipped optional files.
     pub async fn grant(&self, file: &str) -> Result<()> {
         let file = format!("manifests/{}/{file}.yaml", self.kind.operator);
         let objects = manifest::documents(&workspace().join(file))?;
@@ -199,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// The API server knows of a new right a moment after it is stored.
+    /// Waits until the API server applies a new right.
     async fn until_allowed(&self, client: &Client, rule: &Value) -> Result<()> {
         let first = |field: &str| rule[field][0].clone();
         let resource = first("resources");
@@ -222,7 +220,7 @@ impl World {
         .await
     }
 
-    /// A path for a file that belongs to this test.
+    /// Returns a path for a file of this test.
     pub fn file(&self, name: &str) -> PathBuf {
         let number = FILES.fetch_add(1, Ordering::Relaxed);
         self.control
@@ -230,7 +228,7 @@ impl World {
             .join(format!("{}-{number}-{name}", self.namespace()))
     }
 
-    /// The end of every test: everything comes to rest, nobody found anything wrong, and the operator did not panic.
+    /// Ends a test: waits until no writes follow, and checks that the auditor found no violation and the operator did not panic.
     pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
         self.kubelet.assert_no_errors()?;
         self.ending().assert_clean(operator).await
@@ -246,7 +244,7 @@ impl World {
     }
 }
 
-/// Who checks the invariants in a namespace.
+/// Starts the auditor of a namespace.
 pub async fn auditor(control: &ControlPlane, namespace: &str, kind: &Kind) -> Result<Auditor> {
     let client = control.client(ADMIN).await?;
     let auditor = Auditor::start(client, namespace, &kind.resource()).await?;
@@ -257,27 +255,27 @@ pub async fn auditor(control: &ControlPlane, namespace: &str, kind: &Kind) -> Re
     Ok(auditor)
 }
 
-/// What is looked at, at the end of a test.
+/// The final checks of a test.
 #[derive(Debug)]
 pub struct Ending<'a> {
     /// The kind of the jobs.
     pub kind: Kind,
     /// The API server.
     pub control: &'a ControlPlane,
-    /// Who has watched.
+    /// The auditor.
     pub auditor: &'a Auditor,
     /// The test's namespace.
     pub namespace: &'a str,
 }
 
 impl Ending<'_> {
-    /// Everything comes to rest, and nobody found anything wrong.
+    /// Waits until no writes follow, and checks that the auditor found no violation.
     pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
-        let rest = self.auditor.until_at_rest().await;
+        let rest = self.auditor.until_settled().await;
         rest.with_context(|| operator.log_tail())?;
         operator.assert_no_panic()?;
         operator.assert_connections()?;
-        // The one secret that the process has.
+        // The only secret of the process.
         let user = self.kind.user();
         let token = self.control.token(&user).await?;
         anyhow::ensure!(
@@ -288,7 +286,7 @@ impl Ending<'_> {
             let audit = self.control.audit()?;
             let (asked, denied) = audit.all_of(&user, self.namespace).await?;
             anyhow::ensure!(denied.is_empty(), "MT-60, I-46: {}", denied.join("\n"));
-            // The auditor has seen the effects of all that was asked.
+            // Waits until the auditor has seen the effects of all requests.
             self.auditor.settled().await?;
             let meddled = self.auditor.meddled(&asked);
             anyhow::ensure!(meddled.is_empty(), "{}", meddled.join("\n"));

@@ -1,4 +1,4 @@
-//! The local cluster seen from outside: its commands, and what of it the host notices.
+//! The local cluster from outside: its commands, and its traces on the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use training_testkit::control_plane::target_directory;
 
-/// The image that every node has: its process does nothing and never ends.
+/// The image on every node, whose process does nothing and never ends.
 const PAUSE: &str = "docker.io/trainyard/pause:1";
-/// When a wait counts as a hang.
+/// The limit of a wait.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Between two looks at the host.
+/// The polling interval.
 const PAUSE_BETWEEN: Duration = Duration::from_millis(20);
 
-/// The program that nodes are made of, with a home directory that nobody else writes to.
+/// The node program, with a separate home directory.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of this run.
+    /// Returns the program of this run.
     pub fn given(test: &str) -> Result<Self> {
         let path = env::var_os("TRAINYARD_NODE").context(
             "TRAINYARD_NODE is not set: these tests are run by `cargo xtask test clusters`",
@@ -40,12 +40,12 @@ impl Program {
         })
     }
 
-    /// A directory for files of this test.
+    /// Returns a directory for files of this test.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// A command of the program.
+    /// Returns a command of the program.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.path);
         command
@@ -57,7 +57,7 @@ impl Program {
         command
     }
 
-    /// What a command prints.
+    /// Runs a command and returns its output.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         output(&mut self.command(args))
     }
@@ -73,7 +73,7 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// A cluster by name; it is taken down at the end of the test, however that ends.
+/// A cluster by name; it is stopped when this is dropped.
 #[derive(Debug)]
 pub struct Local {
     /// Its name.
@@ -84,7 +84,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// One that is not up. What an earlier run has left of it is removed.
+    /// Returns a stopped cluster; removes leftovers of an earlier run.
     pub fn new(program: &Program, name: &str) -> Result<Self> {
         let local = Self {
             name: name.to_owned(),
@@ -96,7 +96,7 @@ impl Local {
         Ok(local)
     }
 
-    /// Starts it; what it says, and how long that took.
+    /// Starts it; returns its output and the duration.
     pub fn up(&self) -> Result<(String, Duration)> {
         let begun = Instant::now();
         let mut command = self
@@ -116,14 +116,14 @@ impl Local {
         output(command.arg("--state").arg(&self.state))
     }
 
-    /// Whether its parts answer.
+    /// Returns whether its components respond.
     pub fn is_healthy(&self) -> bool {
         self.program
             .run(&["cluster", "status", "--name", &self.name])
             .is_ok()
     }
 
-    /// What there is of it on this host, a line for each thing.
+    /// Returns its traces on this host, one line each.
     pub fn leftovers(&self) -> Result<Vec<String>> {
         let mut command = self
             .program
@@ -139,7 +139,7 @@ impl Local {
         Ok(lines)
     }
 
-    /// Nothing of it is left, its files included.
+    /// Asserts that no trace of it is left, including files.
     pub fn assert_gone(&self) -> Result<()> {
         let left = self.leftovers()?;
         ensure!(left.is_empty(), "{} left {left:#?}", self.name);
@@ -149,7 +149,7 @@ impl Local {
         Ok(())
     }
 
-    /// The numbers and names of its processes.
+    /// Returns the ids and names of its processes.
     pub fn processes(&self) -> Result<Vec<(u32, String)>> {
         let lines = self.leftovers()?;
         let processes = lines.iter().filter_map(|l| l.strip_prefix("process "));
@@ -161,15 +161,15 @@ impl Local {
             .collect()
     }
 
-    /// What kubectl prints.
+    /// Runs kubectl and returns its output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = self.program.command(&["kubectl"]);
-        // Kubectl keeps what it discovers below the home directory.
+        // Kubectl's discovery cache would go below the home directory.
         command.env("KUBECACHEDIR", self.program.home.join("discovery"));
         output(command.args(args).env("KUBECONFIG", &self.kubeconfig))
     }
 
-    /// Runs a pod that does nothing, until it runs.
+    /// Creates a pod that does nothing, and waits until it runs.
     pub fn run_pod(&self, name: &str) -> Result<()> {
         let image = format!("--image={PAUSE}");
         self.kubectl(&["run", name, &image, "--image-pull-policy=Never"])?;
@@ -187,7 +187,7 @@ impl Drop for Local {
     }
 }
 
-/// What a process of a node is, from its command line.
+/// Returns the component of a node's process from its command line.
 fn component(args: &str) -> &str {
     let mut words = args
         .split(' ')
@@ -200,7 +200,7 @@ fn component(args: &str) -> &str {
     }
 }
 
-/// Where nodes share what is made once.
+/// Returns the nodes' shared cache directory.
 fn cache() -> Result<PathBuf> {
     let path = |name: &str| env::var_os(name).map(PathBuf::from);
     path("TRAINYARD_CACHE")
@@ -209,12 +209,12 @@ fn cache() -> Result<PathBuf> {
         .context("neither TRAINYARD_CACHE nor HOME is set")
 }
 
-/// Kills processes, all of them with one call.
-pub fn kill9(pids: &[u32]) -> Result<()> {
+/// Kills processes with one call.
+pub fn kill(pids: &[u32]) -> Result<()> {
     let mut command = Command::new("kill");
     command.arg("-9").args(pids.iter().map(u32::to_string));
     let out = command.output()?;
-    // The kernel ends a node with its first process, and some of these may be gone by then.
+    // The kernel ends a node with its first process, so some of these may be gone already.
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     ensure!(
         out.status.success() || said.contains("No such process"),
@@ -223,16 +223,16 @@ pub fn kill9(pids: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// What the host shows of its network, mounts, control groups, firewall and settings.
+/// The host's network, mounts, control groups, firewall and settings.
 ///
-/// Other clusters may come and go meanwhile; what carries their names is left out.
+/// Ignores objects with the names of other clusters, which may start and stop meanwhile.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Host {
     facts: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
 impl Host {
-    /// The host as it is now, seen by a test of these clusters.
+    /// Reads the host's current state for a test of these clusters.
     pub fn look(ours: &[&str]) -> Result<Self> {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
         let mounts = fs::read_to_string("/proc/mounts")?;
@@ -261,7 +261,7 @@ impl Host {
         })
     }
 
-    /// The host is as it was.
+    /// Asserts that the host's state is unchanged.
     pub fn assert_as(&self, before: &Self) -> Result<()> {
         for (what, now) in &self.facts {
             let was = before.facts.get(what).cloned().unwrap_or_default();
@@ -318,7 +318,7 @@ pub struct Light {
 }
 
 impl Light {
-    /// Starts one.
+    /// Starts a control plane.
     pub fn start(program: &Program, name: &str) -> Result<Self> {
         let dir = program.home.join(name);
         fs::create_dir_all(&dir)?;
@@ -328,7 +328,7 @@ impl Light {
         Ok(Self { child, dir })
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it reports that it is ready.
     pub fn until_ready(&mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -344,13 +344,13 @@ impl Light {
         }
     }
 
-    /// What its API server says about its health.
+    /// Returns its API server's health.
     pub fn health(&self, program: &Program) -> Result<String> {
         let mut command = program.command(&["kubectl", "get", "--raw", "/readyz"]);
         output(command.env("KUBECONFIG", self.dir.join("kubeconfig")))
     }
 
-    /// The numbers of its processes, but for the first one.
+    /// Returns the ids of its processes except the first one.
     pub fn parts(&self) -> Result<Vec<u32>> {
         let mark = format!("TRAINYARD_LIGHT={}", self.dir.display());
         let mut parts = Vec::new();
@@ -367,8 +367,8 @@ impl Light {
         Ok(parts)
     }
 
-    /// Kills its first process, and waits until all of it has ended.
-    pub fn kill9(&mut self) -> Result<Duration> {
+    /// Kills its first process, and waits until all of its processes have ended.
+    pub fn kill(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.child.kill()?;
         self.child.wait()?;

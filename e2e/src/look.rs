@@ -1,4 +1,4 @@
-//! Reading objects and events as JSON.
+//! Reads objects and events as JSON.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use training_testkit::JOB_NAME;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-/// The pods of a job in the order of their names.
+/// Returns the pods of a job, sorted by name.
 pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let of_job = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
@@ -16,7 +16,7 @@ pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Val
     sorted(list.items.iter().map(serde_json::to_value))
 }
 
-/// The services of a job in the order of their names.
+/// Returns the services of a job, sorted by name.
 pub async fn services(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
     let api: Api<Service> = Api::namespaced(client.clone(), namespace);
     let of_job = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
@@ -30,7 +30,7 @@ fn sorted(objects: impl Iterator<Item = serde_json::Result<Value>>) -> Result<Ve
     Ok(objects)
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub fn name(object: &Value) -> String {
     object["metadata"]["name"]
         .as_str()
@@ -38,12 +38,12 @@ pub fn name(object: &Value) -> String {
         .to_owned()
 }
 
-/// The names of objects.
+/// Returns the names of objects.
 pub fn names(objects: &[Value]) -> Vec<String> {
     objects.iter().map(name).collect()
 }
 
-/// Waits until a job has exactly these pods and services, in the order of their names.
+/// Waits until a job has exactly these pods and services, sorted by name.
 pub async fn until_children(
     client: &Client,
     namespace: &str,
@@ -65,8 +65,8 @@ pub async fn until_children(
     .await
 }
 
-/// As [`events`], once there is one with this reason: events are written beside the status, one after another, so that
-/// all earlier ones are there as well.
+/// Like [`events`], once there is one with this reason. Events are written one after another, independently of the status, so
+/// all earlier ones exist as well.
 pub async fn events_with(
     client: &Client,
     namespace: &str,
@@ -88,7 +88,7 @@ pub async fn events_with(
     .await
 }
 
-/// The events about a job, as `(type, reason, message)` in the order in which they came.
+/// Returns the events about a job as `(type, reason, message)`, in order.
 pub async fn events(
     client: &Client,
     namespace: &str,
@@ -107,7 +107,7 @@ pub async fn events(
         .collect())
 }
 
-/// The pods of a list by their names' ends: `master-0`, `worker-1`.
+/// Returns the pod of a list with this name suffix: `master-0`, `worker-1`.
 pub fn by_rank<'a>(pods: &'a [Value], job: &str, rank: &str) -> Result<&'a Value> {
     let wanted = format!("{job}-{rank}");
     pods.iter()
@@ -115,7 +115,7 @@ pub fn by_rank<'a>(pods: &'a [Value], job: &str, rank: &str) -> Result<&'a Value
         .with_context(|| format!("no pod {wanted}"))
 }
 
-/// An object of strings.
+/// Returns a JSON object of strings.
 pub fn map(rows: &[(&str, &str)]) -> Value {
     let rows = rows
         .iter()
@@ -123,7 +123,7 @@ pub fn map(rows: &[(&str, &str)]) -> Value {
     Value::Object(rows.collect::<Map<_, _>>())
 }
 
-/// Where something that was written is not in what was stored.
+/// Returns the paths of written values that are missing in the stored object.
 pub fn lost(written: &Value, stored: &Value, at: &str) -> Vec<String> {
     match (written, stored) {
         (Value::Object(old), Value::Object(new)) => old

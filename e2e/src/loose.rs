@@ -1,14 +1,14 @@
-//! Definitions of kinds that take anything, for objects that got in although they should not: under an older definition, say.
+//! CRDs without validation, for invalid objects that were stored under an older CRD, for example.
 
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, PYTORCH};
 
-/// That of `PyTorchJob`.
+/// Returns the CRD of `PyTorchJob`.
 pub fn definition() -> Value {
     definition_of(&PYTORCH)
 }
 
-/// The definition; it has the names, the version and the status of the real one, and no schema.
+/// Returns a CRD with the names, version and status of the real one, and no schema.
 pub fn definition_of(kind: &Kind) -> Value {
     let anything = json!({ "x-kubernetes-preserve-unknown-fields": true });
     json!({

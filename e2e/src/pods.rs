@@ -1,7 +1,6 @@
-//! Jobs with real containers: the cluster that the pod-level tests run on, and what they share.
+//! Jobs with real containers: the cluster and the shared tools of the pod-level tests.
 //!
-//! A test that lets containers run until it has seen enough gives them [`UNTIL_GO`], and ends them
-//! with [`Site::go`].
+//! Containers with [`UNTIL_GO`] run until the test calls [`Site::go`].
 
 mod cluster;
 mod operator;
@@ -34,22 +33,22 @@ pub use self::shapes::{
 pub use self::volume::Volume;
 use crate::look;
 
-/// Where the operators are deployed.
+/// The namespace of the operators.
 pub const OPERATORS: &str = "trainyard-system";
-/// A script that ends well as soon as the test says so: a name begins to resolve.
+/// A script that succeeds as soon as the name `go` resolves.
 pub const UNTIL_GO: &str = "until getent hosts go; do sleep 0.2; done";
 
-/// When a wait counts as a hang. Training on two slow cores beside other tests takes a minute.
+/// The limit of a wait. Training on two slow cores in parallel with other tests takes a minute.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Between two looks. Here containers need the CPU more than the tests do.
+/// The polling interval, long enough to leave the CPU to containers.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Tests that need little may run so many at a time.
+/// Limits parallel light tests.
 static LIGHT: Semaphore = Semaphore::const_new(6);
-/// Frameworks train one job at a time.
+/// Limits training to one job at a time.
 static HEAVY: Semaphore = Semaphore::const_new(1);
 
-/// How much a test needs of the machine.
+/// The load of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
     /// A few shells.
@@ -62,13 +61,13 @@ pub enum Weight {
 pub struct Site {
     /// The cluster.
     pub cluster: Cluster,
-    /// Acts as the user.
+    /// The user's client.
     pub client: Client,
-    /// The kind that is looked at.
+    /// The kind under test.
     pub kind: Kind,
     /// The jobs of the namespace, of this kind.
     pub jobs: Jobs,
-    /// Checks the invariants of jobs that are pods and services alone.
+    /// Checks the invariants of jobs that consist only of pods and services.
     auditor: Option<Auditor>,
     /// The namespace's name.
     pub namespace: String,
@@ -77,12 +76,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// A namespace of its own for `PyTorchJobs`, once it is this test's turn.
+    /// Waits for the test's turn and creates its namespace, for `PyTorchJobs`.
     pub async fn open(prefix: &str, weight: Weight) -> Result<Self> {
         Self::of(PYTORCH, prefix, weight).await
     }
 
-    /// The same for jobs of any kind.
+    /// Does the same for jobs of any kind.
     pub async fn of(kind: Kind, prefix: &str, weight: Weight) -> Result<Self> {
         let turns = match weight {
             Weight::Light => &LIGHT,
@@ -113,7 +112,7 @@ impl Site {
         })
     }
 
-    /// From now on only restricted pods are admitted.
+    /// Enforces Pod Security level `restricted` in the namespace.
     pub async fn enforce_restricted(&self) -> Result<()> {
         let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
         let change = json!({ "metadata": { "labels": labels } });
@@ -127,23 +126,23 @@ impl Site {
         Ok(())
     }
 
-    /// The namespace's pods.
+    /// Returns the API of the namespace's pods.
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// A pod as JSON.
+    /// Returns a pod as JSON.
     pub async fn pod(&self, name: &str) -> Result<Value> {
         Ok(serde_json::to_value(self.pods().get(name).await?)?)
     }
 
-    /// How often each object was created and deleted so far.
+    /// Counts creations and deletions of each object so far.
     pub fn summary(&self) -> Summary {
         let auditor = self.auditor.as_ref();
         auditor.map(Auditor::summary).unwrap_or_default()
     }
 
-    /// What a pod's main container has printed.
+    /// Returns the log of a pod's main container.
     pub async fn log(&self, pod: &str) -> Result<String> {
         let container = Some(self.kind.container.to_owned()).filter(|c| !c.is_empty());
         let parameters = LogParams {
@@ -153,12 +152,12 @@ impl Site {
         Ok(self.pods().logs(pod, &parameters).await?)
     }
 
-    /// Ends all scripts that wait for it.
+    /// Ends all scripts that wait for the name `go`.
     pub async fn go(&self) -> Result<()> {
         self.announce("go").await
     }
 
-    /// From now on a name resolves in the namespace.
+    /// Makes a name resolve in the namespace.
     pub async fn announce(&self, name: &str) -> Result<()> {
         let service = serde_json::from_value(json!({
             "metadata": { "name": name }, "spec": { "ports": [{ "port": 1 }] },
@@ -169,7 +168,7 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until a job looks as told. A job that ended otherwise is not waited for.
+    /// Waits until a job fulfils a condition; fails if it ends before.
     pub async fn until(
         &self,
         name: &str,
@@ -199,8 +198,7 @@ impl Site {
             .await
     }
 
-    /// Waits until a job is said to run with all of its pods, each of which really runs, and gives
-    /// the pods.
+    /// Waits until a job's status says that it runs and all of its pods really run, and returns the pods.
     pub async fn until_running(&self, name: &str, pods: usize) -> Result<Vec<Value>> {
         let all = i64::try_from(pods)?;
         self.until(name, "running with all pods", |job| {
@@ -212,7 +210,7 @@ impl Site {
         Ok(list)
     }
 
-    /// Waits for a pod with another uid, and gives it.
+    /// Waits for a pod with another uid, and returns it.
     pub async fn until_replaced(&self, old: &Value) -> Result<Value> {
         let (name, uid) = (look::name(old), &old["metadata"]["uid"]);
         eventually(&format!("a new pod {name}"), async || {
@@ -226,7 +224,7 @@ impl Site {
         .await
     }
 
-    /// Waits until the waiting reason of a pod's main container is one of these, and gives it.
+    /// Waits until the waiting reason of a pod's main container is one of these, and returns it.
     pub async fn until_waits_for(&self, pod: &str, reasons: &[&str]) -> Result<String> {
         eventually(&format!("{pod} waiting for {reasons:?}"), async || {
             let status = &self.pod(pod).await?["status"];
@@ -257,7 +255,7 @@ impl Site {
         .await
     }
 
-    /// The end of every test: nobody found anything wrong, and the operator was refused nothing.
+    /// Ends a test: checks that the auditor found no violation, and that no request of the operator was forbidden.
     pub async fn finish(self, saw: &str) -> Result<()> {
         if let Some(auditor) = &self.auditor {
             auditor.assert_clean().await?;
@@ -274,14 +272,14 @@ impl Drop for Site {
             eprintln!("{}: the test failed", self.namespace);
         }
         let namespace = self.namespace.as_str();
-        // Whatever goes wrong here is no failure of the test.
+        // A failure of the clean-up doesn't fail the test.
         let _ = self
             .cluster
             .kubectl(&["delete", "namespace", namespace, "--wait=false"]);
     }
 }
 
-/// Waits with the patience that containers need.
+/// Waits with a limit that suits containers.
 pub async fn eventually<T: Debug>(
     what: &str,
     mut look: impl AsyncFnMut() -> Result<Seen<T>>,

@@ -1,4 +1,4 @@
-//! The real `spark-submit`, what it is run with, and the form in which objects are compared.
+//! The real `spark-submit`, its input, and the normal form for comparing objects.
 
 pub mod arguments;
 #[path = "../../operators/spark-operator/tests/spark/submit/recording.rs"]

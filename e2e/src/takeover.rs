@@ -1,4 +1,4 @@
-//! What another operator leaves behind, put into the API server under that operator's name.
+//! Stores objects as another operator leaves them, under that operator's field manager.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,22 +15,22 @@ use training_testkit::kubelet::State;
 
 use crate::World;
 
-/// How the training operator appears in `managedFields`.
+/// The training operator's name in `managedFields`.
 const MANAGER: &str = "manager";
-/// How the user appears there.
+/// The user's name in `managedFields`.
 const USER: &str = "kubectl-create";
-/// The end of the last container of a pod that failed.
+/// The exit code of a failed pod's last container.
 const EXIT_CODE: i32 = 1;
 
-/// Which of a job's children exist.
+/// A job's existing children.
 #[derive(Deserialize)]
 struct Children {
-    /// What the kubelet has said of each pod.
+    /// The kubelet's phase of each pod.
     pods: BTreeMap<String, String>,
     services: Vec<String>,
 }
 
-/// Stores a job, its status and its children as a file says; the job is called as the file.
+/// Stores a job, its status and its children from a file; the job has the file's name.
 pub async fn leave(world: &World, name: &str) -> Result<()> {
     let job = documents(world, name, &[("job", name)])?;
     let job = job.into_iter().next().context("no job")?;
@@ -42,7 +42,7 @@ pub async fn leave(world: &World, name: &str) -> Result<()> {
     leave_as(world, name, &[("job", name), ("policy", policy)]).await
 }
 
-/// Stores an `MPIJob` of `v1` of this name that runs, with this clean-up policy and this restart policy.
+/// Stores a running `MPIJob` of `v1` with this name, clean-up policy and restart policy.
 pub async fn leave_mpi(world: &World, name: &str, clean: &str, restart: &str) -> Result<()> {
     let pods = if restart == "ExitCode" {
         "Never"
@@ -58,7 +58,7 @@ pub async fn leave_mpi(world: &World, name: &str, clean: &str, restart: &str) ->
     leave_as(world, "mpi/running", &values).await
 }
 
-/// Stores what a file says, with these values; `job` is the name.
+/// Stores the objects of a file with these values; `job` is the name.
 async fn leave_as(world: &World, file: &str, values: &[(&str, &str)]) -> Result<()> {
     let jobs = jobs(world);
     let mut all = documents(world, file, values)?.into_iter();
@@ -74,7 +74,7 @@ async fn leave_as(world: &World, file: &str, values: &[(&str, &str)]) -> Result<
         .collect();
     if objects.is_empty() {
         objects = documents(world, "children", &values)?;
-        objects.retain(|object| is_there(object, &name, &children));
+        objects.retain(|object| exists(object, &name, &children));
     }
     for object in objects {
         create(world, object).await?;
@@ -97,20 +97,19 @@ async fn leave_as(world: &World, file: &str, values: &[(&str, &str)]) -> Result<
         let pod = format!("{name}-{rank}");
         world.kubelet.set(world.namespace(), &pod, &state).await?;
     }
-    // Last, so that nothing seems to be made after the job's end.
+    // Last, so that no object seems to be created after the job's end.
     stored.data["status"] = job.data["status"].clone();
     jobs.replace_status(&name, &by(MANAGER), &stored).await?;
     Ok(())
 }
 
-/// The jobs of the world's kind.
+/// Returns the API of the world's jobs.
 fn jobs(world: &World) -> Api<DynamicObject> {
     let resource = world.kind.resource();
     Api::namespaced_with(world.client.clone(), world.namespace(), &resource)
 }
 
-/// The status of a job as that operator would write it after ours: it keeps what its own types have,
-/// and writes the whole object.
+/// Writes a job's status as that operator would after ours: only fields of its own types, and the whole object.
 pub async fn roll_back(world: &World, name: &str) -> Result<()> {
     let jobs = jobs(world);
     let mut job = jobs.get(name).await?;
@@ -134,7 +133,7 @@ fn by(manager: &str) -> PostParams {
     }
 }
 
-fn is_there(object: &Value, job: &str, children: &Children) -> bool {
+fn exists(object: &Value, job: &str, children: &Children) -> bool {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let rank = name.strip_prefix(&format!("{job}-")).unwrap_or_default();
     match object["kind"].as_str() {
@@ -172,7 +171,7 @@ fn directory() -> PathBuf {
     workspace().join("e2e/tests/data/takeover")
 }
 
-/// The jobs that there are files for.
+/// Returns the names of the jobs with files.
 pub fn all() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory())? {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use e2e::World;
 use e2e::killer::{Killer, Kills};
-use e2e::lives::{Actor, CleanPods, Happenings, Life};
+use e2e::lives::{CleanPods, Happenings, Life, StepRunner};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::mpsc;
 use training_testkit::auditor::{Summary, difference};
@@ -54,7 +54,7 @@ async fn live(world: &World, happenings: &Happenings) -> Result<Outcome> {
         .collect();
     stream::iter(&names)
         .map(|(name, life)| async move {
-            let actor = Actor {
+            let actor = StepRunner {
                 world,
                 name,
                 held: None,

@@ -112,7 +112,7 @@ impl Replica {
 
     async fn strike(&mut self, blow: Blow) -> Result<()> {
         match blow {
-            Blow::Kill => self.process.kill9(),
+            Blow::Kill => self.process.kill(),
             Blow::Freeze => self.process.freeze(),
             Blow::CutOff => {
                 self.proxy.refuse();

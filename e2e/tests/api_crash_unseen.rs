@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use e2e::World;
-use e2e::lives::Actor;
+use e2e::lives::StepRunner;
 use kube::api::DeleteParams;
 use training_testkit::builders::pytorch_job;
 use training_testkit::kubelet::{State, lockstep};
@@ -43,7 +43,7 @@ impl Scene {
         self.actor().create(job).await
     }
 
-    fn actor(&self) -> Actor<'_> {
+    fn actor(&self) -> StepRunner<'_> {
         self.world.actor(JOB)
     }
 

@@ -154,7 +154,7 @@ async fn f50_a_killed_leader_is_followed_by_the_standby() -> Result<()> {
     let (mut first, second) = pair(&world).await?;
     running_job(&world).await?;
     assert!(second.job_writes().is_empty(), "{:?}", second.job_writes());
-    first.process.kill9()?;
+    first.process.kill()?;
     let old = lease(&world).await?;
     let took = until_works(&second).await?;
     assert_taken_over(&world, &old, took).await?;

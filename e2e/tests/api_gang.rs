@@ -412,7 +412,7 @@ async fn a_run_keeps_its_scheduler_when_the_operator_is_set_otherwise() -> Resul
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
-    first.kill9()?;
+    first.kill()?;
 
     let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     let second = OperatorProcess::start(world.options(&kubeconfig).flag("gang", "none")).await?;

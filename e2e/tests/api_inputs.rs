@@ -573,7 +573,7 @@ async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> R
     // The names are taken by pods that are nobody's now; an operator that sees them for the first time finds the same.
     for again in [false, true] {
         if again {
-            operator.kill9()?;
+            operator.kill()?;
             operator.restart().await?;
         }
         for (name, _) in &changes {

@@ -269,6 +269,8 @@ async fn newer_definition(kind: Kind) -> Result<()> {
     actor.create(kind.small_job("pt", 1)).await?;
     actor.run(masters, workers).await?;
 
+    // The API server rebuilds its cache of the kind, which may end the auditor's own watch of it.
+    world.auditor.expect_gaps();
     extend_definition(&control.client(ADMIN).await?, &kind).await?;
     let api: Api<DynamicObject> =
         Api::namespaced_with(world.client.clone(), world.namespace(), &kind.resource());

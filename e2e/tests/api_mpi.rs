@@ -527,7 +527,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         let birth = audit.mark().await?;
         stage.jobs.create(&pi(3)).await?;
         tokio::time::sleep(Duration::from_millis(*pause)).await;
-        stage.operator.kill9()?;
+        stage.operator.kill()?;
         stage.operator.restart().await?;
         eventually("all objects", HANG, async || {
             let mut all = stage.all().await?;

@@ -538,7 +538,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let operator = world.operator().await?;
     runs(&world).await?;
     let old = look::pods(&world.client, world.namespace(), "pt").await?;
-    world.kubelet.fall_silent();
+    world.kubelet.stop_heartbeats();
     let message = until_stalled(&world, "NodeLost").await?;
     assert!(
         message.starts_with(&format!(
@@ -576,7 +576,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     })
     .await?;
     // The node is back, does what it was asked to, and the job goes on.
-    world.kubelet.revive().await?;
+    world.kubelet.start_heartbeats().await?;
     until_untainted(&world, &node).await?;
     world.kubelet.finish_deletes(true);
     until_it_goes_on(&world).await?;
@@ -602,7 +602,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
         .flag("events", "full");
     let operator = OperatorProcess::start(options).await?;
     runs(&world).await?;
-    world.kubelet.fall_silent();
+    world.kubelet.stop_heartbeats();
     world.kubelet.bind_to("spare");
     let events =
         look::events_with(&world.client, world.namespace(), "pt", "LostPodDeleted").await?;

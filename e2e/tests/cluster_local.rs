@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::local::{Host, Light, Local, Program, kill9};
+use e2e::local::{Host, Light, Local, Program, kill};
 
 /// Far more than a slow machine needs.
 const LONG: Duration = Duration::from_mins(2);
@@ -122,7 +122,7 @@ fn nothing_is_left_whatever_is_killed() -> Result<()> {
             .map(|(pid, _)| *pid)
             .collect();
         ensure!(!pids.is_empty(), "no {victim} in {processes:?}");
-        kill9(&pids)?;
+        kill(&pids)?;
         let begun = Instant::now();
         cluster.down()?;
         let took = begun.elapsed();
@@ -158,7 +158,7 @@ fn light_modes_stand_side_by_side_and_end_with_their_parent() -> Result<()> {
         assert_eq!(parts.len(), 3, "etcd, API server, controllers: {parts:?}");
     }
     for light in &mut lights {
-        let took = light.kill9()?;
+        let took = light.kill()?;
         eprintln!("its parts ended {took:.1?} after the first process was killed");
     }
     eprintln!("three were ready after {ready:.1?}");

@@ -27,7 +27,7 @@ def main():
     me, total = jax.process_index(), jax.process_count()
     print(f"process {me} of {total} on {socket.gethostname()}, coordinator {host}:{port}", flush=True)
 
-    # Every process has rows of its own.
+    # Every process has its own rows.
     random = np.random.default_rng(me)
     x = random.standard_normal((ROWS, len(WEIGHTS)), dtype=np.float32)
     y = x @ WEIGHTS
@@ -37,14 +37,14 @@ def main():
 
     @jax.jit
     def step(w, x, y):
-        # Rows of other processes can't be closed over: they have to be arguments.
+        # A closure can't capture rows of other processes, so they are arguments.
         loss = lambda w: jnp.mean((x @ w - y) ** 2)
         return w - 0.1 * jax.grad(loss)(w), loss(w)
 
     w = jnp.zeros(len(WEIGHTS), dtype=jnp.float32)
     for _ in range(STEPS):
         w, loss = step(w, x, y)
-    # All processes have to have come to the same weights.
+    # All processes must have the same weights.
     w = np.asarray(multihost_utils.process_allgather(w)).reshape(-1, len(WEIGHTS))
     if not np.allclose(w, WEIGHTS, atol=1e-3):
         raise SystemExit(f"process {me}: the weights are {w}, should be {WEIGHTS}")

@@ -1,7 +1,7 @@
-"""Solves Poisson's equation on a square, its rows shared out over the ranks of an MPI job.
+"""Solves Poisson's equation on a square, with its rows distributed over the ranks of an MPI job.
 
 -Δu = f on the unit square, u = 0 at its edge, on N x N inner points. f is chosen so that u = sin(πx) sin(πy)
-solves it: every rank compares its rows with that in the end. The method is conjugate gradients. Each step
+solves it: every rank compares its rows with that at the end. The method is conjugate gradients. Each step
 exchanges the rows at the borders with the neighbours and adds up two numbers over all ranks.
 """
 
@@ -22,7 +22,7 @@ rank, size = world.rank, world.size
 above = rank - 1 if rank > 0 else MPI.PROC_NULL
 below = rank + 1 if rank < size - 1 else MPI.PROC_NULL
 
-# Rows first..last-1 are this rank's, the first ranks having one more where they don't divide evenly.
+# This rank has rows first..last-1; the first ranks have one more if the rows don't divide evenly.
 share, rest = divmod(N, size)
 first = rank * share + min(rank, rest)
 rows = share + (rank < rest)
@@ -34,7 +34,7 @@ def say(text):
 
 
 def apply(u, out):
-    """The five-point Laplacian times -h². `u` has a row of each neighbour above and below its own."""
+    """Returns the five-point Laplacian times -h². `u` also has a row of each neighbour above and below."""
     world.Sendrecv(u[1], dest=above, recvbuf=u[-1], source=below)
     world.Sendrecv(u[-2], dest=below, recvbuf=u[0], source=above)
     inner = u[1:-1]
@@ -47,7 +47,7 @@ def dot(a, b):
     return world.allreduce(float(np.vdot(a, b)))
 
 
-# Every rank says where it is, in the order of the ranks; mpirun brings it all to the launcher's log.
+# Every rank prints its host, in rank order; mpirun forwards the output to the launcher's log.
 hosts = world.gather(socket.gethostname())
 if rank == 0:
     for number, host in enumerate(hosts):
@@ -57,7 +57,7 @@ if rank == 0:
 y = np.arange(first + 1, first + rows + 1)[:, None] * h
 x = np.arange(1, N + 1)[None, :] * h
 exact = np.sin(np.pi * x) * np.sin(np.pi * y)
-# A start that is no eigenvector, or the first step would be the last.
+# The initial vector is no eigenvector, or the first step would be the last.
 solution = np.random.default_rng(rank).standard_normal((rows, N)) * 0.01
 right = 2 * np.pi**2 * exact * h * h
 
@@ -92,6 +92,6 @@ worst = world.allreduce(float(np.abs(solution - exact).max()), op=MPI.MAX)
 if rank == 0:
     seconds = time.monotonic() - begun
     say(f"solved in {step} steps and {seconds:.1f} s, largest error {worst:.1e} on {len(set(hosts))} hosts")
-# The error of the method itself shrinks with the square of the distance of two points.
+# The discretization error is proportional to the square of the grid spacing.
 if worst > 2 * h * h:
     sys.exit(f"rank {rank}: an error of {worst:.1e} is too large")

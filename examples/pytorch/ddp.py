@@ -3,7 +3,7 @@
 
 Every replica of the PyTorchJob runs this file with plain python3. The operator
 injects MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. The data, 1,797 images
-of 8x8 pixels, ship with scikit-learn, so that nothing is downloaded.
+of 8x8 pixels, ship with scikit-learn, so nothing is downloaded.
 """
 
 import os
@@ -12,11 +12,11 @@ import sys
 
 
 def supervise():
-    """Lets a child process do the work and waits for it.
+    """Runs the work in a child process and waits for it.
 
     A container's main process doesn't end on SIGTERM unless it handles it, and
-    Python can't run a handler while torch waits for other replicas. This one
-    always can.
+    Python can't run a handler while torch waits for other replicas. This parent
+    process always can.
     """
     child = 0
 
@@ -33,12 +33,12 @@ def supervise():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    # As a shell does: 143 means "ended by SIGTERM". The training isn't done, so
-    # that 0 would be wrong.
+    # As in a shell, 143 means "ended by SIGTERM". The training isn't complete, so
+    # 0 would be wrong.
     os._exit(128 - code if code < 0 else code)
 
 
-# Before the imports: they take seconds, and fork() wants no other threads.
+# Before the imports: they take seconds, and fork() must run without other threads.
 if __name__ == "__main__":
     supervise()
 
@@ -60,7 +60,7 @@ SEED = 1
 
 
 def digits():
-    """The data, shuffled in the same way on every replica: train and test set."""
+    """Returns train and test set, shuffled in the same way on every replica."""
     data = load_digits()
     x = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     y = torch.tensor(data.target, dtype=torch.long)
@@ -85,14 +85,14 @@ def network():
 
 
 def total(*values):
-    """Sums of these numbers over all replicas."""
+    """Returns the sums of these numbers over all replicas."""
     numbers = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(numbers)
     return numbers.tolist()
 
 
 def train_epoch(model, loader, optimizer):
-    """One pass over the training data: the mean loss over all replicas."""
+    """Trains one epoch; returns the mean loss over all replicas."""
     model.train()
     loss_sum = seen = 0
     for x, y in loader:
@@ -107,7 +107,7 @@ def train_epoch(model, loader, optimizer):
 
 
 def accuracy(model, test, rank, world):
-    """The share of the test set that is recognised; each replica takes a part."""
+    """Returns the accuracy on the test set; each replica evaluates a part."""
     x, y = test.tensors
     x, y = x[rank::world], y[rank::world]
     model.eval()
@@ -120,8 +120,8 @@ def accuracy(model, test, rank, world):
 def leave(problem=None):
     """Ends this process at once.
 
-    The model holds gloo's connections. Taking those down in order can hang when
-    another replica has left already.
+    The model holds gloo's connections. Closing them can hang when another
+    replica has already left.
     """
     if problem:
         print(problem, file=sys.stderr, flush=True)
@@ -146,12 +146,12 @@ def main():
     for epoch in range(1, EPOCHS + 1):
         sampler.set_epoch(epoch)
         losses.append(train_epoch(model, loader, optimizer))
-        # The bare network: no replica may wait for another one's forward pass.
+        # Without DDP: no replica may wait for another one's forward pass.
         share = accuracy(model.module, test, rank, world)
         if rank == 0:
             print(f"epoch {epoch}/{EPOCHS} loss {losses[-1]:.4f} accuracy {share:.4f}", flush=True)
 
-    # The master holds the rendezvous, so nobody leaves before everybody is here.
+    # The master holds the rendezvous, so all replicas wait for each other before they leave.
     dist.barrier()
     dist.destroy_process_group()
     seconds = time.monotonic() - start

@@ -1,4 +1,4 @@
-// Named as Spark's own, so that published manifests find it.
+// Has the name of Spark's own example, so that published manifests work.
 package org.apache.spark.examples;
 
 import java.util.ArrayList;

@@ -1,4 +1,4 @@
-"""Learns to tell two clouds of points apart by logistic regression, with Spark's own library and the data on all executors."""
+"""Learns to separate two clouds of points by logistic regression with Spark's own ML library and the data on all executors."""
 
 import random
 import socket

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs before an executor is stopped: tells it to hand over what it holds, and waits until it has.
+# Runs before an executor is stopped: makes it migrate its blocks, and waits until it has ended.
 set -e
 executor=$(pgrep -f KubernetesExecutorBackend | head -n 1) || exit 0
 kill -PWR "$executor"

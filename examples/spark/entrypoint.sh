@@ -1,14 +1,14 @@
 #!/bin/bash
-# What a container of Spark is started with: the word driver or executor, and what the driver's arguments or the
-# variables of executors say. Anything else is run as it stands.
+# The entry point of Spark containers: the first argument is driver or executor; further settings come from the driver's
+# arguments or the executor's variables. Runs any other command unchanged.
 set -e
 
 export SPARK_HOME="${SPARK_HOME:-/opt/spark}"
 
-# Hadoop asks for a name; a user that the image doesn't know has none.
+# Hadoop needs a user name; a user id that the image doesn't know has none.
 if ! id -un >/dev/null 2>&1; then
     export HADOOP_USER_NAME="${HADOOP_USER_NAME:-${SPARK_USER:-spark}}"
-    # The JVM asks the system for name and home, and would find question marks.
+    # The JVM would get question marks for name and home from the system.
     export JAVA_TOOL_OPTIONS="${JAVA_TOOL_OPTIONS:-} -Duser.name=$HADOOP_USER_NAME -Duser.home=/tmp"
 fi
 
@@ -22,7 +22,7 @@ driver)
     ;;
 executor)
     options=()
-    # In the order of their numbers.
+    # Sorted by number.
     while IFS='=' read -r -d '' name value; do
         options[${name#SPARK_JAVA_OPT_}]="$value"
     done < <(env -0 | grep -z '^SPARK_JAVA_OPT_[0-9]*=')

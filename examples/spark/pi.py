@@ -1,4 +1,4 @@
-"""Throws darts at a square, on all executors, and counts those that hit the circle in it. Argument: how many parts."""
+"""Throws darts at a square on all executors, and counts those that hit the circle in it. Argument: the number of parts."""
 
 import random
 import socket

@@ -12,10 +12,10 @@ GOOD = 0.9  # what a trained network must at least recognise of the test set
 
 
 def load():
-    """Train and test set, shuffled in the same way on every pod.
+    """Returns train and test set, shuffled in the same way on every pod.
 
-    The file is one of scikit-learn's, which isn't imported for that: it would
-    take longer than the training.
+    Reads scikit-learn's file without importing scikit-learn, which would take
+    longer than the training.
     """
     package = importlib.util.find_spec("sklearn").submodule_search_locations[0]
     file = os.path.join(package, "datasets", "data", "digits.csv.gz")
@@ -27,7 +27,7 @@ def load():
 
 
 def initial():
-    """The weights to start with."""
+    """Returns the initial weights."""
     random = np.random.default_rng(SEED)
     shapes = {"w1": (64, 32), "b1": (32,), "w2": (32, 10), "b2": (10,)}
     return {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -48,14 +48,14 @@ def accuracy(w, data):
 
 
 class Network(tf.Module):
-    """The weights as variables, which can be checkpointed."""
+    """Holds the weights as variables, which can be checkpointed."""
 
     def __init__(self):
         super().__init__()
         self.weights = {name: tf.Variable(value, name=name) for name, value in initial().items()}
 
     def descend(self, x, y, rate=0.3):
-        """One step of gradient descent; the loss before it."""
+        """Does one step of gradient descent; returns the loss before it."""
         with tf.GradientTape() as tape:
             value = loss(logits(self.weights, x), y)
         for v, g in zip(self.weights.values(), tape.gradient(value, list(self.weights.values()))):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Workers that come and go: each knows itself and the parameter server, and nobody else.
+"""A dynamic number of workers: each knows only itself and the parameter server.
 
 A worker reads the weights from the parameter server, computes gradients, and
 has the server subtract them, without waiting for other workers. So any number
-of them can train, and one more or one less disturbs nobody.
+of them can train, and workers can join and leave at any time.
 
-Training goes on until the name in UNTIL is in DNS, or else for STEPS steps of
+Training continues until the name in UNTIL is in DNS, or else for STEPS steps of
 all workers together.
 """
 
@@ -29,9 +29,9 @@ RATE = 0.1
 
 
 def server(cluster, role, index):
-    """This task's server, which knows what TF_CONFIG says and no more."""
-    # JSON has text for keys, TensorFlow wants numbers. A server of parameters is told of
-    # itself alone, whatever its index.
+    """Returns this task's server, which knows only the tasks in TF_CONFIG."""
+    # JSON keys are strings, TensorFlow needs numbers. The TF_CONFIG of a parameter server
+    # contains only itself.
     spec = {
         "worker": {int(i): address for i, address in cluster["worker"].items()},
         "ps": {index: cluster["ps"][0]} if role == "ps" else cluster["ps"],
@@ -41,17 +41,17 @@ def server(cluster, role, index):
 
 
 def variables():
-    """The weights and the number of steps, on the parameter server: the same ones in every graph that names them so."""
+    """Returns the weights and the number of steps on the parameter server, shared by name between graphs."""
     with tf.device("/job:ps/task:0"):
         weights = {n: tf.get_variable(n, initializer=v, use_resource=True) for n, v in digits.initial().items()}
         return weights, tf.get_variable("step", initializer=0, use_resource=True)
 
 
 class Parameters:
-    """What is asked of the parameter server.
+    """The requests to the parameter server.
 
-    In a session of that server's own: it knows no worker, and so can't fetch
-    gradients from one. Like this they come with the request.
+    They use the server's own session: it knows no workers and can't fetch
+    gradients from them, so the request contains the gradients.
     """
 
     def __init__(self, address):
@@ -66,7 +66,7 @@ class Parameters:
         self.session = tf.Session(f"grpc://{address}", graph=graph)
 
     def begin(self, index):
-        """Worker 0 initializes the weights unless they are there: it may have been made anew."""
+        """Initializes the weights on worker 0 unless they exist: the worker may be a replacement."""
         while len(self.session.run(self.missing)) > 0:
             if index == 0:
                 self.session.run(self.initialize)
@@ -78,7 +78,7 @@ class Parameters:
 
 
 class Network:
-    """What the worker computes, with weights that it reads from the parameter server."""
+    """The worker's computation, with weights from the parameter server."""
 
     def __init__(self, own, index):
         with tf.Graph().as_default() as graph, tf.device(f"/job:worker/task:{index}"):
@@ -128,7 +128,7 @@ def main():
     pod.check(list(cluster["worker"]) == [str(index)], "told of other workers")
     share, step = train(Parameters(cluster["ps"][0]), Network(own, index), index)
     pod.say(f"accuracy {share:.4f}")
-    # Ended early, the network knows little yet.
+    # If the training ended early, accuracy may be low.
     pod.check(step < STEPS or share >= digits.GOOD, f"that is below {digits.GOOD}")
     pod.leave()
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A chief that trains and writes checkpoints, and an evaluator beside it that measures them.
+"""A chief that trains and writes checkpoints, and an evaluator that measures them.
 
-They share nothing but a volume. The evaluator waits for the next checkpoint as
-long as it lives: the operator removes it when the chief has ended.
+They share only a volume. The evaluator always waits for the next checkpoint:
+the operator removes it when the chief has ended.
 """
 
 import json
@@ -25,7 +25,7 @@ PATIENCE = 90  # seconds that the chief waits for the evaluator
 
 
 def checkpoint(network):
-    """What is in a checkpoint: weights, epoch, and which run of the job it is from. The volume outlives the job."""
+    """Returns a checkpoint: weights, epoch, and the run of the job, since the volume outlives the job."""
     return tf.train.Checkpoint(
         network=network,
         epoch=tf.Variable(0, dtype=tf.int64),
@@ -53,7 +53,7 @@ def train(cluster):
 
 
 def measured(run):
-    """The accuracy that the evaluator has found for this run's last checkpoint."""
+    """Returns the evaluator's accuracy for this run's last checkpoint."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -68,14 +68,14 @@ def measured(run):
 
 
 def newest(state):
-    """Loads the newest checkpoint and says which one it is, if there is one."""
+    """Loads the newest checkpoint, if there is one, and returns its run and epoch."""
     file = tf.train.latest_checkpoint(DIRECTORY)
     if not file:
         return None
     try:
         state.read(file).expect_partial()
     except tf.errors.OpError:
-        # The chief has just removed it for a newer one.
+        # The chief has just replaced it by a newer one.
         return None
     return {"run": int(state.run), "epoch": int(state.epoch)}
 
@@ -93,7 +93,7 @@ def evaluate():
         last = found
         share = digits.accuracy(network.weights, test)
         pod.say(f"epoch {found['epoch']} accuracy {share:.4f}")
-        # Under another name first, so that the chief never reads half of it.
+        # Writes to another name first, so that the chief never reads a partial file.
         with open(RESULT + ".new", "w") as file:
             json.dump(found | {"accuracy": share}, file)
         os.replace(RESULT + ".new", RESULT)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains a Keras network on the digits data set with MultiWorkerMirroredStrategy.
 
-Every worker of the TFJob runs this file. The operator injects TF_CONFIG, which
-names all workers and says which of them this one is.
+Every worker of the TFJob runs this file. The operator injects TF_CONFIG with
+all workers and this worker's index.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def network():
 
 
 def batches(x, y, size):
-    """Batches for all workers together; the strategy gives each worker its part of the images."""
+    """Returns batches for all workers together; the strategy gives each worker its part of the images."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(y), seed=digits.SEED)
@@ -76,12 +76,12 @@ def main():
     )
     right = np.argmax(model(test_x, training=False), axis=1) == test_y
     weights = b"".join(w.tobytes() for w in model.get_weights())
-    # The same on every worker, or they haven't trained together.
+    # The same on every worker if they have trained together.
     pod.say(f"weights {hashlib.sha256(weights).hexdigest()[:16]}")
     pod.say(f"accuracy {right.mean():.4f} in {time.monotonic() - begin:.1f} s")
     pod.check(losses[-1] < losses[0], "the loss didn't fall")
     pod.check(right.mean() >= digits.GOOD, f"that is below {digits.GOOD}")
-    # No leave() here: the strategy's own end waits for workers that are still in their last step.
+    # No leave() here: the strategy's own shutdown waits for workers that are still in their last step.
 
 
 if __name__ == "__main__":

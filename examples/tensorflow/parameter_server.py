@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains a small network on the digits data set with ParameterServerStrategy.
 
-The chief sends steps to the workers, whichever is free; the parameter server
-holds the weights. Server and workers wait for more as long as they live: the
-operator removes them when the chief has ended.
+The chief sends steps to any free worker; the parameter server holds the
+weights. Server and workers never end by themselves: the operator removes them
+when the chief has ended.
 """
 
 import os
@@ -24,7 +24,7 @@ BATCH = 32
 
 def serve(resolver):
     config = tf.compat.v1.ConfigProto()
-    # A worker that waits for a parameter server in each of its threads can't answer anybody.
+    # A worker whose threads all wait for a parameter server can't respond.
     config.inter_op_parallelism_threads = 4
     server = tf.distribute.Server(
         resolver.cluster_spec(),

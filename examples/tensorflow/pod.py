@@ -1,4 +1,4 @@
-"""What a pod of these examples needs, whatever its role. Imported first of all: loading TensorFlow takes seconds."""
+"""Common code for all roles of these examples. Import it first: loading TensorFlow takes seconds."""
 
 import json
 import os
@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 
-# Errors only: otherwise each process tells at length what it was compiled for.
+# Errors only: otherwise each process logs its compile options at length.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def task():
-    """What the operator says in TF_CONFIG: the cluster by role, this pod's role and its index."""
+    """Reads TF_CONFIG: the cluster by role, this pod's role and its index."""
     config = json.loads(os.environ["TF_CONFIG"])
     return config["cluster"], config["task"]["type"], config["task"]["index"]
 
@@ -24,7 +24,7 @@ def say(text):
 
 
 def leave(problem=None):
-    """Ends the process at once: to take TensorFlow's connections down in order can hang when a peer has left."""
+    """Ends the process at once: closing TensorFlow's connections can hang when a peer has left."""
     if problem:
         say(problem)
     sys.stderr.flush()
@@ -37,17 +37,17 @@ def check(condition, problem):
 
 
 def end_on_sigterm():
-    """Ends the process on SIGTERM, which a container's main process must see to itself.
+    """Ends the process on SIGTERM, which a container's main process must handle itself.
 
-    Python runs handlers in its main thread, and that can be inside TensorFlow
-    for ever. So the signal is blocked there, and another thread waits for it.
+    Python runs handlers in its main thread, which can be inside TensorFlow
+    forever. So the signal is blocked there, and another thread waits for it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def wait():
         signal.sigwait({signal.SIGTERM})
         os.write(1, b"SIGTERM received, leaving\n")
-        # The training isn't done, so that 0 would be wrong.
+        # The training isn't complete, so 0 would be wrong.
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -62,7 +62,7 @@ def resolves(name):
 
 
 def wait_for(addresses, seconds=120):
-    """Waits until these names are in DNS: gRPC asks for one that isn't ever more rarely."""
+    """Waits until these names are in DNS: gRPC retries a missing name with growing backoff."""
     end = time.monotonic() + seconds
     for address in addresses:
         name = address.rsplit(":", 1)[0]
@@ -72,11 +72,11 @@ def wait_for(addresses, seconds=120):
 
 
 def start(roles):
-    """Checks what this pod was told of itself, and waits for the pods that it was told of."""
+    """Checks this pod's entry in TF_CONFIG, and waits for the other pods in it."""
     cluster, role, index = task()
     check(role in roles, f"this example has no role {role}")
-    # The lists of a job whose workers come and go are shorter: a server is told of itself alone,
-    # a worker of itself under its index, which is text for a key as JSON has it.
+    # The lists of a job with dynamic workers are shorter: a server's contains only itself,
+    # a worker's itself under its index, which is a string key in JSON.
     own = cluster[role]
     own = own[str(index)] if isinstance(own, dict) else own[min(index, len(own) - 1)]
     check(own.split(".")[0] == socket.gethostname(), f"{own} isn't this pod, {socket.gethostname()}")

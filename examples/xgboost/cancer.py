@@ -9,7 +9,7 @@ GOOD = 0.9  # what a model must at least get right of the test set
 
 
 def load():
-    """Train and test set, shuffled in the same way on every pod."""
+    """Returns train and test set, shuffled in the same way on every pod."""
     data = load_breast_cancer()
     order = np.random.default_rng(SEED).permutation(len(data.target))
     test, train = np.split(order, [int(len(order) * TEST_SHARE)])
@@ -17,5 +17,5 @@ def load():
 
 
 def shard(data, rank, world):
-    """The part of one pod."""
+    """Returns the part of one pod."""
     return tuple(values[rank::world] for values in data)

@@ -1,4 +1,4 @@
-"""What a pod of these examples needs, whatever its role: what the operator injects, and how to end."""
+"""Common code for all roles of these examples: the injected variables, and shutdown."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 MASTER_ADDR = os.environ["MASTER_ADDR"]
 MASTER_PORT = int(os.environ["MASTER_PORT"])
-# A job of one pod has no workers, and isn't told of any.
+# A job of one pod has no workers, so the variable is missing.
 WORKER_ADDRS = os.environ["WORKER_ADDRS"].split(",") if WORLD_SIZE > 1 else []
 WORKER_PORT = int(os.environ.get("WORKER_PORT", "0"))
 # In the order of their ranks.
@@ -27,7 +27,7 @@ def check(condition, problem):
 
 
 def address(name, seconds=120):
-    """The address of a pod, as soon as DNS has it."""
+    """Returns the address of a pod, as soon as DNS has it."""
     if name == socket.gethostname():
         # A pod's own name is in its /etc/hosts from the start.
         return socket.gethostbyname(name)
@@ -41,10 +41,10 @@ def address(name, seconds=120):
 
 
 def end_on_sigterm():
-    """Has a thread wait for SIGTERM, which a container's main process must see to itself.
+    """Starts a thread that waits for SIGTERM, which a container's main process must handle itself.
 
-    A handler wouldn't do: Python calls it in its main thread, which can be inside
-    a library that waits for other pods. Status 143 says that the work isn't done.
+    A handler doesn't work: Python calls it in its main thread, which can be inside
+    a library that waits for other pods. Exit code 143 says that the work isn't complete.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=_leave, daemon=True).start()
@@ -57,7 +57,7 @@ def _leave():
 
 
 def start():
-    """Checks what this pod was told of itself."""
+    """Checks this pod's variables."""
     check(len(NAMES) == WORLD_SIZE, f"{WORLD_SIZE} pods, but these names: {NAMES}")
     check(NAMES[RANK] == socket.gethostname(), f"{NAMES[RANK]} isn't this pod, {socket.gethostname()}")
     say(f"on {NAMES[RANK]}, master {MASTER_ADDR}:{MASTER_PORT}, workers {','.join(WORKER_ADDRS)}:{WORKER_PORT}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicts with the model of train.py: each pod of an XGBoostJob a part of the data.
 
-Every pod writes what it has found to the volume, and the master adds that up.
+Every pod writes its result to the volume, and the master adds them up.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ TIMEOUT = int(os.environ.get("TIMEOUT", "60"))  # seconds that the master waits 
 
 
 def result_file(digest, rank):
-    """Named after the model: what another one has predicted, earlier, counts for nothing."""
+    """Returns a path named after the model, so that results of earlier models don't count."""
     return os.path.join(os.path.dirname(MODEL), f"predictions-{digest}-{rank}-of-{pod.WORLD_SIZE}.json")
 
 
@@ -32,7 +32,7 @@ def predict(model, digest):
     found = (model.predict(xgboost.DMatrix(x, nthread=1)) > 0.5).astype(int)
     result = {"predictions": found.tolist(), "right": int((found == y).sum())}
     name = result_file(digest, pod.RANK)
-    # Under another name first, so that the master never reads half of it.
+    # Writes to another name first, so that the master never reads a partial file.
     with open(name + ".new", "w") as file:
         json.dump(result, file)
     os.replace(name + ".new", name)
@@ -40,7 +40,7 @@ def predict(model, digest):
 
 
 def collect(digest):
-    """All ranks' results together."""
+    """Returns the sum of all ranks' results."""
     end = time.monotonic() + TIMEOUT
     seen = right = 0
     for rank in range(pod.WORLD_SIZE):

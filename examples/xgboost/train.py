@@ -3,7 +3,7 @@
 
 The master runs XGBoost's tracker, where the pods find each other, and trains as
 rank 0. It writes the model to a volume. When a pod is lost, the others end with
-an error: XGBoost can't go on without it, nor take it back.
+an error: XGBoost can't continue without it, nor let it rejoin.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Report(xgboost.callback.TrainingCallback):
 
 
 def train():
-    """The model, on every rank the same."""
+    """Trains and returns the model, which is the same on every rank."""
     train_set, _ = cancer.load()
     x, y = cancer.shard(train_set, pod.RANK, pod.WORLD_SIZE)
     pod.say(f"{len(y)} of {len(train_set[1])} rows")
@@ -50,7 +50,7 @@ def train():
 
 
 def save(model):
-    """Under another name first: whoever reads the volume never finds half a model."""
+    """Writes the model to another name first, so that readers never find a partial model."""
     os.makedirs(os.path.dirname(MODEL), exist_ok=True)
     part = f"{MODEL}.new.json"
     model.save_model(part)
@@ -63,12 +63,12 @@ def join(host):
     end = time.monotonic() + TIMEOUT
     while True:
         try:
-            # Quiet: that nobody listens yet is no trouble.
+            # Quiet: it is normal that the tracker doesn't listen yet.
             with xgboost.config_context(verbosity=0):
                 collective.init(
                     dmlc_tracker_uri=host,
                     dmlc_tracker_port=pod.MASTER_PORT,
-                    # The tracker sorts these as text, and gives out ranks in that order.
+                    # The tracker sorts these as text, and assigns ranks in that order.
                     dmlc_task_id=f"{pod.RANK:06}",
                     dmlc_retry=1,
                     dmlc_timeout=TIMEOUT,
@@ -81,7 +81,7 @@ def join(host):
 
 
 def together():
-    """Joins the others, trains with them, and leaves them in order."""
+    """Joins the group, trains, and leaves the group properly."""
     host = pod.address(pod.MASTER_ADDR)
     tracker = None
     if pod.RANK == 0:
@@ -109,8 +109,8 @@ def main():
         model = together()
     except xgboost.core.XGBoostError as e:
         pod.say(f"lost the others: {str(e).partition('Stack trace')[0].strip()}")
-        # At once: leaving in order would wait for them. From 128 on, a status means under
-        # restartPolicy ExitCode that it can go well another time; XGBoost's own is 255 too.
+        # Exits at once: leaving properly would wait for the others. Under restartPolicy
+        # ExitCode, codes of 128 and above are retried; XGBoost's own is 255 too.
         os._exit(255)
     _, (x, y) = cancer.load()
     right = ((model.predict(xgboost.DMatrix(x)) > 0.5) == y).mean()

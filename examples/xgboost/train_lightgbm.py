@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains a LightGBM model on all pods of an XGBoostJob together, each with a part of the data.
 
-LightGBM has no tracker: every pod gets the list of all, the same everywhere, and
-finds itself in it by its address.
+LightGBM has no tracker: every pod gets the same list of all pods, and finds
+itself in it by its address.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ ROUNDS = 20
 
 
 def network():
-    """LightGBM's parameters that say who takes part: the master first, as in the ranks."""
+    """Returns LightGBM's parameters for the list of pods, in rank order with the master first."""
     ports = [pod.MASTER_PORT] + [pod.WORKER_PORT] * len(pod.WORKER_ADDRS)
     machines = [f"{pod.address(name)}:{port}" for name, port in zip(pod.NAMES, ports)]
     pod.say(f"machines {','.join(machines)}")
@@ -35,7 +35,7 @@ def network():
 
 
 def digest(model):
-    """Of the trees alone: the parameters below them say which pod wrote them."""
+    """Returns a digest of the trees only: the parameters below them differ between pods."""
     trees, _, _ = model.model_to_string().partition("\nparameters:")
     return hashlib.sha256(trees.encode()).hexdigest()[:16]
 
@@ -51,7 +51,7 @@ def main():
         parameters |= network()
     model = lightgbm.train(parameters, lightgbm.Dataset(x, y), num_boost_round=ROUNDS)
     model.free_network()
-    # The same on every rank, or they haven't trained together.
+    # The same on every rank if they have trained together.
     pod.say(f"model {digest(model)}")
     right = ((model.predict(test_x) > 0.5) == test_y).mean()
     pod.say(f"accuracy {right:.4f} in {time.monotonic() - begin:.1f} s")

@@ -1,4 +1,4 @@
-//! What is left of a job that has ended, when it goes itself, and what scaling removes.
+//! Clean-up after the end of a job, its TTL, and what scaling down removes.
 
 use super::ranks::{each, scale, stored, succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, IMAGE, KIND, Scene, pt, world};
@@ -6,7 +6,7 @@ use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::Move;
 
-/// Pods and services that are left after an end with these phases of worker 0 and worker 1.
+/// Pods and services left after a job ends with these phases of worker 0 and worker 1.
 fn left(policy: Option<&str>, well: bool) -> (Vec<String>, Vec<String>) {
     let mut job = pt(3).restart_policy("Worker", "Never");
     if let Some(policy) = policy {
@@ -24,7 +24,7 @@ fn left(policy: Option<&str>, well: bool) -> (Vec<String>, Vec<String>) {
         world.fail(worker(1), 1);
     }
     world.settle();
-    while world.pods().any(|(_, p)| p.leaving) {
+    while world.pods().any(|(_, p)| p.terminating) {
         world.happen(Move::Gone(0));
         world.settle();
     }
@@ -38,7 +38,7 @@ fn left(policy: Option<&str>, well: bool) -> (Vec<String>, Vec<String>) {
 #[test]
 fn the_policy_decides_what_stays_after_the_end() {
     let all = [CHIEF, worker(0), worker(1), worker(2)];
-    // Where all decide, all have ended.
+    // If all pods decide, all have ended.
     let ended = if CHIEF_DECIDES {
         &[CHIEF, worker(0)][..]
     } else {
@@ -85,7 +85,7 @@ fn i_29_services_whose_pods_are_gone_already_go_as_well() {
     world.settle();
     world.run_all();
     if !CHIEF_DECIDES {
-        // Its success counts once it is seen.
+        // Its success counts once the operator has seen it.
         world.finish(worker(0));
         world.settle();
     }
@@ -179,7 +179,7 @@ fn b_145_a_policy_that_is_changed_after_the_end_is_honoured() {
     assert_eq!(world.pod_names().len(), 2);
     world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
     world.settle();
-    assert!(world.pods().all(|(_, p)| p.leaving));
+    assert!(world.pods().all(|(_, p)| p.terminating));
     assert_eq!(world.services().len(), 0);
 }
 
@@ -216,7 +216,7 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
         assert_eq!(
             world.conditions(),
             ["Stalled=True", "Created=True", "Running=True"],
-            "none at all is refused, also where the CRD's rule is missing"
+            "a job without pods is refused, also without the CRD's rule"
         );
         assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
         return;
@@ -224,7 +224,7 @@ fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
     world.happen(Move::Gone(0));
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Running=True");
-    assert_eq!(world.pod_names(), [CHIEF], "none at all is none at all");
+    assert_eq!(world.pod_names(), [CHIEF], "no worker is left");
     assert_eq!(world.services().len(), 1);
 }
 
@@ -235,7 +235,7 @@ fn a_replica_that_was_removed_runs_again_when_it_comes_back() {
     world.settle();
     world.happen(scale(1));
     world.settle();
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
     world.happen(scale(2));
     world.settle();
@@ -251,7 +251,7 @@ fn i_42_pods_of_another_operator_are_taken_over_as_they_are() {
     world.settle();
     let pods = world.pod_names().join(" ");
     for name in pods.split(' ') {
-        // As if they had no annotation of ours.
+        // As if they lacked our annotation.
         world.change(name, |p| p.attempt = training_core::Attempt::parse(None));
     }
     world.set(
@@ -293,7 +293,7 @@ fn a_job_that_ended_under_another_operator_is_not_written_to() {
             "startTime": "1970-01-10T00:00:00Z", "lastReconcileTime": "1970-01-10T00:00:05Z",
         })
     };
-    // That operator doesn't always store a completion time.
+    // The other operator doesn't always store a completion time.
     for kind in ["Succeeded", "Failed"] {
         world.set("/status", ended(kind));
         world.writes.clear();

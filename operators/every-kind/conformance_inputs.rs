@@ -1,9 +1,9 @@
-//! Bad inputs that got past admission, and edits at odd moments: a defined answer for each.
+//! Defined behaviour for bad inputs that passed admission, and for edits at unusual moments.
 
 use super::ranks::worker;
 use crate::scene::{CHIEF, Scene, WORKER, framework, pt, world};
 use serde_json::json;
-use training_core::{PodPhase, Stall, Step};
+use training_core::{Action as _, PodPhase, Stall, Step};
 
 fn last(world: &crate::scene::KindWorld) -> String {
     world.conditions().pop().unwrap()
@@ -48,12 +48,12 @@ fn b_120_what_only_the_server_refuses_ends_the_job_in_its_words() {
     let first = training_core::plan(&framework, &job, &seen, world.now);
     assert!(
         first.steps.iter().any(Step::is_create),
-        "the planner does not repeat all of the server's rules"
+        "the planner repeats only some of the server's rules"
     );
     seen.stall = Some(Stall {
         reason: "InvalidSpec",
         message: "spec.containers[0].volumeMounts[0].name: Not found: \"data\"".to_owned(),
-        hopeless: true,
+        permanent: true,
         blocks: training_core::Blocked::All,
     });
     let plan = training_core::plan(&framework, &job, &seen, world.now);
@@ -72,7 +72,7 @@ fn b_094_times_in_the_future_are_waited_for() {
     world.settle();
     world.run_all();
     world.settle();
-    // The clock of the operator before was ahead.
+    // The previous operator's clock was ahead.
     let ahead = (world.now + std::time::Duration::from_secs(30)).to_string();
     world.set("/status/startTime", json!(ahead));
     world.view_all();
@@ -115,6 +115,6 @@ fn b_129_a_deadline_within_the_template_fails_its_pod_and_is_told() {
     assert_eq!(
         last(&world),
         "Restarting=True",
-        "the job's own deadline is another one"
+        "the job has a separate deadline"
     );
 }

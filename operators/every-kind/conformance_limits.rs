@@ -1,4 +1,4 @@
-//! Published behaviour of restarts, limits, clean-up, time to live, suspension and managedBy, one test for each.
+//! Published behaviour of restarts, limits, clean-up, TTL, suspension and managedBy, one test each.
 
 use super::ranks::{succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, CHIEF_ROLE, KIND, KindWorld, Scene, pt, world};
@@ -15,10 +15,10 @@ fn last(world: &KindWorld) -> (String, String, String) {
     (c.type_, c.reason.unwrap(), c.message.unwrap())
 }
 
-/// Pods that go are let go; then how many pods and services are left.
+/// Lets terminating pods go, then counts the remaining pods and services.
 fn left(world: &mut KindWorld) -> (usize, usize) {
     world.settle();
-    while world.pods().any(|(_, p)| p.leaving) {
+    while world.pods().any(|(_, p)| p.terminating) {
         world.happen(Move::Gone(0));
         world.settle();
     }
@@ -47,7 +47,7 @@ fn a_pod_with_a_retryable_code_goes() {
     world.sticky = true;
     world.fail(worker(0), 130);
     world.settle();
-    assert!(world.pod(worker(0)).unwrap().leaving);
+    assert!(world.pod(worker(0)).unwrap().terminating);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_deadline_that_has_passed_takes_everything_along_and_none_touches_nothing() 
 
 #[test]
 fn a_finished_job_keeps_what_its_policy_says() {
-    // Where all decide, all have ended.
+    // If all pods decide, all have ended.
     let ended = if CHIEF_DECIDES { (1, 1) } else { (3, 3) };
     let rows = [
         ("All", false, (0, 0)),
@@ -264,9 +264,9 @@ fn a_job_of_another_cluster_is_left_alone_also_when_it_is_resumed() {
         .run_policy("suspend", true)
         .run_policy("managedBy", "kueue.x-k8s.io/multikueue");
     let mut world = world(job);
-    world.passes(3);
+    world.reconciles(3);
     world.happen(Move::Suspend(false));
-    world.passes(3);
+    world.reconciles(3);
     assert_eq!(world.writes, Vec::<String>::new());
     assert_eq!(world.status_json(), serde_json::Value::Null);
     assert_eq!(world.pod_names().len(), 0);

@@ -1,4 +1,4 @@
-//! Published behaviour of defaults, pods, services and variables, one test for each.
+//! Published behaviour of defaults, pods, services and variables, one test each.
 
 use super::ranks::{chief_spec, each, replicas, scale, worker};
 use crate::scene::{
@@ -11,12 +11,12 @@ use training_testkit::builders::Job;
 use training_testkit::scene::{by_name, first_objects};
 use training_testkit::world::Move;
 
-/// The pods and services that the first plan makes, by `Kind name`.
+/// The pods and services of the first plan, by `Kind name`.
 fn made(job: Job) -> BTreeMap<String, Value> {
     by_name(first_objects(&framework(), &typed(job)))
 }
 
-/// The key of a pod among them.
+/// The key of a pod in that map.
 fn pod(name: &str) -> String {
     format!("Pod {name}")
 }
@@ -38,7 +38,7 @@ fn b_004_an_absent_number_of_replicas_is_one() {
         .set(&format!("{}/replicas", chief_spec()), Value::Null)
         .set(&format!("{WORKER}/replicas"), Value::Null);
     let names: Vec<String> = made(job).into_keys().collect();
-    // The first of each role.
+    // The first pod of each role.
     let pods = BTreeSet::from([CHIEF, "pt-worker-0"])
         .into_iter()
         .collect::<Vec<_>>();
@@ -176,7 +176,7 @@ fn labels_and_annotations_of_the_template_are_on_its_pods() {
             &made["labels"]["app"],
             &made["annotations"]["note"],
         ];
-        // The template is that of one role.
+        // The template is that of only one role.
         let expected = if role == "Worker" {
             [&json!("a"), &json!("b"), &json!("c")]
         } else {

@@ -1,4 +1,4 @@
-//! Published behaviour of conditions and counts, one test for each.
+//! Published behaviour of conditions and counts, one test each.
 
 use super::ranks::{by_role, counts, succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, CHIEF_ROLE, FAILED, KIND, KindWorld, Scene, pt, world};
@@ -36,7 +36,7 @@ fn success_and_failure_are_ends_and_suspension_is_none() {
     let with = |type_: &str| {
         let status = json!({"conditions": [{"type": type_, "status": "True", "reason": "R", "message": "m"}]});
         let status: training_api::JobStatus = serde_json::from_value(status).unwrap();
-        let memory: Memory = status.recall();
+        let memory: Memory = status.durable_state();
         memory.is_finished()
     };
     assert!(with("Succeeded") && with("Failed"));
@@ -52,7 +52,7 @@ fn a_terminating_pod_that_runs_is_active_and_not_failed() {
     for index in 0..3 {
         world.finish(worker(index));
     }
-    world.change(worker(3), |p| p.leaving = true);
+    world.change(worker(3), |p| p.terminating = true);
     world.settle();
     assert_eq!(counts(&world), by_role([1, 0, 0], [4, 3, 0]));
     world.fail(worker(5), 1);

@@ -1,4 +1,4 @@
-//! The custom resource as users and tools meet it: fields, defaults, rules, size.
+//! The custom resource as users and tools see it: fields, defaults, rules, size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ fn table() -> Table {
     Table::read(&KIND).unwrap()
 }
 
-/// Made once: it takes a while where nothing is optimised.
+/// Cached, because it is slow to build without optimisation.
 fn crd() -> Value {
     static CRD: LazyLock<Value> =
         LazyLock::new(|| serde_json::to_value(scene::crd().unwrap()).unwrap());
@@ -26,7 +26,7 @@ fn schema() -> Value {
         .clone()
 }
 
-/// Every schema within a schema, with its path.
+/// Visits every schema within a schema, with its path.
 fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
     visit(path, schema);
     for (name, child) in schema
@@ -46,7 +46,7 @@ fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
 
 #[test]
 fn the_crd_is_small_enough_for_plain_kubectl_apply() {
-    // The limit of what plain apply keeps in an annotation is 262,144 bytes for all annotations together.
+    // The annotation of client-side apply must fit into 262,144 bytes, the limit for all annotations together.
     let size = serde_json::to_string(&crd()).unwrap().len();
     assert!(size < 200_000, "{size} bytes");
 }
@@ -187,7 +187,7 @@ fn the_schema_is_structural_without_surprises() {
         assert_ne!(
             schema.get("type").is_some(),
             quantity_or_port,
-            "{path} has no type, or two"
+            "{path} has no type or two types"
         );
         if schema["format"] == "int32" {
             assert!(
@@ -223,7 +223,7 @@ fn templates_carry_no_descriptions_and_only_the_metadata_of_pods() {
     walk("", template, &mut |_, schema| {
         described += usize::from(schema.get("description").is_some());
     });
-    assert_eq!(described, 1, "the template itself");
+    assert_eq!(described, 1, "only the template itself");
     let metadata: Vec<&String> = template["properties"]["metadata"]["properties"]
         .as_object()
         .unwrap()
@@ -290,7 +290,7 @@ fn every_rule_has_an_object_that_breaks_it() {
                 .replace("['", "[")
                 .replace("']", "]");
             let broken = refusals.iter().any(|refused| {
-                same_place(&refused.field, &field)
+                same_slot(&refused.field, &field)
                     && if let Some(message) = rule["message"].as_str() {
                         message.contains(&refused.text)
                     } else {
@@ -305,8 +305,8 @@ fn every_rule_has_an_object_that_breaks_it() {
     assert!(rules >= 6, "only {rules} rules were found");
 }
 
-/// A rule below the map of replica types holds for each of them.
-fn same_place(refused: &str, rule: &str) -> bool {
+/// Returns true if they name the same field. A rule below the map of replica types applies to each type.
+fn same_slot(refused: &str, rule: &str) -> bool {
     let Some((map, rest)) = rule.split_once(".*") else {
         return refused == rule;
     };
@@ -322,12 +322,12 @@ fn rows_have_names_of_their_own_and_a_whole_object() {
         assert!(names.insert(&row.name), "twice: {}", row.name);
         assert!(
             row.patch.is_some() != row.object.is_some(),
-            "{}: patch or object",
+            "{}: needs either patch or object",
             row.name
         );
         assert!(
             row.update.is_none() || row.scale.is_none(),
-            "{}: one request decides",
+            "{}: has update and scale",
             row.name
         );
     }
@@ -337,7 +337,7 @@ fn rows_have_names_of_their_own_and_a_whole_object() {
 fn what_is_accepted_can_be_read() {
     let table = table();
     for row in table.rows {
-        // With a second request it is that one which is refused.
+        // With a second request, that one is refused.
         if row.refused.is_some() && row.update.is_none() && row.scale.is_none() {
             continue;
         }
@@ -350,7 +350,7 @@ fn what_is_accepted_can_be_read() {
     }
 }
 
-/// As the API server does with fields that are not nullable.
+/// Drops nulls, as the API server does for fields that are not nullable.
 fn drop_nulls(value: Value) -> Value {
     match value {
         Value::Object(object) => object

@@ -1,26 +1,26 @@
-//! The groups of a gang scheduler: when they come, for how many, and when they go.
+//! The groups of a gang scheduler: when they are created, their size, and when they are deleted.
 
 use serde_json::json;
 use training_core::provider::Setting;
-use training_core::{Offers, Provider};
+use training_core::{Availabilities, Provider};
 use training_testkit::builders::Job;
 use training_testkit::world::Move;
 
 use super::ranks::succeed;
 use crate::scene::{KindWorld, Scene, pt, world};
 
-/// The world of a job, with an operator that has this gang scheduler.
+/// The world of a job whose operator uses this gang scheduler.
 pub fn under(provider: &str, job: Job) -> KindWorld {
     let mut world = world(job);
     world.gang = Setting {
         provider: Provider::parse(provider).unwrap(),
-        offers: Offers::all(),
+        offers: Availabilities::all(),
         kueue: None,
     };
     world
 }
 
-/// The groups are made, the scheduler lets them in, and the pods are made.
+/// Creates the groups, admits them, and creates the pods.
 fn let_in(world: &mut KindWorld) {
     world.settle();
     world.happen(Move::Group(5));
@@ -58,7 +58,7 @@ fn i_10_groups_go_once_at_every_end_whatever_the_clean_up_policy() {
             assert!(world.groups().count() > 0);
             succeed(&mut world);
             world.settle();
-            assert!(world.groups().all(|g| g.leaving), "{provider} {policy}");
+            assert!(world.groups().all(|g| g.terminating), "{provider} {policy}");
             let deletes = world
                 .writes
                 .iter()

@@ -1,5 +1,5 @@
-//! What a user may write anywhere in a job, and what must not become of it: nothing reaches beyond the job's namespace and rights,
-//! and no text of the user's becomes part of another one.
+//! Hostile values in any field of a job: nothing reaches beyond the job's namespace and permissions, and no user text becomes part
+//! of another text.
 
 use serde_json::{Value, json};
 use training_core::Step;
@@ -27,7 +27,7 @@ fn of_worker(pods: &[Value]) -> &Value {
     pods.iter().find(is_it).unwrap()
 }
 
-/// What users are told of a job that an operator with this gang scheduler sees for the first time.
+/// Events of a job that an operator with this gang scheduler sees for the first time.
 fn told(provider: &str, job: Job) -> String {
     let mut world = under(provider, job);
     world.settle();
@@ -75,7 +75,7 @@ fn b_124_a_node_or_a_scheduler_in_the_template_of_a_gang_is_warned_of() {
         let plain = told(provider, pt(1));
         assert!(!plain.contains("Warning"), "{provider}: {plain}");
     }
-    // Without a gang both are the user's own business.
+    // Without a gang both are up to the user.
     for job in [node, scheduler] {
         let told = told("none", job);
         assert!(!told.contains("Warning"), "{told}");
@@ -132,7 +132,7 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
     let spec = &of_worker(&pods)["spec"];
     assert_eq!(spec["priorityClassName"], "system-node-critical");
     assert_eq!(spec["serviceAccountName"], "powerful");
-    assert_eq!(spec["volumes"], token, "the user's own and no other");
+    assert_eq!(spec["volumes"], token, "only the user's own");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn mt_07_services_have_no_address_whatever_the_template_says() {
     }
 }
 
-/// A job with this text wherever a user writes freely.
+/// A job with this text in every free-text field.
 fn hostile(text: &str) -> Job {
     let container = json!({
         "name": KIND.container, "image": text, "command": [text], "args": [text, text], "workingDir": text,
@@ -196,7 +196,7 @@ fn mt_20_mt_21_mt_22_no_text_of_a_users_becomes_a_part_of_another_text() {
         assert!(places.iter().any(|p| p.path.contains("args")), "{text:?}");
         let parts: Vec<_> = places.iter().filter(|p| !p.whole).collect();
         assert!(parts.is_empty(), "{text:?}: {parts:?}");
-        // Containers of the operator's own hold none of it, but for the variables that every container gets.
+        // The operator's own containers contain none of it, except in variables that every container gets.
         for pod in made.iter().filter(|o| o["kind"] == "Pod") {
             let own = pod["spec"]["initContainers"].as_array().cloned();
             let places = hostile::places(&own.unwrap_or_default(), text);
@@ -263,7 +263,7 @@ fn mt_50_nothing_but_pods_and_services_of_derived_names_is_made() {
                 other => panic!("{other:?}"),
             });
         }
-        world.pass();
+        world.reconcile();
     }
     made.sort_unstable();
     let expected = ["Pod", "Service"].map(|kind| each(kind, &[CHIEF, worker(0), worker(1)]));

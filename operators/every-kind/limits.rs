@@ -1,4 +1,4 @@
-//! Backoff limit, deadline, and the sizes that nothing may exceed.
+//! Backoff limit, deadline, and size limits.
 
 use super::ranks::{succeed, worker};
 use crate::scene::{CHIEF, KIND, Scene, WORKER, pt, world};
@@ -18,7 +18,7 @@ fn message(world: &crate::scene::KindWorld) -> String {
         .unwrap_or_default()
 }
 
-/// How often worker 0 was made again before the job failed.
+/// Counts how often worker 0 was recreated before the job failed.
 fn replacements(limit: i32, code: i32) -> usize {
     let mut world = world(
         pt(1)
@@ -212,7 +212,7 @@ fn b_087_i_45_a_deadline_beyond_the_calendar_never_comes_and_one_of_zero_is_past
 fn i_14_an_end_in_the_midst_of_trouble_leaves_no_false_times() {
     let mut world = world(pt(1).run_policy("activeDeadlineSeconds", 60));
     world.refusing = true;
-    world.passes(3);
+    world.reconciles(3);
     world.tick(1);
     world.refusing = false;
     world.settle();
@@ -220,9 +220,9 @@ fn i_14_an_end_in_the_midst_of_trouble_leaves_no_false_times() {
     let resolved = world.status().conditions[0].last_transition_time.clone();
     world.happen(Move::Vanish(0));
     world.refusing = true;
-    world.pass();
+    world.reconcile();
     world.tick(60);
-    world.passes(1);
+    world.reconciles(1);
     assert_eq!(
         world.conditions(),
         ["Stalled=False", "Created=True", "Failed=True"]
@@ -264,7 +264,7 @@ fn the_operator_can_be_set_to_clean_up_failed_jobs() {
         world.settle();
         world.tick(60);
         world.settle();
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         assert_eq!(world.conditions().last().unwrap(), "Failed=True");
         assert_eq!(
             (world.pod_names().len(), world.services().len()),
@@ -273,7 +273,7 @@ fn the_operator_can_be_set_to_clean_up_failed_jobs() {
         let warned = world.notes.iter().any(|n| n.reason == "PodsStillRunning");
         assert_eq!(warned, !clean_failed);
     }
-    // What ended well keeps its pods.
+    // A job that succeeded keeps its pods.
     let mut world = world(pt(2));
     world.rules.clean_failed = true;
     world.settle();
@@ -314,14 +314,14 @@ fn a_job_that_becomes_invalid_while_it_runs_says_so_and_goes_on_to_its_end() {
 #[test]
 fn a_limit_that_the_operator_lowers_does_not_concern_jobs_that_run() {
     let mut world = world(pt(3)).started();
-    world.rules.most_replicas = 2;
+    world.rules.max_replicas = 2;
     world.crash();
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
     world.fail(worker(1), 137);
     world.settle();
     assert_eq!(world.pod(worker(1)).unwrap().attempt.to_string(), "0.1");
-    // More than it runs with are too many. It goes on with those that it has.
+    // The job exceeds the limit but goes on with the pods that it has.
     world.run_all();
     world.settle();
     world.set(&format!("{WORKER}/replicas"), i32::MAX.into());
@@ -393,7 +393,7 @@ fn mt_06_strict_mode_tells_of_a_priority_class_in_a_job_that_runs_and_lets_it_go
 fn b_060_the_ceiling_is_the_operators() {
     for (most, runs) in [(4, true), (3, false)] {
         let mut world = world(pt(3));
-        world.rules.most_replicas = most;
+        world.rules.max_replicas = most;
         world.settle();
         assert_eq!(world.pod_names().len() == 4, runs, "at most {most}");
     }
@@ -416,7 +416,7 @@ fn b_060_more_replicas_than_the_operator_bears_end_the_job_without_taking_memory
 #[test]
 fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_back() {
     let mut world = world(pt(2_000));
-    world.passes(60);
+    world.reconciles(60);
     assert_eq!(world.pod_names().len(), 2_001);
     world.run_all();
     world.settle();
@@ -426,7 +426,7 @@ fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_ba
     }
     let mut largest = 0;
     for _ in 0..400 {
-        world.passes(1);
+        world.reconciles(1);
         largest = largest.max(world.status_json().to_string().len());
         if world.plan().is_idle() {
             break;
@@ -435,7 +435,7 @@ fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_ba
     assert_eq!(
         world.memory().counted_failures,
         2_000,
-        "every failure counts, and once"
+        "every failure counts once"
     );
     assert!(
         world
@@ -449,12 +449,12 @@ fn i_20_the_status_of_two_thousand_restarted_workers_stays_small_and_all_come_ba
 #[test]
 fn i_20_thousands_of_workers_that_fail_at_once_fit_into_one_status() {
     let mut world = world(pt(crate::scene::MANY));
-    world.passes(60);
+    world.reconciles(60);
     let names: Vec<String> = world.pods().map(|(n, _)| n.to_owned()).collect();
     for name in names.iter().filter(|n| *n != CHIEF) {
         world.fail(name, 137);
     }
-    world.pass();
+    world.reconcile();
     let size = world.status_json().to_string().len();
     assert!((10_000..=32 * 1024).contains(&size), "{size} bytes");
 }
@@ -466,5 +466,5 @@ fn i_20_the_indices_of_ten_thousand_scattered_successes_stay_small() {
     (0..10_000).step_by(2).for_each(|index| set.insert(index));
     let status = training_api::JobStatus::default().report(&memory);
     assert!(status.finished_indices["worker"].len() <= 8 * 1024);
-    assert!(status.recall().has_finished("worker", 1_000));
+    assert!(status.durable_state().has_finished("worker", 1_000));
 }

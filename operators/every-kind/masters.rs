@@ -1,6 +1,6 @@
-//! What only jobs with two roles can show: one role that is removed or added while the other stays.
+//! Tests that need two roles: one is removed or added while the other stays.
 //!
-//! Kinds with a master include this file beside the folder.
+//! Kinds with a master include this file in addition to the directory.
 
 use crate::scene::{KIND, Scene, pt, world};
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
         world.services().into_iter().collect::<Vec<_>>(),
         ["pt-master-0"]
     );
-    assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 1);
+    assert_eq!(world.pods().filter(|(_, p)| !p.terminating).count(), 1);
     let active = |world: &crate::scene::KindWorld| {
         let counts = world.status().replica_statuses.unwrap();
         counts["Worker"].active
@@ -32,7 +32,7 @@ fn b_142_a_role_that_is_removed_takes_its_pods_with_it() {
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
     world.settle();
-    assert_eq!(active(&world), 0, "a queue frees their quota");
+    assert_eq!(active(&world), 0, "a queue releases their quota");
 }
 
 #[test]

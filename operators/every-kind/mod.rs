@@ -1,5 +1,5 @@
-//! What holds for every kind, run for each: the crate of an operator includes this folder, and says in its `scene` what its kind
-//! is called, and which of its pods leads and decides. What needs a master as well is in `masters.rs`, which kinds with one include too.
+//! Tests that run for every kind. The crate of an operator includes this directory and describes its kind in `scene`: its name, and
+//! which pods lead and decide. Tests that need a master are in `masters.rs`, which only kinds with a master include.
 
 mod cleanup;
 mod conformance_inputs;

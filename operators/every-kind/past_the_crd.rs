@@ -1,7 +1,7 @@
-//! What the CRD refuses, and got in anyway: every row of the validation table again, as the operator judges it.
+//! Invalid jobs that bypassed the CRD: the operator judges every row of the validation table again.
 //!
-//! A row that is refused ends as Failed, reason `InvalidSpec`, with the field and the words of the table. A row that is accepted
-//! does not. Objects that the types can't decode are set aside by the feed, which `api_lifecycle` shows.
+//! A refused row ends as Failed, reason `InvalidSpec`, with the field and the text of the table. An accepted row does not. The feed
+//! skips objects that the types can't decode, which `api_lifecycle` tests.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use training_testkit::world::World;
 
 use crate::scene::{KIND, KindWorld, Resource, SET_ASIDE as OWN_SET_ASIDE, Scene, framework};
 
-/// Refused rows that the types can't decode: the job is set aside with a Warning.
+/// Refused rows that the types can't decode: the operator skips the job with a Warning.
 const SET_ASIDE: &[&str] = &[
     "B-001 a replica count that is a string",
     "B-002 a replica count that is no whole number",
@@ -26,7 +26,7 @@ const SET_ASIDE: &[&str] = &[
     "a probe's port beyond 32 bits",
 ];
 
-/// Refused rows in which a stored object shows nothing wrong, and why.
+/// Refused rows whose stored object is valid, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "B-092 managed by somebody unknown",
@@ -46,7 +46,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows that the API server refuses by rules of its own, which nobody can remove: the operator has other words.
+/// Rows that built-in rules of the API server refuse, with a message other than the operator's.
 const BY_THE_SERVER: &[&str] = &[
     "B-035 a name with capitals",
     "B-035 a name with an underscore",
@@ -54,11 +54,11 @@ const BY_THE_SERVER: &[&str] = &[
     "B-035 the name __test",
 ];
 
-/// The message of the condition with which the operator ends the job, if it does.
+/// Returns the message of the condition with which the operator fails the job, if it does.
 fn ends(job: Resource) -> Option<String> {
     let mut world: KindWorld = World::new(framework(), job);
-    // The first look is enough, also for ten thousand workers.
-    world.pass();
+    // The first reconcile is enough, also for ten thousand workers.
+    world.reconcile();
     let status = world.status();
     let last = status.conditions.last()?;
     let invalid = last.type_ == "Failed" && last.reason.as_deref() == Some("InvalidSpec");
@@ -69,8 +69,8 @@ fn ends(job: Resource) -> Option<String> {
     invalid.then(|| last.message.clone().unwrap_or_default())
 }
 
-/// `map.Key` and `map[Key]` are the same place: the API server spells it by which of its parts refuses.
-fn same_place(path: &str) -> String {
+/// Normalises `map.Key` and `map[Key]`: the API server's spelling depends on the part that refuses.
+fn same_slot(path: &str) -> String {
     let map = KIND.replica_map;
     path.replace(&format!("{map}."), &format!("{map}["))
         .replace(']', "")
@@ -79,7 +79,7 @@ fn same_place(path: &str) -> String {
 
 fn judge(table: &Table, row: &Row) -> Result<(), String> {
     let name = row.name.as_str();
-    // Other spellings are read as the existing operator reads them.
+    // Other spellings mean what they mean to the existing operator.
     let elsewhere =
         ELSEWHERE.iter().any(|(n, _)| *n == name) || name == "B-018 a replica type in lower case";
     let verdict = match serde_json::from_value::<Resource>(table.stored(row, &KIND).unwrap()) {
@@ -93,7 +93,7 @@ fn judge(table: &Table, row: &Row) -> Result<(), String> {
         (Some(_), Err(_)) if aside => Ok(()),
         (Some(refused), Ok(Some(message))) if !elsewhere && !aside => {
             let (field, problem) = message.split_once(": ").unwrap_or((&message, ""));
-            let same = same_place(field) == same_place(&refused.field);
+            let same = same_slot(field) == same_slot(&refused.field);
             let words = problem.contains(&refused.text) || BY_THE_SERVER.contains(&name);
             if same && words {
                 Ok(())
@@ -143,5 +143,5 @@ fn the_exceptions_are_rows_of_the_table() {
     {
         assert!(names.contains(name), "{name}");
     }
-    assert_eq!(names.len(), table.rows.len(), "names are told apart");
+    assert_eq!(names.len(), table.rows.len(), "names are unique");
 }

@@ -1,4 +1,4 @@
-//! Whatever happens, in whatever order: the laws hold, and a job that is left alone comes to rest.
+//! Under any events in any order the laws hold, and an undisturbed job settles.
 
 use crate::histories::{cases, history};
 use crate::scene::{KindWorld, framework, shapes, world};
@@ -49,26 +49,26 @@ fn job() -> impl Strategy<Value = Job> {
         )
 }
 
-/// What a kind has beside pods and services: one with a Job runs its program there, and its other pods are hosts.
+/// The kinds of objects beside pods and services. A kind with a Job runs its program there, and its other pods are hosts.
 fn hosts<F: Framework>(_: &F) -> &'static [ObjectKind] {
     F::OBJECTS
 }
 
-/// Where a job stands, without times.
+/// The job's state, without times.
 fn standing(world: &KindWorld) -> String {
     let memory = world.memory();
     let conditions = memory.conditions.iter();
     let conditions: Vec<_> = conditions.map(|c| (&c.type_, &c.status)).collect();
     let pods = world.pods();
     let pods: Vec<_> = pods
-        .map(|(name, p)| (name, p.phase, p.attempt, p.leaving))
+        .map(|(name, p)| (name, p.phase, p.attempt, p.terminating))
         .collect();
     let counts = (&memory.counts, memory.counted_failures, memory.recreated);
     let objects = (world.services(), world.object_names());
     format!("{conditions:?} {pods:?} {counts:?} {objects:?}")
 }
 
-/// What a kubelet or a user does while the operator is at rest. Pods that were asked to go are let go by one of them.
+/// A move of a kubelet or a user between reconciles. Some moves let terminating pods go.
 fn phase(kind: u8, pick: u8, more: u8) -> Move {
     match kind % 16 {
         0..=4 => Move::Run(pick),
@@ -83,8 +83,7 @@ fn phase(kind: u8, pick: u8, more: u8) -> Move {
     }
 }
 
-/// Events come late, in another order than those of other watches, twice, or are lost until the next list; and the operator makes
-/// passes meanwhile.
+/// Delays, duplicates, reorders or drops (until the next list) watch events, interleaved with reconciles.
 fn disturbance(kind: u8, pick: u8, more: u8) -> Move {
     match kind % 4 {
         0 => Move::Deliver(pick % 2, more % 3, more / 4 % 3),
@@ -93,7 +92,7 @@ fn disturbance(kind: u8, pick: u8, more: u8) -> Move {
     }
 }
 
-/// Times at which clocks stand that are wrong, and the next ones where they are set right.
+/// Wrong clock times, each followed by a corrected one.
 const CLOCKS: [i64; 6] = [
     0,
     -62_135_596_800,
@@ -103,7 +102,7 @@ const CLOCKS: [i64; 6] = [
     999_999_400,
 ];
 
-/// Numbers beyond anything that makes sense.
+/// Extreme numbers.
 fn extreme() -> impl Strategy<Value = i64> {
     let large = [0, 1, i64::from(i32::MAX), i64::MAX / 2, i64::MAX];
     prop::sample::select(large.to_vec())
@@ -121,7 +120,7 @@ proptest! {
         for ((kind, pick, more), disturbances) in phases {
             let phase = phase(kind, pick, more);
             for world in [&mut calm, &mut rough] {
-                world.passes(30);
+                world.reconciles(30);
                 world.happen(phase);
             }
             for (kind, pick, more) in disturbances {
@@ -129,7 +128,7 @@ proptest! {
             }
             rough.list();
             for world in [&mut calm, &mut rough] {
-                world.passes(30);
+                world.reconciles(30);
                 prop_assert!(world.breaches.is_empty(), "{:?} after {phase:?}", world.breaches);
             }
             prop_assert_eq!(standing(&rough), standing(&calm), "after {:?}", phase);
@@ -150,14 +149,14 @@ proptest! {
         for ((kind, pick, more), clock) in history {
             world.now = Timestamp::from_second(CLOCKS[clock]).unwrap();
             world.happen(Move::drawn(kind, pick, more));
-            // An idle plan that asks to be made again at once is a breach.
-            world.pass();
+            // An idle plan that asks for an immediate requeue is a breach.
+            world.reconcile();
             prop_assert!(world.breaches.is_empty(), "{:?} at {}", world.breaches, world.now);
         }
         (world.refusing, world.taken) = (false, false);
-        // Names that somebody else had are free again.
+        // Releases names that other owners held.
         world.happen(Move::Take(0));
-        world.passes(100);
+        world.reconciles(100);
         world.view_all();
         let plan = world.plan();
         prop_assert!(plan.is_idle() && !plan.again, "it loops: {plan:?}");
@@ -174,42 +173,42 @@ proptest! {
             world.happen(step);
             prop_assert!(world.breaches.is_empty(), "{:?} after {:?}", world.breaches, step);
         }
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
-        world.come_to_rest(true);
+        world.run_until_settled(true);
         prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
         let ended = world.memory().is_finished();
         let waits = world.job().is_none_or(|job| {
             let roles = framework().roles(job);
-            let decides = roles.is_ok_and(|r| r.iter().any(|r| r.speaks && r.replicas > 0));
+            let decides = roles.is_ok_and(|r| r.iter().any(|r| r.is_master && r.replicas > 0));
             !decides || job.run_policy().suspend == Some(true)
         });
-        // A launcher may wait for all of its hosts, and one that has ended is none any more.
+        // A launcher may wait for all its hosts, and an ended pod is no longer one.
         let mut pods = world.pods();
         let lost = !hosts(&framework()).is_empty() && pods.any(|(_, p)| p.phase.has_ended());
         prop_assert!(ended || waits || lost, "{:?} does not end", world.status());
     }
 }
 
-/// The same world when all of its pods run, and the operator knows.
+/// Runs all pods of the world and lets the operator see it.
 fn running(mut world: KindWorld) -> KindWorld {
     for _ in 0..8 {
-        world.passes(30);
+        world.reconciles(30);
         world.happen(Move::Batch(1));
         world.happen(Move::Batch(3));
         world.happen(Move::Run(0));
     }
-    world.passes(30);
+    world.reconciles(30);
     world
 }
 
 #[test]
 fn cs8_no_state_that_some_moves_lead_to_breaks_a_law_or_keeps_the_job_from_its_rest() {
-    // Few states are near one job, and many near jobs of every shape.
+    // Few states lie near one job, many near jobs of every shape.
     let shapes = shapes().into_iter();
     let shapes = shapes.take(if states() > FEW_STATES { usize::MAX } else { 1 });
     let new = shapes.map(|job| world(job.run_policy("backoffLimit", 1)).into_start());
-    // What runs already is many moves away from what is new.
+    // A running job is many moves away from a new one.
     let starts: Vec<KindWorld> = new.flat_map(|new| [running(new.clone()), new]).collect();
     let explored = explore(&starts, states()).unwrap_or_else(|why| panic!("{why}"));
     eprintln!("{explored:?}");

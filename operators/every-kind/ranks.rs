@@ -1,5 +1,5 @@
-//! The pods of the job `pt`: the chief, which has rank 0, and the workers beside it. The chief is the master, or worker 0 of a kind
-//! without masters, whose further workers therefore have other names.
+//! The pods of the job `pt`: the chief, which has rank 0, and the workers beside it. The chief is the master or, for a kind without
+//! masters, worker 0, so that the other workers have higher indices.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ const WORKERS: [&str; 8] = [
     "pt-worker-7",
 ];
 
-/// How many replicas of the role `Worker` are so many workers beside the chief.
+/// The replicas of the role `Worker` for this number of workers beside the chief.
 pub fn replicas(workers: u32) -> u32 {
     KIND.small_roles(workers).1
 }
 
 /// The index of a worker beside the chief, counted from 0.
 pub fn index(worker: usize) -> usize {
-    // A chief of the same role comes first.
+    // A chief of the same role has index 0.
     worker + usize::from(CHIEF_ROLE == "Worker")
 }
 
-/// Its pod.
+/// The name of its pod.
 pub fn worker(at: usize) -> &'static str {
     WORKERS[index(at)]
 }
@@ -40,12 +40,12 @@ pub fn chief_spec() -> String {
     format!("/spec/{}/{CHIEF_ROLE}", KIND.replica_map)
 }
 
-/// The job is scaled to so many workers beside the chief.
+/// Scales the job to this number of workers beside the chief.
 pub fn scale(workers: u32) -> Move {
     Move::Scale(u8::try_from(replicas(workers)).unwrap())
 }
 
-/// The job's program ends well: in the pod that decides, or in all that have not ended yet.
+/// Ends the program successfully: in the deciding pod, or in all that have not ended yet.
 pub fn succeed(world: &mut KindWorld) {
     world.finish(CHIEF);
     let pods = world.pods();
@@ -58,7 +58,7 @@ pub fn succeed(world: &mut KindWorld) {
     }
 }
 
-/// A line about each pod: `create pod pt-worker-0`.
+/// A line for each pod: `create pod pt-worker-0`.
 pub fn each(what: &str, pods: &[&str]) -> Vec<String> {
     pods.iter().map(|pod| format!("{what} {pod}")).collect()
 }
@@ -66,7 +66,7 @@ pub fn each(what: &str, pods: &[&str]) -> Vec<String> {
 /// Replicas that are active, that succeeded and that failed.
 pub type Counts = [i32; 3];
 
-/// Counts by role, which are one where the chief is a worker.
+/// Counts by role, in one entry if the chief is a worker.
 pub fn by_role(chief: Counts, workers: Counts) -> BTreeMap<String, Counts> {
     let mut roles = BTreeMap::new();
     for (role, counts) in [(CHIEF_ROLE, chief), ("Worker", workers)] {

@@ -1,4 +1,4 @@
-//! What a failed pod means under each policy, how restarts are counted, paced and told.
+//! Failed pods under each restart policy, and how restarts are counted, delayed and reported.
 
 use super::ranks::{by_role, counts, each, index, succeed, worker};
 use crate::scene::{CHIEF, CHIEF_DECIDES, FAILED, KIND, Scene, pt, world};
@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 use training_core::{PodPhase, Transition};
 use training_testkit::world::{Fate, Move};
 
-/// The last condition, and whether worker 1 was made again, after it ended in this way.
+/// Returns the last condition after worker 1 ended in this way, and whether it was recreated.
 fn after(policy: &str, code: Option<i32>) -> (String, bool) {
     let mut world = world(pt(2).restart_policy("Worker", policy));
     world.settle();
@@ -73,7 +73,7 @@ fn b_126_the_success_of_who_decides_wins_over_a_failure_in_the_same_snapshot() {
     world.fail(worker(0), 1);
     world.finish(CHIEF);
     world.settle();
-    // Where all decide, the failure does.
+    // If all pods decide, the failure does.
     let end = if CHIEF_DECIDES {
         "Succeeded=True"
     } else {
@@ -147,7 +147,7 @@ fn replacements_of_one_replica_come_at_once_then_after_10_20_40_seconds() {
             let wake = world.plan().wake.expect("a wait has an end");
             assert!(wake > world.now);
             world.now = wake;
-            // A restart of the operator neither forgets the wait nor begins it anew.
+            // An operator restart neither forgets the wait nor starts it again.
             world.crash();
             world.settle();
         }
@@ -167,7 +167,7 @@ fn a_disruption_costs_nothing_but_is_a_new_attempt_also_under_never() {
     world.run_all();
     world.settle();
     for attempt in ["0.1", "0.2"] {
-        world.change(worker(0), |p| (p.leaving, p.disrupted) = (true, true));
+        world.change(worker(0), |p| (p.terminating, p.disrupted) = (true, true));
         world.settle();
         assert_eq!(counts(&world), by_role([1, 0, 0], [1, 0, 0]), "still there");
         world.end(worker(0), PodPhase::Failed, Some(143));
@@ -192,7 +192,7 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
         let job = pt(1).restart_policy("Worker", policy);
         let mut world = world(job.run_policy("backoffLimit", 0)).started();
         let old = world.pod(worker(0)).unwrap().uid;
-        // The garbage collector, or the node itself, has not removed it yet.
+        // Neither the garbage collector nor the node has deleted it yet.
         world.change(worker(0), |p| p.disrupted = true);
         world.fail(worker(0), 1);
         world.settle();
@@ -206,7 +206,7 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
     }
 }
 
-/// The container of a failed pod, which ran for so long.
+/// The container of a failed pod that ran for this time.
 fn ran_for(seconds: i64, world: &crate::scene::KindWorld) -> Box<training_core::Trouble> {
     let (now, ran) = (world.now, SignedDuration::from_secs(seconds));
     Box::new(training_core::Trouble {
@@ -230,7 +230,7 @@ fn the_pace_begins_anew_after_a_pod_that_ran_for_ten_minutes() {
             world.fail(worker(0), 137);
             let failed = world.now;
             world.settle();
-            while world.pods().any(|(_, p)| p.leaving) {
+            while world.pods().any(|(_, p)| p.terminating) {
                 world.happen(Move::Gone(0));
             }
             world.settle();
@@ -274,7 +274,7 @@ fn a_restart_is_over_when_the_replicas_that_restarted_run() {
     world.fail(worker(0), 137);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
-    // Worker 2 has never run, which has nothing to do with the restart.
+    // Worker 2 has never run, which is unrelated to the restart.
     world.run(&[worker(0)]);
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
@@ -286,7 +286,7 @@ fn what_a_drained_pod_still_achieves_counts() {
     world.settle();
     world.run_all();
     world.settle();
-    world.change(CHIEF, |p| (p.leaving, p.disrupted) = (true, true));
+    world.change(CHIEF, |p| (p.terminating, p.disrupted) = (true, true));
     world.settle();
     succeed(&mut world);
     world.settle();
@@ -302,7 +302,7 @@ fn b_153_a_deleted_pod_is_made_again_free_of_charge_and_a_finished_one_never() {
     world.settle();
     world.run_all();
     world.settle();
-    world.change(worker(0), |p| p.leaving = true);
+    world.change(worker(0), |p| p.terminating = true);
     world.settle();
     assert_eq!(counts(&world), by_role([1, 0, 0], [2, 0, 0]));
     world.end(worker(0), PodPhase::Failed, Some(143));
@@ -473,12 +473,12 @@ fn b_147_a_wiped_status_or_a_changed_attempt_never_makes_a_loop() {
             world.settle();
             world.fail(worker(0), 1);
             world.writes.clear();
-            world.passes(10);
+            world.reconciles(10);
             assert_eq!(world.memory().counted_failures, 1, "{attempt} {scope}");
-            // A restart of all waits for the chief, and a high attempt as long as any.
+            // A full restart waits for the chief; a high attempt waits as long as any.
             world.happen(Move::Gone(0));
             world.tick(300);
-            world.passes(10);
+            world.reconciles(10);
             assert_eq!(
                 world.pod(worker(0)).map(|p| p.phase),
                 Some(PodPhase::Pending),

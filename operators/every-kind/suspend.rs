@@ -1,4 +1,4 @@
-//! Suspension: no pods, truthful counts, and a clean start afterwards.
+//! Suspension: no pods, correct counts, and a clean start afterwards.
 
 use super::ranks::{by_role, counts, replicas, stored, succeed, worker};
 use crate::scene::{CHIEF, KIND, Scene, WORKER, pt, world};
@@ -67,7 +67,7 @@ fn a_suspended_job_keeps_its_counts_truthful_until_its_pods_are_gone() {
         ]
     );
     assert_eq!((world.services().len(), world.pod_names().len()), (0, 3));
-    assert!(world.pods().all(|(_, p)| p.leaving));
+    assert!(world.pods().all(|(_, p)| p.terminating));
     assert_eq!(
         counts(&world),
         by_role([1, 0, 0], [2, 0, 0]),
@@ -108,7 +108,7 @@ fn active_reaches_zero_only_when_the_pods_of_a_suspended_job_are_gone_whatever_t
     assert_eq!(
         active(&world),
         by_role([1, 0, 0], [1, 0, 0]),
-        "both are on their way out, one has ended"
+        "both are terminating, one has ended"
     );
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
@@ -137,7 +137,7 @@ fn a_resumed_job_starts_anew_from_its_present_template() {
             "Suspended=False KindResumed",
         ]
     );
-    // The old pods still hold their names and still run, but they are not this run's.
+    // The old pods still hold their names and still run, but don't belong to this run.
     assert_eq!(counts(&world), by_role([1, 0, 0], [1, 0, 0]));
     world.happen(Move::Gone(0));
     world.happen(Move::Gone(0));
@@ -163,7 +163,7 @@ fn a_resume_that_a_crash_cuts_short_makes_no_pod_twice() {
         world.settle();
         world.happen(Move::Suspend(false));
         world.view_all();
-        world.pass_from_memory(Fate::CrashAfter(calls), false);
+        world.reconcile_from_cache(Fate::CrashAfter(calls), false);
         world.happen(Move::Crash);
         world.settle();
         let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
@@ -193,7 +193,7 @@ fn pods_of_the_former_run_neither_fail_nor_satisfy_the_resumed_job() {
             world.conditions().last().map(String::as_str),
             Some("Suspended=False")
         );
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         assert_eq!(world.breaches, Vec::<String>::new());
         assert_eq!(
             world.conditions().last().map(String::as_str),
@@ -281,7 +281,7 @@ fn b_149_a_hundred_flips_leave_one_pod_per_place() {
             flip % 3 == 0,
         ));
     }
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(world.breaches, Vec::<String>::new());
     assert_eq!(
         world.conditions().last().map(String::as_str),
@@ -294,7 +294,7 @@ fn b_149_a_hundred_flips_leave_one_pod_per_place() {
 fn b_092_i_08_a_job_of_another_controller_is_not_touched() {
     for manager in ["kueue.x-k8s.io/multikueue", "", "somebody"] {
         let mut world = world(pt(1).run_policy("managedBy", manager));
-        world.passes(3);
+        world.reconciles(3);
         assert_eq!(world.writes, Vec::<String>::new(), "{manager:?}");
     }
     let mut ours = world(pt(1).run_policy("managedBy", "kubeflow.org/training-operator"));

@@ -1,4 +1,4 @@
-//! What of a template is the pod's, what gives way to ours, and what the user hears of it.
+//! Which fields of a template reach the pod, which the operator overrides, and the events about it.
 
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use training_testkit::scene::first_pods;
 
 use crate::scene::{KIND, Scene, VARIABLE, WORKER, framework, pt, typed, world};
 
-/// The pods of a job of three whose workers have something of their own.
+/// The pods of a job of three whose worker template has this value.
 fn pods(path: &str, value: Value) -> Vec<Pod> {
     let job = pt(2).set(&format!("{WORKER}/template{path}"), value);
     let pods = first_pods(&framework(), &typed(job));
@@ -121,7 +121,7 @@ fn b_127_every_pod_keeps_its_own_host_name() {
     }
 }
 
-/// The variables of the container that counts, of a worker with this of its own.
+/// The variables of the main container of a worker with this value.
 fn variables(own: Value) -> Vec<EnvVar> {
     let pod = last("/spec/containers/0/env", own);
     let mut containers = pod.spec.unwrap().containers.into_iter();
@@ -139,7 +139,7 @@ fn b_115_an_injected_variable_replaces_the_users_once_and_that_is_told_once() {
         .collect();
     assert_eq!(values.len(), 1, "{env:?}");
     assert_ne!(values[0], Some("mine"), "{env:?}");
-    // Where a queue holds the job, it is told when the job starts.
+    // If a queue holds the job, the event comes when the job starts.
     for held in [false, true] {
         let job = pt(2).set(
             &format!("{WORKER}/template/spec/containers/0/env"),
@@ -168,5 +168,5 @@ fn b_115_b_116_the_users_variables_come_before_ours_and_may_refer_to_them() {
     assert!(env[1..].iter().any(|e| e.name == VARIABLE), "{env:?}");
     let pod = last("/spec/containers/0/args", json!([text]));
     let args = pod.spec.unwrap().containers[0].args.clone();
-    assert_eq!(args, Some(vec![text]), "the kubelet fills it in");
+    assert_eq!(args, Some(vec![text]), "the kubelet expands it");
 }

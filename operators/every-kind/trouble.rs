@@ -1,4 +1,4 @@
-//! What users read when something is wrong but not the end: the condition Stalled, its event, and its silence.
+//! The condition Stalled and its event, for problems that don't end the job, and when they stay silent.
 
 use super::ranks::worker;
 use crate::scene::{CHIEF, CHIEF_DECIDES, KIND, KindWorld, Scene, pt, world};
@@ -7,7 +7,7 @@ use serde_json::json;
 use training_core::{Cause, PodPhase, PodView, Trouble};
 use training_testkit::world::Move;
 
-/// A world whose pods are made and wait for their kubelets.
+/// A world whose pods are created and wait for their kubelets.
 fn started(workers: u32) -> KindWorld {
     let mut world = world(pt(workers));
     world.settle();
@@ -54,7 +54,7 @@ fn status_writes(world: &KindWorld) -> usize {
     world.writes.iter().filter(|w| *w == "status").count()
 }
 
-/// Seconds until the operator wants to look again.
+/// Seconds until the operator's next requeue.
 fn looks_again_in(world: &mut KindWorld) -> Option<i64> {
     world.view_all();
     let wake = world.plan().wake?;
@@ -76,7 +76,7 @@ fn every_cause_is_said_once_with_what_to_do_and_taken_back_when_it_is_mended() {
                 trouble.since = Some(long_ago);
                 trouble.gone_by = Some(long_ago);
             }
-            p.leaving = cause == Cause::PodStuckTerminating;
+            p.terminating = cause == Cause::PodStuckTerminating;
             if matches!(cause, Cause::NodeLost | Cause::PodStuckTerminating) {
                 p.phase = PodPhase::Running;
             }
@@ -98,7 +98,7 @@ fn every_cause_is_said_once_with_what_to_do_and_taken_back_when_it_is_mended() {
             world.events(),
             [format!("Warning {}: {message}", cause.reason())]
         );
-        // The job runs with a pod that decides and doesn't leave.
+        // The job runs with the deciding pod, which is not terminating.
         let last = if cause == Cause::NodeLost && !CHIEF_DECIDES {
             "Running=True"
         } else {
@@ -109,7 +109,7 @@ fn every_cause_is_said_once_with_what_to_do_and_taken_back_when_it_is_mended() {
         world.writes.clear();
         world.change(worker(0), |p| {
             mended(p);
-            p.leaving = false;
+            p.terminating = false;
         });
         world.settle();
         assert_eq!(stalled(&world).0, "False", "{cause:?}");
@@ -283,7 +283,7 @@ fn a_crash_loop_is_one_trouble_until_the_container_has_run_for_a_minute() {
     assert!(stalled(&world).2.starts_with(said), "{:?}", stalled(&world));
     world.tick(20);
     crash(&mut world, 3, false);
-    assert_eq!(stalled(&world).0, "True", "it has to prove itself");
+    assert_eq!(stalled(&world).0, "True", "it must run for a while first");
     assert_eq!(looks_again_in(&mut world), Some(60));
     world.tick(59);
     crash(&mut world, 4, true);
@@ -388,43 +388,43 @@ fn f_60_a_lost_node_is_said_with_its_name_and_time_and_waited_for() {
     assert_eq!(world.status_json()["ready"], "1/3");
 }
 
-fn lose(world: &mut KindWorld, pod: &str, leaving: bool) {
+fn lose(world: &mut KindWorld, pod: &str, terminating: bool) {
     let now = world.now;
     world.change(pod, |p| {
         p.ready = false;
-        p.leaving = leaving;
-        p.disrupted = leaving;
+        p.terminating = terminating;
+        p.disrupted = terminating;
         p.trouble = Some(waits(Cause::NodeLost, ""));
         let trouble = p.trouble.as_mut().unwrap();
         trouble.since = Some(now);
-        trouble.gone_by = leaving.then_some(now);
+        trouble.gone_by = terminating.then_some(now);
     });
     world.settle();
 }
 
 #[test]
 fn f_60_a_lost_pod_is_forced_only_where_the_operator_is_set_to_and_only_after_its_time() {
-    for leaving in [false, true] {
+    for terminating in [false, true] {
         let mut world = started(2);
         world.rules.force_lost_after = Some(SignedDuration::from_secs(600));
         world.sticky = true;
         world.run_all();
         world.settle();
-        lose(&mut world, worker(0), leaving);
+        lose(&mut world, worker(0), terminating);
         let old = world.pod(worker(0)).unwrap().uid;
         world.writes.clear();
-        assert_eq!(looks_again_in(&mut world), Some(600), "{leaving}");
+        assert_eq!(looks_again_in(&mut world), Some(600), "{terminating}");
         world.tick(599);
         world.settle();
-        assert_eq!(world.writes, [] as [&str; 0], "{leaving}");
+        assert_eq!(world.writes, [] as [&str; 0], "{terminating}");
         world.tick(1);
         world.settle();
         let delete = format!("delete pod {}", worker(0));
         let deletes = world.writes.iter().filter(|w| **w == delete);
-        // One that nobody has asked to go yet is asked first.
+        // A pod that is not terminating yet is deleted gracefully first.
         assert_eq!(
             deletes.count(),
-            if leaving { 1 } else { 2 },
+            if terminating { 1 } else { 2 },
             "{:?}",
             world.writes
         );
@@ -452,7 +452,7 @@ fn a_pod_that_was_forced_and_stays_is_not_forced_again() {
     world.run_all();
     world.settle();
     lose(&mut world, worker(0), true);
-    // A finalizer holds the object.
+    // A finalizer blocks the deletion.
     world.change(worker(0), |p| p.trouble.as_mut().unwrap().forced = true);
     world.settle();
     world.writes.clear();

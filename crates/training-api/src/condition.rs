@@ -1,27 +1,27 @@
-//! Conditions of a job and the published rules of their list.
+//! Conditions of a job, and the published rules of their list.
 //!
-//! Users' tools compare whole lists, and `kubectl get` shows the type of the last element, so order carries meaning.
+//! Users' tools compare whole lists, and `kubectl get` shows the type of the last element, so the order matters.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The types of condition that a job may have.
+/// The condition types of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
-    /// Something that is not an end keeps the job from going on. Ours; healthy jobs never have it.
+    /// A problem stalls the job without ending it. Trainyard's own type; healthy jobs never have it.
     Stalled,
-    /// The operator has seen the job.
+    /// The operator has observed the job.
     Created,
-    /// The pods that decide the job's end run.
+    /// The pods that decide the job's outcome are running.
     Running,
-    /// Pods are being replaced after a failure.
+    /// Failed pods are being replaced.
     Restarting,
     /// The job waits without pods.
     Suspended,
-    /// The job has ended well.
+    /// The job succeeded.
     Succeeded,
-    /// The job has ended badly.
+    /// The job failed.
     Failed,
 }
 
@@ -40,7 +40,7 @@ impl ConditionType {
     }
 }
 
-/// One observation about a job.
+/// A condition of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JobCondition {
@@ -49,28 +49,28 @@ pub struct JobCondition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A stable word for programs.
+    /// A stable reason for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// A sentence for people.
+    /// A message for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// When the condition was last set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
-    /// When `status` last flipped.
+    /// When `status` last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
 }
 
 impl JobCondition {
-    /// True if the condition has this type and holds.
+    /// Returns true if the condition has this type and is true.
     pub fn holds(&self, type_: ConditionType) -> bool {
         self.type_ == type_.as_str() && self.status == "True"
     }
 }
 
-/// True if a condition of this type holds in the list.
+/// Returns true if the list has a true condition of this type.
 pub fn holds(conditions: &[JobCondition], type_: ConditionType) -> bool {
     conditions.iter().any(|c| c.holds(type_))
 }

@@ -1,11 +1,11 @@
-//! The vocabulary shared by every custom resource of Trainyard.
+//! The types and names that all custom resources of Trainyard share.
 //!
-//! - [`run_policy`]: when a job ends, what is cleaned up, how often it is tried ([`RunPolicy`])
-//! - [`replica`]: how many pods of a role, from which template ([`ReplicaSpec`], [`ReplicaSpecs`])
-//! - [`status`]: what a job reports, and what it remembers ([`JobStatus`])
+//! - [`run_policy`]: limits, clean-up, suspension and scheduling of a job ([`RunPolicy`])
+//! - [`replica`]: the number of pods of a role, and their template ([`ReplicaSpec`], [`ReplicaSpecs`])
+//! - [`status`]: a job's status, including its durable state ([`JobStatus`])
 //! - [`condition`]: the list of conditions and its rules ([`JobCondition`])
-//! - [`labels`]: label, annotation and field-manager names
-//! - [`schema`]: helpers that keep the CRDs small and accepted by the API server
+//! - [`labels`]: keys of labels and annotations
+//! - [`schema`]: helpers that keep the CRDs small and valid for the API server
 
 pub mod condition;
 pub mod labels;

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Replica specs by replica type as the user spelled it, e.g. `Master`, `Worker`.
+/// Replica specs by replica type as spelled by the user, e.g. `Master`, `Worker`.
 pub type ReplicaSpecs = BTreeMap<String, ReplicaSpec>;
 
-/// How many pods of one role there are, and what they look like.
+/// The number of pods of one role, and their template.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaSpec {
@@ -17,32 +17,32 @@ pub struct ReplicaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
-    /// The pod. Its `restartPolicy` is replaced by the one beside it.
+    /// The pod template. The `restartPolicy` of the replica spec replaces the template's.
     // Boxed: the type is over 2 KB even when empty, and finished jobs drop it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Box<PodTemplateSpec>>,
-    /// What happens when a pod of this role fails: `Always`, `OnFailure`, `Never` or `ExitCode` (exit codes 1–127 are permanent,
+    /// How to handle a failed pod of this role: `Always`, `OnFailure`, `Never` or `ExitCode` (exit codes 1–127 are permanent,
     /// 128–255 are retried).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["", "Always", "OnFailure", "Never", "ExitCode"]))]
     pub restart_policy: Option<String>,
 }
 
-/// What happens when a pod of a role fails.
+/// How to handle a failed pod of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// The kubelet restarts containers in place, also after success.
+    /// The kubelet restarts containers in place, even after success.
     Always,
-    /// The kubelet restarts failed containers in place; a failed pod is made again.
+    /// The kubelet restarts failed containers in place; a failed pod is recreated.
     OnFailure,
-    /// A failed pod stays, and fails the job.
+    /// A failed pod stays and fails the job.
     Never,
-    /// Exit codes of 128 and more are retried with a new pod, others fail the job.
+    /// Exit codes of 128 and more are retried with a new pod; others fail the job.
     ExitCode,
 }
 
 impl RestartPolicy {
-    /// Reads the stored string; `None` where it is absent or empty (the kind's default applies), `Some(Err)` where it is unknown.
+    /// Parses the stored value. `None` if it is absent or empty (the kind's default applies), `Some(Err)` if it is unknown.
     pub fn parse(value: Option<&str>) -> Option<Result<Self, String>> {
         match value {
             None | Some("") => None,
@@ -54,7 +54,7 @@ impl RestartPolicy {
         }
     }
 
-    /// The restart policy that the pod itself gets.
+    /// Returns the restart policy for the pod itself.
     pub fn for_pod(self) -> &'static str {
         match self {
             Self::Always => "Always",

@@ -1,4 +1,4 @@
-//! Policies of a whole job: clean-up, limits, suspension, scheduling.
+//! Policies of the whole job: clean-up, limits, suspension, scheduling.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// When a job ends, what is cleaned up then, and who looks after it.
+/// Limits, clean-up, suspension and scheduling of the whole job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunPolicy {
-    /// What is deleted once the job has finished: `None` (default) nothing, `Running` pods that still run and their services,
-    /// `All` every pod and service.
+    /// What to delete once the job has finished: `None` (default) nothing, `Running` running pods and their services, `All` all
+    /// pods and services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_pod_policy: Option<String>,
-    /// Seconds after the completion time at which the finished job itself is deleted. Unset: it is kept.
+    /// Seconds after the completion time at which the finished job itself is deleted. Unset: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -32,26 +32,26 @@ pub struct RunPolicy {
     /// How the pods are scheduled together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling_policy: Option<SchedulingPolicy>,
-    /// True: no pods exist; the job waits until it is set to false again. Queueing systems drive this field.
+    /// True: the job has no pods and waits until this is false again. Queueing systems set this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // In the schema only: what is stored says it, what is decoded keeps "absent" apart.
+    // Only in the schema: the API server stores the default, but the decoded value can still be absent.
     #[schemars(extend("default" = false))]
     pub suspend: Option<bool>,
-    /// The controller that reconciles the job. Unset or `kubeflow.org/training-operator`: this operator. Anything else: the job
-    /// is left alone. It can't be changed.
+    /// The controller that reconciles the job. Unset or `kubeflow.org/training-operator`: this operator. Any other value: this
+    /// operator ignores the job. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"]))]
     pub managed_by: Option<String>,
 }
 
 impl RunPolicy {
-    /// The clean-up policy with its default and its published reading of unknown values.
+    /// Returns the clean-up policy, with its default and the published meaning of unknown values.
     pub fn clean_pod_policy(&self) -> CleanPodPolicy {
         CleanPodPolicy::parse(self.clean_pod_policy.as_deref())
     }
 }
 
-/// What is deleted once a job has finished.
+/// What to delete once a job has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanPodPolicy {
     /// Nothing.
@@ -63,8 +63,8 @@ pub enum CleanPodPolicy {
 }
 
 impl CleanPodPolicy {
-    /// Reads the stored string. Invariant: never fails; an unknown string, also an empty one, means [`CleanPodPolicy::All`], as
-    /// the existing operators read it.
+    /// Parses the stored value. Invariant: never fails. Unknown values, including the empty string, mean [`CleanPodPolicy::All`],
+    /// as with the existing operators.
     pub fn parse(value: Option<&str>) -> Self {
         match value {
             None | Some("None") => Self::None,
@@ -73,13 +73,13 @@ impl CleanPodPolicy {
         }
     }
 
-    /// True for the three published values and an absent one.
+    /// Returns true for the three published values and an absent one.
     pub fn is_known(value: Option<&str>) -> bool {
         matches!(value, None | Some("None" | "Running" | "All"))
     }
 }
 
-/// How the pods of a job are scheduled together. Used by gang schedulers and by queueing systems.
+/// How the pods of a job are scheduled together. Gang schedulers and queueing systems read it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulingPolicy {
@@ -87,14 +87,14 @@ pub struct SchedulingPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_available: Option<i32>,
-    /// The scheduler's queue. It can't be changed.
+    /// The scheduler's queue. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = schema::queue_stays())]
     pub queue: Option<String>,
-    /// Resources that must be free before any pod starts. Unset: summed from the pods.
+    /// Resources that must be free before any pod starts. Unset: the sum of the pods' requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_resources: Option<BTreeMap<String, Quantity>>,
-    /// Name of the priority class of the whole group.
+    /// The priority class of the whole group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<String>,
     /// Seconds that the scheduler waits for the group.

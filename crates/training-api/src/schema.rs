@@ -1,7 +1,7 @@
-//! What a derive can't say about a CRD: the embedded Kubernetes types, the bounds of numbers, and the rules that the kinds
-//! share.
+//! The parts of a CRD that a derive can't express: embedded Kubernetes types, bounds of numbers, and validation rules that the
+//! kinds share.
 //!
-//! - [`finish`] turns a derived CRD into the one that is installed
+//! - [`finish`] turns a derived CRD into the installed one
 //! - the functions that return a [`Rule`] are attached to fields with `#[x_kube(validation = …)]`
 //!
 //! ```
@@ -24,44 +24,44 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 //!
-//! Rules stand where a change elsewhere leaves their own value untouched: the API server lets an object keep an old
-//! violation as long as that value doesn't change, and only so can the status of an object be written that was stored
-//! before a rule existed. A rule on the root object never enjoys this, because every write changes the root: such rules
-//! say themselves that what was there already may stay. Kubernetes 1.30 and newer behave so.
+//! Rules are attached as low in the schema as possible, so that a change elsewhere doesn't touch their value: the API server
+//! tolerates an old violation while that value is unchanged (Kubernetes 1.30 and newer). Only so can the operator write the status
+//! of objects that were stored before a rule existed. This never applies to rules on the root object, because every write changes
+//! the root. Such rules themselves tolerate what was already there.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{Message, Reason, Rule};
 use serde_json::{Map, Value, json};
 
-/// The category under which `kubectl get` lists the objects of all our kinds.
+/// The `kubectl get` category of all Trainyard kinds.
 pub const CATEGORY: &str = "trainyard";
 
-/// Containers of one pod template at most. Kubernetes has no such limit, but the cost estimate of rules over a list needs
-/// one; it is far above what a pod can run.
+/// The maximum number of containers per pod template. Kubernetes has no such limit, but the cost estimate of rules over a list needs one.
+/// It is far above what a pod can run.
 pub const MAX_CONTAINERS: usize = 512;
 
-/// Volumes of one pod template at most. Kubernetes has no such limit; no pod with so many has ever run.
+/// The maximum number of volumes per pod template. Kubernetes has no such limit; no pod with so many has ever run.
 pub const MAX_VOLUMES: usize = 512;
 
-/// Variables of one container at most. More don't fit into what Linux lets a process start with.
+/// The maximum number of variables per container. More don't fit into Linux's limit for starting a process.
 pub const MAX_ENV: usize = 10_000;
 
-/// Replica types of one job at most, for the same reason. No kind has more than five.
+/// The maximum number of replica types per job, for the same reason. No kind has more than five.
 pub const MAX_REPLICA_TYPES: usize = 8;
 
-/// The spelling of a quantity, as generated CRDs publish it.
+/// The pattern of quantities in generated CRDs.
 pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// The name of a variable: printable ASCII without `=`, which is what the API server takes in a pod.
+/// The pattern of variable names: printable ASCII without `=`, as the API server accepts in pods.
 pub const ENV_NAME: &str = "^[ -<>-~]+$";
 
-/// The name of a port.
+/// The pattern of port names.
 pub const PORT_NAME: &str = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$";
 
-/// A point in time that our types can read: the `date-time` format alone also admits offsets of 99 hours.
+/// The pattern of timestamps that Trainyard's types can read. The `date-time` format alone also admits offsets of 99 hours.
 pub const TIMESTAMP: &str = r"^([0-8][0-9]{3}|9[0-8][0-9]{2})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
 
-/// Lists within a pod template that two appliers share, with the keys of their elements.
+/// Lists in a pod template that several appliers can share, with the keys of their elements.
 ///
 /// Source: the list-type markers of Kubernetes 1.37.
 const LIST_MAPS: &[(&str, &[&str])] = &[
@@ -85,7 +85,7 @@ const LIST_MAPS: &[(&str, &[&str])] = &[
     ("volumes", &["name"]),
 ];
 
-/// Objects within a pod template that one applier owns as a whole. Source as for the lists.
+/// Objects in a pod template that one applier owns as a whole. Source: as for the lists.
 const ATOMIC: &[&str] = &[
     "configMapKeyRef",
     "dataSource",
@@ -101,20 +101,20 @@ const ATOMIC: &[&str] = &[
     "selector",
 ];
 
-/// Fields of Kubernetes types that are described in Kubernetes' own reference; only the field itself is described here.
+/// Fields with Kubernetes types, which Kubernetes' own reference describes. Only the field itself keeps its description.
 const EMBEDDED: &[&str] = &["labelSelector", "metrics", "minResources", "template"];
 
-/// Finishes a derived CRD of a kind whose replica specs stand in `spec.<replica_map>`, and whose pods have a container of this
-/// name, where the kind names one.
+/// Finishes a derived CRD. `replica_map` is the field of the spec with the replica specs; `container` is the name of the container
+/// that every pod must have, if the kind requires one.
 ///
-/// - `kubectl get` shows the columns of all kinds.
-/// - Nothing is nullable: the API server then drops an explicit `null`, as it does with the published CRDs.
-/// - 32-bit integers get their bounds, so that nothing is stored that can't be read back.
-/// - Pod templates lose their descriptions (300 KB), which keeps the CRD small enough for plain `kubectl apply`; they get
-///   the markers with which several appliers can share a template, and the rules that every pod template must meet.
+/// - Adds the `kubectl get` columns of all kinds.
+/// - Removes `nullable`: the API server then drops an explicit `null`, as with the published CRDs.
+/// - Adds the bounds of 32-bit integers, so that every stored value can be read back.
+/// - Removes the descriptions in pod templates (300 KB), which keeps the CRD small enough for plain `kubectl apply`. Adds the
+///   markers with which several appliers can share a template, and the rules for every pod template.
 ///
 /// # Errors
-/// Never for a CRD that `kube` derived: the schema is taken apart and put together as JSON.
+/// Never, for a CRD that `kube` derived: the schema is converted to JSON and back.
 pub fn finish(
     crd: &CustomResourceDefinition,
     replica_map: &str,
@@ -132,7 +132,7 @@ pub fn finish(
                 continue;
             };
             everywhere(None, schema);
-            // Rules may point at the name only where the schema mentions it.
+            // Rules may refer to the name only if the schema declares it.
             if let Some(Value::Object(root)) = schema.get_mut("properties") {
                 let name = json!({ "name": { "type": "string" } });
                 root.insert(
@@ -140,7 +140,7 @@ pub fn finish(
                     json!({ "type": "object", "properties": name }),
                 );
             }
-            // Of kinds whose jobs have more than replicas.
+            // These belong to kinds whose jobs have more than replicas.
             if let Some(Value::Object(status)) = schema.pointer_mut("/properties/status/properties")
             {
                 status.remove(MADE_ONCE);
@@ -169,7 +169,7 @@ pub fn finish(
 const MADE_ONCE: &str = "madeOnce";
 const WORKER_SELECTOR: &str = "workerSelector";
 
-/// Puts back what [`finish`] leaves out of the status of kinds whose jobs are nothing but replicas.
+/// Restores the status fields that [`finish`] removes, for kinds whose jobs have more than replicas.
 pub fn with_fields_of_launchers(crd: &mut Value) {
     let versions = crd
         .pointer_mut("/spec/versions")
@@ -177,7 +177,7 @@ pub fn with_fields_of_launchers(crd: &mut Value) {
     for version in versions.into_iter().flatten() {
         let at = "/schema/openAPIV3Schema/properties/status/properties";
         if let Some(status) = version.pointer_mut(at) {
-            let text = "Objects that were made once for the job and are never made again, by what they are for: a name or a uid each.";
+            let text = "Objects that are created once for the job and never again: the name or uid by purpose.";
             let field = json!({
                 "type": "object", "additionalProperties": { "type": "string" }, "description": text,
             });
@@ -189,7 +189,7 @@ pub fn with_fields_of_launchers(crd: &mut Value) {
     }
 }
 
-/// The columns of `kubectl get`, in their order.
+/// The `kubectl get` columns, in order.
 fn columns() -> Value {
     let column = |name: &str, type_: &str, path: &str| json!({ "name": name, "type": type_, "jsonPath": path });
     let state = ".status.conditions[-1:]";
@@ -206,9 +206,9 @@ fn columns() -> Value {
     ])
 }
 
-/// Makes a derived schema into one that the API server takes, and that admits nothing that our types can't read: nothing is
-/// nullable, numbers have bounds, quantities and times their spelling, and descriptions one line per paragraph. [`finish`] does
-/// this for the kinds that have replica specs.
+/// Adapts a derived schema to the API server and to what Trainyard's types can read: nothing is nullable, numbers have bounds,
+/// quantities and times have patterns, and descriptions have one line per paragraph. [`finish`] does this for kinds with replica
+/// specs.
 pub fn tidy(schema: &mut Value) {
     everywhere(None, schema);
 }
@@ -241,7 +241,7 @@ fn everywhere(name: Option<&str>, schema: &mut Value) {
                 "anyOf".into(),
                 json!([{ "type": "integer" }, { "type": "string" }]),
             );
-            // Ports are the only such values that are no quantities.
+            // Only ports are such values without being quantities.
             if name != Some("port") {
                 object.insert("pattern".into(), QUANTITY.into());
             }
@@ -253,7 +253,7 @@ fn everywhere(name: Option<&str>, schema: &mut Value) {
     each_child(schema, everywhere);
 }
 
-/// Calls `f` with the name of the property, where there is one, and the schema of each value directly below.
+/// Calls `f` with the schema of each direct child, and with the property's name if there is one.
 fn each_child(schema: &mut Value, mut f: impl FnMut(Option<&str>, &mut Value)) {
     let Some(object) = schema.as_object_mut() else {
         return;
@@ -270,7 +270,7 @@ fn each_child(schema: &mut Value, mut f: impl FnMut(Option<&str>, &mut Value)) {
     }
 }
 
-/// Removes the descriptions of everything below `schema`, but not its own.
+/// Removes all descriptions below `schema`, but not its own.
 pub fn strip_descriptions(schema: &mut Value) {
     each_child(schema, |_, child| {
         if let Some(object) = child.as_object_mut() {
@@ -335,7 +335,7 @@ fn pod_markers(name: Option<&str>, schema: &mut Value) {
         if is_list && let Some((_, keys)) = LIST_MAPS.iter().find(|(list, _)| *list == name) {
             set(schema, "x-kubernetes-list-type", "map".into());
             set(schema, "x-kubernetes-list-map-keys", json!(keys));
-            // A key must be there: required, or with a default.
+            // A key must be present: required, or with a default.
             if name == "imagePullSecrets"
                 && let Some(key) = schema.pointer_mut("/items/properties/name")
             {
@@ -354,10 +354,10 @@ fn pod_markers(name: Option<&str>, schema: &mut Value) {
     each_child(schema, pod_markers);
 }
 
-/// For a replica spec, whatever its type: its pods have the container of this name.
+/// For a replica spec of any type: its pods have a container of this name.
 ///
-/// The schema requires containers, but a rule that trips over their absence would refuse every write to objects that were
-/// stored before: the API server forgives old violations, not errors.
+/// The schema requires containers, but a rule that fails without them would reject every write to objects that were stored before:
+/// the API server tolerates old violations, not errors.
 fn has_container(container: &str) -> Rule {
     rule(
         format!(
@@ -370,7 +370,7 @@ fn has_container(container: &str) -> Rule {
     .field_path(".template.spec.containers")
 }
 
-/// The part of an object's metadata that a template may carry, as the published CRDs keep it.
+/// The metadata fields of a template, as in the published CRDs.
 fn embedded_metadata() -> Value {
     let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
     json!({
@@ -416,7 +416,7 @@ fn rule(rule: impl Into<String>, message: impl Into<String>, reason: Reason) -> 
         .reason(reason)
 }
 
-/// For the root: the job's name is a DNS label that starts with a letter, because Services get names that start with it.
+/// For the root: the job's name is a DNS label that starts with a letter, because its Services' names start with it.
 pub fn name_is_dns_label() -> Rule {
     rule(
         "oldSelf.hasValue() || self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')",
@@ -428,14 +428,14 @@ pub fn name_is_dns_label() -> Rule {
     .optional_old_self(true)
 }
 
-/// For the root: `<job>-<replica type>-<highest index>` fits into 63 characters, the limit of the names of Services and of
-/// host names. A job that exists may stay as it is while the number of its replicas doesn't change.
+/// For the root: `<job>-<replica type>-<highest index>` fits into 63 characters, the limit for names of Services and host names. An
+/// existing job is exempt while its number of replicas doesn't change.
 pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
     let map = format!("self.spec.{replica_map}");
     let count = format!("{map}['{type_}'].?replicas.orValue(1)");
     let old = format!("oldSelf.?spec.?{replica_map}[?'{type_}']");
-    // What is left for the job's name beside two hyphens, the replica type and the digits of the index. The text is
-    // chosen among constants, because the API server can't bound the cost of one that is put together.
+    // The room for the job's name besides two hyphens, the replica type and the digits of the index. The text is chosen among
+    // constants, because the API server can't bound the cost of a concatenated one.
     let room = |digits: usize| (61_usize.saturating_sub(type_.len() + digits)).to_string();
     let limits: Vec<String> = (1..10)
         .map(|digits| {
@@ -464,20 +464,20 @@ pub fn replica_names_fit(replica_map: &str, type_: &str) -> Rule {
     .optional_old_self(true)
 }
 
-/// The rule of [`replica_types_are`] in words.
+/// The message of [`replica_types_are`].
 pub fn only_types(types: &[&str]) -> String {
     let names: Vec<String> = types.iter().map(|t| format!("\"{t}\"")).collect();
     let names = names.join(", ");
     format!("unsupported replica type; supported values, spelled exactly so: {names}")
 }
 
-/// What a replica type must be like where any is served.
+/// The rule for replica types of kinds that accept any.
 pub const ODD_REPLICA_TYPE: &str =
     "a replica type has letters, digits and '-' inside, because it is a part of the names of pods";
-/// What is wrong with two replica types that differ in capitals only.
+/// The message for two replica types that differ only in case.
 pub const SAME_REPLICA_TYPE: &str = "replica types that differ in capitals only are the same one";
 
-/// For the map of replica specs: only these replica types, in exactly this spelling.
+/// For the map of replica specs: only these replica types, spelled exactly so.
 pub fn replica_types_are(types: &[&str]) -> Rule {
     let list: Vec<String> = types.iter().map(|t| format!("'{t}'")).collect();
     rule(
@@ -487,7 +487,7 @@ pub fn replica_types_are(types: &[&str]) -> Rule {
     )
 }
 
-/// For the map of replica specs: any replica type that can be a part of a pod's name.
+/// For the map of replica specs: any replica type that is valid in a pod's name.
 pub fn replica_types_name_pods() -> Rule {
     rule(
         "self.all(t, t.matches('^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$'))",
@@ -496,7 +496,7 @@ pub fn replica_types_name_pods() -> Rule {
     )
 }
 
-/// For the map of replica specs: no replica type stands there twice, in different spellings.
+/// For the map of replica specs: no replica type occurs twice in different spellings.
 pub fn replica_types_differ() -> Rule {
     rule(
         "self.all(t, !self.exists(o, o != t && o.lowerAscii() == t.lowerAscii()))",
@@ -505,7 +505,7 @@ pub fn replica_types_differ() -> Rule {
     )
 }
 
-/// For the root: [`replica_names_fit`] for replica types beside these.
+/// For the root: [`replica_names_fit`] for replica types other than these.
 pub fn other_names_fit(replica_map: &str, types: &[&str]) -> Rule {
     let map = format!("self.spec.{replica_map}");
     let known: Vec<String> = types.iter().map(|t| format!("'{t}'")).collect();
@@ -536,7 +536,7 @@ pub fn has_type(replica_map: &str, type_: &str) -> Rule {
     .field_path(format!(".{replica_map}['{type_}']"))
 }
 
-/// For a spec: replica type `type_`, where it is there, has one pod.
+/// For a spec: replica type `type_`, if present, has one pod.
 pub fn has_one(replica_map: &str, type_: &str) -> Rule {
     let path = format!("{replica_map}['{type_}'].replicas");
     rule(
@@ -547,7 +547,7 @@ pub fn has_one(replica_map: &str, type_: &str) -> Rule {
     .field_path(format!(".{path}"))
 }
 
-/// For a spec: replica type `type_`, where it is there, has at least one pod.
+/// For a spec: replica type `type_`, if present, has at least one pod.
 pub fn has_some(replica_map: &str, type_: &str) -> Rule {
     let path = format!("{replica_map}['{type_}'].replicas");
     rule(
@@ -558,10 +558,10 @@ pub fn has_some(replica_map: &str, type_: &str) -> Rule {
     .field_path(format!(".{path}"))
 }
 
-/// CEL, for a spec: true where there is nothing to look at in the containers of a replica type.
+/// CEL, for a spec: true if the replica type has no containers to check.
 ///
-/// The schema requires them, but a rule that trips over their absence would refuse every write to objects that were stored
-/// before: the API server forgives old violations, not errors.
+/// The schema requires them, but a rule that fails without them would reject every write to objects that were stored before: the
+/// API server tolerates old violations, not errors.
 pub fn no_containers(replica_map: &str, type_: &str) -> String {
     let replica = format!("self.{replica_map}['{type_}']");
     format!(
@@ -570,7 +570,7 @@ pub fn no_containers(replica_map: &str, type_: &str) -> String {
     )
 }
 
-/// For a spec: `runPolicy.managedBy` stays as it is, also when it, or its parent, comes or goes.
+/// For a spec: `runPolicy.managedBy` is immutable, including its presence and that of its parent.
 pub fn managed_by_stays() -> Rule {
     let of =
         |object: &str| format!("(has({object}.runPolicy) && has({object}.runPolicy.managedBy))");
@@ -585,7 +585,7 @@ pub fn managed_by_stays() -> Rule {
     .field_path(".runPolicy.managedBy")
 }
 
-/// For `runPolicy.schedulingPolicy.queue`: it stays as it is. The text is the published one.
+/// For `runPolicy.schedulingPolicy.queue`: it is immutable. The message is the published one.
 pub fn queue_stays() -> Rule {
     Rule::new("self == oldSelf")
         .message("spec.runPolicy.schedulingPolicy.queue is immutable")

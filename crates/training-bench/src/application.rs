@@ -1,17 +1,17 @@
-//! What is written for one `SparkApplication`, as templates: the very bodies that the operator sends.
+//! Templates of the request bodies for one `SparkApplication`, identical to the operator's.
 //!
-//! They come from the operator's own plan for an application whose name and uid are placeholders. What the operator derives from
-//! an application's uid and spec, ids and the names that hold them, is derived for each application in the same way.
+//! They come from the operator's own plan for an application whose name and uid are placeholders. Ids and names that the operator
+//! derives from an application's uid and spec are derived for each application in the same way.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use spark_operator::SparkApplication;
-use spark_operator::course::look::{Pod, Thing};
+use spark_operator::course::look::{Pod, RunObject};
 use spark_operator::course::seen::{Kind as Sort, Seen};
 use spark_operator::course::step::{Make, Plan, Step};
-use spark_operator::course::{Inquiry, Rules, plan};
+use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::{self, SpecDigest};
 use spark_operator::{Settings, label, names};
 use training_testkit::builders::SPARK;
@@ -21,13 +21,13 @@ use crate::drive::status as phase;
 use crate::kind;
 use crate::template::Template;
 
-/// What is made beside the driver: two config maps and two services.
+/// The objects besides the driver: two config maps and two services.
 const THINGS: usize = 4;
-/// Bodies that the life of such an application can't do without: those, a pod, four statuses.
+/// The minimum number of bodies for an application's life cycle: these objects, a pod, four statuses.
 const BODIES: usize = THINGS + 1 + STATES.len();
-/// Requests that it can't do without: those, and what was made beside the driver goes at the end.
+/// The minimum number of requests: these bodies, and deletes of the objects besides the driver.
 pub const LEAST: usize = BODIES + THINGS;
-/// The states that are written for it, in their order.
+/// Its states, in order.
 pub const STATES: [&str; 4] = ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"];
 
 const NAME: &str = "placeholder-application";
@@ -35,17 +35,17 @@ const NAMESPACE: &str = "placeholder-namespace";
 const UID: &str = "11111111-2222-3333-4444-555555555555";
 const VERSION: &str = "placeholder-version";
 const TIME: &str = "2001-02-03T04:05:06Z";
-/// The same in Spark's own record.
+/// The same time in milliseconds, as Spark records it.
 const MILLIS: &str = "981173106000";
-/// Of the web UI's Service, as the API server chooses it.
+/// The address of the web UI's Service, which the API server chooses.
 const ADDRESS: &str = "192.0.2.77";
 
-/// What the operator derives from an application.
+/// The values that the operator derives from an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
-    /// The submission.
+    /// The submission id.
     pub submission: String,
-    /// What Spark knows the run by.
+    /// Spark's application id.
     pub run: String,
     /// The digits in the names of Spark's objects.
     pub digits: String,
@@ -54,12 +54,12 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Those of the first submission of an application.
+    /// Returns the ids of an application's first submission.
     pub fn new(uid: &str, digest: &SpecDigest) -> Self {
         Self::of(digest::submission_id(uid, None, digest))
     }
 
-    /// Those of a submission.
+    /// Returns the ids of a submission.
     pub fn of(submission: String) -> Self {
         Self {
             run: names::app_id(&submission),
@@ -70,7 +70,7 @@ impl Ids {
     }
 }
 
-/// What stands in the gaps. Where something isn't known, or a template has no gap for it: anything.
+/// The values of a template's gaps. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug)]
 pub struct Gaps<'a> {
     /// The application's name.
@@ -81,18 +81,18 @@ pub struct Gaps<'a> {
     pub uid: &'a str,
     /// Its resource version.
     pub version: &'a str,
-    /// The present second.
+    /// The current second.
     pub time: &'a str,
     /// The same in milliseconds since 1970.
     pub millis: &'a str,
     /// The address of the web UI's Service.
     pub address: &'a str,
-    /// What is derived from all that.
+    /// The derived ids.
     pub ids: &'a Ids,
 }
 
 impl<'a> Gaps<'a> {
-    /// What [`Template::fill`] takes, in the order of `Bodies::marks`.
+    /// Returns the arguments of [`Template::fill`], in the order of `Bodies::marks`.
     pub fn values(&self) -> [&'a str; 12] {
         let Ids {
             submission,
@@ -112,29 +112,29 @@ impl<'a> Gaps<'a> {
             submission,
             scratch,
             digits,
-            // The name of the properties' config map follows what is in it. All that matters here is that each has another.
+            // The operator derives this name from the content. Here it only has to be unique.
             digits,
         ]
     }
 }
 
-/// Everything that is written for one application.
+/// All request bodies for one application.
 #[derive(Clone, Debug)]
 pub struct Bodies {
-    /// What the driver mounts, and by what it and its web UI are found.
+    /// The ConfigMaps that the driver mounts, and the Services of the driver and its web UI.
     pub things: Vec<(Resource, Template)>,
-    /// The place of the web UI's Service among them: the first status names its address.
+    /// The index of the web UI's Service among them: the first status contains its address.
     pub ui: usize,
     /// The driver.
     pub driver: Template,
-    /// The statuses in their order.
+    /// The statuses, in order.
     pub statuses: Vec<Template>,
-    /// Stands for the spec.
+    /// The digest of the spec.
     pub digest: SpecDigest,
 }
 
 impl Bodies {
-    /// Asks the plan of the operator, set as it is by default.
+    /// Gets the bodies from the operator's plan with default settings.
     pub fn new() -> Result<Self> {
         let mut stored = manifest(NAME);
         let digest = digest::spec_digest(&stored["spec"]);
@@ -146,7 +146,7 @@ impl Bodies {
         let (settings, rules) = (Settings::default(), Rules::default());
         let now: Timestamp = TIME.parse()?;
         let decide = |app: &SparkApplication, seen: &Seen| {
-            plan(Inquiry {
+            plan(PlanInput {
                 app,
                 digest: &digest,
                 seen,
@@ -177,7 +177,7 @@ impl Bodies {
             app.status = Some(write.next);
         }
         let last = decide(&app, &made.seen("Succeeded")?);
-        // What its run had beside the driver goes.
+        // The run's objects besides the driver are deleted.
         let goes = |step: &Step| matches!(step, Step::Delete { .. });
         ensure!(
             last.status.is_none() && last.steps.iter().all(goes),
@@ -201,7 +201,7 @@ impl Bodies {
     }
 }
 
-/// The placeholders of all gaps, in the order of [`Gaps::values`].
+/// Returns the placeholders of all gaps, in the order of [`Gaps::values`].
 fn marks(ids: &Ids, conf: &str) -> [String; 12] {
     [
         NAME,
@@ -220,7 +220,7 @@ fn marks(ids: &Ids, conf: &str) -> [String; 12] {
     .map(str::to_owned)
 }
 
-/// What was made for an application.
+/// The created objects of an application.
 struct Made {
     things: Vec<(Resource, Value)>,
     driver: Value,
@@ -229,7 +229,7 @@ struct Made {
 }
 
 impl Made {
-    /// The steps of the first look.
+    /// Collects the steps of the first reconcile.
     fn of(first: Plan) -> Result<Self> {
         ensure!(
             first.status.is_none(),
@@ -242,10 +242,11 @@ impl Made {
                 Step::Make(Make::ConfigMap(map)) => {
                     things.push((Resource::ConfigMap, serde_json::to_value(map)?));
                 }
-                Step::Make(Make::Service(service)) | Step::MakeBeside(Make::Service(service)) => {
+                Step::Make(Make::Service(service))
+                | Step::CreateOptional(Make::Service(service)) => {
                     things.push((Resource::Service, serde_json::to_value(service)?));
                 }
-                Step::MakeDriver(pod) => driver = Some(serde_json::to_value(pod)?),
+                Step::CreateDriver(pod) => driver = Some(serde_json::to_value(pod)?),
                 other => anyhow::bail!("a new application begins with {other:?}"),
             }
         }
@@ -258,7 +259,7 @@ impl Made {
         })
     }
 
-    /// The place of the Service that has an address.
+    /// Returns the index of the Service that has an address.
     fn ui(&self) -> Result<usize> {
         let has = |(resource, body): &(Resource, Value)| {
             *resource == Resource::Service && body["spec"]["clusterIP"] != "None"
@@ -266,7 +267,7 @@ impl Made {
         self.things.iter().position(has).context("no web UI")
     }
 
-    /// What the operator would see, with the driver in a phase, or in none yet.
+    /// Returns the operator's observed state, with the driver in a phase or not scheduled.
     fn seen(&self, word: &str) -> Result<Seen> {
         let mut pod = self.driver.clone();
         pod["metadata"]["uid"] = json!("99999999-8888-7777-6666-555555555555");
@@ -281,23 +282,23 @@ impl Made {
         let mut ui = self.things[self.ui()?].1.clone();
         ui["metadata"]["uid"] = json!("88888888-8888-7777-6666-555555555555");
         ui["spec"]["clusterIP"] = json!(ADDRESS);
-        let ui: Thing<Service> = serde_json::from_value(ui)?;
+        let ui: RunObject<Service> = serde_json::from_value(ui)?;
         seen.objects.extend(ui.object(Sort::Service));
         Ok(seen)
     }
 }
 
-/// The digits in the name of a config map of properties.
+/// Returns the digits in the name of a properties' config map.
 pub fn conf_digits(name: &str) -> Option<&str> {
     name.strip_prefix("spark-drv-")?.strip_suffix("-conf-map")
 }
 
-/// The label that tells an application's objects and pods.
+/// The label with the application's name on its objects and pods.
 pub const APP_NAME: &str = label::APP_NAME;
-/// The program that it runs, in the workload image.
+/// Its program, in the workload image.
 pub const PROGRAM: &str = "local:///opt/trainyard/pi.py";
 
-/// The application that everything is measured with: a driver and two executors, as users write them. Nobody makes the executors.
+/// Returns the measured application: a driver and two executors, as users write them. Nobody creates the executors.
 pub fn manifest(name: &str) -> Value {
     json!({
         "apiVersion": label::API_VERSION,
@@ -306,7 +307,7 @@ pub fn manifest(name: &str) -> Value {
         "spec": {
             "type": "Python",
             "mode": "cluster",
-            // Never pulled: nothing here runs a container.
+            // Never pulled: no container runs here.
             "image": "trainyard.test/spark:1",
             "sparkVersion": "4.0.1",
             "mainApplicationFile": PROGRAM,
@@ -363,7 +364,7 @@ mod tests {
         }
     }
 
-    /// The floor's bodies are those that the operator makes for the same application, not only of the same form.
+    /// The floor's bodies equal the operator's for the same application, not only in structure.
     #[test]
     fn filled_bodies_are_what_the_operator_makes() {
         let bodies = Bodies::new().unwrap();
@@ -372,7 +373,7 @@ mod tests {
         stored["metadata"] =
             json!({ "name": "a1", "namespace": "ns", "uid": uid, "generation": 1 });
         let app: SparkApplication = serde_json::from_value(stored).unwrap();
-        let made = plan(Inquiry {
+        let made = plan(PlanInput {
             app: &app,
             digest: &bodies.digest,
             seen: &Seen::default(),
@@ -384,7 +385,7 @@ mod tests {
         let digits = Ids::new(uid, &bodies.digest).digits;
         let wanted = made.things.iter().map(|(_, body)| body);
         for (text, wanted) in filled(&bodies).iter().zip(wanted.chain([&made.driver])) {
-            // The one name that the floor client chooses otherwise.
+            // The one name that the floor client chooses differently.
             let wanted = wanted.to_string().replace(&made.conf, &digits);
             assert_eq!(*text, wanted);
         }

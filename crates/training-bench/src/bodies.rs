@@ -1,7 +1,7 @@
-//! What is written for one job, as templates: the floor client sends the very bodies that the operator sends.
+//! Templates of the request bodies for one job: the floor client sends exactly the operator's bodies.
 //!
 //! They come from the operator's own plan for a job whose name, uid and times are placeholders. Planning happens once; for each
-//! job the floor client only puts texts together.
+//! job the floor client only fills templates.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use mpi_operator::args::OWN_IMAGE;
 use pytorch_operator::PyTorch;
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
-use training_core::object::{FreshSecret, config_digest};
+use training_core::object::{SecretGenerator, config_digest};
 use training_core::{
     BatchEnd, Framework as _, Lifecycle, Object, ObjectKind, ObjectView, Observed, Plan, Step,
     TrainingJob, Uid, plan,
@@ -27,12 +27,12 @@ use crate::http::{BATCH, CORE};
 use crate::kind;
 use crate::template::Template;
 
-/// Pods of one job: one that leads and three workers.
+/// The number of pods of one job: a leading replica and three workers.
 pub const PODS: usize = 4;
-/// Requests that the life of such a job can't do without. Of the first three kinds: four pods, four services, three statuses. Of
-/// `MPIJob`: three pods and a Job, a service, a config map and a secret, three statuses, and the config map's change when hosts run.
+/// The minimum number of requests for a job's life cycle. For the first three kinds: four pods, four services, three statuses. For
+/// `MPIJob`: three pods and a Job, a service, a config map and a secret, three statuses, and an update of the config map.
 pub const LEAST: usize = 11;
-/// Plans before a job has all of its objects; there are fewer.
+/// An upper bound for the plans until a job has all of its objects.
 const TURNS: usize = 4;
 
 const NAME: &str = "placeholder-job";
@@ -41,25 +41,25 @@ const UID: &str = "11111111-2222-3333-4444-555555555555";
 const VERSION: &str = "placeholder-version";
 const TIME: &str = "2001-02-03T04:05:06Z";
 const LAUNCHER: &str = "99999999-8888-7777-6666-555555555555";
-/// With its quotes, because an object takes its place.
+/// Includes its quotes, because an object replaces it.
 const DATA: &str = "\"placeholder-data\"";
 
-/// What stands in the gaps of a template. Where something isn't known, or a template has no gap for it: anything.
+/// The values of a template's gaps. Unknown or unused values may be arbitrary.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gaps<'a> {
     /// The job's name.
     pub name: &'a str,
     /// The job's namespace.
     pub namespace: &'a str,
-    /// The job's uid; in the change of another object that one's.
+    /// The job's uid; in an update of another object, that object's.
     pub uid: &'a str,
     /// The resource version of the same object.
     pub version: &'a str,
-    /// The present second.
+    /// The current second.
     pub time: &'a str,
     /// The uid of the launcher's Job.
     pub launcher: &'a str,
-    /// What a secret holds, as JSON.
+    /// A secret's data, as JSON.
     pub data: &'a str,
 }
 
@@ -67,7 +67,7 @@ pub struct Gaps<'a> {
 const MARKS: [&str; 7] = [NAME, NAMESPACE, UID, VERSION, TIME, LAUNCHER, DATA];
 
 impl<'a> Gaps<'a> {
-    /// What [`Template::fill`] takes.
+    /// Returns the arguments of [`Template::fill`].
     pub fn values(&self) -> [&'a str; 7] {
         [
             self.name,
@@ -85,7 +85,7 @@ fn template(text: &str) -> Template {
     Template::parse(text, &MARKS)
 }
 
-/// A sort of objects that jobs have.
+/// A type of a job's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// A pod.
@@ -101,7 +101,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Where those of a namespace are.
+    /// Returns the path of a namespace's objects.
     pub fn path(self, namespace: &str) -> String {
         let (api, plural) = match self {
             Self::Pod => (CORE, "pods"),
@@ -114,14 +114,14 @@ impl Resource {
     }
 }
 
-/// An object of a job, and what is sent for it.
+/// An object of a job with its request body.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its sort.
+    /// Its type.
     pub resource: Resource,
-    /// What follows the job's name in its own.
+    /// The suffix of its name after the job's name.
     pub suffix: String,
-    /// The whole object, or its change.
+    /// The whole object, or its update.
     pub body: Template,
 }
 
@@ -138,27 +138,27 @@ impl Part {
     }
 }
 
-/// Everything that is written for one job.
+/// All request bodies for one job.
 #[derive(Clone, Debug)]
 pub struct Bodies {
-    /// What a new job gets, in turns: pods come after what they mount.
+    /// The objects of a new job, in rounds: pods come after the objects that they mount.
     pub births: Vec<Vec<Part>>,
-    /// What else changes when all pods run.
+    /// Further updates when all pods run.
     pub changes: Vec<Part>,
-    /// The first status: the job is known.
+    /// The status `Created`.
     pub created: Template,
-    /// All pods run.
+    /// The status when all pods run.
     pub running: Template,
-    /// The replica that counts has succeeded.
+    /// The status when the deciding replica has succeeded.
     pub succeeded: Template,
-    /// The final status whole, for jobs that are made finished.
+    /// The complete final status, for jobs that are created as finished.
     pub finished: Template,
-    /// Makes what a job's secret holds.
-    pub fresh: Option<FreshSecret>,
+    /// Generates the data of a job's secret.
+    pub fresh: Option<SecretGenerator>,
 }
 
 impl Bodies {
-    /// Asks the plan of the kind's operator, set as it is by default.
+    /// Gets the bodies from the plan of the kind's operator with default settings.
     pub fn new(kind: &Kind) -> Result<Self> {
         match kind.operator {
             PyTorch::OPERATOR => Self::of(kind, &PyTorch::default()),
@@ -223,12 +223,12 @@ impl Bodies {
             running,
             succeeded,
             finished: template(&finished.to_string()),
-            fresh: F::FRESH_SECRET,
+            fresh: F::SECRET_GENERATOR,
         })
     }
 }
 
-/// The patch of a plan's status, as the executor writes it; the job becomes what it then is.
+/// Returns the patch of a plan's status, as the executor writes it, and applies it to the job.
 fn status<J: TrainingJob>(job: &mut J, plan: Plan<J::Status>) -> Result<Template> {
     let write = plan
         .status
@@ -238,7 +238,7 @@ fn status<J: TrainingJob>(job: &mut J, plan: Plan<J::Status>) -> Result<Template
     Ok(template(&body.to_string()))
 }
 
-/// What was made for the job so far, as the API server would store it.
+/// The job's created objects, as the API server would store them.
 #[derive(Default)]
 struct Stored {
     pods: Vec<Value>,
@@ -248,7 +248,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Makes the object of a step.
+    /// Creates the object of a step.
     fn make(&mut self, step: &Step) -> Result<Part> {
         match step {
             Step::CreatePod(pod) => keep(&mut self.pods, Resource::Pod, pod),
@@ -280,7 +280,7 @@ impl Stored {
         Part::of(resource, &name, &body)
     }
 
-    /// Carries out a change of an object that was made.
+    /// Applies an update of a created object.
     fn change(&mut self, step: &Step) -> Result<Part> {
         let Step::ChangeObject {
             kind: ObjectKind::ConfigMap,
@@ -300,8 +300,8 @@ impl Stored {
         Part::of(Resource::ConfigMap, name, &body)
     }
 
-    /// What the operator would see, with all pods in one phase, or in none yet. Workers of a launcher serve until somebody ends
-    /// them.
+    /// Returns the operator's observed state, with all pods in one phase or not scheduled. Workers of a launcher run until they
+    /// are deleted.
     fn seen<F: Lifecycle>(&self, word: &str, now: Timestamp) -> Result<Observed> {
         let (parent, mut roles) = (feed::parent::<F>(), Roles::default());
         let mut seen = self.others.clone();
@@ -343,7 +343,7 @@ impl Stored {
     }
 }
 
-/// Keeps an object of a replica among its like.
+/// Stores a replica's object in the list of its type.
 fn keep(all: &mut Vec<Value>, resource: Resource, object: &impl serde::Serialize) -> Result<Part> {
     let body = serde_json::to_value(object)?;
     let number = all.len() + 1;
@@ -355,7 +355,7 @@ fn keep(all: &mut Vec<Value>, resource: Resource, object: &impl serde::Serialize
     Part::of(resource, name, &body)
 }
 
-/// An object as the API server would store it.
+/// Returns an object as the API server would store it.
 fn stored(object: &Value, uid: &str) -> Value {
     let mut object = object.clone();
     object["metadata"]["uid"] = json!(uid);
@@ -363,7 +363,7 @@ fn stored(object: &Value, uid: &str) -> Value {
     object
 }
 
-/// The job that everything is measured with: one replica that leads and three workers, with a template as users write them.
+/// Returns the measured job: a leading replica and three workers, with a template as users write them.
 pub fn manifest(kind: &Kind, name: &str) -> Value {
     let role = |replicas: u32| {
         json!({
@@ -374,7 +374,7 @@ pub fn manifest(kind: &Kind, name: &str) -> Value {
                 "spec": {
                     "containers": [{
                         "name": kind::container(kind),
-                        // Never pulled: nothing here runs a container.
+                        // Never pulled: no container runs here.
                         "image": "trainyard.test/train:1",
                         "command": ["python", "/opt/train.py"],
                         "args": ["--epochs=10", "--batch-size=64", "--data=/data"],
@@ -407,7 +407,7 @@ pub fn manifest(kind: &Kind, name: &str) -> Value {
     })
 }
 
-/// The present second as the API writes it.
+/// Returns the current second in the API's format.
 pub fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -452,7 +452,7 @@ mod tests {
         }
     }
 
-    /// What is made in each turn, by sort and name.
+    /// Returns the objects of each round, by type and name.
     fn births(kind: &Kind) -> Vec<Vec<(Resource, String)>> {
         let turns = Bodies::new(kind).unwrap().births.into_iter();
         let named = |parts: Vec<Part>| {

@@ -1,7 +1,7 @@
-//! The bench's own processes: the floor client, the status driver and the reader of lists run apart, so that the CPU of each can
-//! be told from the others'.
+//! The bench's child processes: the floor client, the status driver and the list reader run separately, so that their CPU can
+//! be measured separately.
 //!
-//! A child ends when its standard input does, so that nothing stays behind however the bench ends.
+//! A child ends when its standard input does, so that none outlives the bench.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Tells the bench something, from within a child.
+/// Sends a line from a child to the bench.
 pub fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
 }
 
-/// What the bench tells, from within a child; the process ends with its standard input.
+/// Receives the bench's lines in a child; the process ends with its standard input.
 pub fn told() -> UnboundedReceiver<String> {
     let (sender, receiver) = unbounded_channel();
     std::thread::spawn(move || {
@@ -41,14 +41,14 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts this program with other arguments; what it complains about goes to a file.
+    /// Starts this program with other arguments; its standard error goes to a file.
     pub fn start(args: &[&str], log: &Path) -> Result<Self> {
         let name = args.first().copied().unwrap_or_default();
         let mut command = Command::new(std::env::current_exe()?);
         Self::spawn(name, command.args(args).env("RUST_BACKTRACE", "0"), log)
     }
 
-    /// Starts another program; what it complains about goes to a file.
+    /// Starts another program; its standard error goes to a file.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -74,14 +74,14 @@ impl Helper {
         })
     }
 
-    /// What it says next.
+    /// Returns its next line.
     pub async fn line(&mut self, limit: Duration) -> Result<String> {
         let line = tokio::time::timeout(limit, self.lines.recv()).await;
         let line = line.with_context(|| format!("{} said nothing for {limit:?}", self.name))?;
         line.with_context(|| format!("{} ended", self.name))
     }
 
-    /// Tells it something.
+    /// Sends it a line.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("a closed input")?;
         writeln!(stdin, "{line}")?;
@@ -93,7 +93,7 @@ impl Helper {
         self.child.id()
     }
 
-    /// Whether it has ended by itself, which none of them should.
+    /// Returns whether it has ended by itself, which is an error.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }

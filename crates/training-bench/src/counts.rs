@@ -1,4 +1,4 @@
-//! What the API server counted: requests per client, told apart by flow schemas of our own.
+//! Reads the API server's counters of requests per client, which our own flow schemas distinguish.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::store::{Figures, Side};
 
 /// The floor client's user.
 pub const FLOOR: &str = "bench-floor";
-/// The load generator's.
+/// The load generator's user.
 pub const LOAD: &str = "bench-load";
-/// The status driver's.
+/// The status driver's user.
 pub const DRIVER: &str = "bench-driver";
-/// Their group; it may do everything.
+/// Their group, which has all rights.
 pub const GROUP: &str = "bench";
 
-/// A sort of requests that is told from others.
+/// A class of requests.
 struct Sort {
     name: &'static str,
     verbs: &'static [&'static str],
@@ -41,7 +41,7 @@ const fn sort(
     }
 }
 
-/// The first that fits counts.
+/// All classes; the first match wins.
 const SORTS: [Sort; 5] = [
     sort("leases", &["*"], &["coordination.k8s.io"], &["leases"]),
     sort("events", &["*"], &["", "events.k8s.io"], &["events"]),
@@ -51,7 +51,7 @@ const SORTS: [Sort; 5] = [
 ];
 const REST: Sort = sort("", &["*"], &["*"], &["*"]);
 
-/// The user that is measured.
+/// Returns the measured user.
 pub fn user(side: Side, kind: &Kind) -> String {
     match side {
         Side::Floor => FLOOR.to_owned(),
@@ -66,7 +66,7 @@ fn prefix(side: Side) -> &'static str {
     }
 }
 
-/// The flow schemas, and what else the bench's users need. All are on the level that is never throttled.
+/// Returns the flow schemas and other objects of the bench's users. All schemas use the exempt priority level.
 pub fn objects(kind: &Kind) -> Vec<Value> {
     let mut objects = vec![json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -108,10 +108,10 @@ fn schema(name: &str, precedence: usize, user: &str, sort: &Sort) -> Value {
     })
 }
 
-/// What the API server asks itself for when a Service needs an address. It tries addresses at random until one is free.
+/// The resource of the API server's own requests for a Service's address. It tries random addresses until one is free.
 const ADDRESSES: &str = "ipaddresses";
 
-/// Counters of the API server at one moment.
+/// A snapshot of the API server's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     flows: BTreeMap<String, f64>,
@@ -119,7 +119,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads them.
+    /// Reads the counters.
     pub async fn read(api: &Api) -> Result<Self> {
         let body = api.must(Method::GET, "/metrics", Ask::read(JSON)).await?;
         Ok(Self::parse(
@@ -146,7 +146,7 @@ impl Counts {
         counts
     }
 
-    /// What one client asked since `before`, by sort; with the conflicts of everybody.
+    /// Returns one client's requests since `before`, by class, and the conflicts of all clients.
     pub fn since(&self, before: &Self, side: Side) -> Figures {
         let mut figures = Figures::new();
         for Sort { name: sort, .. } in SORTS {

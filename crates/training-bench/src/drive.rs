@@ -1,12 +1,11 @@
-//! The status driver: plays scheduler and kubelet for every pod of a namespace, and the controller of Jobs for launchers.
+//! The status driver: simulates scheduler and kubelet for every pod of a namespace, and the Job controller for launchers.
 //!
-//! All pods of a job start to run in one burst, a while after the last of them was seen, and succeed in one burst a while after
-//! that. It watches metadata alone: what state a pod is in it knows by itself.
+//! All pods of a job start to run in one burst after the last of them was seen and a delay, and succeed in one burst after another
+//! delay. It watches only metadata, since it sets the pods' states itself.
 //!
-//! A launcher's Job gets its pod as soon as it is seen. It is told that the pod is there, that it is ready, and that it has
-//! succeeded; only that pod ends, because workers serve until somebody deletes them. The real controller would do the same for
-//! everybody who is measured, but it waits a second before it looks at what its pods have become, and sends no more than twenty
-//! requests a second: nothing else could be seen beside that.
+//! It creates the pod of a launcher's Job as soon as it sees the Job, and writes into the Job's status that the pod exists, is ready,
+//! and has succeeded. Only that pod ends; workers run until they are deleted. The real controller would do the same for both
+//! clients, but it syncs its pods only after a second and sends at most twenty requests a second, which would hide any difference.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,21 +29,21 @@ use crate::floor::{Event, launchers, next_of, version};
 use crate::http::{Api, Ask, METADATA, Watch};
 use crate::kind;
 
-/// Patches under way at once.
+/// The maximum number of parallel patches.
 const IN_FLIGHT: usize = 32;
-/// The label that tells the job's pods from others, of the kinds that have replicas.
+/// The label with the job's name on pods of kinds that have replicas.
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
-/// The label that tells a launcher's pod from its workers'.
+/// The label that distinguishes a launcher's pod from workers.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 
-/// How the pods live.
+/// The timing of the pods' life cycle.
 #[derive(Clone, Copy, Debug)]
 pub struct Script {
-    /// From the last pod seen to all running.
+    /// The delay between the last pod seen and all running.
     pub run_after: Duration,
-    /// From all running to all succeeded.
+    /// The delay between all running and all succeeded.
     pub succeed_after: Duration,
-    /// Running pods stay so until the driver is told `go`.
+    /// Whether pods run until the driver receives `go`.
     pub hold: bool,
 }
 
@@ -73,17 +72,17 @@ enum State {
 struct Pod {
     uid: String,
     state: State,
-    /// It serves until somebody deletes it.
+    /// Whether it runs until it is deleted.
     serves: bool,
 }
 
-/// The pods of one job by name.
+/// The pods of one job, by name.
 #[derive(Default)]
 struct Group {
     pods: HashMap<String, Pod>,
     /// The name of the launcher's Job.
     launcher: Option<String>,
-    /// A task looks after it.
+    /// Whether a task handles it.
     busy: bool,
 }
 
@@ -97,7 +96,7 @@ struct Driver {
     gate: Semaphore,
 }
 
-/// Runs until told to end.
+/// Runs until standard input ends.
 pub async fn run(kubeconfig: &Path, kind: Kind, namespace: &str, script: Script) -> Result<()> {
     let mut told = child::told();
     let driver = Rc::new(Driver {
@@ -147,7 +146,7 @@ pub async fn run(kubeconfig: &Path, kind: Kind, namespace: &str, script: Script)
 }
 
 impl Pod {
-    /// True if this is the state that it comes to next.
+    /// Returns whether this is its next state.
     fn goes_to(&self, next: State) -> bool {
         match next {
             State::Pending => false,
@@ -158,7 +157,7 @@ impl Pod {
 }
 
 impl Driver {
-    /// A line of the Jobs' watch; answers a new Job.
+    /// Handles a line of the Jobs' watch; returns a new Job.
     fn launcher(&self, line: &[u8], watch: Option<&mut Watch>) -> Result<Option<Value>> {
         let event: Event<Value> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of Jobs failed");
@@ -179,7 +178,7 @@ impl Driver {
         Ok(Some(batch))
     }
 
-    /// Makes the pod of a new Job.
+    /// Creates the pod of a new Job.
     async fn launch(self: Rc<Self>, batch: Value) -> Result<()> {
         let name = batch["metadata"]["name"].as_str().unwrap_or_default();
         let path = Resource::Pod.path(&self.namespace);
@@ -195,7 +194,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Says how far a Job has come.
+    /// Writes the status of a Job.
     async fn tell(&self, name: &str, status: Value) -> Result<()> {
         let _place = self.gate.acquire().await?;
         let path = format!("{}/{name}/status", Resource::Job.path(&self.namespace));
@@ -204,7 +203,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Folds an event; answers the job that somebody must look after now.
+    /// Handles an event; returns the job that now needs a task.
     fn seen(&self, line: &[u8], watch: &mut Watch) -> Result<Option<String>> {
         let event: Event<Slim> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of pods failed");
@@ -239,7 +238,7 @@ impl Driver {
         Ok(self.claim(job).then(|| job.clone()))
     }
 
-    /// True if there is something to do for a job and nobody does it yet.
+    /// Claims a job; returns whether it has work and no other task handles it.
     fn claim(&self, job: &str) -> bool {
         let mut groups = self.groups.borrow_mut();
         let Some(group) = groups.get_mut(job) else {
@@ -251,7 +250,7 @@ impl Driver {
         claimed
     }
 
-    /// The state that the pods of a job should come to next.
+    /// Returns the next state of a job's pods.
     fn due(&self, group: &Group) -> Option<State> {
         let goes_to = |next: State| group.pods.values().any(|pod| pod.goes_to(next));
         if goes_to(State::Running) {
@@ -323,7 +322,7 @@ impl Driver {
             .api
             .send(Method::PATCH, &path, Ask::patch(body))
             .await?;
-        // Replaced meanwhile: its successor gets its own turn.
+        // Replaced meanwhile: its successor is handled separately.
         let gone = [StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&code);
         anyhow::ensure!(
             code.is_success() || gone,
@@ -334,11 +333,11 @@ impl Driver {
     }
 }
 
-/// The pod that the controller of Jobs makes for a Job, without the finalizer by which that counts its pods.
+/// Returns the pod that the Job controller would create for a Job, without its tracking finalizer.
 pub fn pod_of(batch: &Value) -> Value {
     let (meta, template) = (&batch["metadata"], &batch["spec"]["template"]);
     let (name, uid) = (&meta["name"], &meta["uid"]);
-    // It has a random end there; this one is as good as random.
+    // The real suffix is random; the uid is random enough.
     let end: String = uid.as_str().unwrap_or_default().chars().take(5).collect();
     json!({
         "apiVersion": "v1",
@@ -357,7 +356,7 @@ pub fn pod_of(batch: &Value) -> Value {
     })
 }
 
-/// What the controller of Jobs says when the launcher's pod has come to a state.
+/// Returns the Job status that the Job controller writes for a state of the launcher's pod.
 fn of_batch(state: State) -> Value {
     if state != State::Succeeded {
         return json!({ "ready": 1 });
@@ -376,7 +375,7 @@ fn of_batch(state: State) -> Value {
     })
 }
 
-/// What a kubelet says of a pod with one container in a phase; a failed one ended with this code.
+/// Returns the kubelet's status for a pod with one container in a phase; a failed one ended with this exit code.
 pub fn status(container: &str, uid: &str, phase: &str, exit_code: i32) -> String {
     let time = now();
     let ready = if phase == "Running" { "True" } else { "False" };

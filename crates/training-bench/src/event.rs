@@ -1,6 +1,6 @@
-//! What an event costs once it is decoded: finding the pod that it is about among all pods of its job.
+//! Measures the cost of a decoded event: finding its pod among all pods of its job.
 //!
-//! No process and no API server: the operator's own index, in this one.
+//! Uses the operator's own index in this process, without an API server.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ use crate::store::{Figures, Pair};
 const REPLICAS: u32 = 20_000;
 /// Events of one round.
 const EVENTS: u32 = 200_000;
-/// The fastest of so many rounds counts: whatever disturbs one makes it slower.
+/// The number of rounds; the fastest counts, since any disturbance makes a round slower.
 const ROUNDS: usize = 5;
 
-/// A job with one replica beside one with [`REPLICAS`].
+/// Compares a job with one replica with one with [`REPLICAS`].
 pub fn event(say: &dyn Fn(&str)) -> Result<Pair> {
     let pair = Pair {
         floor: of(1)?,
@@ -30,7 +30,7 @@ pub fn event(say: &dyn Fn(&str)) -> Result<Pair> {
     Ok(pair)
 }
 
-/// The figures of a job with so many replicas.
+/// Returns the figures of a job with so many replicas.
 fn of(replicas: u32) -> Result<Figures> {
     let index = Index::default();
     for replica in 0..replicas {
@@ -53,7 +53,7 @@ fn of(replicas: u32) -> Result<Figures> {
     let foreign = fastest(|| {
         let of = |n: u32| Uid(u128::MAX - u128::from(n));
         (0..EVENTS)
-            .filter(|n| index.disowned("ns", of(*n)).is_none())
+            .filter(|n| index.remove_foreign("ns", of(*n)).is_none())
             .count()
     })?;
     Ok(Figures::from([
@@ -62,7 +62,7 @@ fn of(replicas: u32) -> Result<Figures> {
     ]))
 }
 
-/// Nanoseconds per event. Fails if the events were no news.
+/// Returns nanoseconds per event. Fails if the events changed nothing.
 fn fastest(mut round: impl FnMut() -> usize) -> Result<f64> {
     let mut best: Option<Duration> = None;
     for _ in 0..ROUNDS {

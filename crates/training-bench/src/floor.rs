@@ -1,10 +1,10 @@
-//! The floor client: the least that a reactive client must do for a job, and nothing else.
+//! The floor client: the minimum that a reactive client must do for a job.
 //!
 //! It watches jobs and pods. For a new job it creates the pods and services that the operator would create and writes `Created`;
-//! when all pods run it writes `Running`, when the master has succeeded `Succeeded`; a failed pod is deleted and made again. Of an
-//! `MPIJob` it also makes what pods mount, before the pods, with keys of its own for every job; it tells the hosts when they run,
-//! and watches Jobs, because the launcher's ends the job. It sends no events, holds no lease, checks nothing, remembers nothing
-//! that it doesn't need, and gives up at the first error.
+//! when all pods run it writes `Running`, when the master has succeeded `Succeeded`. It deletes and recreates failed pods. For an
+//! `MPIJob` it first creates the mounted objects, with new keys for every job; it writes the list of hosts when they run,
+//! and watches Jobs, because the launcher's Job ends the `MPIJob`. It sends no events, holds no lease, validates nothing, stores
+//! only what it needs, and ends at the first error.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -27,10 +27,10 @@ use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
 use crate::template::Template;
 
-/// Requests under way at once; the same as the operator's.
+/// The maximum number of parallel requests, as in the operator.
 pub const IN_FLIGHT: usize = 64;
 
-/// What follows the job's name in that of its launcher's Job.
+/// The suffix of the launcher's Job's name after the job's name.
 const LAUNCHER: &str = "-launcher";
 
 /// One line of a watch.
@@ -39,11 +39,11 @@ pub struct Event<T> {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, `ERROR`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it is about.
+    /// The object.
     pub object: T,
 }
 
-/// What is read of a job.
+/// The fields of a job that the client reads.
 #[derive(Deserialize)]
 pub struct SlimJob<'a> {
     /// Its identity.
@@ -54,7 +54,7 @@ pub struct SlimJob<'a> {
     pub status: Option<serde::de::IgnoredAny>,
 }
 
-/// What is read of a pod.
+/// The fields of a pod that the client reads.
 #[derive(Deserialize)]
 pub struct SlimPod<'a> {
     /// Its identity.
@@ -85,7 +85,7 @@ struct SlimCondition<'a> {
     kind: Cow<'a, str>,
 }
 
-/// The metadata that matter.
+/// The metadata that the client reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimMeta<'a> {
@@ -103,10 +103,10 @@ pub struct SlimMeta<'a> {
     pub labels: SlimLabels<'a>,
 }
 
-/// The labels that matter.
+/// The labels that the client reads.
 #[derive(Deserialize, Default)]
 pub struct SlimLabels<'a> {
-    /// The job that a pod is of.
+    /// The name of a pod's job.
     #[serde(
         borrow,
         default,
@@ -116,7 +116,7 @@ pub struct SlimLabels<'a> {
     pub job: Cow<'a, str>,
 }
 
-/// The status of a pod, as far as it matters.
+/// The pod status fields that the client reads.
 #[derive(Deserialize, Default)]
 pub struct SlimStatus<'a> {
     /// The phase.
@@ -124,22 +124,22 @@ pub struct SlimStatus<'a> {
     pub phase: Cow<'a, str>,
 }
 
-/// What is known of one job.
+/// The state of one job.
 struct Job {
     uid: String,
     version: String,
     stage: Stage,
-    /// Phases by what follows the job's name in the pod's.
+    /// Phases, by the suffix of the pod's name after the job's name.
     pods: HashMap<String, String>,
-    /// All of its objects were made.
+    /// Whether all of its objects were created.
     born: bool,
-    /// The replica that counts has succeeded.
+    /// Whether the deciding replica has succeeded.
     ended: bool,
-    /// What will be named or changed later, by what follows the job's name.
+    /// Objects that are referenced or changed later, by the suffix of their names.
     kept: HashMap<String, Identity>,
 }
 
-/// What a write's answer says of its object.
+/// An object's identity in a write's response.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
@@ -150,12 +150,12 @@ pub struct Identity {
     resource_version: String,
 }
 
-/// A deletion of the object with this uid alone, with an option.
+/// Returns delete options with a uid precondition and another option.
 pub fn deletion(uid: &str, option: &str) -> String {
     format!(r#"{{{option},"preconditions":{{"uid":"{uid}"}}}}"#)
 }
 
-/// The status that the job has.
+/// The last written status of the job.
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
     /// A status is being written.
@@ -174,7 +174,7 @@ struct Floor {
     gate: Semaphore,
 }
 
-/// Runs until told to end.
+/// Runs until standard input ends.
 pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> Result<()> {
     let api = Api::new(kubeconfig).await?;
     let floor = Rc::new(Floor {
@@ -188,7 +188,7 @@ pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> R
     let jobs = floor.jobs_path("");
     let pods = Resource::Pod.path(namespace);
     let selector = kind::selector(&kind);
-    // It starts before the first job, so that there is nothing to list.
+    // Starts before the first job, so there is nothing to list.
     let from = version(&floor.api, &jobs).await?;
     let mut job_events = floor.api.watch(&jobs, "", &from, JSON).await?;
     let from = version(&floor.api, &pods).await?;
@@ -212,7 +212,7 @@ pub async fn run(kubeconfig: &std::path::Path, kind: Kind, namespace: &str) -> R
     }
 }
 
-/// What runs works beside each other, and where the errors of those that fail come out.
+/// Returns a function that runs work in parallel, and the receiver of its errors.
 pub fn beside() -> (impl Fn(Work), UnboundedReceiver<anyhow::Error>) {
     let (failed, fault) = unbounded_channel();
     let run = move |work: Work| {
@@ -226,7 +226,7 @@ pub fn beside() -> (impl Fn(Work), UnboundedReceiver<anyhow::Error>) {
     (run, fault)
 }
 
-/// A watch of Jobs, for the kind that has any.
+/// Opens a watch of Jobs for the kind that has them.
 pub async fn launchers(api: &Api, kind: &Kind, namespace: &str) -> Result<Option<Watch>> {
     if !kind::launches(kind) {
         return Ok(None);
@@ -236,7 +236,7 @@ pub async fn launchers(api: &Api, kind: &Kind, namespace: &str) -> Result<Option
     Ok(Some(api.watch(&path, "", &from, JSON).await?))
 }
 
-/// The next line of such a watch; never any where there is none.
+/// Returns the next line of an optional watch; pends forever without one.
 pub async fn next_of(watch: &mut Option<Watch>) -> Result<Bytes> {
     match watch {
         Some(watch) => watch.next().await,
@@ -244,7 +244,7 @@ pub async fn next_of(watch: &mut Option<Watch>) -> Result<Bytes> {
     }
 }
 
-/// The collection's resource version.
+/// Returns a collection's resource version.
 pub async fn version(api: &Api, path: &str) -> Result<String> {
     let body = api
         .must(Method::GET, &format!("{path}?limit=1"), Ask::read(JSON))
@@ -263,18 +263,18 @@ struct Answer<M> {
     metadata: M,
 }
 
-/// The resource version that a write's answer names.
+/// Returns the resource version in a write's response.
 pub fn version_of(answer: &[u8]) -> Result<String> {
     let answer: Answer<Version> = serde_json::from_slice(answer)?;
     Ok(answer.metadata.resource_version)
 }
 
-/// The object that a write's answer names.
+/// Returns the object's identity in a write's response.
 pub fn identity(answer: &[u8]) -> Result<Identity> {
     Ok(serde_json::from_slice::<Answer<_>>(answer)?.metadata)
 }
 
-/// Something to be done beside.
+/// Work that runs in parallel.
 pub type Work = futures::future::LocalBoxFuture<'static, Result<()>>;
 
 impl Floor {
@@ -282,7 +282,7 @@ impl Floor {
         format!("{}{name}", kind::jobs(&self.kind, &self.namespace))
     }
 
-    /// What stands in the gaps of a template about a job.
+    /// Returns the values for a job's templates.
     fn gaps<'a>(
         &'a self,
         name: &'a str,
@@ -300,7 +300,7 @@ impl Floor {
         }
     }
 
-    /// A line of the jobs' watch: a new job is started, everything else is our own echo.
+    /// Handles a line of the jobs' watch: starts new jobs; all other events are caused by our own writes.
     fn job(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimJob<'_>> = serde_json::from_slice(line)?;
         let job = event.object;
@@ -343,16 +343,16 @@ impl Floor {
         };
         let created = self.status(name, &self.bodies.created, &gaps, Stage::Created);
         futures::try_join!(births, created)?;
-        // The pods may have gone on meanwhile.
+        // The pods may have progressed meanwhile.
         match self.next(name) {
             Some(next) => next.await,
             None => Ok(()),
         }
     }
 
-    /// Makes one object of a job.
+    /// Creates one object of a job.
     async fn make(&self, name: &str, part: &Part, gaps: Gaps<'_>) -> Result<()> {
-        // On a thread of the pool, as the operator does it: it takes milliseconds.
+        // On a thread of the pool, as in the operator: it takes milliseconds.
         let data = match (part.resource, self.bodies.fresh) {
             (Resource::Secret, Some(fresh)) => {
                 let data = tokio::task::spawn_blocking(fresh).await?;
@@ -378,7 +378,7 @@ impl Floor {
         Ok(())
     }
 
-    /// A line of the Jobs' watch: the launcher's may have ended.
+    /// Handles a line of the Jobs' watch: the launcher's Job may have ended.
     fn batch(self: &Rc<Self>, line: &[u8], watch: Option<&mut Watch>) -> Result<Option<Work>> {
         let event: Event<SlimBatch<'_>> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of Jobs failed");
@@ -397,7 +397,7 @@ impl Floor {
         Ok(self.next(name))
     }
 
-    /// A line of the pods' watch: the job may go on.
+    /// Handles a line of the pods' watch, which may make the next status due.
     fn pod(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimPod<'_>> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of pods failed");
@@ -420,7 +420,7 @@ impl Floor {
             job.ended |= suffix == "-master-0" && phase == "Succeeded";
             job.pods.insert(suffix.to_owned(), phase)
         };
-        // A failed pod that is being deleted is told of once more.
+        // The deletion of a failed pod causes another event.
         if failed && before.as_deref() != Some("Failed") {
             let (floor, name) = (Rc::clone(self), name.to_owned());
             let (suffix, uid) = (suffix.to_owned(), pod.metadata.uid.into_owned());
@@ -431,7 +431,7 @@ impl Floor {
         Ok(self.next(name))
     }
 
-    /// The status that is due, if any.
+    /// Returns the due status, if any.
     fn next(self: &Rc<Self>, name: &str) -> Option<Work> {
         let mut jobs = self.jobs.borrow_mut();
         let job = jobs.get_mut(name)?;
@@ -466,7 +466,7 @@ impl Floor {
         }))
     }
 
-    /// Changes an object that was made.
+    /// Updates a created object.
     async fn change(&self, name: &str, part: &Part) -> Result<()> {
         let kept = {
             let jobs = self.jobs.borrow();
@@ -503,7 +503,7 @@ impl Floor {
         Ok(())
     }
 
-    /// A failed pod is deleted and made again.
+    /// Deletes and recreates a failed pod.
     async fn replace(&self, name: &str, suffix: &str, uid: &str) -> Result<()> {
         let job_uid = {
             let jobs = self.jobs.borrow();

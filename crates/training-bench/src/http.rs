@@ -1,7 +1,7 @@
-//! The plainest client of the API server: pooled connections, a token, bytes in and bytes out.
+//! A minimal client of the API server: pooled connections, a token, bytes in and bytes out.
 //!
-//! The floor client, the status driver and the load generator all use it. It stands on the same TLS and HTTP crates as the
-//! operators' client, without the layers that kube puts on top.
+//! The floor client, the status driver and the load generator use it. It uses the same TLS and HTTP crates as the
+//! operators' client, without kube's layers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use training_testkit::control_plane::{config_from, connections};
 
 /// Whole objects.
 pub const JSON: &str = "application/json";
-/// An object's metadata alone.
+/// Only an object's metadata.
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-/// The body of a patch that says what differs.
+/// The content type of a merge patch.
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// Where pods and services are.
+/// The path of pods and services.
 pub const CORE: &str = "/api/v1";
-/// Where Jobs are.
+/// The path of Jobs.
 pub const BATCH: &str = "/apis/batch/v1";
 
 /// A client that acts as one user.
@@ -39,7 +39,7 @@ pub struct Api {
     authorization: HeaderValue,
 }
 
-/// What a kubeconfig of ours holds of its user.
+/// The user in our kubeconfig.
 #[derive(Deserialize)]
 struct Kubeconfig {
     users: Vec<NamedUser>,
@@ -56,7 +56,7 @@ struct User {
 }
 
 impl Api {
-    /// Opens nothing yet; connections come with the first requests.
+    /// Creates a client; connections are opened by the first requests.
     pub async fn new(kubeconfig: &Path) -> Result<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = config_from(kubeconfig).await?;
@@ -80,7 +80,7 @@ impl Api {
         })
     }
 
-    /// Sends one request and reads its whole answer.
+    /// Sends one request and reads its whole response.
     pub async fn send(&self, method: Method, path: &str, ask: Ask) -> Result<(StatusCode, Bytes)> {
         let response = self.open(method, path, ask).await?;
         let status = response.status();
@@ -101,7 +101,7 @@ impl Api {
         Ok(body)
     }
 
-    /// A watch from a resource version on.
+    /// Opens a watch at a resource version.
     pub async fn watch(
         &self,
         path: &str,
@@ -139,7 +139,7 @@ impl Api {
     }
 }
 
-/// What a request carries, and what its answer should be.
+/// A request's body, and the form of its response.
 pub struct Ask {
     accept: &'static str,
     content_type: Option<&'static str>,
@@ -156,7 +156,7 @@ impl Ask {
         }
     }
 
-    /// A body in JSON; of the answer the metadata is enough.
+    /// A JSON body; the response contains only metadata.
     pub fn write(body: impl Into<Bytes>) -> Self {
         Self {
             accept: METADATA,
@@ -165,7 +165,7 @@ impl Ask {
         }
     }
 
-    /// A body in JSON; the answer is wanted whole.
+    /// A JSON body; the response contains the whole object.
     pub fn write_and_read(body: impl Into<Bytes>) -> Self {
         Self {
             accept: JSON,
@@ -173,7 +173,7 @@ impl Ask {
         }
     }
 
-    /// A merge patch; of the answer the metadata is enough.
+    /// A merge patch; the response contains only metadata.
     pub fn patch(body: impl Into<Bytes>) -> Self {
         Self {
             accept: METADATA,
@@ -183,7 +183,7 @@ impl Ask {
     }
 }
 
-/// A watch that is opened again where it was. The API server ends those of a definition that has just been installed.
+/// A watch that is reopened where it ended. The API server ends watches of a newly installed CRD.
 pub struct Watch {
     api: Api,
     path: String,
@@ -194,13 +194,13 @@ pub struct Watch {
     opened: u32,
 }
 
-/// A watch that ends or is put off more often than this will never work.
+/// How often a watch may end or be deferred before it counts as broken.
 const MOST_OPENED: u32 = 50;
-/// Before a watch that was put off is asked for again.
+/// The delay before a deferred watch is opened again.
 const PUT_OFF: Duration = Duration::from_millis(100);
 
 impl Watch {
-    /// Everything up to this version was seen.
+    /// Records the last seen resource version.
     pub fn seen(&mut self, version: &str) {
         self.version.clear();
         self.version.push_str(version);
@@ -217,7 +217,7 @@ impl Watch {
             );
             let ask = Ask::read(self.accept);
             let response = self.api.open(Method::GET, &path, ask).await?;
-            // So the API server answers while it reads the objects of a new definition into its cache.
+            // The API server answers 429 while it loads the objects of a new CRD into its cache.
             if response.status() != StatusCode::TOO_MANY_REQUESTS {
                 break response;
             }
@@ -233,7 +233,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The next line: one event.
+    /// Returns the next line, which is one event.
     pub async fn next(&mut self) -> Result<Bytes> {
         let mut searched = 0;
         loop {
@@ -253,7 +253,7 @@ impl Watch {
                     self.buffer.extend_from_slice(&data);
                 }
             } else {
-                // A stream that breaks in the middle of an event gives the whole event next time.
+                // If a stream breaks in the middle of an event, the next one starts with the whole event.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 self.open().await?;
                 searched = 0;

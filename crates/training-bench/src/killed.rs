@@ -1,4 +1,4 @@
-//! Applications whose operator is killed again and again while it submits them: none may get a second driver.
+//! Kills the operator repeatedly while it submits applications: none may get a second driver.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
 use crate::store::Pair;
 
-/// How long the operator lives between two kills, once it is ready.
+/// How long the operator runs between becoming ready and being killed.
 const LIFE: Duration = Duration::from_millis(500);
 
-/// Counts drivers, and what else there is too much of.
+/// Counts superfluous drivers and other objects.
 pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
     let (count, kills) = setting.size.killed;
     let stage = Stage::start(setting.kind, Audit::Off).await?;
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
-    // Without election: a dead leader's lease would be waited for, and nothing would be under way at the next kill.
+    // Without election: the operator would wait for the dead leader's lease and be idle at the next kill.
     let options = stage.operator().await?.flag("leader-elect", "false");
     let mut operator = OperatorProcess::start(options).await?;
     let apps = names("job", count);
@@ -39,7 +39,7 @@ pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         for _ in 0..kills {
             tokio::time::sleep(LIFE).await;
             hit += usize::from(ended() < count);
-            operator.kill9()?;
+            operator.kill()?;
             operator.restart().await?;
         }
         Ok(hit)
@@ -80,15 +80,17 @@ pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
     })
 }
 
-/// Objects of runs in the namespace.
+/// Counts objects of runs in the namespace.
 async fn count(stage: &Stage, resource: Resource) -> Result<usize> {
     #[derive(Deserialize)]
     struct List {
-        items: Vec<serde::de::IgnoredAny>,
+        items: Option<Vec<serde::de::IgnoredAny>>,
     }
     let (path, query) = (resource.path(&stage.namespace), kind::of_jobs(&stage.kind));
     let list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let path = format!("{path}?resourceVersion=0{query}");
     let body = stage.api.must(Method::GET, &path, Ask::read(list)).await?;
-    Ok(serde_json::from_slice::<List>(&body)?.items.len())
+    let list: List = serde_json::from_slice(&body)?;
+    // Lists of metadata say null where there is nothing.
+    Ok(list.items.map_or(0, |items| items.len()))
 }

@@ -1,4 +1,4 @@
-//! The kinds of jobs: by which word each is chosen, and where the API server has its jobs.
+//! The kinds of jobs, their selection words and API paths.
 
 use anyhow::{Context as _, Result};
 use spark_operator::label;
@@ -8,19 +8,19 @@ use crate::application;
 use crate::bodies;
 use crate::drive::JOB_NAME;
 
-/// The kinds that are measured.
+/// The measured kinds.
 pub const KINDS: [Kind; 5] = [PYTORCH, TENSORFLOW, XGBOOST, MPI, SPARK];
 
-/// The kind of which every row is measured. The operators differ in little more than a few functions, so that of the others it
-/// is enough to see that these cost nothing.
+/// The kind that is measured completely. The other operators differ only in a few functions, so a few rows show that
+/// these cost nothing.
 pub const WHOLE: Kind = PYTORCH;
 
-/// The word by which a kind is chosen: its operator's name without what all of them end in.
+/// Returns the word that selects a kind: its operator's name without the common suffix.
 pub fn word(kind: &Kind) -> &'static str {
     kind.operator.trim_end_matches("-operator")
 }
 
-/// The kind that a word means.
+/// Returns the kind for a word.
 pub fn named(word: &str) -> Result<Kind> {
     KINDS
         .into_iter()
@@ -33,7 +33,7 @@ pub fn named(word: &str) -> Result<Kind> {
         })
 }
 
-/// The kinds that a list of words means; nothing named means all.
+/// Returns the kinds for a list of words; an empty list means all.
 pub fn chosen(list: &str) -> Result<Vec<Kind>> {
     let words = list
         .split(',')
@@ -47,23 +47,22 @@ pub fn chosen(list: &str) -> Result<Vec<Kind>> {
     })
 }
 
-/// Whether one replica of a job is the pod of a `batch/v1` Job, which ends the job, and whether a job has keys of its own: both are
-/// peculiar to the same kind.
+/// Returns whether a job has a launcher, the pod of a `batch/v1` Job that ends the job, and its own keys. Only one kind has both.
 pub fn launches(kind: &Kind) -> bool {
     *kind == MPI
 }
 
-/// Whether a job is an application that is submitted: it has one pod, its driver, and what that mounts.
+/// Returns whether a job is a submitted application with one pod, its driver, and the driver's objects.
 pub fn submits(kind: &Kind) -> bool {
     *kind == SPARK
 }
 
-/// Pods that a job has.
+/// Returns the number of pods of a job.
 pub fn pods(kind: &Kind) -> usize {
     if submits(kind) { 1 } else { bodies::PODS }
 }
 
-/// Requests that a job's life can't do without.
+/// Returns the minimum number of requests for a job's life cycle.
 pub fn least(kind: &Kind) -> usize {
     if submits(kind) {
         application::LEAST
@@ -72,7 +71,7 @@ pub fn least(kind: &Kind) -> usize {
     }
 }
 
-/// The label of pods that names their job.
+/// Returns the label with the job's name on pods.
 pub fn job_label(kind: &Kind) -> &'static str {
     if submits(kind) {
         application::APP_NAME
@@ -81,12 +80,12 @@ pub fn job_label(kind: &Kind) -> &'static str {
     }
 }
 
-/// The replica type of which a job has one, and whose end is the job's.
+/// Returns the replica type with one replica that decides the job's end.
 pub fn leader(kind: &Kind) -> &'static str {
     if launches(kind) { "Launcher" } else { "Master" }
 }
 
-/// The name of the container that counts.
+/// Returns the name of the main container.
 pub fn container(kind: &Kind) -> &'static str {
     if submits(kind) {
         "spark-kubernetes-driver"
@@ -97,12 +96,12 @@ pub fn container(kind: &Kind) -> &'static str {
     }
 }
 
-/// Where the jobs of all namespaces are.
+/// Returns the path of the jobs in all namespaces.
 pub fn everywhere(kind: &Kind) -> String {
     format!("/apis/{}/{}/{}", kind.group, kind.version, kind.plural)
 }
 
-/// Where the jobs of a namespace are.
+/// Returns the path of the jobs in a namespace.
 pub fn jobs(kind: &Kind, namespace: &str) -> String {
     format!(
         "/apis/{}/{}/namespaces/{namespace}/{}",
@@ -110,7 +109,7 @@ pub fn jobs(kind: &Kind, namespace: &str) -> String {
     )
 }
 
-/// The selector of the operator's pods, as a query has it; of kinds that have replicas also of its services.
+/// Returns the URL-encoded selector of the operator's pods, and for kinds with replicas also of its services.
 pub fn selector(kind: &Kind) -> String {
     if submits(kind) {
         return query(&format!("{}=true", label::LAUNCHED_BY));
@@ -121,12 +120,12 @@ pub fn selector(kind: &Kind) -> String {
     ))
 }
 
-/// The selector of the pods of all jobs, as a query has it.
+/// Returns the URL-encoded selector of the pods of all jobs.
 pub fn of_jobs(kind: &Kind) -> String {
     query(job_label(kind))
 }
 
-/// The selector of the objects of one job, as a query has it.
+/// Returns the URL-encoded selector of the objects of one job.
 pub fn of_job(kind: &Kind, name: &str) -> String {
     query(&format!("{}={name}", job_label(kind)))
 }

@@ -1,4 +1,4 @@
-//! What a job's life costs the API server, from its audit log, cross-checked with the counters that timed runs use.
+//! Counts the requests of a job's life cycle in the audit log, and cross-checks them with the counters that timed runs use.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
 use crate::store::{Figures, Pair, Side};
 
-/// When a wait counts as a hang.
+/// The limit of a wait.
 const HANG: Duration = Duration::from_mins(4);
 const SCRIPT: Script = Script {
     run_after: Duration::from_millis(200),
@@ -27,11 +27,11 @@ const SCRIPT: Script = Script {
     hold: false,
 };
 
-/// Counts the requests of both, and compares what they made.
+/// Counts the requests of both clients, and compares their objects.
 pub async fn life(setting: &Setting) -> Result<Pair> {
     let stage = Stage::start(setting.kind, Audit::On).await?;
     let jobs = names("job", setting.size.life_jobs);
-    // Under names that occur nowhere else: what is compared is compared without them.
+    // Unique names, because the comparison removes them.
     let stage = stage.namespace("life-of-ours").await?;
     let (ours, made) = count(&stage, Side::Ours, &jobs).await?;
     let stage = stage.namespace("life-of-floor").await?;
@@ -65,14 +65,14 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
         driver: &mut driver,
         stage,
     };
-    // The start of the client: watches, lists, the lease.
+    // Lets the client start its watches, lists and lease.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let audit = stage.control.audit()?;
     let (mark, before) = (audit.mark().await?, Counts::read(&stage.api).await?);
     let mut while_it_runs = None;
     for few in jobs.chunks(5) {
         load.create_all(few).await?;
-        // What an application's run has goes at its end.
+        // A run's objects are deleted at its end, so sample them while it runs.
         if submits && while_it_runs.is_none() {
             until_running(stage, &few[0]).await?;
             while_it_runs = Some(sample_of_application(stage, &few[0]).await?);
@@ -125,7 +125,7 @@ async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, V
     Ok((figures, made))
 }
 
-/// A job and all of its objects, without what differs from object to object.
+/// Returns a job and all of its objects without identities and times.
 async fn sample(stage: &Stage, job: &str) -> Result<Vec<Value>> {
     let jobs = kind::jobs(&stage.kind, &stage.namespace);
     let bodies = Bodies::new(&stage.kind)?;
@@ -156,7 +156,7 @@ async fn get(stage: &Stage, path: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// Waits until an application's status says `RUNNING`.
+/// Waits until an application is `RUNNING`.
 async fn until_running(stage: &Stage, name: &str) -> Result<()> {
     let apps = kind::jobs(&stage.kind, &stage.namespace);
     let path = format!("{apps}/{name}");
@@ -170,7 +170,7 @@ async fn until_running(stage: &Stage, name: &str) -> Result<()> {
     in_time.with_context(|| format!("{name} does not run"))?
 }
 
-/// The same of a running application: names hold what is derived from its uid.
+/// Returns the same for a running application, whose names contain values derived from its uid.
 async fn sample_of_application(stage: &Stage, name: &str) -> Result<Vec<Value>> {
     let apps = kind::jobs(&stage.kind, &stage.namespace);
     let app = get(stage, &format!("{apps}/{name}")).await?;
@@ -204,14 +204,14 @@ async fn sample_of_application(stage: &Stage, name: &str) -> Result<Vec<Value>> 
     Ok(objects)
 }
 
-/// What is derived from an application's uid, or chosen by the API server, with a name for each.
+/// Returns the values that are derived from an application's uid or chosen by the API server, with a name for each.
 fn differing(app: &Value, all: &[Value]) -> Result<Vec<(String, &'static str)>> {
     let status = &app["status"];
     let submission = status["submissionID"]
         .as_str()
         .context("no submission id")?;
     let ids = Ids::of(submission.to_owned());
-    // In the text of the executors' template.
+    // The uid is also in the executors' template.
     let uid = app["metadata"]["uid"].as_str().context("no uid")?;
     let address = status["driverInfo"]["webUIAddress"]
         .as_str()
@@ -224,14 +224,14 @@ fn differing(app: &Value, all: &[Value]) -> Result<Vec<(String, &'static str)>> 
         (ids.submission, "<submission>"),
         (ids.run, "<run>"),
         (ids.scratch, "<scratch>"),
-        // The floor client takes the same digits for both.
+        // The floor client uses the same digits for both.
         (conf.to_owned(), "<digits>"),
         (ids.digits, "<digits>"),
         (address.to_owned(), "<address>"),
     ])
 }
 
-/// A text without the time of submission that Spark is told.
+/// Removes Spark's submission time from a text.
 fn without_time(text: &str) -> String {
     const TIME: &str = "spark.app.submitTime=";
     match text.split_once(TIME) {
@@ -243,20 +243,20 @@ fn without_time(text: &str) -> String {
     }
 }
 
-/// An object without what differs from object to object.
+/// Returns an object without identities and times.
 fn comparable(body: &[u8], namespace: &str) -> Result<Value> {
-    // Variables and messages name it too, and each side has its own.
+    // Variables and messages contain the namespace too, and each side has its own.
     let text = std::str::from_utf8(body)?.replace(namespace, "");
     let mut object = serde_json::from_str(&text)?;
     strip(&mut object);
     Ok(object)
 }
 
-/// Removes identities, times and what the server keeps for itself.
+/// Removes identities, times and fields that the server sets.
 fn strip(value: &mut Value) {
     const DIFFER: [&str; 12] = [
         "uid",
-        // Of a Job, in its labels and in the status of whose it is.
+        // On a Job's labels, and in its owner's status.
         "controller-uid",
         "batch.kubernetes.io/controller-uid",
         "launcher",
@@ -267,7 +267,7 @@ fn strip(value: &mut Value) {
         "startTime",
         "completionTime",
         "generation",
-        // Which workers were seen to end before the master is chance.
+        // Depends on timing: workers that ended before the master.
         "finishedIndices",
     ];
     match value {

@@ -1,4 +1,4 @@
-//! The load generator: makes jobs, and sees on connections of its own what becomes of them and when.
+//! The load generator: creates jobs, and watches their progress on its own connections.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,39 +21,39 @@ use crate::http::{Ask, JSON, METADATA, Watch};
 use crate::kind;
 use crate::stage::{Client, Stage};
 
-/// Jobs that are being created at once.
+/// The maximum number of parallel job creations.
 const CREATING: usize = 32;
 
-/// Between two looks at what was seen. When it was seen is kept, so that a late look falsifies nothing, and looking at a thousand
-/// jobs after each of twenty thousand events would.
+/// The polling interval of recorded observations. Their times are recorded, so a late poll is harmless; checking a thousand
+/// jobs after each of twenty thousand events would disturb the measurement.
 const BREATH: Duration = Duration::from_millis(2);
 
-/// What was seen of one job.
+/// The observations of one job.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Its creation was answered.
+    /// When its creation was answered.
     pub created: Option<Instant>,
-    /// The last of its pods appeared; of a launcher its Job, because its pod is not made by whom is measured.
+    /// When the last of its pods appeared. A launcher's Job counts instead of its pod, because the measured client doesn't create that.
     pub complete: Option<Instant>,
-    /// It is said to run.
+    /// Whether its status says that it runs.
     pub running: bool,
-    /// It is said to have succeeded.
+    /// When its status said that it succeeded.
     pub succeeded: Option<Instant>,
-    /// It is said to have failed, which none should.
+    /// Whether its status says that it failed, which is an error.
     pub failed: bool,
-    /// The uids that each pod name has had, and when they appeared.
+    /// The uids of each pod name, and when they appeared.
     pub pods: HashMap<String, Vec<(String, Instant)>>,
 }
 
 #[derive(Default)]
 struct Book {
-    /// Pods that a job has.
+    /// The number of pods of a job.
     pods: usize,
     jobs: HashMap<String, Seen>,
     fault: Option<String>,
 }
 
-/// A running observer, with what is needed to make jobs.
+/// A running observer that also creates jobs.
 pub struct Load<'a> {
     stage: &'a Stage,
     book: Rc<RefCell<Book>>,
@@ -82,7 +82,7 @@ struct Meta {
 #[serde(default)]
 struct Status {
     conditions: Vec<Condition>,
-    /// Of applications, which have that instead of conditions.
+    /// Applications have a state instead of conditions.
     #[serde(rename = "applicationState")]
     state: State,
 }
@@ -101,7 +101,7 @@ struct Condition {
 }
 
 impl<'a> Load<'a> {
-    /// Starts to watch.
+    /// Starts the watches.
     pub async fn start(stage: &'a Stage) -> Result<Self> {
         let book = Rc::new(RefCell::new(Book {
             pods: kind::pods(&stage.kind),
@@ -137,7 +137,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Makes one job.
+    /// Creates one job.
     pub async fn create(&self, name: &str) -> Result<()> {
         let kind = &self.stage.kind;
         let path = kind::jobs(kind, &self.stage.namespace);
@@ -159,7 +159,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Makes jobs, as fast as they are taken.
+    /// Creates jobs as fast as the API server accepts them.
     pub async fn create_all(&self, names: &[String]) -> Result<()> {
         stream::iter(names)
             .map(|name| self.create(name))
@@ -168,12 +168,12 @@ impl<'a> Load<'a> {
             .await
     }
 
-    /// What was seen of a job.
+    /// Reads the observations of a job.
     pub fn seen<T>(&self, name: &str, look: impl FnOnce(&Seen) -> T) -> Option<T> {
         self.book.borrow().jobs.get(name).map(look)
     }
 
-    /// Waits for something to be seen.
+    /// Waits until the observations fulfil a condition.
     pub async fn until(
         &self,
         what: &str,
@@ -183,7 +183,7 @@ impl<'a> Load<'a> {
     ) -> Result<()> {
         let end = Instant::now() + limit;
         loop {
-            // Asked for before the look, so that no change between the two is missed.
+            // Subscribes before the check, so that no change in between is missed.
             let changed = self.changed.notified();
             if looks(self) {
                 return Ok(());
@@ -231,8 +231,8 @@ impl<'a> Load<'a> {
         .await
     }
 
-    /// Keeps `in_flight` jobs going until `count` of them have succeeded, then lets the rest end. Answers all names, and when
-    /// each success was seen.
+    /// Keeps `in_flight` jobs running until `count` of them have succeeded, then lets the rest end. Returns all names, and the
+    /// time of each success.
     pub async fn closed_loop(
         &self,
         prefix: &str,
@@ -278,14 +278,14 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// The uids that the pods of these jobs have had, all in all.
+    /// Counts the uids that the pods of these jobs have had.
     pub fn uids(&self, names: &[String]) -> usize {
         let of = |job: &Seen| job.pods.values().map(Vec::len).sum::<usize>();
         names.iter().filter_map(|name| self.seen(name, of)).sum()
     }
 
-    /// Checks that the outcome is right: every job succeeded, none failed on the way, each has four pods (of a launcher its Job; of
-    /// an application one) and `replaced` more uids than names in all, and the API server holds exactly those pods.
+    /// Checks the result: every job succeeded without a failure, each has four pods (with a launcher's Job instead of its pod; one for
+    /// an application), in total `replaced` more uids than names, and the API server has exactly those pods.
     pub async fn verify(&self, names: &[String], replaced: usize) -> Result<()> {
         let mut pods = 0;
         for name in names {
@@ -322,13 +322,13 @@ impl Drop for Load<'_> {
     }
 }
 
-/// Those without whom a wait is in vain.
+/// The processes that must run for a wait to make sense.
 pub struct Parties<'a> {
-    /// Who is measured.
+    /// The measured client.
     pub client: &'a mut Client,
-    /// Who plays the kubelet.
+    /// The status driver.
     pub driver: &'a mut Helper,
-    /// Where their complaints are.
+    /// The stage, which has their logs.
     pub stage: &'a Stage,
 }
 
@@ -344,7 +344,7 @@ impl Parties<'_> {
         };
         if ended {
             let said = std::fs::read_to_string(self.stage.log(name)).unwrap_or_default();
-            // A fault of ours is a few lines; an operator's log ends with what it died of.
+            // Our own errors have a few lines; an operator's log ends with the cause of its death.
             let said: Vec<&str> = said.lines().collect();
             bail!(
                 "{name} ended: {}",
@@ -404,7 +404,7 @@ fn fold_pod(book: &mut Book, event: Event<Object>) {
     }
 }
 
-/// A launcher's Job stands for its pod.
+/// Counts a launcher's Job as its pod.
 fn fold_launcher(book: &mut Book, event: Event<Object>) {
     let meta = event.object.metadata;
     if let Some(job) = meta.labels.get("app").filter(|_| event.kind == "ADDED") {
@@ -422,13 +422,13 @@ fn fold_part(book: &mut Book, job: &str, name: String, uid: String) {
     }
 }
 
-/// Pods of jobs in a namespace.
+/// Counts the pods of jobs in a namespace.
 async fn count(stage: &Stage) -> Result<usize> {
     #[derive(Deserialize)]
     struct List {
         items: Vec<serde::de::IgnoredAny>,
     }
-    // From the watch cache, so that counting costs little.
+    // From the watch cache, so that counting is cheap.
     let path = format!(
         "{}?resourceVersion=0{}",
         Resource::Pod.path(&stage.namespace),

@@ -1,13 +1,13 @@
-//! What the kernel says about processes and the machine.
+//! Reads process and machine statistics from the kernel.
 
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
-/// The unit of CPU times in `/proc`. Units: milliseconds; it is the same on every Linux that we run on.
+/// The unit of CPU times in `/proc`, in milliseconds; it is the same on every supported Linux.
 const TICK: f64 = 10.0;
 
-/// CPU time that a process has used, its ended children excluded. Units: milliseconds.
+/// Returns the CPU time of a process without its ended children. Units: milliseconds.
 pub fn cpu(pid: u32) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} is gone"))?;
@@ -16,14 +16,14 @@ pub fn cpu(pid: u32) -> Result<f64> {
         .context("an odd /proc/stat")
 }
 
-/// How tokio names the threads of its pool for work that takes long.
+/// The name of tokio's blocking pool threads.
 const POOL: &str = "tokio-rt-worker";
 
-/// The same without the threads of its pool, which come and go, so that they can't be summed up themselves. Units: milliseconds.
+/// Returns the same without the threads of its pool. Those come and go, so their own times can't be summed up. Units: milliseconds.
 pub fn cpu_without_pool(pid: u32) -> Result<f64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .with_context(|| format!("process {pid} is gone"))?;
-    // One that ended meanwhile is one of the pool.
+    // Only threads of the pool end meanwhile.
     let lines = threads
         .flatten()
         .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
@@ -32,15 +32,15 @@ pub fn cpu_without_pool(pid: u32) -> Result<f64> {
     sum.map(|ticks| ticks * TICK).context("an odd /proc/stat")
 }
 
-/// utime + stime of a `/proc/PID/stat` line.
+/// Returns utime + stime of a `/proc/PID/stat` line.
 fn ticks(line: &str) -> Option<f64> {
-    // The name may hold anything, also blanks and brackets; the fields follow the last bracket.
+    // The name may contain blanks and brackets; the fields follow the last bracket.
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u32>().ok().map(f64::from);
     Some(number(11)? + number(12)?)
 }
 
-/// Whether a process has had children that ended: what the kernel counts of those is never nothing.
+/// Returns whether a process has had children that ended: their page faults are never zero.
 pub fn has_had_children(pid: u32) -> Result<bool> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} is gone"))?;
@@ -49,13 +49,13 @@ pub fn has_had_children(pid: u32) -> Result<bool> {
         .context("an odd /proc/stat")
 }
 
-/// Page faults of ended children, of a `/proc/PID/stat` line.
+/// Returns the page faults of ended children in a `/proc/PID/stat` line.
 fn faults_of_children(line: &str) -> Option<u64> {
     let fields = line.rsplit_once(')')?.1.split_whitespace();
     fields.skip(8).map(|field| field.parse().ok()).next()?
 }
 
-/// The name of a process.
+/// Returns the name of a process.
 pub fn name(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim().to_owned())
@@ -71,7 +71,7 @@ fn parent(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// The processes that come from a process, itself excluded.
+/// Returns the descendants of a process, without itself.
 pub fn descendants(root: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all: Vec<(u32, u32)> = all
@@ -91,16 +91,16 @@ pub fn descendants(root: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// CPU time of all processors. Units: milliseconds.
+/// The CPU time of all processors. Units: milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Total {
-    /// Spent on anything, time stolen by other virtual machines included.
+    /// Time not idle, including time stolen by other virtual machines.
     pub busy: f64,
-    /// All of it.
+    /// The total.
     pub all: f64,
 }
 
-/// CPU time of the machine since it started.
+/// Returns the CPU time of the machine since it started.
 pub fn total() -> Result<Total> {
     let text = fs::read_to_string("/proc/stat")?;
     sum(&text).context("an odd /proc/stat")
@@ -113,7 +113,7 @@ fn sum(text: &str) -> Option<Total> {
         .skip(1)
         .filter_map(|n| n.parse().ok())
         .collect();
-    // user nice system idle iowait irq softirq steal; the guests' that follow are in user already.
+    // user nice system idle iowait irq softirq steal; user already includes the guest times that follow.
     let all: f64 = numbers.iter().take(8).sum();
     let idle = numbers.get(3)? + numbers.get(4)?;
     Some(Total {
@@ -125,15 +125,15 @@ fn sum(text: &str) -> Option<Total> {
 /// Resident memory of a process. Units: MB, a million bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Memory {
-    /// Now.
+    /// The current size.
     pub rss: f64,
-    /// Of it, what no file backs.
+    /// The part without a backing file.
     pub anonymous: f64,
-    /// The most so far.
+    /// The maximum so far.
     pub peak: f64,
 }
 
-/// Resident memory of a process.
+/// Returns the resident memory of a process.
 pub fn memory(pid: u32) -> Result<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let field = |name: &str| {
@@ -154,7 +154,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     read().context("no memory figures")
 }
 
-/// One line about the machine.
+/// Describes the machine in one line.
 pub fn describe() -> String {
     let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = model
@@ -211,7 +211,7 @@ mod tests {
         let before = (cpu(me).unwrap(), cpu_without_pool(me).unwrap());
         let busy = runtime.spawn_blocking(|| {
             let used = || ticks(&fs::read_to_string("/proc/thread-self/stat").unwrap());
-            // However long that takes where others are busy too.
+            // This may take long on a busy machine.
             while used().unwrap() < 10.0 {}
             fs::read_to_string("/proc/thread-self/comm").unwrap()
         });

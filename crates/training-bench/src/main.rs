@@ -1,20 +1,20 @@
-//! `make bench`: the operators, each beside a floor client that does the least that any client must do, on a real API server.
+//! `make bench`: compares each operator with a floor client, which does the minimum that any client must do, on a real API server.
 //!
 //! ```text
-//!   main      chooses, paces, keeps results      metric    what there is to measure
+//!   main      chooses, paces, keeps results      metric    the metrics
 //!   stage     a fresh control plane per run      counts    requests per client, by flow schemas
-//!   floor     the floor client                   bodies    what it writes: the operator's own bodies
-//!   kind      the kinds of jobs                  size      how much of each is measured
-//!   drive     plays the kubelet                  load      makes jobs, sees what becomes of them
-//!   runs      timed runs                         life      the run that counts
+//!   floor     the floor client                   bodies    its request bodies, the operator's own
+//!   kind      the kinds of jobs                  size      the size of runs
+//!   drive     simulates the kubelet              load      creates jobs and watches them
+//!   runs      timed runs                         life      the run that counts requests
 //!   scale     a full store                       template  texts with gaps
-//!   event     what finding a pod costs, without a server
-//!   application, submitter                       what is written for a SparkApplication, and its floor client
-//!   submission, killed                           beside spark-submit; while the operator is killed
-//!   machine, stats, report, store                figures, and what becomes of them
+//!   event     the cost of finding a pod, without a server
+//!   application, submitter                       the bodies of a SparkApplication, and its floor client
+//!   submission, killed                           comparison with spark-submit; runs with a killed operator
+//!   machine, stats, report, store                figures, statistics, table and files
 //! ```
 
-// A side and a size are about all there is here.
+// `side` and `size` are common names here.
 #![allow(clippy::similar_names)]
 // The figures of these tests are exact.
 #![cfg_attr(test, allow(clippy::float_cmp))]
@@ -60,19 +60,19 @@ use crate::size::{Setting, Size};
 use crate::store::{Record, Store};
 use crate::submission::UNMEASURED;
 
-/// `reduced` (the default), `full` or `smoke`.
+/// The size: `reduced` (the default), `full` or `smoke`.
 const SIZE: &str = "BENCH";
 /// Letters of the table's rows to measure; empty for all.
 const ONLY: &str = "BENCH_ONLY";
 /// Words for the kinds of jobs to measure, such as `tf,xgboost`; empty for all.
 const KIND: &str = "BENCH_KIND";
-/// With any value, earlier results of what is measured are thrown away.
+/// If set, earlier results of the selected metrics are deleted.
 const FRESH: &str = "BENCH_FRESH";
-/// Longest time one pair may take.
+/// The time limit of a pair.
 const PAIR: Duration = Duration::from_mins(15);
-/// After so many times the budget nothing is begun any more, measured or not.
+/// After this multiple of the budget no run starts, even for unmeasured metrics.
 const AT_MOST: u32 = 2;
-/// Runs of one metric that may fail before it is given up.
+/// The number of failed runs after which a metric is skipped.
 const FAULTS: usize = 3;
 
 fn main() -> Result<()> {
@@ -92,7 +92,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// What this program is as a child of itself.
+/// Runs this program as one of its own child processes.
 async fn helper(role: &str, kubeconfig: &Path, kind: Kind, rest: &[&str]) -> Result<()> {
     match (role, rest) {
         ("floor", [namespace]) => {
@@ -127,7 +127,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// A kind of jobs with the results that there are of it.
+/// A kind of jobs with its stored results.
 struct Subject {
     setting: Setting,
     store: Store,
@@ -142,7 +142,7 @@ impl Subject {
         })
     }
 
-    /// What could not be measured the last time is tried again.
+    /// Forgets results that could not be measured last time, so that they are retried.
     fn forget_the_unmeasured(&self) -> Result<()> {
         for metric in ALL {
             let mut record = self.store.read(metric.name())?;
@@ -174,7 +174,7 @@ async fn bench() -> Result<()> {
         .with_context(|| format!("{SIZE} is {named:?}, not reduced, full or smoke"))?;
     let chosen = kind::chosen(&variable(KIND)).context(KIND)?;
     let target = target_directory()?;
-    // All of them, because the table shows what is known of each.
+    // All kinds, because the table shows the results of each.
     let subjects = kind::KINDS
         .into_iter()
         .map(|kind| Subject::open(&target, kind, size))
@@ -221,7 +221,7 @@ async fn bench() -> Result<()> {
     Ok(())
 }
 
-/// One sort of run of one kind.
+/// One metric of one kind.
 struct Task<'a> {
     subject: &'a Subject,
     metric: Metric,
@@ -229,7 +229,7 @@ struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// What was asked for of a kind.
+    /// Returns the selected metrics of a kind.
     fn all(subject: &'a Subject, only: &str) -> Vec<Self> {
         let wanted = ALL
             .into_iter()
@@ -251,12 +251,12 @@ impl<'a> Task<'a> {
         self.subject.store.read(self.metric.name())
     }
 
-    /// Runs until there are so many pairs, as long as there is time.
+    /// Runs until there are so many pairs or the time is over.
     async fn until(&mut self, pairs: usize, begun: Instant, say: &dyn Fn(&str)) -> Result<()> {
         let size = &self.subject.setting.size;
         let mut record = self.record()?;
         while record.pairs.len() < pairs.min(self.metric.pairs(size)) && !self.given_up {
-            // Everything is measured once, even if that takes longer.
+            // Every metric is measured once, even if that takes longer.
             let late = begun.elapsed() > size.budget && !record.pairs.is_empty();
             if late || begun.elapsed() > size.budget * AT_MOST {
                 let (name, done) = (self.name(), record.pairs.len());
@@ -297,7 +297,7 @@ async fn measure(
     Ok(())
 }
 
-/// Writes the table: to the terminal, as JSON, and, if the run was large enough to speak of, into the page.
+/// Writes the table to the terminal, as JSON, and, unless this is a smoke run, into the page.
 fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
     let (mut kinds, mut faults) = (Vec::new(), Vec::new());
     for subject in subjects {
@@ -337,7 +337,7 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the rows of one kind as JSON beside its results.
+/// Stores the rows of one kind as JSON next to its results.
 fn keep(subject: &Subject, rows: &[Row], faults: &[String], say: &dyn Fn(&str)) -> Result<()> {
     let outcomes: Vec<_> = rows
         .iter()

@@ -1,4 +1,4 @@
-//! What is measured, in which order, and how often.
+//! The metrics, their order, and their number of runs.
 
 use anyhow::Result;
 use training_testkit::builders::Kind;
@@ -13,10 +13,10 @@ use crate::size::{Setting, Size};
 use crate::store::{Figures, Pair, Record, Side};
 use crate::submission::submission;
 
-/// One sort of run.
+/// A type of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Requests of a life, by the audit log.
+    /// Requests of a job's life cycle, from the audit log.
     Life,
     /// A closed loop.
     Pace,
@@ -28,7 +28,7 @@ pub enum Metric {
     Crowd,
     /// A full store.
     Scale,
-    /// Submissions beside `spark-submit`.
+    /// Submissions, compared with `spark-submit`.
     Submission,
     /// Submissions by an operator that is killed again and again.
     Killed,
@@ -36,7 +36,7 @@ pub enum Metric {
     Event,
 }
 
-/// All of them. Every metric gets its first pair before any gets its second, so that a run that is cut short has them all.
+/// All metrics. Each gets its first pair before any gets its second, so that an interrupted run has them all.
 pub const ALL: [Metric; 9] = [
     Metric::Life,
     Metric::Pace,
@@ -50,7 +50,7 @@ pub const ALL: [Metric; 9] = [
 ];
 
 impl Metric {
-    /// Its name, also of its file.
+    /// Returns its name, which is also its file's.
     pub fn name(self) -> &'static str {
         match self {
             Self::Life => "life",
@@ -65,10 +65,10 @@ impl Metric {
         }
     }
 
-    /// The rows of a kind that it is for.
+    /// Returns the rows of a kind that need it.
     pub fn letters(self, kind: &Kind) -> &'static str {
         match self {
-            // Of applications it is the burst that everything is measured in.
+            // For applications everything is measured in the burst.
             Self::Burst if submits(kind) => "abcdeh",
             Self::Life => "a",
             Self::Pace => "abd",
@@ -82,7 +82,7 @@ impl Metric {
         }
     }
 
-    /// Whether a kind is measured in this way.
+    /// Returns whether a kind uses this metric.
     fn is_of(self, kind: &Kind) -> bool {
         match self {
             Self::Life | Self::Latency | Self::Burst => true,
@@ -92,7 +92,7 @@ impl Metric {
         }
     }
 
-    /// Whether it is for a row that its kind shows and that is among those asked for; none asked for means all.
+    /// Returns whether one of its rows belongs to the kind and is selected; an empty selection means all.
     pub fn is_wanted(self, setting: &Setting, only: &str) -> bool {
         if !self.is_of(&setting.kind) {
             return false;
@@ -105,7 +105,7 @@ impl Metric {
         shown.any(|letter| all || only.contains(letter))
     }
 
-    /// Pairs to run.
+    /// Returns the number of pairs.
     pub fn pairs(self, size: &Size) -> usize {
         match self {
             Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
@@ -114,7 +114,7 @@ impl Metric {
         }
     }
 
-    /// Runs one more pair, in the order that is its turn: what is first may find a warmer or a busier machine.
+    /// Runs one more pair, in alternating order, because the first run may meet a different state of the machine.
     pub async fn run(
         self,
         setting: &Setting,
@@ -139,7 +139,7 @@ impl Metric {
             }
             Self::Burst => paired(ours_first, say, async |side| burst(side, setting).await).await?,
             Self::Crowd => {
-                // Here "floor" is the operator without the crowd.
+                // The "floor" is the operator without the crowd.
                 let crowd = |side| {
                     if side == Side::Floor {
                         0

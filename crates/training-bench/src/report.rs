@@ -1,4 +1,4 @@
-//! From results to one table.
+//! Renders results as one table.
 
 mod applications;
 
@@ -15,9 +15,9 @@ use crate::size::Setting;
 use crate::stats::{Estimate, estimate, median};
 use crate::store::{Pair, Record, Store};
 
-/// A pair counts as disturbed where others used more than this share of the machine.
+/// A pair counts as disturbed if other processes used more than this share of the machine.
 const NOISY: f64 = 0.10;
-/// Disturbed pairs are left out only if at least so many others remain.
+/// Disturbed pairs are omitted only if at least so many others remain.
 const ENOUGH: usize = 3;
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
@@ -27,21 +27,21 @@ const END: &str = "<!-- bench: end -->";
 pub struct Row {
     /// The letter of the target.
     pub id: &'static str,
-    /// What is measured.
+    /// A description of the metric.
     pub what: String,
     /// The floor's figure.
     pub floor: String,
-    /// Ours.
+    /// The operator's figure.
     pub ours: String,
-    /// What is compared with the target.
+    /// The value to compare with the target.
     pub value: Option<Estimate>,
-    /// The target, where there is one.
+    /// The target, if there is one.
     pub target: Option<Target>,
-    /// Pairs left out as disturbed.
+    /// The number of omitted disturbed pairs.
     pub left_out: usize,
 }
 
-/// What a value should be.
+/// A target for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Target {
     /// No more than this.
@@ -50,14 +50,14 @@ pub enum Target {
     AtLeast(f64),
 }
 
-/// How a row ended.
+/// The outcome of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Outcome {
-    /// The whole interval is on the right side.
+    /// The whole interval meets the target.
     Met,
-    /// The median is, but not the whole interval.
+    /// The median meets the target, but not the whole interval.
     Likely,
-    /// The median is on the wrong side.
+    /// The median misses the target.
     Missed,
     /// There is no target.
     Shown,
@@ -66,7 +66,7 @@ pub enum Outcome {
 }
 
 impl Row {
-    /// Whether the target is met.
+    /// Returns whether the target is met.
     pub fn outcome(&self) -> Outcome {
         let Some(value) = self.value else {
             return Outcome::NotMeasured;
@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// The rows of one kind that the stored results give.
+/// Returns the rows of one kind from its stored results.
 pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     let read = |metric: Metric| store.read(metric.name());
     let (life, pace, latency) = (
@@ -169,7 +169,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A row that comes from one figure: id, name, figure, unit, target.
+/// A row for one figure: id, name, figure, unit, target.
 #[derive(Clone, Copy)]
 struct Line(
     &'static str,
@@ -323,7 +323,7 @@ const EVENT: [Line; 2] = [
     ),
 ];
 
-/// The figures that were taken once, and the pairs of starts.
+/// Splits the record into single measurements and pairs of starts.
 fn split(scale: Record) -> (Record, Record) {
     let mut pairs = scale.pairs.into_iter();
     let once = Record {
@@ -342,7 +342,7 @@ fn split(scale: Record) -> (Record, Record) {
 fn requests(life: &Record, pace: &Record, kind: &Kind) -> Vec<Row> {
     let least = kind::least(kind);
     let (job, with_events) = if submits(kind) {
-        // Each of its four states is told, and hardly two of them fall together.
+        // Each of its four states causes an event, and they are rarely folded.
         ("application", None)
     } else {
         ("job", Some(most(1.35)))
@@ -413,7 +413,7 @@ fn median_of(record: &Record, figure: impl Fn(&Pair) -> Option<f64>) -> Option<f
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// Pairs that count, and how many don't.
+/// Returns the undisturbed pairs, and the number of omitted ones.
 fn quiet(record: &Record) -> (Vec<&Pair>, usize) {
     let calm: Vec<&Pair> = record
         .pairs
@@ -432,7 +432,7 @@ fn ratio((line, record): (Line, &Record)) -> Row {
     compared((line, record), |ratio| ratio)
 }
 
-/// Both sides of a figure, and of each pair's ratio what is worth knowing.
+/// Builds a row from both sides of a figure and the pairs' ratios.
 fn compared(
     (Line(id, what, figure, unit, target), record): (Line, &Record),
     value: impl Fn(f64) -> f64,
@@ -480,7 +480,7 @@ fn single(Line(id, what, figure, _, target): Line, once: &Record) -> Row {
     }
 }
 
-/// Counts that must be 0: the worst run is shown.
+/// Builds a row of counts that must be 0; shows the worst run.
 fn worst(id: &'static str, what: &str, figures: &[&str], record: &Record) -> Row {
     let sum = |pair: &Pair| {
         figures
@@ -512,8 +512,8 @@ fn worst(id: &'static str, what: &str, figures: &[&str], record: &Record) -> Row
     }
 }
 
-/// The rows of several kinds, each under its name, as one table in Markdown. A kind of which nothing is known keeps the rows that
-/// the page has of it: they may be of another machine or of earlier builds.
+/// Renders the rows of several kinds as one Markdown table. A kind without results keeps its rows in the page, which may be
+/// from another machine or from earlier builds.
 pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>, page: &str) -> String {
     let mut text = String::from(
         "| Id | Kind | Metric | Floor | Ours | Value (95 % interval) | Target | | Pairs |\n\
@@ -533,24 +533,24 @@ pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>, page: &s
     text
 }
 
-/// Whether anything of a kind was measured.
+/// Returns whether a kind has results.
 pub fn is_known(rows: &[Row]) -> bool {
     rows.iter().any(|row| row.value.is_some())
 }
 
-/// The rows that the page has of a kind.
+/// Returns a kind's rows in the page.
 fn former<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
     let of = |line: &&str| line.starts_with("| ") && line.split(" | ").nth(1) == Some(kind);
     within(page).lines().filter(of).collect()
 }
 
-/// What is between the page's marks.
+/// Returns the text between the page's marks.
 fn within(page: &str) -> &str {
     let rest = page.split_once(BEGIN).map_or("", |(_, rest)| rest);
     rest.split_once(END).map_or("", |(within, _)| within)
 }
 
-/// When and where the table's figures are from. Where the rows of some kinds are kept, so is what the page says of them.
+/// Describes when and where the table's figures were measured. Kinds that keep their rows also keep their note.
 pub fn origin(known: &[&str], all: usize, run: &str, page: &str) -> String {
     if known.len() == all {
         return format!("Measured {run}\n");
@@ -569,7 +569,7 @@ pub fn origin(known: &[&str], all: usize, run: &str, page: &str) -> String {
     text.trim().to_owned() + "\n"
 }
 
-/// Puts a text between the page's marks.
+/// Inserts a text between the page's marks.
 pub fn insert(page: &str, text: &str) -> Result<String> {
     let (before, rest) = page
         .split_once(BEGIN)
@@ -695,7 +695,7 @@ mod tests {
         }
         let table = table(all.iter().map(|(kind, rows)| (kind.name, &rows[..])), "");
         let paces: Vec<&str> = table.lines().filter(|l| l.starts_with("| b |")).collect();
-        // Of applications there are two.
+        // Applications have two.
         assert_eq!(paces.len(), 6, "{table}");
         assert!(paces[0].starts_with("| b | PyTorchJob |") && paces[0].contains("not measured"));
         let tf = "| b | TFJob | jobs per second, 64 in flight | 20.0 /s | 18.0 /s | **0.90** | ≥ 0.85 | met | 1 |";

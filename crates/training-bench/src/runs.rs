@@ -1,4 +1,4 @@
-//! The timed runs. Each has a control plane of its own, so that none finds what an earlier one left.
+//! The timed runs. Each has its own control plane, so that earlier runs have no effect.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,31 +20,31 @@ use crate::stage::{Audit, Meter, Stage};
 use crate::stats::percentile;
 use crate::store::{Figures, Side};
 
-/// When a wait counts as a hang.
+/// The limit of a wait.
 pub const HANG: Duration = Duration::from_mins(4);
-/// How long what follows a job's end may take: events, folded counts.
+/// How long to wait after a job's end for events and folded counts.
 pub const SETTLE: Duration = Duration::from_secs(2);
-/// How pods live where the time of a life is measured against nothing.
+/// The usual timing of pods.
 pub const USUAL: Script = Script {
     run_after: Duration::from_millis(200),
     succeed_after: Duration::from_secs(1),
     hold: false,
 };
-/// How pods live where only their creation is of interest.
+/// The timing of pods if only their creation is measured.
 pub const SHORT: Script = Script {
     run_after: Duration::from_millis(10),
     succeed_after: Duration::from_millis(10),
     hold: false,
 };
 
-/// The names of `count` jobs.
+/// Returns the names of `count` jobs.
 pub fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count)
         .map(|number| format!("{prefix}-{number}"))
         .collect()
 }
 
-/// Runs jobs that don't count, lets them settle, and begins to measure.
+/// Runs warm-up jobs, lets them settle, and starts to measure.
 pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) -> Result<Meter> {
     let warm = names("warm", size.warm_up);
     load.create_all(&warm).await?;
@@ -53,7 +53,7 @@ pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) 
     Meter::begin(parties.stage, parties.client).await
 }
 
-/// A closed loop: jobs per second, CPU and requests per job. With a crowd, as many pods of others are in the namespace.
+/// Runs a closed loop and measures jobs per second, CPU and requests per job, with `crowd` foreign pods in the namespace.
 pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures> {
     let size = &setting.size;
     let stage = Stage::start(setting.kind, Audit::Off).await?;
@@ -74,7 +74,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     let mut figures = meter
         .end(&stage, parties.client, side, number(jobs.len()))
         .await?;
-    // The steady part: from when the first generation has ended to when no more jobs are added.
+    // The steady part: from the end of the first generation until no more jobs are added.
     let (from, to) = (
         size.in_flight.min(ends.len() / 4),
         size.pace_jobs.min(ends.len()) - 1,
@@ -85,7 +85,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     Ok(figures)
 }
 
-/// Pods of somebody else, which no label connects with any job.
+/// Creates foreign pods without any job's labels.
 async fn crowd(stage: &Stage, count: usize) -> Result<()> {
     let path = format!("{CORE}/namespaces/{}/pods", stage.namespace);
     stream::iter(0..count)
@@ -105,7 +105,7 @@ async fn crowd(stage: &Stage, count: usize) -> Result<()> {
         .await
 }
 
-/// Latencies: one job at a time, small bursts, and, where they are shown, replacements of failed pods.
+/// Measures latencies: one job at a time, small bursts, and, if the kind has that row, replacements of failed pods.
 pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     let size = &setting.size;
     let stage = Stage::start(setting.kind, Audit::Off).await?;
@@ -126,7 +126,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
         load.create_all(std::slice::from_ref(name)).await?;
         load.until_succeeded(std::slice::from_ref(name), HANG, &mut parties)
             .await?;
-        // The echo of the last status, and an event.
+        // Lets the watch event of the last status and an event arrive.
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
     spread(&mut figures, "one", &load, &ones)?;
@@ -145,7 +145,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
 
     let mut jobs = all.len();
     if setting.shows("f") {
-        // Gone before its successor comes: both would play the same pods.
+        // Stops it before its successor starts: both would drive the same pods.
         drop(driver);
         driver = stage
             .driver(Script {
@@ -170,7 +170,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Fails the workers of running jobs one by one; answers how long each replacement took. Units: milliseconds.
+/// Fails the workers of running jobs one by one; returns how long each replacement took. Units: milliseconds.
 async fn replacements(
     load: &Load<'_>,
     stage: &Stage,
@@ -188,7 +188,7 @@ async fn replacements(
         .iter()
         .flat_map(|job| (0..3).map(move |index| (job, index)))
     {
-        // The first replacement of a replica comes at once, later ones are paced: so each fails once.
+        // Each replica fails only once: its first replacement comes at once, later ones have a backoff.
         tokio::time::sleep(Duration::from_millis(250)).await;
         let pod = format!("{job}-worker-{index}");
         let uids = || {
@@ -223,7 +223,7 @@ async fn replacements(
     Ok(times)
 }
 
-/// Many jobs at once: how long until each has its pods, and all have ended.
+/// Creates many jobs at once, and measures how long until each has its pods and all have ended.
 pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     let size = &setting.size;
     let stage = Stage::start(setting.kind, Audit::Off).await?;
@@ -268,7 +268,7 @@ pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Looks for children of a process while it works.
+/// Polls for children of a process.
 struct Brood {
     pid: u32,
     most: Rc<Cell<usize>>,
@@ -288,7 +288,7 @@ impl Brood {
         Self { pid, most, task }
     }
 
-    /// Most children at once; of those that came and went between two looks, one.
+    /// Returns the maximum number of parallel children; children that came and went between two polls count as one.
     fn end(self) -> Result<usize> {
         let unseen = usize::from(machine::has_had_children(self.pid)?);
         Ok(self.most.get().max(unseen))
@@ -301,7 +301,7 @@ impl Drop for Brood {
     }
 }
 
-/// From a job's creation to its last pod, over jobs. Units: milliseconds.
+/// Records the times from a job's creation to its last pod. Units: milliseconds.
 fn spread(figures: &mut Figures, name: &str, load: &Load<'_>, jobs: &[String]) -> Result<()> {
     let mut times = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -320,12 +320,12 @@ fn spread(figures: &mut Figures, name: &str, load: &Load<'_>, jobs: &[String]) -
     Ok(())
 }
 
-/// A duration in milliseconds.
+/// Converts a duration to milliseconds.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// A count as a number to calculate with.
+/// Converts a count to a float.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn number(count: usize) -> f64 {
     count as f64

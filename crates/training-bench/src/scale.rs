@@ -1,4 +1,4 @@
-//! A store full of finished jobs: starting on it, holding it in memory, and doing nothing.
+//! Measures start, memory and idleness of the operator with a store full of finished jobs.
 
 use std::time::{Duration, Instant};
 
@@ -25,15 +25,15 @@ use crate::size::{Setting, Size};
 use crate::stage::{Audit, Client, START, Stage};
 use crate::store::{Figures, Pair, Record, Side};
 
-/// Objects per page, as the operator asks for them.
+/// Objects per page, as in the operator's lists.
 const PAGE: usize = 500;
-/// Requests under way at once while the store is filled.
+/// The maximum number of parallel requests while the store is filled.
 const FILLING: usize = 64;
-/// When a wait counts as a hang.
+/// The limit of a wait.
 const HANG: Duration = Duration::from_mins(4);
 
-/// Measures memory with nothing, starts on half of the store, memory with all of it, and idleness. The first pair holds what was
-/// measured once; the others are starts.
+/// Measures memory without jobs, starts with half of the store, memory with all of it, and idleness. The first pair holds the
+/// single measurements; the others are starts.
 pub async fn scale(setting: &Setting, say: &dyn Fn(&str)) -> Result<Record> {
     let size = &setting.size;
     let stage = Stage::start(setting.kind, Audit::Off).await?;
@@ -53,7 +53,7 @@ pub async fn scale(setting: &Setting, say: &dyn Fn(&str)) -> Result<Record> {
     let (half, whole) = size.finished;
     fill(&stage, 0..half).await?;
     say(&format!("{half} finished jobs are stored"));
-    // Not measured: the API server's own caches get warm.
+    // Not measured: warms the API server's caches.
     read(&stage).await?;
     let mut starts = Vec::new();
     for number in 0..size.starts {
@@ -166,7 +166,7 @@ async fn store(stage: &Stage, bodies: &Bodies, gate: &Semaphore, number: usize) 
     Ok(())
 }
 
-/// How long a raw client takes to read the same lists, its start included. Units: milliseconds.
+/// Returns how long a raw client takes to start and read the same lists. Units: milliseconds.
 async fn read(stage: &Stage) -> Result<f64> {
     let kubeconfig = stage.control.kubeconfig(FLOOR).await?.display().to_string();
     let begun = Instant::now();
@@ -178,7 +178,7 @@ async fn read(stage: &Stage) -> Result<f64> {
     Ok(took)
 }
 
-/// Reads the lists that the operator begins with: the raw client, as a process of its own.
+/// Runs the raw client, a separate process, which reads the same lists as the operator at its start.
 pub async fn reader(kubeconfig: &std::path::Path, kind: &Kind) -> Result<()> {
     let api = Api::new(kubeconfig).await?;
     let jobs = kind::everywhere(kind);
@@ -223,7 +223,7 @@ async fn pages(api: &Api, path: &str, selector: &str) -> Result<usize> {
         phase: &'a str,
     }
     let (mut count, mut token) = (0, String::new());
-    // Bounded: no store of ours has more pages.
+    // Bounded: the store never has more pages.
     for _ in 0..10_000 {
         let next = if token.is_empty() {
             String::new()
@@ -233,7 +233,7 @@ async fn pages(api: &Api, path: &str, selector: &str) -> Result<usize> {
         let path = format!("{path}?limit={PAGE}{selector}{next}");
         let body = api.must(Method::GET, &path, Ask::read(JSON)).await?;
         let list: List<'_> = serde_json::from_slice(&body)?;
-        // Looked at, so that decoding can't be left out.
+        // Uses the data, so that the compiler can't remove decoding.
         count += list
             .items
             .iter()
@@ -247,7 +247,7 @@ async fn pages(api: &Api, path: &str, selector: &str) -> Result<usize> {
     anyhow::bail!("{path} has no end")
 }
 
-/// Starts the operator on a full store: how long until its first pass, until it has looked at every job, and what it wrote.
+/// Starts the operator on a full store; measures the time to its first reconcile and until every job is reconciled, and counts writes.
 async fn begin(stage: &Stage, jobs: usize) -> Result<Figures> {
     let log = stage.log("operator");
     let _ = std::fs::remove_file(&log);
@@ -255,7 +255,7 @@ async fn begin(stage: &Stage, jobs: usize) -> Result<Figures> {
     let begun = Instant::now();
     let mut operator = OperatorProcess::spawn(stage.operator().await?)?;
     let first = loop {
-        // Passes begin with this line.
+        // Reconciles start after this line.
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         if text.contains("caches are complete") {
             break begun.elapsed();
@@ -283,28 +283,28 @@ async fn begin(stage: &Stage, jobs: usize) -> Result<Figures> {
     Ok(figures.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-/// Waits until the operator has passed over so many jobs.
+/// Waits until the operator has reconciled so many jobs.
 async fn examined(operator: &OperatorProcess, jobs: usize) -> Result<()> {
     let begun = Instant::now();
     loop {
         let text = operator.metrics().await.unwrap_or_default();
-        let passes: f64 = text
+        let reconciles: f64 = text
             .lines()
             .filter(|line| line.starts_with("trainyard_reconciles_total{"))
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum();
-        if passes >= number(jobs) {
+        if reconciles >= number(jobs) {
             return Ok(());
         }
         ensure!(
             begun.elapsed() < START,
-            "after {START:?} {passes} of {jobs} jobs were looked at"
+            "after {START:?} {reconciles} of {jobs} jobs were looked at"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// What is asked while nothing happens, with some jobs running beside the finished ones.
+/// Counts requests of the idle operator, with some running and many finished jobs.
 async fn idle(stage: &Stage, operator: OperatorProcess, size: &Size) -> Result<Figures> {
     let load = Load::start(stage).await?;
     let script = Script {

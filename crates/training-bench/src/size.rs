@@ -1,4 +1,4 @@
-//! How much is measured.
+//! The number and size of measurements.
 
 use std::time::Duration;
 
@@ -6,50 +6,50 @@ use training_testkit::builders::Kind;
 
 use crate::kind::{WHOLE, launches, submits};
 
-/// The figures of one size of run.
+/// The parameters of one run size.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Its name, under which results are kept.
+    /// Its name, which is part of the results' path.
     pub name: &'static str,
-    /// Pairs of runs, floor and ours, per metric.
+    /// Pairs of runs (floor and ours) per metric.
     pub pairs: usize,
-    /// Pairs of the two metrics that take longest.
+    /// Pairs of the two longest metrics.
     pub long_pairs: usize,
-    /// Pairs per metric of a kind of which only a part is measured.
+    /// Pairs per metric of a partly measured kind.
     pub part_pairs: usize,
-    /// Jobs before a measurement begins.
+    /// Warm-up jobs.
     pub warm_up: usize,
     /// Jobs of the run that counts requests.
     pub life_jobs: usize,
-    /// Jobs that the closed loop completes.
+    /// Jobs in the closed loop.
     pub pace_jobs: usize,
-    /// Jobs of the closed loop that are in flight at once.
+    /// Parallel jobs in the closed loop.
     pub in_flight: usize,
-    /// Pods of others in the crowded namespace.
+    /// Foreign pods in the crowded namespace.
     pub crowd: usize,
-    /// Jobs one by one.
+    /// Jobs that run one by one.
     pub ones: usize,
-    /// Jobs of a small burst, and how often.
+    /// Jobs in a small burst, and the number of bursts.
     pub hundred: (usize, usize),
-    /// Jobs of the large burst.
+    /// Jobs in the large burst.
     pub thousand: usize,
-    /// Submissions by `spark-submit`, one after the other.
+    /// Sequential submissions by `spark-submit`.
     pub spark_submits: usize,
-    /// Applications while whose operator is killed, and how often that is.
+    /// Applications that run while the operator is killed, and the number of kills.
     pub killed: (usize, usize),
-    /// Jobs whose three workers fail, one after the other.
+    /// Jobs whose three workers fail one after the other.
     pub failing_jobs: usize,
-    /// Finished jobs at the measured starts, and at the measured memory.
+    /// Finished jobs for the measured starts, and for the measured memory.
     pub finished: (usize, usize),
-    /// Measured starts, in pairs.
+    /// Pairs of measured starts.
     pub starts: usize,
     /// Jobs that run while the operator is idle.
     pub idle_jobs: usize,
-    /// How long it is watched while idle.
+    /// How long the idle operator is watched.
     pub idle: Duration,
     /// How long a process rests before its memory is read.
     pub rest: Duration,
-    /// After this time no further pair is begun.
+    /// No pair starts after this time.
     pub budget: Duration,
 }
 
@@ -117,7 +117,7 @@ const FULL: Size = Size {
 };
 
 impl Size {
-    /// The size that `BENCH` names; nothing named is the reduced one.
+    /// Returns the size with the name in `BENCH`; the default is the reduced one.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "" | "reduced" => Some(REDUCED),
@@ -128,27 +128,27 @@ impl Size {
     }
 }
 
-/// A kind of jobs, and how much of it is measured.
+/// A kind of jobs with its measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The kind.
     pub kind: Kind,
-    /// Its runs.
+    /// The size of its runs.
     pub size: Size,
-    /// The letters of the rows that the table shows of it.
+    /// The letters of its rows in the table.
     pub rows: &'static str,
 }
 
 impl Setting {
-    /// One kind whole; of the others what a job's life costs and how long its pods take, with fewer pairs. One of them goes its own
-    /// way with its jobs, so that its own CPU is measured as well. Applications have rows of their own.
+    /// Measures one kind completely, and of the others requests and latencies with fewer pairs. Also measures the CPU of the kind
+    /// with launchers, because it has its own life cycle. Applications have their own rows.
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
             let rows = "abcdefgjk";
             return Self { kind, size, rows };
         }
         if submits(&kind) {
-            // It has little in common with the others; its decision and its floor client are its own.
+            // It has its own plan and its own floor client.
             let rows = "abcdehi";
             let pairs = size.long_pairs;
             let size = Size { pairs, ..size };
@@ -163,7 +163,7 @@ impl Setting {
         Self { kind, size, rows }
     }
 
-    /// Whether the table shows a row of it.
+    /// Returns whether the table has this row for it.
     pub fn shows(&self, row: &str) -> bool {
         self.rows.contains(row)
     }

@@ -1,4 +1,4 @@
-//! A fresh control plane for one run, and the processes on it.
+//! A fresh control plane for one run, and the processes that use it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::kind;
 use crate::machine;
 use crate::store::{Figures, Side};
 
-/// How long a process may take to get ready.
+/// How long a process may take to become ready.
 pub const START: Duration = Duration::from_mins(2);
 
 /// etcd with fsync, kube-apiserver, the operator's manifests, users and a namespace.
@@ -28,9 +28,9 @@ pub struct Stage {
     pub control: ControlPlane,
     /// The load generator's client.
     pub api: Api,
-    /// Of which kind the jobs are.
+    /// The kind of the jobs.
     pub kind: Kind,
-    /// Where the jobs are.
+    /// The namespace of the jobs.
     pub namespace: String,
     server: Vec<u32>,
 }
@@ -38,14 +38,14 @@ pub struct Stage {
 /// Whether the API server writes an audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audit {
-    /// It does: for counting.
+    /// Enabled, to count requests.
     On,
-    /// It does not: for measuring.
+    /// Disabled, to measure time.
     Off,
 }
 
 impl Stage {
-    /// Starts everything but the clients.
+    /// Starts everything except the clients.
     pub async fn start(kind: Kind, audit: Audit) -> Result<Self> {
         let before = machine::descendants(std::process::id());
         let user = |name: &str| User {
@@ -76,7 +76,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The same with another, new namespace.
+    /// Returns the same stage with another, new namespace.
     pub async fn namespace(mut self, name: &str) -> Result<Self> {
         let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         let path = format!("{CORE}/namespaces");
@@ -87,7 +87,7 @@ impl Stage {
         Ok(self)
     }
 
-    /// Flow schemas take effect a moment after they are stored: until then requests are counted elsewhere.
+    /// Waits until the flow schemas take effect: before that, requests are counted elsewhere.
     async fn until_counted(&self) -> Result<()> {
         let probe = Api::new(&self.control.kubeconfig(FLOOR).await?).await?;
         let path = format!("{CORE}/namespaces/{}", self.namespace);
@@ -105,7 +105,7 @@ impl Stage {
         anyhow::bail!("the flow schemas don't take effect")
     }
 
-    /// Starts who is measured.
+    /// Starts the measured client.
     pub async fn client(&self, side: Side) -> Result<Client> {
         Ok(match side {
             Side::Floor => {
@@ -120,7 +120,7 @@ impl Stage {
         })
     }
 
-    /// How the operator is started: as the shipped Deployment does, with its election and for all namespaces.
+    /// Returns the operator's options, as in the shipped Deployment: with election and for all namespaces.
     pub async fn operator(&self) -> Result<operator::Options> {
         let kubeconfig = self.control.kubeconfig(&self.kind.user()).await?;
         let log = self.log("operator");
@@ -153,7 +153,7 @@ impl Stage {
         .await
     }
 
-    /// Starts a program of ours and waits until it is ready.
+    /// Starts a child process and waits until it is ready.
     pub async fn helper(&self, args: &[&str]) -> Result<Helper> {
         let log = self.log(args.first().copied().unwrap_or("helper"));
         let mut helper = Helper::start(args, &log)?;
@@ -167,18 +167,18 @@ impl Stage {
         }
     }
 
-    /// The file that a process's complaints go to.
+    /// Returns the log file of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.control.scratch().join(format!("{name}.log"))
     }
 
-    /// CPU of etcd and the API server. Units: milliseconds.
+    /// Returns the CPU time of etcd and the API server. Units: milliseconds.
     pub fn server_cpu(&self) -> Result<f64> {
         self.server.iter().map(|pid| machine::cpu(*pid)).sum()
     }
 }
 
-/// Who is measured.
+/// The measured client.
 pub enum Client {
     /// The floor client.
     Floor(Helper),
@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Whether it has ended, which it should not.
+    /// Returns whether it has ended, which is an error.
     pub fn has_ended(&mut self) -> Result<bool> {
         match self {
             Self::Floor(helper) => helper.has_ended(),
@@ -204,7 +204,7 @@ impl Client {
     }
 }
 
-/// CPU of everybody over a span of time.
+/// Measures the CPU of all parties over a time span.
 pub struct Meter {
     client: f64,
     without_pool: f64,
@@ -215,9 +215,9 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins.
+    /// Starts to measure.
     pub async fn begin(stage: &Stage, client: &Client) -> Result<Self> {
-        // First, because asking costs the server CPU.
+        // First, because the request costs the server CPU.
         let counts = Counts::read(&stage.api).await?;
         Ok(Self {
             client: machine::cpu(client.pid())?,
@@ -229,7 +229,7 @@ impl Meter {
         })
     }
 
-    /// Ends: CPU per job, requests per job, and what share of the machine others used.
+    /// Stops, and returns CPU and requests per job, and the share of the machine that others used.
     pub async fn end(
         self,
         stage: &Stage,
@@ -251,7 +251,7 @@ impl Meter {
         figures.insert("jobs".to_owned(), jobs);
         let mut counted = mine;
         if kind::launches(&stage.kind) {
-            // The operator and the floor client make keys in the pool, and do nothing else there.
+            // The operator and the floor client use the pool only to generate keys.
             counted = machine::cpu_without_pool(client.pid())? - self.without_pool;
             let keys = mine - counted;
             anyhow::ensure!(keys > 0.0, "no CPU was used for keys: {keys} ms");
@@ -265,11 +265,11 @@ impl Meter {
     }
 }
 
-/// CPU of the load generator and the status driver.
+/// Returns the CPU time of the load generator and the status driver.
 fn own(stage: &Stage, client: &Client) -> Result<f64> {
     let mut helpers = machine::descendants(std::process::id());
     helpers.retain(|pid| !stage.server.contains(pid) && *pid != client.pid());
-    // One that ended between the two looks has no part in it.
+    // Ignores a helper that has ended meanwhile.
     let helpers: f64 = helpers
         .iter()
         .filter_map(|pid| machine::cpu(*pid).ok())

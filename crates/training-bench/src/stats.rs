@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Resamples of a bootstrap.
+/// The number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 
-/// A percentile of values, by the nearest rank; 0 of nothing.
+/// Returns a percentile by the nearest rank; 0 without values.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -22,7 +22,7 @@ pub fn percentile(values: &[f64], percent: f64) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// The median; of an even number the mean of the middle two.
+/// Returns the median; for an even number of values, the mean of the middle two.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -34,7 +34,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of one ratio per pair, and how sure it is.
+/// A median with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
@@ -43,11 +43,11 @@ pub struct Estimate {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
-    /// Values that it comes from.
+    /// The number of values.
     pub values: usize,
 }
 
-/// The median with a 95 % interval by bootstrap. The same values give the same interval.
+/// Returns the median with a 95 % interval by bootstrap. The same values give the same interval.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     if values.is_empty() {
         return None;

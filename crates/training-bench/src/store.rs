@@ -1,4 +1,4 @@
-//! Results on disk: one file per metric, written after every pair, so that a run that was cut short goes on where it was.
+//! Results on disk: one file per metric, written after every pair, so that an interrupted run can be resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Named numbers of one run.
 pub type Figures = BTreeMap<String, f64>;
 
-/// Who is measured.
+/// The side that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The floor client.
@@ -19,45 +19,45 @@ pub enum Side {
     Ours,
 }
 
-/// Two runs that are compared with each other.
+/// Two runs to compare.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// What ours is compared with: the floor client, or ours under easier conditions.
+    /// The baseline: the floor client, or the operator under easier conditions.
     pub floor: Figures,
-    /// Ours.
+    /// The operator's figures.
     pub ours: Figures,
 }
 
 impl Pair {
-    /// One figure of ours over the other's.
+    /// Returns the operator's figure over the baseline's.
     pub fn ratio(&self, name: &str) -> Option<f64> {
         let (floor, ours) = (self.floor.get(name)?, self.ours.get(name)?);
         (*floor > 0.0).then(|| ours / floor)
     }
 
-    /// The share of the machine that others used, in the worse of the two runs.
+    /// Returns the share of the machine that other processes used, in the worse of the two runs.
     pub fn foreign(&self) -> f64 {
         let share = |figures: &Figures| figures.get("foreign_share").copied().unwrap_or(0.0);
         share(&self.floor).max(share(&self.ours))
     }
 }
 
-/// Everything known of one metric.
+/// The results of one metric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Pairs, in the order in which they were run.
+    /// Pairs, in the order of their runs.
     pub pairs: Vec<Pair>,
-    /// Why a run did not count, if any did not.
+    /// Why runs did not count.
     pub faults: Vec<String>,
 }
 
-/// The directory of one size, one kind of jobs and one build of its operator.
+/// The result directory of one size, one kind of jobs and one build of its operator.
 pub struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// Opens the directory; results of another kind or build are not taken for results of this one.
+    /// Opens the directory; each kind and build has its own.
     pub fn open(target: &Path, size: &str, kind: &str, binary: &Path) -> Result<Self> {
         let bytes =
             fs::read(binary).with_context(|| format!("no operator at {}", binary.display()))?;
@@ -68,12 +68,12 @@ impl Store {
         Ok(Self { dir })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What is known of a metric.
+    /// Reads the results of a metric.
     pub fn read(&self, metric: &str) -> Result<Record> {
         match fs::read(self.path(metric)) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
@@ -84,14 +84,14 @@ impl Store {
         }
     }
 
-    /// Keeps what is known of a metric; whole or not at all.
+    /// Stores the results of a metric atomically.
     pub fn write(&self, metric: &str, record: &Record) -> Result<()> {
         let new = self.path(&format!("{metric}.new"));
         fs::write(&new, serde_json::to_vec_pretty(record)?)?;
         Ok(fs::rename(new, self.path(metric))?)
     }
 
-    /// Forgets everything.
+    /// Deletes all results.
     pub fn clear(&self) -> Result<()> {
         fs::remove_dir_all(&self.dir)?;
         Ok(fs::create_dir_all(&self.dir)?)
@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-/// FNV-1a: tells builds apart, and needs no crate.
+/// FNV-1a: distinguishes builds, and needs no crate.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

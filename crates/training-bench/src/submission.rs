@@ -1,4 +1,4 @@
-//! What a submission takes the operator, and what it takes `spark-submit` of the workload image on the same API server.
+//! Compares the cost of a submission by the operator and by `spark-submit` of the workload image on the same API server.
 
 use std::fs;
 use std::path::Path;
@@ -26,14 +26,14 @@ use crate::store::{Figures, Pair, Side};
 
 /// The image that has `spark-submit`.
 const IMAGE: &str = "trainyard/spark:1";
-/// Submissions that don't count: files are read into the cache.
+/// Warm-up submissions, which read files into the page cache.
 const WARM_UP: usize = 1;
-/// Longest time until the image is unpacked, or one submission is done.
+/// The time limit to unpack the image, and of one submission.
 const STEP: Duration = Duration::from_mins(5);
-/// What a pair has whose other side could not be measured.
+/// The key of a pair without figures of `spark-submit`.
 pub const UNMEASURED: &str = "unmeasured";
 
-/// What the sandbox runs. It tells the seconds, and those of CPU, of every submission.
+/// The sandbox's script. It prints the wall and CPU seconds of every submission.
 const SCRIPT: &str = r#"
 set -e
 work=$(mktemp -d)
@@ -67,7 +67,7 @@ TIMEFORMAT='two %R %U %S'
 echo done
 "#;
 
-/// Measures both. What has no image gets no figures of `spark-submit`, but a mark.
+/// Measures both. Without the image, the pair gets [`UNMEASURED`] instead of figures of `spark-submit`.
 pub async fn submission(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
     let stage = Stage::start(setting.kind, Audit::Off).await?;
     let ours = by_operator(&stage, &setting.size).await?;
@@ -83,7 +83,7 @@ pub async fn submission(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
     Ok(Pair { floor, ours })
 }
 
-/// Applications one after the other, and two at once.
+/// Creates applications one after the other, and two at once.
 async fn by_operator(stage: &Stage, size: &Size) -> Result<Figures> {
     let load = Load::start(stage).await?;
     let mut driver = stage.driver(SHORT).await?;
@@ -115,7 +115,7 @@ async fn by_operator(stage: &Stage, size: &Size) -> Result<Figures> {
     Ok(named(&ones, &[median(&pairs)], &[cpu], memory.peak))
 }
 
-/// Both sides have the same figures. Units: milliseconds, MB.
+/// Names the figures, which are the same on both sides. Units: milliseconds, MB.
 fn named(ones: &[f64], pairs: &[f64], cpu: &[f64], peak: f64) -> Figures {
     let figures = [
         ("submit_ms", median(ones)),
@@ -126,7 +126,7 @@ fn named(ones: &[f64], pairs: &[f64], cpu: &[f64], peak: f64) -> Figures {
     figures.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Times `spark-submit`; or says why it can't be.
+/// Measures `spark-submit`, or returns why that isn't possible.
 async fn by_spark(stage: &Stage, count: usize) -> Result<Result<Figures, String>> {
     let built = Command::new(workspace().join("e2e/image/build")).output();
     let program = match built {
@@ -166,7 +166,7 @@ async fn by_spark(stage: &Stage, count: usize) -> Result<Result<Figures, String>
             }
             Err(_) => {
                 let said = fs::read_to_string(&log)?;
-                // Before the first submission it is the sandbox that does not work here.
+                // Before the first submission, the sandbox itself doesn't work here.
                 if ones.is_empty() && !said.contains("unpacked") {
                     return Ok(Err(said));
                 }
@@ -198,7 +198,7 @@ async fn by_spark(stage: &Stage, count: usize) -> Result<Result<Figures, String>
     Ok(Ok(named(&ones, &pairs, &cpu, peak)))
 }
 
-/// The program that unpacks the image; it goes with the bench.
+/// Returns the command that unpacks the image; it ends with the bench.
 fn sandbox(program: &Path) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
@@ -209,7 +209,7 @@ fn sandbox(program: &Path) -> Command {
     command
 }
 
-/// What the script needs to know.
+/// Returns the script's environment.
 async fn environment(stage: &Stage, count: usize) -> Result<[(&'static str, String); 6]> {
     let kubeconfig = Kubeconfig::read_from(stage.control.kubeconfig(LOAD).await?)?;
     let cluster = kubeconfig.clusters.into_iter().find_map(|c| c.cluster);
@@ -225,17 +225,17 @@ async fn environment(stage: &Stage, count: usize) -> Result<[(&'static str, Stri
     ])
 }
 
-/// Whether the image would have to be built first: that takes long, and is not what was asked for.
+/// Returns why the image is missing. The bench doesn't build it, because that takes long.
 fn is_missing(said: &str) -> Option<String> {
     let builds = said.contains(": building the ");
     builds.then(|| format!("{IMAGE} is not in the cache; build it with e2e/image"))
 }
 
-/// One line of the script.
+/// A line of the script's output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Timing {
     together: usize,
-    /// Units: milliseconds, as of CPU.
+    /// Units: milliseconds, like CPU.
     wall: f64,
     cpu: f64,
 }
@@ -260,7 +260,7 @@ impl Timing {
     }
 }
 
-/// The most memory that any Java below a process has had so far. Units: MB.
+/// Returns the maximum memory of any Java process below a process so far. Units: MB.
 fn most_memory(root: u32) -> f64 {
     let all = machine::descendants(root).into_iter();
     let java = all.filter(|pid| machine::name(*pid).as_deref() == Some("java"));
@@ -269,7 +269,7 @@ fn most_memory(root: u32) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Drivers that `spark-submit` made.
+/// Counts the drivers that `spark-submit` created.
 async fn drivers(stage: &Stage) -> Result<usize> {
     #[derive(Deserialize)]
     struct List {

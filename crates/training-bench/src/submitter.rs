@@ -1,10 +1,10 @@
-//! The floor client of applications: the least that a reactive client must do to submit one and to tell what becomes of it.
+//! The floor client of applications: the minimum that a reactive client must do to submit one and to report its state.
 //!
-//! It watches applications and drivers. For a new application it makes what the driver mounts and is found by, all at once, then the
-//! driver, then writes `SUBMITTED` with the address that the web UI's Service got; it writes `RUNNING` when the driver runs, and
-//! `SUCCEEDING` and `COMPLETED` when it has succeeded, and deletes what it made beside the driver. What is over by the time it could
-//! be written it leaves out. It sends no events, holds no lease, checks nothing, watches neither services nor config maps, remembers
-//! nothing that it doesn't need, and gives up at the first error.
+//! It watches applications and drivers. For a new application it creates the driver's ConfigMaps and Services, all at once, then the
+//! driver, then writes `SUBMITTED` with the address of the web UI's Service. It writes `RUNNING` when the driver runs, `SUCCEEDING`
+//! and `COMPLETED` when it has succeeded, and deletes ConfigMaps and Services. It skips a state that is over before it is written.
+//! It sends no events, holds no lease, validates nothing, watches neither services nor config maps, stores only what it needs,
+//! and ends at the first error.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,33 +28,32 @@ use crate::floor::{
 use crate::http::{Api, Ask, JSON, Watch};
 use crate::kind;
 
-/// What is known of one application.
+/// The state of one application.
 struct App {
     uid: String,
     version: String,
     ids: Ids,
-    /// Of the web UI's Service.
+    /// The address of the web UI's Service.
     address: String,
-    /// What was made beside the driver.
+    /// The created ConfigMaps and Services.
     made: Vec<(Resource, Identity)>,
-    /// The driver was made.
+    /// Whether the driver was created.
     born: bool,
-    /// The driver's.
+    /// The driver's phase.
     phase: String,
-    /// The number of the next status.
+    /// The index of the next status.
     next: usize,
-    /// Somebody is writing one.
+    /// Whether a task is writing a status.
     busy: bool,
 }
 
 impl App {
-    /// Whether its last status is written.
+    /// Returns whether its last status is written.
     fn has_ended(&self) -> bool {
         self.next == STATES.len()
     }
 
-    /// Whether the next status is due. A driver that has ended before it was said to run is not said to run any more: the operator
-    /// doesn't either.
+    /// Returns whether the next status is due. Like the operator, skips `RUNNING` if the driver has already ended.
     fn is_due(&mut self) -> bool {
         let ended = self.phase == "Succeeded";
         if self.next == 1 && ended {
@@ -63,7 +62,7 @@ impl App {
         match self.next {
             0 => self.born,
             1 => self.phase == "Running",
-            // The last follows from the one before.
+            // `COMPLETED` follows `SUCCEEDING` at once.
             2 | 3 => ended,
             _ => false,
         }
@@ -78,7 +77,7 @@ struct Submitter {
     gate: Semaphore,
 }
 
-/// Runs until told to end.
+/// Runs until standard input ends.
 pub async fn run(kubeconfig: &std::path::Path, namespace: &str) -> Result<()> {
     let floor = Rc::new(Submitter {
         api: Api::new(kubeconfig).await?,
@@ -89,7 +88,7 @@ pub async fn run(kubeconfig: &std::path::Path, namespace: &str) -> Result<()> {
     });
     let apps = kind::jobs(&SPARK, namespace);
     let pods = Resource::Pod.path(namespace);
-    // It starts before the first application, so that there is nothing to list.
+    // Starts before the first application, so there is nothing to list.
     let from = version(&floor.api, &apps).await?;
     let mut app_events = floor.api.watch(&apps, "", &from, JSON).await?;
     let from = version(&floor.api, &pods).await?;
@@ -111,7 +110,7 @@ pub async fn run(kubeconfig: &std::path::Path, namespace: &str) -> Result<()> {
 }
 
 impl Submitter {
-    /// A line of the applications' watch: a new one is submitted, everything else is our own echo.
+    /// Handles a line of the applications' watch: submits new ones; all other events are caused by our own writes.
     fn app(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimJob<'_>> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of applications failed");
@@ -140,7 +139,7 @@ impl Submitter {
         })))
     }
 
-    /// A line of the pods' watch: the application may go on.
+    /// Handles a line of the pods' watch, which may make the next status due.
     fn pod(self: &Rc<Self>, line: &[u8], watch: &mut Watch) -> Result<Option<Work>> {
         let event: Event<SlimPod<'_>> = serde_json::from_slice(line)?;
         anyhow::ensure!(event.kind != "ERROR", "the watch of pods failed");
@@ -161,7 +160,7 @@ impl Submitter {
         Ok(Some(Box::pin(async move { floor.go_on(&name).await })))
     }
 
-    /// Makes everything of an application.
+    /// Creates all objects of an application.
     async fn submit(&self, name: &str) -> Result<()> {
         let things = 0..self.bodies.things.len();
         try_join_all(things.map(|at| self.make(name, at))).await?;
@@ -176,7 +175,7 @@ impl Submitter {
         Ok(())
     }
 
-    /// Makes one of the things beside the driver.
+    /// Creates one of the ConfigMaps or Services.
     async fn make(&self, name: &str, at: usize) -> Result<()> {
         #[derive(Deserialize)]
         struct Service {
@@ -208,7 +207,7 @@ impl Submitter {
         Ok(())
     }
 
-    /// Writes the statuses that are due, one after the other.
+    /// Writes the due statuses one after the other.
     async fn go_on(&self, name: &str) -> Result<()> {
         while self.claim(name) {
             let path = format!("{}/{name}/status", kind::jobs(&SPARK, &self.namespace));
@@ -243,7 +242,7 @@ impl Submitter {
         Ok(())
     }
 
-    /// True if a status is due and nobody writes it yet.
+    /// Claims the next status; returns whether one is due and no other task writes it.
     fn claim(&self, name: &str) -> bool {
         let mut apps = self.apps.borrow_mut();
         let app = apps.get_mut(name).filter(|app| !app.busy);
@@ -253,7 +252,7 @@ impl Submitter {
         })
     }
 
-    /// A body of an application.
+    /// Fills a template for an application.
     fn filled<'a>(
         &'a self,
         name: &str,
@@ -261,7 +260,7 @@ impl Submitter {
     ) -> Result<String> {
         let apps = self.apps.borrow();
         let app = apps.get(name).context("one that was never seen")?;
-        // Spark's own record has whole seconds too, as the operator writes it.
+        // Whole seconds in milliseconds, as the operator writes them.
         let millis = format!("{}000", Timestamp::now().as_second());
         let gaps = Gaps {
             name,
@@ -306,7 +305,7 @@ mod tests {
         assert_eq!(is_due(true, "Succeeded", 2), Some(2));
         assert_eq!(is_due(true, "Succeeded", 3), Some(3));
         assert_eq!(is_due(true, "Succeeded", 4), None);
-        // It was never seen to run.
+        // The driver was never seen running.
         assert_eq!(is_due(true, "Succeeded", 1), Some(2));
     }
 }

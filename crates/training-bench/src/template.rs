@@ -1,4 +1,4 @@
-//! Texts with gaps: what is sent for every job, but for what differs from job to job.
+//! Text templates with gaps for the values that differ between jobs.
 
 /// A text with gaps.
 #[derive(Clone, Debug)]
@@ -7,12 +7,12 @@ pub struct Template(Vec<Piece>);
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
     Text(String),
-    /// The number of the mark that stood here.
+    /// A gap, by the index of its mark.
     Gap(usize),
 }
 
 impl Template {
-    /// Makes a gap of every mark in a text. Where two begin at the same place, the one that comes first in the list is meant.
+    /// Turns every mark in a text into a gap. If two marks begin at the same place, the first in the list wins.
     pub fn parse(text: &str, marks: &[&str]) -> Self {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -30,7 +30,7 @@ impl Template {
         Self(pieces)
     }
 
-    /// The text with its gaps filled: each by the value that has the number of its mark.
+    /// Fills the gaps, each with the value at the index of its mark.
     pub fn fill(&self, values: &[&str]) -> String {
         let mut text = String::with_capacity(4096);
         for piece in &self.0 {

@@ -1,4 +1,4 @@
-//! What a kind of job is: its framework, its replicas, its variables, and what makes its spec impossible.
+//! What defines a kind of job: its framework, replicas, environment variables and spec validation.
 
 pub mod check;
 pub mod env;

@@ -1,14 +1,14 @@
 //! Every decision of the operators, as pure functions: no I/O, no clock, no randomness.
 //!
-//! The flow of one pass:
+//! One reconcile:
 //!
-//! 1. the runtime observes: [`Observed`] holds [`PodView`]s and [`ServiceView`]s of one job, and what went wrong last;
-//! 2. [`plan()`] asks the [`Framework`] for its [`RoleSet`] and its [`Verdict`], and returns a [`Plan`]:
-//!    a status, [`Step`]s, [`Note`]s, and when to look again;
-//! 3. the runtime executes the plan. Nothing else talks to the API server.
+//! 1. The runtime observes: [`Observed`] holds the [`PodView`]s and [`ServiceView`]s of one job, and its last error.
+//! 2. [`plan()`] asks the [`Framework`] for its [`RoleSet`] and its [`Verdict`], and returns a [`Plan`]: a status, [`Step`]s,
+//!    [`Note`]s, and when to requeue.
+//! 3. The runtime executes the plan. Nothing else talks to the API server.
 //!
-//! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]); everything else is
-//! shared. What must survive a restart of the operator is [`Memory`], and lives in the job's status.
+//! A framework answers three questions ([`Framework::roles`], [`Framework::env`], [`Framework::judge`]). Everything else is shared.
+//! [`Memory`] holds the state that must survive a restart of the operator. It is stored in the job's status.
 
 mod kind;
 mod model;
@@ -23,16 +23,18 @@ pub use model::{
 pub use render::{gang, pod, service};
 
 pub use kind::env::{EnvOn, EnvSet};
-pub use kind::framework::{Framework, Habits, JobCx, Stored, TrainingJob};
-pub use kind::replicas::{Others, Replicas};
+pub use kind::framework::{Framework, GangConventions, JobCx, Stored, TrainingJob};
+pub use kind::replicas::{OtherTypes, Replicas};
 pub use model::autoscaler::{AutoscalerView, Autoscaling};
 pub use model::census::{Census, Slot, SlotState};
 pub use model::digest::Digest;
 pub use model::error::SpecError;
-pub use model::group::{Group, GroupKind, GroupView, Mark, Offer, Offers, scheduler_of_pod};
+pub use model::group::{
+    Availabilities, Availability, Group, GroupKind, GroupView, Mark, scheduler_of_pod,
+};
 pub use model::indices::IndexSet;
 pub use model::memory::{JobState, Memory, ReplicaMemory};
-pub use model::notes::{Note, Severity};
+pub use model::notes::{ForgedPod, Note, Severity};
 pub use model::object::{
     BatchEnd, BatchPod, BatchView, Object, ObjectKind, ObjectView, SecretView,
 };
@@ -41,7 +43,7 @@ pub use model::provider::Provider;
 pub use model::roles::{Rank, RoleSet, RoleSpec};
 pub use model::rules::Rules;
 pub use model::size::Size;
-pub use model::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
+pub use model::step::{Action, Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 pub use model::trouble::{Cause, Trouble};
 pub use model::uid::Uid;
 pub use model::verdict::{FailureCause, RankFailure, Verdict};

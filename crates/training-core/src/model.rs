@@ -1,4 +1,4 @@
-//! Data and pure functions over it. Nothing here knows a framework, an object of the cluster or a plan.
+//! Data and pure functions over it. This module knows no framework, Kubernetes object or plan.
 
 pub mod autoscaler;
 pub mod census;
@@ -10,7 +10,6 @@ pub mod group;
 pub mod health;
 pub mod indices;
 pub mod memory;
-pub mod mould;
 pub mod names;
 pub mod notes;
 pub mod object;
@@ -25,6 +24,7 @@ pub mod rules;
 pub mod size;
 pub mod slim;
 pub mod step;
+pub mod template_hashes;
 pub mod trouble;
 pub mod uid;
 pub mod verdict;

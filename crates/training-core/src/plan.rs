@@ -1,7 +1,6 @@
-//! The one decision function. It is total: it never fails, never panics, never asks the time; the same input gives the same
-//! plan, byte for byte.
+//! The decision function. It never fails, panics or reads the clock. The same input gives the same plan, byte for byte.
 //!
-//! The order of questions is the order of the code.
+//! The code asks its questions in the order in which they matter.
 
 mod advice;
 mod autoscaler;
@@ -36,12 +35,12 @@ use crate::model::observed::Observed;
 use crate::model::roles::RoleSet;
 use crate::model::step::{Plan, Transition, Urgency};
 use crate::model::uid::Uid;
-use crate::model::verdict::Saying;
+use crate::model::verdict::JobMessage;
 use crate::render::pod;
 
-/// What the plan does in each part of a job's life. A kind whose jobs run otherwise says so here.
+/// What the plan does in each phase of a job's life cycle. A kind overrides the methods where its jobs differ.
 pub trait Lifecycle: Framework + Sized {
-    /// One look at a job that is neither finished nor suspended: what its pods say, and what is missing.
+    /// Reconciles a job that is neither finished nor suspended: reads the state of its pods and creates what is missing.
     ///
     /// # Errors
     /// As [`Framework::roles`].
@@ -54,7 +53,7 @@ pub trait Lifecycle: Framework + Sized {
         advance(self, cx, seen, draft)
     }
 
-    /// One look at a job that is suspended.
+    /// Reconciles a suspended job.
     ///
     /// # Errors
     /// As [`Framework::roles`].
@@ -68,15 +67,15 @@ pub trait Lifecycle: Framework + Sized {
         Ok(())
     }
 
-    /// One look at a job that has ended.
+    /// Reconciles a finished job.
     fn clean_up(&self, job: &Self::Job, seen: &Observed, draft: &mut Draft) {
         finished::decide(draft, job, seen);
     }
 }
 
-/// Decides what is to be done for one job, from what was seen of it.
+/// Decides what to do for one job from its observed state.
 ///
-/// `now` is in whole seconds: a time in a status is stored in whole seconds, and a finer one would never equal it.
+/// `now` must be in whole seconds: the status stores whole seconds, so a finer time would never equal the stored one.
 pub fn plan<F: Lifecycle>(
     framework: &F,
     job: &F::Job,
@@ -87,7 +86,7 @@ pub fn plan<F: Lifecycle>(
         return Plan::default();
     }
     let old = job.status().cloned().unwrap_or_default();
-    let memory = old.recall();
+    let memory = old.durable_state();
     let mut draft = Draft::new(memory, now);
     framework.reread(&mut draft.memory);
     if draft.memory.is_finished() {
@@ -96,7 +95,7 @@ pub fn plan<F: Lifecycle>(
         return draft.into_plan(&old, job.meta().generation);
     }
     let foreign = gang::foreign(seen, &draft);
-    // A spec is judged when a run starts. What it says later keeps no pod from going on, and no job from being suspended.
+    // The spec is validated when a run starts. A later edit that makes it invalid neither stops the pods nor prevents a suspend.
     let suspended = job.run_policy().suspend == Some(true);
     let resumes = !suspended && draft.memory.holds(ConditionType::Suspended);
     let runs = draft.memory.started.is_some() && !resumes;
@@ -106,15 +105,15 @@ pub fn plan<F: Lifecycle>(
             if seen.rules.strict && wrong.is_none() {
                 wrong = check::strict(job.run_policy(), &roles).err();
             }
-            if let Some(error) = within(&roles, seen.rules.most_replicas) {
+            if let Some(error) = within(&roles, seen.rules.max_replicas) {
                 match accepted(&draft.memory) {
                     _ if !runs => wrong = Some(error),
-                    // It goes on with as many as it has.
+                    // The job continues with the replicas that it has.
                     Some(accepted) if roles.total() > accepted => {
                         wrong = Some(error);
                         roles.limit(accepted);
                     }
-                    // Another operator may have started it.
+                    // Another operator may have started the job.
                     Some(_) | None => {}
                 }
             }
@@ -125,10 +124,10 @@ pub fn plan<F: Lifecycle>(
             let roles = RoleSet::default();
             let cx = JobCx::new(job, &roles);
             if suspended {
-                // What may be wrong is what is reported next.
+                // The error is reported below.
                 let _ = framework.rest(&cx, seen, &mut draft);
             } else if F::OBJECTS.is_empty() {
-                // That much of it can be read.
+                // The deadline can still be read.
                 progress::end_at_deadline(framework, &cx, seen, &mut draft);
             }
             if !draft.memory.is_finished() {
@@ -149,19 +148,19 @@ fn uid_of<J: TrainingJob>(job: &J) -> Option<Uid> {
     job.meta().uid.as_deref().and_then(Uid::parse)
 }
 
-/// True if `spec.runPolicy.managedBy` names another controller. Such a job is not touched at all, not even its status.
+/// Returns true if `spec.runPolicy.managedBy` names another controller. The operator leaves such a job alone, including its status.
 pub fn is_managed_elsewhere<F: Framework>(job: &F::Job) -> bool {
     let manager = job.run_policy().managed_by.as_deref();
     manager.is_some_and(|m| !F::MANAGED_BY.contains(&m))
 }
 
-/// The replicas with which a job runs already, if that is known: a limit that the operator lowers doesn't concern them.
+/// Returns the number of replicas that a running job already has, if known. A limit that is lowered later doesn't apply to it.
 fn accepted(memory: &Memory) -> Option<u32> {
     let (_, total) = memory.ready.as_deref()?.split_once('/')?;
     total.parse().ok()
 }
 
-/// Refuses more replicas than the operator is set to bear: one job must not take the memory of all others.
+/// Rejects a job with more replicas than the operator allows: one job must not use up the memory for all others.
 fn within(roles: &RoleSet<'_>, most: u32) -> Option<SpecError> {
     let total = roles.total();
     let largest = roles.iter().max_by_key(|r| r.replicas);
@@ -175,7 +174,7 @@ fn within(roles: &RoleSet<'_>, most: u32) -> Option<SpecError> {
     })
 }
 
-/// `error` is what is wrong with the spec of a job that `runs`.
+/// Reconciles a job that has not finished. `error` is the problem in the spec; `runs` is true if the run has started.
 fn unfinished<F: Lifecycle>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -191,10 +190,10 @@ fn unfinished<F: Lifecycle>(
     if !draft.memory.holds(ConditionType::Created) {
         created(framework, cx, seen, draft, suspended);
     }
-    // A job that was seen to run waits until its template is mended.
+    // A job that has run waits until its template is fixed.
     let ran = [ConditionType::Running, ConditionType::Restarting];
     let ran = ran.into_iter().any(|type_| draft.memory.holds(type_));
-    if let Some(stall) = seen.stall.as_ref().filter(|s| s.hopeless && !ran) {
+    if let Some(stall) = seen.stall.as_ref().filter(|s| s.permanent && !ran) {
         let error = SpecError::new(
             "the API server refused an object of the job",
             stall.message.clone(),
@@ -212,17 +211,17 @@ fn unfinished<F: Lifecycle>(
         None => {}
     }
     let endless = (!suspended).then(|| framework.endless(cx)).flatten();
-    // A job that ends in this very pass is not kept from anything any more.
+    // A job that ends in this reconcile can't be stalled any more.
     if !draft.memory.is_finished() {
         stalled::report(cx, seen, endless.as_deref(), draft);
         lost::remove(cx.name, uid_of(cx.job), seen, draft);
     }
 }
 
-/// The common course of a job that is neither finished nor suspended.
+/// The default reconcile of a job that is neither finished nor suspended.
 ///
 /// # Errors
-/// The field of the spec that makes the job impossible to run.
+/// The error names the field of the spec that makes the job impossible to run.
 pub fn advance<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -238,14 +237,16 @@ pub fn advance<F: Framework>(
         gang::take_over(cx, seen, draft);
     }
     let census = Census::take(cx.roles, seen, &draft.memory);
-    if draft.memory.started.is_none() && !gang::holds_back(framework.gang_habits(cx), seen, draft) {
+    if draft.memory.started.is_none()
+        && !gang::holds_back(framework.gang_conventions(cx), seen, draft)
+    {
         draft.memory.started = Some(draft.now);
-        draft.urgency(Urgency::Beside);
+        draft.urgency(Urgency::Parallel);
     }
     forget_former(cx.roles, &mut draft.memory);
     remember_finished(&census, cx.roles, &mut draft.memory);
     let made = progress::decide(framework, cx, seen, &census, draft);
-    // A job that ends in this very pass loses it in the next.
+    // If the job ends in this reconcile, the next one deletes the autoscaler.
     if !draft.memory.is_finished() {
         edits::notice(framework, cx, seen, draft);
         autoscaler::settle(framework, cx, seen, draft);
@@ -253,7 +254,7 @@ pub fn advance<F: Framework>(
     made
 }
 
-/// The first look at a job: its first condition, and everything that users should be told once.
+/// Handles the first reconcile of a job: sets its first condition and records the events that users see once.
 fn created<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -262,7 +263,7 @@ fn created<F: Framework>(
     suspended: bool,
 ) {
     let kind = F::Job::kind(&());
-    let message = framework.say(cx, &Saying::Created);
+    let message = framework.say(cx, &JobMessage::Created);
     draft.set(
         ConditionType::Created,
         true,
@@ -270,7 +271,7 @@ fn created<F: Framework>(
         &message,
     );
     draft.transitions.push(Transition::Created);
-    draft.urgency(Urgency::Beside);
+    draft.urgency(Urgency::Parallel);
     draft.starts = !suspended;
     for role in cx.roles {
         draft.notes.extend(pod::advise(role));
@@ -280,7 +281,7 @@ fn created<F: Framework>(
     draft.notes.extend(gang::advise(framework, cx, seen));
 }
 
-/// A replica that the spec no longer has is forgotten: it runs again if the job is scaled up again.
+/// Forgets finished replicas that the spec no longer has. They run again if the job is scaled up again.
 fn forget_former(roles: &RoleSet<'_>, memory: &mut Memory) {
     memory.finished.retain(|label, indices| {
         let role = roles.by_label(label);
@@ -289,7 +290,7 @@ fn forget_former(roles: &RoleSet<'_>, memory: &mut Memory) {
     });
 }
 
-/// A replica that ended well is remembered, so that it is never run again even when its pod is removed.
+/// Remembers replicas that succeeded, so that they never run again even if their pods are deleted.
 fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memory) {
     for (slot, rank) in census.slots.iter().zip(roles.ranks()) {
         if slot.state == SlotState::Finished && !memory.has_finished(&rank.role.label, slot.index) {
@@ -302,7 +303,7 @@ fn remember_finished(census: &Census<'_>, roles: &RoleSet<'_>, memory: &mut Memo
     }
 }
 
-/// Ends a job whose spec can't run, before its run starts.
+/// Fails a job with an invalid spec before its run starts.
 fn invalid<F: Framework>(
     framework: &F,
     draft: &mut Draft,
@@ -313,7 +314,7 @@ fn invalid<F: Framework>(
     let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Created) {
         let roles = RoleSet::default();
-        let message = framework.say(&JobCx::new(job, &roles), &Saying::Created);
+        let message = framework.say(&JobCx::new(job, &roles), &JobMessage::Created);
         draft.set(
             ConditionType::Created,
             true,

@@ -1,4 +1,4 @@
-//! The objects of a job, rendered.
+//! Renders the objects of a job.
 
 pub mod autoscaler;
 pub mod gang;

@@ -1,6 +1,6 @@
-//! What is told at admission, by `ValidatingAdmissionPolicy` objects: warnings tell the person who submits a job what events tell
-//! later: settings without effect, odd but runnable values. What is refused is what could never run, and what no rule in a schema
-//! can see: those see neither namespaces nor most metadata.
+//! Generates `ValidatingAdmissionPolicy` objects. Warnings report at submission what events report later: settings without
+//! effect, and unusual but valid values. Refusals cover jobs that could never run and that no schema rule can detect, because
+//! schema rules see neither namespaces nor most metadata.
 
 use serde_json::{Value, json};
 use training_api::labels as keys;
@@ -8,21 +8,21 @@ use training_api::labels as keys;
 use crate::install::labels;
 use crate::operator::{Kind, Operator};
 
-/// What is looked at when an object of a kind is submitted.
+/// The checks of a kind at admission.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
-    /// What is warned of.
+    /// The checks that warn.
     pub warnings: Vec<Check>,
-    /// What is refused.
+    /// The checks that refuse.
     pub refusals: Vec<Check>,
 }
 
-/// One thing that is looked at.
+/// A check.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// CEL: true if there is nothing to say.
+    /// A CEL expression that is true if the check passes.
     pub unless: String,
-    /// The text.
+    /// The message.
     pub message: Text,
 }
 
@@ -42,16 +42,16 @@ impl Check {
     }
 }
 
-/// The text of a check.
+/// The message of a check.
 #[derive(Clone, Debug)]
 pub enum Text {
-    /// As it stands.
+    /// A fixed text.
     Fixed(String),
     /// A CEL expression.
     Expression(String),
 }
 
-/// The warnings of every kind with a run policy and replica specs.
+/// Returns the warnings of every kind with a run policy and replica specs.
 pub fn shared(replica_map: &str) -> Vec<Check> {
     let every = |text: &str, unless: &str| {
         let template = format!("object.spec.{replica_map}[t].template");
@@ -103,7 +103,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
     ]
 }
 
-/// The warnings of `PyTorchJob`.
+/// Returns the warnings of `PyTorchJob`.
 pub fn pytorch() -> Vec<Check> {
     let elastic = "object.spec.?elasticPolicy";
     let workers = "object.spec.pytorchReplicaSpecs[?'Worker'].?replicas.orValue(1)";
@@ -123,7 +123,7 @@ pub fn pytorch() -> Vec<Check> {
     ]
 }
 
-/// The warnings of `TFJob`.
+/// Returns the warnings of `TFJob`.
 pub fn tensorflow() -> Vec<Check> {
     let map = "object.spec.tfReplicaSpecs";
     let has = |types: &str| format!("{map}.exists(t, t.lowerAscii() in [{types}])");
@@ -157,7 +157,7 @@ pub fn tensorflow() -> Vec<Check> {
     ]
 }
 
-/// What is looked at in an application, which is `object.spec` or within it, of an object of this kind.
+/// Returns the checks of an application, which is at `path` in an object of this kind.
 pub fn spark(kind: &str, path: &str) -> Checks {
     let app = format!("object.{path}");
     let warnings = vec![
@@ -177,7 +177,7 @@ pub fn spark(kind: &str, path: &str) -> Checks {
             format!("{app}.sparkVersion.matches('^v?[0-9]+([.+-]|$)')"),
             format!("{path}.sparkVersion is no version; the driver is made for Spark 3.5"),
         ),
-        // Not refused: queueing systems add templates that say nothing more than what Spark does anyway.
+        // Not refused: queueing systems add templates that don't change Spark's behaviour.
         Check::fixed(
             format!(
                 "!{app}.sparkVersion.matches('^v?[0-2]([.+-]|$)') || \
@@ -195,7 +195,7 @@ pub fn spark(kind: &str, path: &str) -> Checks {
     let key = "spark.kubernetes.namespace";
     let said = format!("{app}.?sparkConf[?'{key}'].orValue(object.metadata.namespace)");
     let before = said.replacen("object.", "oldObject.", 1);
-    // What was stored before can be edited otherwise: suspended, finished, cleaned up.
+    // Objects that were stored before can still be edited in other fields: suspended, finished, cleaned up.
     let refusals = vec![
         Check::expression(
             "request.operation == 'UPDATE' || \
@@ -219,13 +219,13 @@ pub fn spark(kind: &str, path: &str) -> Checks {
     Checks { warnings, refusals }
 }
 
-/// What gives executors the memory limit that their application says: Spark sets its own over the one of a template.
+/// Returns the policy that sets executors' memory limit from their application: Spark overrides the template's.
 pub fn executor_memory_limit(operator: &Operator) -> Vec<Value> {
     let key = spark_operator::label::MEMORY_LIMIT;
     let condition = format!(
         "object.metadata.?labels['spark-role'].orValue('') == 'executor' && object.metadata.?annotations[?'{key}'].hasValue()"
     );
-    // Spark's own container, whose name a template may have chosen: then it stands behind all others.
+    // Spark's own container. If a template chose its name, it is the last one.
     let limit = format!(
         "Object{{spec: Object.spec{{containers: [Object.spec.containers{{\
          name: object.spec.containers.exists(c, c.name == 'spark-kubernetes-executor') \
@@ -244,8 +244,8 @@ pub fn executor_memory_limit(operator: &Operator) -> Vec<Value> {
     )
 }
 
-/// Writes what an application leaves to the operator into it when it is stored, for those who count what is stored. Later it would
-/// be an edit, and begin a new run.
+/// Returns the policy that writes defaults into an application when it is created, for tools that read stored applications. Later
+/// writes would be edits and start a new run.
 pub fn stored_defaults(operator: &Operator) -> Vec<Value> {
     let property = |key: &str| format!("object.spec.?sparkConf[?'spark.{key}']");
     let unless_said = |role: &str, field: &str, value: &str| {
@@ -281,8 +281,8 @@ pub fn stored_defaults(operator: &Operator) -> Vec<Value> {
     )
 }
 
-/// A policy that changes objects of one resource (group, version, name) when they are made, where a condition (name, expression)
-/// holds. What it can't do is left out: each object is better stored without it than not at all.
+/// Returns a policy that mutates objects of one resource (group, version, name) on creation if a condition (name, expression) is
+/// true. Failures are ignored: it is better to store the object unchanged than to refuse it.
 fn on_creation(
     operator: &Operator,
     name: &str,
@@ -320,7 +320,7 @@ fn on_creation(
     ]
 }
 
-/// The policies of every kind, with their bindings.
+/// Returns the policies of every kind, with their bindings.
 pub fn policies(operator: &Operator) -> Vec<Value> {
     let of = |kind: &Kind| [warnings(operator, kind), refusals(operator, kind)];
     let all = operator.kinds.iter().flat_map(of).flatten().flatten();
@@ -328,7 +328,7 @@ pub fn policies(operator: &Operator) -> Vec<Value> {
 }
 
 fn warnings(operator: &Operator, kind: &Kind) -> Option<[Value; 2]> {
-    // A warning is never worth a refusal.
+    // A failing warning must not refuse the object.
     let spec = json!({ "failurePolicy": "Ignore" });
     let name = format!("trainyard-{}-warnings", kind.plural);
     pair(operator, kind, (&name, "Warn"), &kind.checks.warnings, spec)
@@ -340,7 +340,7 @@ fn refusals(operator: &Operator, kind: &Kind) -> Option<[Value; 2]> {
     pair(operator, kind, (&name, "Deny"), &kind.checks.refusals, spec)
 }
 
-/// A policy and its binding; `None` without checks.
+/// Returns a policy and its binding; `None` without checks.
 fn pair(
     operator: &Operator,
     kind: &Kind,
@@ -357,7 +357,7 @@ fn pair(
         "apiVersions": [kind.version],
         "operations": ["CREATE", "UPDATE"],
         "resources": [kind.plural],
-        // The default, spelled out: a list is compared whole, and a second apply should change nothing.
+        // The explicit default: lists are compared as a whole, and a second apply should change nothing.
         "scope": "*",
     }] });
     let validations = checks.iter().map(|check| {

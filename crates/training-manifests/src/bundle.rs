@@ -1,4 +1,4 @@
-//! Which object goes into which file, and the kustomizations around them.
+//! Distributes objects to files, and generates the kustomizations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,20 +9,20 @@ use crate::install::{self, OWN_IMAGE_ARGUMENT, Scope};
 use crate::operator::{Argument, Operator};
 use crate::{admission, guard, rights, yaml};
 
-/// How to use the kustomization for one namespace.
+/// The comment of the kustomization for one namespace.
 const NAMESPACED: &str = "\
-# An operator for the jobs of its own namespace. Put yours below, or in an overlay. The CRD belongs to the whole cluster and
-# is not part of this: apply ../crd.yaml once.
+# An operator for the jobs of its own namespace. Set your namespace below, or in an overlay. The CRD is cluster-wide and
+# not included: apply ../crd.yaml once.
 ";
 
-/// The same of the account of jobs' own pods.
+/// The comment of the kustomization for the account of jobs' own pods.
 const JOBS: &str = "\
-# The account of jobs' own pods, for one namespace of jobs. Put yours below, or in an overlay.
+# The account of jobs' own pods, for one namespace of jobs. Set your namespace below, or in an overlay.
 ";
 
 type Files = BTreeMap<PathBuf, String>;
 
-/// The manifests of every operator, and of all together.
+/// Returns the manifests of every operator, and of all together.
 ///
 /// # Errors
 /// If an object can't be written as YAML.
@@ -52,7 +52,7 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
                 &[],
             )?;
         }
-        // Without the CRD and everything else that belongs to the whole cluster: who may install those applies them once.
+        // Without the CRD and other cluster-wide objects, which a cluster administrator applies once.
         let namespaced = local(operator, Scope::Namespace)?;
         let namespace = Some(Scope::Namespace.namespace());
         add(
@@ -119,7 +119,7 @@ fn local(operator: &Operator, scope: Scope) -> anyhow::Result<Vec<(&'static str,
     Ok(files)
 }
 
-/// One file per option. None is part of a kustomization: an operator gets the rights of what it is run with.
+/// Adds one file per option. No kustomization contains them: an operator only gets the rights for the options in use.
 fn options(
     files: &mut Files,
     directory: &std::path::Path,
@@ -184,7 +184,7 @@ fn repeats_image(operator: &Operator) -> bool {
         .any(|argument| matches!(argument, Argument::OwnImage(_)))
 }
 
-/// Carries the image of the Deployment, also one set with `kustomize edit set image`, into the flag that repeats it.
+/// Copies the Deployment's image, even if set with `kustomize edit set image`, to the flag that repeats it.
 fn replacement(operator: &Operator) -> Value {
     let deployment = json!({ "kind": "Deployment", "name": operator.name });
     json!({

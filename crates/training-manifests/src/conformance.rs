@@ -1,4 +1,4 @@
-//! `docs/conformance.md`: published behaviour, the tests that hold it here, and what differs.
+//! Generates `docs/conformance.md`: published behaviour, our tests for it, and differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use serde::Deserialize;
 use crate::evidence::{Evidence, Level, OPERATOR, Test};
 use crate::sources::Sources;
 
-/// What is published, and the tests.
+/// The published behaviour and our tests.
 const DATA: &str = "docs/data/conformance.yaml";
-/// What differs, and why.
+/// The differences and their reasons.
 const DIFFERENCES: &str = "docs/compatibility.md";
 
 const INTRODUCTION: &str = "\
@@ -25,8 +25,8 @@ cargo test -p tf-operator --test every_kind     # most of this page for one kind
 make test                                       # all of it
 ```
 
-What the tests of the Kubeflow training operator 1.9 assert for all its kinds or for PyTorchJob, TFJob and XGBoostJob, in our own words,
-what those of the MPI operator 0.8 assert for MPIJob, and those of the Spark operator 2.5 for its kinds; and the tests that hold it here, for which kinds and at which level: without an API server (`unit`), with a real one (`api`), with real pods (`pods`). `make check` compares kinds and levels with the tests. *replicas* are PyTorchJob, TFJob and XGBoostJob, *training* those and MPIJob, *operator* is what no kind decides. *Differs* links to the table that says how and why. Bad inputs are in [reliability](reliability.md#inputs-and-edits).
+This page lists, in our own words, the assertions in the tests of the Kubeflow training operator 1.9 for its kinds, of the MPI operator 0.8 for MPIJob,
+and of the Spark operator 2.5 for its kinds. For each it names our tests with their kinds and level: without an API server (`unit`), with a real one (`api`), with real pods (`pods`). `make check` compares kinds and levels with the tests. *training* stands for the kinds of `kubeflow.org`, *replicas* for those except MPIJob, *operator* for the process. *Differs* links to the table of differences and their reasons. Invalid inputs are in [reliability](reliability.md#inputs-and-edits).
 ";
 
 #[derive(Debug, Deserialize)]
@@ -47,24 +47,24 @@ struct Section {
 #[serde(deny_unknown_fields)]
 struct Row {
     behaviour: String,
-    /// The kinds for which the tests hold it.
+    /// The kinds that the tests cover.
     #[serde(default)]
     kinds: Vec<String>,
-    /// The levels at which they do.
+    /// The levels of the tests.
     #[serde(default)]
     levels: BTreeSet<Level>,
     #[serde(default)]
     tests: Vec<String>,
     differs: Option<String>,
     absent: Option<String>,
-    /// Texts that no generated manifest or flag contains: what `absent` says doesn't exist.
+    /// Texts that no generated manifest or flag may contain, so that `absent` stays true.
     #[serde(default)]
     lacks: Vec<String>,
     note: Option<String>,
 }
 
-/// The page. Mistakes are appended to `wrong`: a row that names a test or a difference that doesn't exist, that has neither
-/// tests nor a reason, or whose tests are not of its kinds and levels.
+/// Renders the page. Appends mistakes to `wrong`: a row that names a missing test or difference, that has neither
+/// tests nor a reason, or whose tests have other kinds or levels.
 ///
 /// # Errors
 /// If a file can't be read.
@@ -88,7 +88,7 @@ pub fn page(
     Ok(world.render(&data, wrong))
 }
 
-/// What rows are compared with.
+/// The sources that rows are compared with.
 struct World<'a> {
     sources: &'a Sources,
     evidence: &'a Evidence,
@@ -131,7 +131,7 @@ impl World<'_> {
             .map(|(kind, rows)| format!("{kind} {rows}"))
             .collect();
         format!(
-            "{INTRODUCTION}\n{same} behaviours are the same, {differing} differ, {absent} concern what doesn't exist here. Rows by kind: {}.\n{body}",
+            "{INTRODUCTION}\n{same} behaviours are the same, {differing} differ, {absent} concern features that don't exist here. Rows by kind: {}.\n{body}",
             kinds.join(", ")
         )
     }
@@ -179,7 +179,7 @@ impl World<'_> {
     }
 }
 
-/// Whether the kinds and levels of a row are those of its tests.
+/// Checks that the kinds and levels of a row match its tests.
 fn agree(
     kinds: &BTreeSet<String>,
     levels: &BTreeSet<Level>,
@@ -245,7 +245,7 @@ fn mark(row: &Row, differences: &str) -> anyhow::Result<String> {
     Ok(mark)
 }
 
-/// A test with its file, for a page in `docs`.
+/// Formats a test with a link to its file, for a page in `docs`.
 ///
 /// # Errors
 /// If the file has no name.

@@ -1,4 +1,4 @@
-//! What a test shows: for which kinds, at which level, and which ids its name carries.
+//! The kinds, level and ids of each test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,16 +11,16 @@ use crate::operator::Operator;
 use crate::sources::Sources;
 use crate::tree::files_below;
 
-/// The kinds that tests are about, where their path doesn't tell.
+/// The data file that maps tests to kinds if their path doesn't.
 pub const DATA: &str = "docs/data/tests.yaml";
-/// What is asked of the process and not of any kind: leader election, transport, rights.
+/// The pseudo kind for properties of the process: leader election, transport, rights.
 pub const OPERATOR: &str = "operator";
-/// What ids begin with.
+/// The prefixes of ids.
 const PREFIXES: [&str; 6] = ["f", "i", "b", "mt", "cs", "s"];
-/// Tests that several operators include.
+/// The directory of tests that several operators include.
 const SHARED: &str = "operators/every-kind/";
 
-/// How much of a cluster is real.
+/// The level of a test: how much of a cluster is real.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -51,9 +51,9 @@ impl fmt::Display for Level {
 pub struct Data {
     /// Names for several kinds at once.
     pub groups: BTreeMap<String, Vec<String>>,
-    /// The kinds of tests, by the beginning of `path::test`. The longest one counts.
+    /// The kinds of tests, by a prefix of `path::test`. The longest one wins.
     pub scopes: Vec<Scope>,
-    /// Tests whose names carry a range of ids, by the same beginning.
+    /// Tests whose names carry a range of ids, by the same kind of prefix.
     #[serde(default)]
     pub ranges: Vec<Range>,
 }
@@ -62,52 +62,52 @@ pub struct Data {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
-    /// The beginning of `path::test`; `*` stands for any text.
+    /// A prefix of `path::test`; `*` matches any text.
     pub tests: String,
     /// Kinds and groups.
     pub kinds: Vec<String>,
-    /// The level, where the path doesn't tell: tables that a test of another folder reads.
+    /// The level, if the path doesn't imply it: tables that a test of another folder reads.
     #[serde(default)]
     pub level: Option<Level>,
 }
 
-/// What a range of ids in a name means.
+/// The ids that a range in a name stands for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The beginning of `path::test`.
+    /// A prefix of `path::test`.
     pub tests: String,
-    /// The sources that check the ids: an id between the ends counts if one of these contains it as a word.
+    /// The sources that check the ids: an id of the range counts if one of these contains it as a word.
     #[serde(default)]
     pub laws: Vec<PathBuf>,
-    /// Ids between the ends that count, where sources don't name them.
+    /// Ids of the range that count, if sources don't name them.
     #[serde(default)]
     pub ids: Vec<String>,
 }
 
-/// A test with what it shows.
+/// A test with its kinds, level and ids.
 #[derive(Clone, Debug)]
 pub struct Test<'a> {
     /// Its file.
     pub path: &'a Path,
     /// Its name.
     pub name: &'a str,
-    /// How much is real.
+    /// Its level.
     pub level: Level,
-    /// The kinds that it is about; only [`OPERATOR`] if it is about none.
+    /// Its kinds; only [`OPERATOR`] if it has none.
     pub kinds: &'a BTreeSet<String>,
-    /// Whether its file does more in `make test-deep`.
+    /// Whether its file runs more cases in `make test-deep`.
     pub deep: bool,
     /// The ids in its name, in canonical form.
     pub ids: Vec<String>,
 }
 
-/// Every test by what it shows.
+/// Determines kinds, level and ids of tests.
 #[derive(Debug)]
 pub struct Evidence {
     groups: BTreeMap<String, BTreeSet<String>>,
     scopes: BTreeMap<String, (BTreeSet<String>, Option<Level>)>,
-    /// The ids that the sources of a range contain.
+    /// The ids in the sources of a range.
     laws: BTreeMap<String, BTreeSet<String>>,
     folders: BTreeMap<String, BTreeSet<String>>,
     shared: BTreeMap<String, BTreeSet<String>>,
@@ -115,7 +115,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Reads the data and the operators' registry of kinds. Mistakes are appended to `wrong`.
+    /// Reads the data and the operators' registry of kinds. Appends mistakes to `wrong`.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -142,7 +142,7 @@ impl Evidence {
         Ok(Self::new(&data, &registry, laws, sources, wrong))
     }
 
-    /// The same from data that was read already.
+    /// Creates it from parsed data.
     pub fn new(
         data: &Data,
         registry: &BTreeMap<&str, BTreeSet<String>>,
@@ -186,7 +186,7 @@ impl Evidence {
                 ));
             }
         }
-        // Whoever includes a shared file, by itself or through `mod.rs`, runs its tests.
+        // Operators that include a shared file, directly or through `mod.rs`, run its tests.
         let mut shared: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (operator, kinds) in registry {
             for file in sources.included(&format!("operators/{operator}/")) {
@@ -210,7 +210,7 @@ impl Evidence {
         }
     }
 
-    /// The kinds behind names of kinds and groups.
+    /// Expands names of kinds and groups to kinds.
     ///
     /// # Errors
     /// If a name is neither.
@@ -218,7 +218,7 @@ impl Evidence {
         expand(&self.groups, names)
     }
 
-    /// All kinds that operators serve.
+    /// Returns all served kinds.
     pub fn kinds(&self) -> BTreeSet<&str> {
         self.folders
             .values()
@@ -227,7 +227,7 @@ impl Evidence {
             .collect()
     }
 
-    /// A shorter name for these kinds: that of the group that is exactly them.
+    /// Returns a short name for these kinds: that of the equal group, if there is one.
     pub fn name(&self, kinds: &BTreeSet<String>) -> String {
         let group = self.groups.iter().find(|(_, group)| *group == kinds);
         group.map_or_else(
@@ -236,7 +236,7 @@ impl Evidence {
         )
     }
 
-    /// What a test shows.
+    /// Returns a test's kinds, level and ids.
     pub fn test<'a>(&'a self, sources: &'a Sources, path: &'a Path, name: &'a str) -> Test<'a> {
         let address = address(path, name);
         let said = longest(&self.scopes, &address).and_then(|(_, level)| *level);
@@ -251,7 +251,7 @@ impl Evidence {
         }
     }
 
-    /// Tests at the API level and above whose kinds nobody said.
+    /// Returns files of tests at the API level and above without declared kinds.
     pub fn unknown(&self, sources: &Sources) -> BTreeSet<PathBuf> {
         sources
             .all()
@@ -283,7 +283,7 @@ impl Evidence {
     }
 }
 
-/// A test as one text.
+/// Formats a test as `path::name`.
 fn address(path: &Path, name: &str) -> String {
     format!("{}::{name}", path.display())
 }
@@ -295,7 +295,7 @@ fn longest<'a, T>(map: &'a BTreeMap<String, T>, address: &str) -> Option<&'a T> 
         .map(|(_, value)| value)
 }
 
-/// Whether an address begins so; `*` stands for any text.
+/// Returns whether an address has a prefix; `*` matches any text.
 fn begins(address: &str, beginning: &str) -> bool {
     let mut parts = beginning.split('*');
     let first = parts.next().unwrap_or_default();
@@ -331,15 +331,15 @@ fn level(address: &str) -> Level {
     }
 }
 
-/// `CS-1` and `cs_01` are one id.
+/// Returns an id's canonical form: `CS-1` and `cs_01` are one id.
 pub fn canonical(id: &str) -> String {
     let (prefix, number) = id.split_once('-').unwrap_or((id, "0"));
     let number: u32 = number.parse().unwrap_or(0);
     format!("{}-{number:03}", prefix.to_uppercase())
 }
 
-/// The ids that a test's name begins with: `f_10_f_72_…`, `i31_i32_…`; a row's: `B-021 …`. `i_01_to_i_24_…` means those ids
-/// between the ends that `laws` has.
+/// Returns the ids at the beginning of a test's name (`f_10_f_72_…`, `i31_i32_…`) or a row's (`B-021 …`). `i_01_to_i_24_…`
+/// stands for those ids of the range that `laws` has.
 fn ids(name: &str, laws: Option<&BTreeSet<String>>) -> Vec<String> {
     if let Some(first) = name.split(' ').next()
         && let Some((prefix, number)) = first.split_once('-')
@@ -354,7 +354,7 @@ fn ids(name: &str, laws: Option<&BTreeSet<String>>) -> Vec<String> {
     while let Some(word) = words.next() {
         let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = match &word[letters.len()..] {
-            // `f_10`: the number is the next word.
+            // `f_10`: the next word is the number.
             "" => words.peek().copied().unwrap_or_default(),
             digits => digits,
         };
@@ -386,7 +386,7 @@ fn ids(name: &str, laws: Option<&BTreeSet<String>>) -> Vec<String> {
     ids
 }
 
-/// The ids that a source, or those below a folder, contain as words: `I-05`.
+/// Collects the ids that a source, or the sources below a folder, contain as words: `I-05`.
 fn collect_ids(path: &Path, found: &mut BTreeSet<String>) -> anyhow::Result<()> {
     let files = if path.is_dir() {
         files_below(path)?
@@ -400,7 +400,7 @@ fn collect_ids(path: &Path, found: &mut BTreeSet<String>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The ids in lines that are no comments.
+/// Returns the ids in lines that are not comments.
 fn ids_in(text: &str) -> BTreeSet<String> {
     text.lines()
         .filter(|line| !line.trim_start().starts_with("//"))
@@ -419,7 +419,7 @@ fn ids_in(text: &str) -> BTreeSet<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two operators, of which one includes the shared tests, and a test of every sort.
+    /// Returns two operators, one of which includes the shared tests, and tests of every type.
     pub(crate) fn sample() -> (Evidence, Sources) {
         let sources = Sources::of(&[
             (

@@ -1,8 +1,8 @@
-//! Where an operator of the whole cluster may not write, whatever its role says: a `ValidatingAdmissionPolicy` on its own
-//! account, and one that keeps jobs from being submitted there.
+//! Forbids namespaces to a cluster-wide operator: a `ValidatingAdmissionPolicy` refuses writes of its account there, and another
+//! one refuses jobs there.
 //!
-//! A `ClusterRole` can't leave a namespace out. A policy can: a stolen token, or a defect of ours, then makes no pod where the
-//! cluster's own secrets and accounts are.
+//! A `ClusterRole` can't exclude a namespace, but a policy can. So a stolen token or a defect of the operator can't create pods
+//! with the cluster's own secrets and accounts.
 
 use serde_json::{Value, json};
 use training_core::grants;
@@ -11,13 +11,13 @@ use crate::install::{Scope, labels};
 use crate::operator::{Kind, Operator};
 
 const API: &str = "admissionregistration.k8s.io/v1";
-/// CEL: true in the namespaces of Kubernetes itself.
+/// A CEL expression that is true in Kubernetes' own namespaces.
 const OF_KUBERNETES: &str = "request.namespace.startsWith('kube-')";
 
-/// The resources that an operator writes in its own namespace: its lease, and events.
+/// The resources that an operator may write in its own namespace: its lease, and events.
 pub const OWN: &[&str] = &["leases", "events"];
 
-/// Both policies with their bindings.
+/// Returns both policies with their bindings.
 pub fn policies(operator: &Operator) -> Vec<Value> {
     let mut objects = writes(operator).to_vec();
     for kind in &operator.kinds {
@@ -26,10 +26,10 @@ pub fn policies(operator: &Operator) -> Vec<Value> {
     objects
 }
 
-/// Verbs that change nothing.
+/// Read-only verbs.
 const READS: [&str; 3] = ["get", "list", "watch"];
 
-/// What the operator's account may not write.
+/// Returns the policy that refuses writes of the operator's account.
 fn writes(operator: &Operator) -> [Value; 2] {
     let own = Scope::Cluster.namespace();
     let account = format!("system:serviceaccount:{own}:{}", operator.name);
@@ -84,7 +84,7 @@ fn writes(operator: &Operator) -> [Value; 2] {
     )
 }
 
-/// Jobs that nobody would run are refused when they are submitted.
+/// Returns the policy that refuses jobs at submission that the operator could not run.
 fn submissions(operator: &Operator, kind: &Kind) -> [Value; 2] {
     let own = Scope::Cluster.namespace();
     let mut rule = rule(&kind.group, std::slice::from_ref(&kind.plural));

@@ -1,34 +1,34 @@
-//! Everything that is installed besides rights: namespace, Deployment, metrics Service, configuration, network policy.
+//! Generates all installed objects except rights: namespace, Deployment, metrics Service, configuration, network policy.
 
 use serde_json::{Value, json};
 
 use crate::operator::{Argument, NAMESPACE, Operator};
 use crate::yaml;
 
-/// The user of the operator's image; the image has no other.
+/// The only user of the operator's image.
 const USER: i64 = 65532;
 /// The port of `/metrics`.
 const METRICS: u16 = 8080;
 /// The port of the probes.
 const PROBES: u16 = 8081;
 
-/// Where API servers listen: the usual port, kubeadm's, and that of local clusters.
+/// The ports of API servers: the usual one, kubeadm's, and that of local clusters.
 const API_SERVERS: [u16; 3] = [443, 6443, 8443];
 
-/// The position of the argument that repeats the operator's image. Kustomize addresses list elements by position only.
+/// The index of the argument that repeats the operator's image. Kustomize addresses list elements only by index.
 pub const OWN_IMAGE_ARGUMENT: usize = 1;
 
-/// Where an operator looks for jobs.
+/// The namespaces that an operator serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In every namespace.
+    /// Every namespace.
     Cluster,
-    /// In the namespace that it runs in.
+    /// Only its own namespace.
     Namespace,
 }
 
 impl Scope {
-    /// The namespace of the operator's own objects, as generated.
+    /// Returns the generated namespace of the operator's own objects.
     pub fn namespace(self) -> &'static str {
         match self {
             Self::Cluster => NAMESPACE,
@@ -37,12 +37,12 @@ impl Scope {
     }
 }
 
-/// The labels by which an operator's objects are found.
+/// Returns the labels of an operator's objects.
 pub fn labels(operator: &Operator) -> Value {
     json!({ "app.kubernetes.io/name": operator.name, "app.kubernetes.io/part-of": "trainyard" })
 }
 
-/// The container security context that Pod Security level `restricted` asks for.
+/// Returns the container security context that Pod Security level `restricted` requires.
 pub fn restricted() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
@@ -55,7 +55,7 @@ pub fn restricted() -> Value {
     })
 }
 
-/// The operators' namespace, with the level of Pod Security that they keep to.
+/// Returns the operators' namespace, with its enforced Pod Security level.
 pub fn namespace() -> Value {
     json!({
         "apiVersion": "v1",
@@ -70,7 +70,7 @@ pub fn namespace() -> Value {
     })
 }
 
-/// The Deployment.
+/// Returns the Deployment.
 pub fn deployment(operator: &Operator, scope: Scope) -> Value {
     let mut args = vec!["--leader-elect".to_owned()];
     args.extend(operator.args.iter().map(|argument| match argument {
@@ -133,7 +133,7 @@ pub fn deployment(operator: &Operator, scope: Scope) -> Value {
     })
 }
 
-/// The Service that Prometheus finds.
+/// Returns the metrics Service for Prometheus.
 pub fn metrics_service(operator: &Operator, scope: Scope) -> Value {
     let mut metadata = metadata(operator, scope, &format!("{}-metrics", operator.name));
     metadata["annotations"] = json!({
@@ -152,7 +152,7 @@ pub fn metrics_service(operator: &Operator, scope: Scope) -> Value {
     })
 }
 
-/// The `ConfigMap`, where the operator has one.
+/// Returns the `ConfigMap`, if the operator has one.
 ///
 /// # Errors
 /// If its file can't be written as YAML.
@@ -169,9 +169,9 @@ pub fn config(operator: &Operator, scope: Scope) -> anyhow::Result<Option<Value>
     })))
 }
 
-/// What the operator may talk to: the API server and DNS. Anyone may scrape it.
-// The API server's address differs from cluster to cluster, and policies see it before or after the translation of its
-// Service: so the ports are named, not the addresses.
+/// Returns the network policy: egress to the API server and DNS, ingress for scraping from anywhere.
+// Allows ports instead of addresses: the API server's address differs between clusters, and network plugins apply policies
+// before or after the translation of its Service.
 pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
     let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
     json!({
@@ -190,7 +190,7 @@ pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
     })
 }
 
-/// The metadata of one of an operator's namespaced objects.
+/// Returns the metadata of an operator's namespaced object.
 pub fn metadata(operator: &Operator, scope: Scope, name: &str) -> Value {
     json!({ "name": name, "namespace": scope.namespace(), "labels": labels(operator) })
 }

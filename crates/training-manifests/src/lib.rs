@@ -1,20 +1,20 @@
-//! Manifests and reference documents, generated from the types, the grants and the catalogue of events.
+//! Generates manifests and reference documents from the types, the grants and the catalogue of events.
 //!
-//! - [`operator`]: what one operator is, as data; a new kind is one more entry
-//! - [`install`]: everything that is installed besides rights
-//! - [`rights`]: grants as roles, for the operator and for users
-//! - [`admission`]: warnings at admission
-//! - [`guard`]: where an operator may not write
+//! - [`operator`]: the data of each operator; a new kind is one more entry
+//! - [`install`]: all installed objects except rights
+//! - [`rights`]: roles from grants, for the operator and for users
+//! - [`admission`]: warnings and refusals at admission
+//! - [`guard`]: the policy for namespaces where an operator may not write
 //! - [`bundle`]: which object goes into which file, and the kustomizations
 //! - [`mod@reference`]: the documents in `docs/reference`
-//! - [`conformance`]: published behaviour and the tests that hold it
-//! - [`evidence`]: what a test shows, for which kinds and at which level
+//! - [`conformance`]: published behaviour and our tests for it
+//! - [`evidence`]: the kinds, level and ids of each test
 //! - [`reliability`]: the ids of the reliability programme
-//! - [`modules`]: which module uses which, and that none use each other in a ring
-//! - [`sources`]: the tests that there are
+//! - [`modules`]: dependencies between modules, without cycles
+//! - [`sources`]: the tests in the sources
 //! - [`strict`]: the policy of strict mode
 //! - [`tree`]: the files below a directory
-//! - [`yaml`]: the way YAML is written
+//! - [`yaml`]: the YAML writer
 
 pub mod admission;
 pub mod bundle;
@@ -39,14 +39,14 @@ use anyhow::Context;
 
 use crate::tree::files_below;
 
-/// Directories in which every file is generated, relative to the workspace.
+/// Directories with only generated files, relative to the workspace.
 const OWNED: &[&str] = &["manifests"];
 
-/// Every generated file with its content, by path relative to the workspace at `root`.
+/// Returns the content of every generated file, by path relative to the workspace at `root`.
 ///
 /// # Errors
 /// If a type can't be written as YAML, which would be a defect of this crate; or if the data of a document doesn't
-/// agree with the tests.
+/// match the tests.
 pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
@@ -56,7 +56,7 @@ pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(files)
 }
 
-/// Adds the documents that name tests. All mistakes in their data are told at once.
+/// Adds the documents that name tests. Reports all mistakes in their data at once.
 fn documents(
     root: &Path,
     operators: &[operator::Operator],
@@ -100,7 +100,7 @@ pub fn write(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files below `root` that are missing, differ, or are no longer generated.
+/// Returns the files below `root` that are missing, differ, or are no longer generated.
 ///
 /// # Errors
 /// If the files can't be generated or the directories can't be read.
@@ -117,7 +117,7 @@ pub fn differing(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(differing)
 }
 
-/// Files in our directories that nothing generates: what is left of a renamed one would still be applied.
+/// Returns files in our directories that are no longer generated: leftovers of a renamed file would still be applied.
 fn surplus(root: &Path, generated: &BTreeMap<PathBuf, String>) -> anyhow::Result<Vec<PathBuf>> {
     let mut surplus = Vec::new();
     let owned = OWNED.iter().map(|directory| root.join(directory));

@@ -1,4 +1,4 @@
-//! `training-manifests generate` writes manifests and reference documents; with `--check` it only says what differs.
+//! `training-manifests generate` writes manifests and reference documents; with `--check` it only reports differences.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    // The workspace is two levels above this package, wherever the command is called.
+    // The workspace is two levels above this package, independent of the working directory.
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)

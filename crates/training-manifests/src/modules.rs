@@ -1,4 +1,4 @@
-//! Which modules of the product use which: a table for readers, and an error where modules use each other in a ring.
+//! Generates the table of dependencies between modules of the product, and fails on cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use crate::tree::files_below;
 
-/// The page of the tables.
+/// The path of the page.
 pub const PAGE: &str = "docs/reference/modules.md";
 
 /// A module's path in its crate; empty for the root.
 type Module = Vec<String>;
-/// Modules with those that each uses.
+/// Modules with their dependencies.
 type Graph = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The tables of all crates of the product.
+/// Renders the tables of all crates of the product.
 ///
 /// # Errors
-/// If a source can't be read, or modules of a crate use each other in a ring.
+/// If a source can't be read, or modules of a crate have cyclic dependencies.
 pub fn page(root: &Path) -> anyhow::Result<String> {
-    let mut page = "<!-- Generated. -->\n\n# Modules\n\nWhat uses what in the product, tests left out. Neither files nor directories of a crate may use each other in a ring.\n".to_owned();
+    let mut page = "<!-- Generated. -->\n\n# Modules\n\nDependencies between modules of the product, without tests. Neither files nor directories of a crate may have cyclic dependencies.\n".to_owned();
     let crates = crates(root)?;
     page.push_str("\n## Crates\n\n| Crate | Uses |\n| --- | --- |\n");
     for dir in &crates {
@@ -44,7 +44,7 @@ pub fn page(root: &Path) -> anyhow::Result<String> {
             if let Some(ring) = ring(graph) {
                 let ring: Vec<String> = ring.iter().map(|m| shown(m)).collect();
                 bail!(
-                    "{name}: modules use each other in a ring: {}; move what they share into a module of its own",
+                    "{name}: modules depend on each other in a cycle: {}; move their common code into a separate module",
                     ring.join(" -> ")
                 );
             }
@@ -58,7 +58,7 @@ pub fn page(root: &Path) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// The crates of the product: three libraries and the operators.
+/// Returns the crates of the product: three libraries and the operators.
 fn crates(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let libraries = ["training-api", "training-core", "training-runtime"];
     let mut crates: Vec<PathBuf> = libraries
@@ -84,7 +84,7 @@ fn name_of(dir: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Those of the crates that one depends on, its tests left out.
+/// Returns the dependencies of a crate among `crates`, without dev-dependencies.
 fn dependencies(dir: &Path, crates: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let path = dir.join("Cargo.toml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -101,7 +101,7 @@ fn dependencies(dir: &Path, crates: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     Ok(uses)
 }
 
-/// The files of a crate by the modules that they are.
+/// Reads the files of a crate by module.
 fn read(src: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
     let mut files = BTreeMap::new();
     for path in files_below(src)? {
@@ -111,7 +111,7 @@ fn read(src: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
             .map(|part| part.to_string_lossy().into_owned())
             .collect();
         if module == ["main"] {
-            // A crate of its own, which uses the library.
+            // A separate crate, which uses the library.
             continue;
         }
         if module == ["lib"] {
@@ -123,7 +123,7 @@ fn read(src: &Path) -> anyhow::Result<BTreeMap<Module, String>> {
     Ok(files)
 }
 
-/// Which module uses which, by the paths that each names outside its tests.
+/// Returns the dependencies of each module, from the paths outside its tests.
 fn graph(files: &BTreeMap<Module, String>) -> anyhow::Result<Graph> {
     let mut graph = Graph::new();
     for (module, text) in files {
@@ -144,16 +144,16 @@ fn graph(files: &BTreeMap<Module, String>) -> anyhow::Result<Graph> {
     Ok(graph)
 }
 
-/// The module whose file holds what a path names.
+/// Returns the module whose file contains a path's item.
 fn file_of(files: &BTreeMap<Module, String>, path: &[String]) -> Module {
     let mut path = path.to_vec();
     while !files.contains_key(&path) && path.pop().is_some() {}
     path
 }
 
-/// The paths that begin in a module's own crate.
+/// Collects a module's paths into its own crate.
 struct Paths {
-    /// The names of the modules below it.
+    /// The names of its child modules.
     children: BTreeSet<String>,
     found: BTreeSet<Module>,
 }
@@ -188,7 +188,7 @@ impl Paths {
         }
     }
 
-    /// Reads one path from its first name, with all paths of its braces.
+    /// Reads one path from its first name, including all paths in braces.
     fn path(&mut self, tokens: &[TokenTree], here: &[String], mut names: Vec<String>) {
         let mut at = 0;
         loop {
@@ -216,7 +216,7 @@ impl Paths {
     }
 }
 
-/// A path from the crate's root.
+/// Resolves a path from the crate's root.
 fn absolute(names: &[String], here: &[String]) -> Option<Module> {
     let (first, mut rest) = names.split_first()?;
     let mut base = match first.as_str() {
@@ -242,7 +242,7 @@ fn is_for_tests(attribute: Option<&TokenTree>) -> bool {
     text.replace(' ', "") == "[cfg(test)]"
 }
 
-/// The last token of an item: its body or its semicolon.
+/// Returns whether a token ends an item: its body or its semicolon.
 fn ends_item(token: &TokenTree) -> bool {
     match token {
         TokenTree::Punct(p) => p.as_char() == ';',
@@ -251,7 +251,7 @@ fn ends_item(token: &TokenTree) -> bool {
     }
 }
 
-/// The module that is about to open: `mod name` stands before its body.
+/// Returns the module whose body follows: `mod name` precedes it.
 fn module_named(before: &[TokenTree]) -> Option<String> {
     match before {
         [.., TokenTree::Ident(word), TokenTree::Ident(name)] if *word == "mod" => {
@@ -261,13 +261,13 @@ fn module_named(before: &[TokenTree]) -> Option<String> {
     }
 }
 
-/// True if what follows belongs to a path that began before, or to a macro's own crate.
+/// Returns whether the next token continues a path, or belongs to a macro's own crate.
 fn goes_on(before: &[TokenTree]) -> bool {
     matches!(before.last(), Some(TokenTree::Punct(p)) if [':', '.', '$'].contains(&p.as_char()))
         && !is_type(before)
 }
 
-/// True after a single colon: a type follows, and a path may begin.
+/// Returns whether a single colon precedes: a type follows, which may begin a path.
 fn is_type(before: &[TokenTree]) -> bool {
     let colon = |token: Option<&TokenTree>| matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == ':');
     let (last, rest) = before.split_last().unzip();
@@ -278,7 +278,7 @@ fn is_path(after: &[TokenTree]) -> bool {
     matches!(after, [TokenTree::Punct(a), TokenTree::Punct(b), ..] if a.as_char() == ':' && b.as_char() == ':')
 }
 
-/// The modules right below the root, each with all that lies in it.
+/// Returns the graph of the modules right below the root, each with its submodules.
 fn rooms(files: &Graph) -> Graph {
     let room = |module: &Module| module.first().cloned().into_iter().collect::<Module>();
     let mut rooms = Graph::new();
@@ -290,7 +290,7 @@ fn rooms(files: &Graph) -> Graph {
     rooms
 }
 
-/// A ring of modules, if there is one; its first is named again at its end.
+/// Returns a cycle of modules, if there is one; its last module is its first.
 fn ring(graph: &Graph) -> Option<Vec<Module>> {
     let mut left = graph.clone();
     loop {
@@ -301,7 +301,7 @@ fn ring(graph: &Graph) -> Option<Vec<Module>> {
             break;
         }
     }
-    // Whatever is left uses something that is left.
+    // Every remaining module depends on a remaining one.
     let mut way: Vec<Module> = vec![left.keys().next()?.clone()];
     loop {
         let next = left

@@ -1,4 +1,4 @@
-//! What one operator is, as far as its manifests and documents are concerned.
+//! The data of each operator for its manifests and documents.
 
 use anyhow::Context;
 use clap::CommandFactory as _;
@@ -26,21 +26,21 @@ const CONFIG_DIRECTORY: &str = "/etc/config";
 /// One operator.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// Name of the Deployment and of everything around it, also of the binary: `pytorch-operator`.
+    /// The name of the Deployment, its other objects and the binary: `pytorch-operator`.
     pub name: &'static str,
     /// The kinds that it serves, the main one first.
     pub kinds: Vec<Kind>,
-    /// What it says of jobs that are made of replicas; `None` if its are not.
+    /// The data of kinds with replicas; `None` for other kinds.
     pub replicas: Option<Replicas>,
-    /// The rights where its jobs are, apart from those on its own kinds.
+    /// Its rights in the jobs' namespaces, except those on its own kinds.
     pub rights: Vec<&'static Grant>,
-    /// Rights for what it doesn't do by default, each in a file of its own: its path without the end, and the rights.
+    /// Rights for optional features, each in a separate file: the path without extension, and the rights.
     pub options: Vec<(String, Vec<&'static Grant>)>,
-    /// Policies of the cluster for what it doesn't do by default, each in a file of its own.
+    /// Cluster policies for optional features, each in a separate file.
     pub policies: Vec<Policy>,
-    /// The account of jobs' own pods, where they talk to the API server: its name and its rights.
+    /// The name and rights of the account of jobs' own pods, if they use the API server.
     pub account: Option<(&'static str, &'static [Grant])>,
-    /// Flags of the binary beyond those that every operator gets.
+    /// The Deployment's flags in addition to those of every operator.
     pub args: Vec<Argument>,
     /// A `ConfigMap` that is mounted into the operator.
     pub config: Option<Config>,
@@ -48,7 +48,7 @@ pub struct Operator {
     pub command: clap::Command,
 }
 
-/// A file of policies: its path without the end, and what makes its objects.
+/// A file of policies: its path without extension, and the function that creates its objects.
 pub type Policy = (&'static str, fn(&Operator) -> Vec<Value>);
 
 /// Every operator's policy of strict mode.
@@ -67,19 +67,19 @@ pub struct Kind {
     pub plural: String,
     /// The CRD.
     pub crd: Value,
-    /// What the operator may do with it.
+    /// The operator's verbs on it.
     pub verbs: &'static [&'static str],
-    /// And why.
+    /// The reason for these verbs.
     pub why: &'static str,
-    /// What is looked at at admission.
+    /// The checks at admission.
     pub checks: Checks,
 }
 
 impl Kind {
-    /// A kind as its CRD says.
+    /// Reads a kind from its CRD.
     ///
     /// # Errors
-    /// If the CRD has no version, or no JSON.
+    /// If the CRD has no version, or can't be written as JSON.
     pub fn of(
         crd: &CustomResourceDefinition,
         verbs: &'static [&'static str],
@@ -99,14 +99,14 @@ impl Kind {
         })
     }
 
-    /// The same with what is looked at at admission.
+    /// Sets the checks at admission.
     #[must_use]
     pub fn checked(self, checks: Checks) -> Self {
         Self { checks, ..self }
     }
 }
 
-/// What an operator says of jobs that are made of replicas.
+/// The data of a kind with replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     /// The field of the spec that holds the replica specs.
@@ -127,14 +127,14 @@ pub enum Argument {
 pub struct Config {
     /// Name of the `ConfigMap`.
     pub name: &'static str,
-    /// Where it is mounted.
+    /// The mount path.
     pub path: &'static str,
     /// Name and content of the one file.
     pub file: (&'static str, Value),
 }
 
 impl Operator {
-    /// The kind that it is named after.
+    /// Returns the kind that it is named after.
     ///
     /// # Panics
     /// If it serves none, which would be a defect of this crate.
@@ -146,13 +146,13 @@ impl Operator {
         self.kinds[0].checks.warnings.extend(more);
     }
 
-    /// The image, as released.
+    /// Returns the released image.
     pub fn image(&self) -> String {
         format!("trainyard/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
     }
 }
 
-/// Every operator.
+/// Returns every operator.
 ///
 /// # Errors
 /// If a CRD can't be written as JSON.
@@ -216,7 +216,7 @@ fn mpi() -> anyhow::Result<Operator> {
     Ok(operator)
 }
 
-/// An operator with nothing but what all have.
+/// Returns an operator with the common data.
 fn of<F: Framework>(
     framework: &F,
     crd: &CustomResourceDefinition,
@@ -289,8 +289,8 @@ fn spark() -> anyhow::Result<Operator> {
     })
 }
 
-/// The init container of workers. It is the operator's own image, because that one is on the node's registry anyway and runs
-/// where Pod Security is `restricted`.
+/// Returns the init container of workers. It uses the operator's own image, because that is in the cluster's registry anyway and
+/// passes Pod Security `restricted`.
 fn init_container() -> Value {
     json!([{
         "name": api::INIT_CONTAINER,

@@ -1,5 +1,5 @@
-//! The documents in `docs/reference`: fields from the schema, labels from the constants, events from the catalogue, flags
-//! and metrics from what the binary defines.
+//! Generates the documents in `docs/reference`: fields from the schema, labels from the constants, events from the catalogue,
+//! flags and metrics from the binary's definitions.
 
 mod flags;
 mod metrics;
@@ -16,10 +16,10 @@ use training_core::reasons;
 
 use crate::operator::{Kind, Operator};
 
-/// What stands at the top of every generated document.
+/// The first line of every generated document.
 pub const HEADER: &str = "<!-- Generated from the types by `cargo run -p training-manifests -- generate`; don't edit. -->\n\n";
 
-/// Every reference document, by path.
+/// Returns every reference document, by path.
 ///
 /// # Errors
 /// If a metric can't be shown.
@@ -47,11 +47,11 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>
 fn api(operator: &Operator, kind: &Kind) -> String {
     let name = match operator.replicas {
         Some(_) => {
-            "The name is a DNS-1035 label; with the replica type and index appended it has at most 63 characters. Below `template`, \
-             `metrics`, `minResources` and `labelSelector` stand Kubernetes' own types; its reference describes them."
+            "The name is a DNS-1035 label; with the replica type and index appended it has at most 63 characters. Fields below `template`, \
+             `metrics`, `minResources` and `labelSelector` have Kubernetes' own types; its reference describes them."
         }
         None => {
-            "The name is a DNS-1035 label. Below `template` and other fields that a pod has as well stand Kubernetes' own types; its \
+            "The name is a DNS-1035 label. `template` and other fields that a pod has as well have Kubernetes' own types; its \
              reference describes them."
         }
     };
@@ -76,7 +76,7 @@ fn api(operator: &Operator, kind: &Kind) -> String {
         fields(part_schema, part, &mut page);
         page.push('\n');
     }
-    page.push_str("## What is refused\n\nBeside types, bounds and required fields, these rules hold. An object that breaks one is answered with 422.\n\n| Where | Rule |\n| --- | --- |\n");
+    page.push_str("## What is refused\n\nThe API server enforces types, bounds, required fields and these rules. It refuses invalid objects with 422.\n\n| Where | Rule |\n| --- | --- |\n");
     rules(schema, "", &mut page);
     page
 }
@@ -118,7 +118,7 @@ fn fields(schema: &Value, path: &str, page: &mut String) {
     }
 }
 
-/// Fields of Kubernetes' own types: Kubernetes' reference describes them.
+/// Returns whether a field has one of Kubernetes' own types, which Kubernetes' reference describes.
 fn is_embedded(name: &str) -> bool {
     matches!(
         name,
@@ -149,7 +149,7 @@ fn type_of(field: &Value) -> String {
         details.push(values.join(", "));
     }
     for (key, sign) in [("minimum", "≥"), ("maximum", "≤")] {
-        // The bounds of the type itself go without saying.
+        // Omits the bounds of the type itself.
         let own = [f64::from(i32::MIN), f64::from(i32::MAX)];
         if let Some(bound) = field.get(key).and_then(Value::as_f64)
             && !own.contains(&bound)
@@ -178,7 +178,7 @@ fn rules(schema: &Value, path: &str, page: &mut String) {
         let place = format!("{path}{}", text("fieldPath"));
         let message = match text("message") {
             "" => {
-                "The name leaves room for what is appended to it; the answer says how many characters it may have."
+                "The name leaves room for its suffixes; the error message says how many characters it may have."
             }
             message => message,
         };
@@ -194,7 +194,7 @@ fn rules(schema: &Value, path: &str, page: &mut String) {
     }
 }
 
-/// The properties in the order of the alphabet, whatever the order of the map.
+/// Returns the properties in alphabetical order, independent of the map's order.
 fn children(schema: &Value) -> Vec<(&str, &Value)> {
     let mut children: Vec<_> = schema
         .get("properties")
@@ -207,7 +207,7 @@ fn children(schema: &Value) -> Vec<(&str, &Value)> {
     children
 }
 
-/// Keys of applications, their objects and their pods.
+/// The keys of applications, their objects and their pods.
 const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
     (
         spark::APP_NAME,
@@ -224,19 +224,19 @@ const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
     (
         spark::MUTATED_BY,
         "label",
-        "drivers, executors whose role has no template that says anything",
+        "drivers, executors whose role has an empty template or none",
         "`true`",
     ),
     (
         spark::SUBMISSION_ID,
         "label",
         "all objects of a run",
-        "The submission that made it, as in `status.submissionID`",
+        "The submission that created it, as in `status.submissionID`",
     ),
     (
         spark::CREATED_BY,
         "label",
-        "what the operator makes beside pods",
+        "objects of the operator other than pods",
         "`true`",
     ),
     (
@@ -248,8 +248,8 @@ const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
     (
         spark::APP_SELECTOR,
         "label",
-        "drivers, executors, and what is made for a run",
-        "The id that Spark knows the run by",
+        "drivers, executors, and other objects of a run",
+        "Spark's application id of the run",
     ),
     (
         spark::ROLE,
@@ -267,7 +267,7 @@ const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
         spark::SPEC_DIGEST,
         "annotation",
         "drivers",
-        "Stands for the spec that the driver was made from",
+        "A digest of the spec that the driver was created from",
     ),
     (
         spark::GENERATION,
@@ -279,13 +279,13 @@ const SPARK_LABELS: [(&str, &str, &str, &str); 13] = [
         spark::CONTAINER,
         "annotation",
         "drivers and executors whose template has a container of another name",
-        "The container that runs Spark: its end is the pod's",
+        "The container that runs Spark: it decides the pod's result",
     ),
     (
         spark::MEMORY_LIMIT,
         "annotation",
         "executors, with `--memory-limit-policy`",
-        "The memory limit that the admission policy gives them",
+        "The memory limit that the admission policy sets",
     ),
 ];
 
@@ -325,7 +325,7 @@ fn labels_page(operators: &[Operator]) -> String {
             "label",
             "one pod of a job",
             format!(
-                "`{}`: its log and metrics speak for the job",
+                "`{}`: the job's main log and metrics",
                 labels::JOB_ROLE_MASTER
             ),
         ),
@@ -333,13 +333,13 @@ fn labels_page(operators: &[Operator]) -> String {
             labels::ATTEMPT,
             "annotation",
             "pods",
-            "The attempt that the pod belongs to, `<gang>.<replica>`; without it `0.0`".to_owned(),
+            "The pod's attempt, `<gang>.<replica>`; without the annotation `0.0`".to_owned(),
         ),
         (
             labels::RESTART_SCOPE,
             "annotation",
             "jobs; you set it",
-            "What restarts together after a failure: `Replica` (default) or `Gang`".to_owned(),
+            "The unit of restarts after a failure: `Replica` (default) or `Gang`".to_owned(),
         ),
     ];
     let mut page = format!(
@@ -348,7 +348,7 @@ fn labels_page(operators: &[Operator]) -> String {
     for (key, sort, on, value) in rows {
         let _ = writeln!(page, "| `{key}` | {sort} | {on} | {value} |");
     }
-    page.push_str("\n## Of Spark\n\n| Key | | On | Value |\n| --- | --- | --- | --- |\n");
+    page.push_str("\n## Spark\n\n| Key | | On | Value |\n| --- | --- | --- | --- |\n");
     for (key, sort, on, value) in SPARK_LABELS {
         let _ = writeln!(page, "| `{key}` | {sort} | {on} | {value} |");
     }
@@ -357,7 +357,7 @@ fn labels_page(operators: &[Operator]) -> String {
 
 fn events() -> String {
     let mut page = format!(
-        "{HEADER}# Events\n\nThe reasons that are ours. Beside them a job has the published ones, built from the kind's name: \
+        "{HEADER}# Events\n\nTrainyard's own reasons. A job also has the published ones, some of them built from the kind's name: \
          `PyTorchJobSucceeded`, `SuccessfulCreatePod` and so on.\n\n| Reason | Severity | Meaning | What to do |\n| --- | --- | --- | --- |\n"
     );
     for entry in reasons::catalogue() {
@@ -375,8 +375,8 @@ fn events() -> String {
 
 fn rights(operators: &[Operator]) -> String {
     let mut page = format!(
-        "{HEADER}# Rights\n\nWhat each operator may do, and why. In a cluster-wide install the rights on jobs, pods and services hold in \
-         every namespace, in a namespaced install only in the operator's own.\n"
+        "{HEADER}# Rights\n\nThe rights of each operator, with reasons. In a cluster-wide install the rights on jobs, pods and services apply to \
+         every namespace, in a namespaced install only to the operator's own.\n"
     );
     for operator in operators {
         let _ = write!(
@@ -403,14 +403,14 @@ fn rights(operators: &[Operator]) -> String {
                 &format!("{plural}/status"),
                 grants::OWN_STATUS,
                 jobs,
-                "It reports, and remembers, in the status only.",
+                "The operator reports, and stores its state, in the status only.",
             );
             row(
                 group,
                 &format!("{plural}/finalizers"),
                 grants::OWN_FINALIZERS,
                 jobs,
-                "Owner references that block deletion need it where that admission check is on.",
+                "Owner references with `blockOwnerDeletion` need it if that admission check is on.",
             );
         }
         let mut all = |grants: &mut dyn Iterator<Item = &Grant>, place: &str| {
@@ -424,8 +424,8 @@ fn rights(operators: &[Operator]) -> String {
         all(&mut grants::OWN_NAMESPACE.iter(), "its own namespace");
     }
     page.push_str(
-        "\nWhoever holds an operator's token can do this much and no more. Pods are the greatest part of it: a pod can use every \
-         ServiceAccount, Secret and volume of its namespace. Where that is too much, install the operator per namespace.\n",
+        "\nThese are all rights of an operator's token. Creating pods is the strongest: a pod can use every \
+         ServiceAccount, Secret and volume of its namespace. If that is too much, install the operator per namespace.\n",
     );
     page
 }

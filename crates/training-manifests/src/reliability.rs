@@ -1,4 +1,4 @@
-//! The tables of `docs/reliability.md`: every id of the programme, what holds, and the tests that carry the id in their names.
+//! Generates the tables of `docs/reliability.md`: every id of the programme, its property, and the tests whose names carry the id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::evidence::{Evidence, Level, OPERATOR, Test, canonical};
 use crate::sources::Sources;
 
-/// The page, of which only the tables are generated.
+/// The page; only its tables are generated.
 pub const PAGE: &str = "docs/reliability.md";
-/// What holds.
+/// The data file with ids and properties.
 const DATA: &str = "docs/data/reliability.yaml";
 const BEGIN: &str = "<!-- Generated from docs/data/reliability.yaml by `cargo run -p training-manifests -- generate`; don't edit. -->";
-const END: &str = "<!-- The end of what is generated. -->";
-/// How many ids may be declared as not applying.
+const END: &str = "<!-- End of the generated tables. -->";
+/// The maximum number of ids that are declared as not applicable.
 const MOST_DECLARED: usize = 30;
 
 #[derive(Debug, Deserialize)]
@@ -40,13 +40,13 @@ struct Family {
 #[serde(deny_unknown_fields)]
 struct Row {
     ids: Vec<String>,
-    /// The kinds for which it is asked.
+    /// The kinds that need a test.
     kinds: Vec<String>,
     level: Level,
     holds: String,
-    /// Why it does not apply.
+    /// Why it is not applicable.
     declared: Option<String>,
-    /// Texts that no generated manifest or flag contains: what the reason says doesn't exist.
+    /// Texts that no generated manifest or flag may contain, so that the reason stays true.
     #[serde(default)]
     lacks: Vec<String>,
     /// The ids under which it is tested.
@@ -57,7 +57,7 @@ struct Row {
     missing: bool,
 }
 
-/// What became of an id for the kinds for which it is asked.
+/// The result of an id per required kind.
 #[derive(Debug, Default)]
 struct Outcome {
     asked: BTreeSet<String>,
@@ -75,7 +75,7 @@ impl Outcome {
     }
 }
 
-/// The page with its tables as they should be. Mistakes are appended to `wrong`.
+/// Renders the page with updated tables. Appends mistakes to `wrong`.
 ///
 /// # Errors
 /// If a file can't be read, or the page has no place for the tables.
@@ -124,7 +124,7 @@ struct Programme<'a> {
     data: &'a Data,
     evidence: &'a Evidence,
     tests: BTreeMap<&'a str, Vec<&'a Test<'a>>>,
-    /// All generated manifests and flags in one text.
+    /// The text of all generated manifests and flags.
     manifests: &'a str,
 }
 
@@ -151,7 +151,7 @@ impl Programme<'_> {
         text
     }
 
-    /// Every row by its ids.
+    /// Returns every row by its ids.
     fn rows(&self, wrong: &mut Vec<String>) -> BTreeMap<String, &Row> {
         let mut rows = BTreeMap::new();
         for row in &self.data.rows {
@@ -248,7 +248,7 @@ impl Programme<'_> {
             say("has no test: name one after it, or say `missing: true`".to_owned());
         }
         let mut asserted = covered(&asked, &tests);
-        // Where an id's own tests are not enough.
+        // If an id's own tests are not enough.
         let under = !row.under.is_empty() && asserted != asked;
         for other in &row.under {
             match rows.get(&canonical(other)) {
@@ -305,7 +305,7 @@ impl Programme<'_> {
         let _ = writeln!(text, "| All | {} |", numbers(&total));
 
         text.push_str(
-            "\nThe same per kind. *operator* stands for what is asked of the process and of no kind. An id that is asked for several kinds counts for each.\n\n| Kind | Asked | Asserted | Declared | Open |",
+            "\nThe same per kind. *operator* stands for properties of the process. An id of several kinds counts for each.\n\n| Kind | Asked | Asserted | Declared | Open |",
         );
         for family in &self.data.families {
             let _ = write!(text, " {} |", family.title);
@@ -333,7 +333,7 @@ impl Programme<'_> {
             }
             text.push('\n');
         }
-        text.push_str("\nThe columns of families leave out what is declared.\n");
+        text.push_str("\nThe columns of families omit declared ids.\n");
         text
     }
 
@@ -343,7 +343,7 @@ impl Programme<'_> {
             family.title
         );
         for row in &self.data.rows {
-            // Ids of one row that stand differently get lines of their own.
+            // Ids of one row with different results get separate lines.
             let mut lines: BTreeMap<(String, BTreeSet<&Path>), Vec<&str>> = BTreeMap::new();
             for id in row.ids.iter().filter(|id| is_of_family(family, id)) {
                 let Some(outcome) = outcomes.get(&canonical(id)) else {
@@ -414,17 +414,17 @@ fn of<'a>(
         .map(|(_, outcome)| outcome)
 }
 
-/// A test is of its level, and of the deep one if its file does more there.
+/// Returns whether a test has a level; it also has the deep one if its file runs more cases there.
 fn is_of(test: &Test<'_>, level: Level) -> bool {
     test.level == level || (level == Level::Deep && test.deep)
 }
 
-/// Whether a test shows something for these kinds: for the operator, any test does.
+/// Returns whether a test covers one of these kinds; any test covers the operator.
 fn covers(asked: &BTreeSet<String>, test: &Test<'_>) -> bool {
     asked.contains(OPERATOR) || !asked.is_disjoint(test.kinds)
 }
 
-/// The kinds of `asked` that the tests show.
+/// Returns the kinds of `asked` that the tests cover.
 fn covered(asked: &BTreeSet<String>, tests: &[&Test<'_>]) -> BTreeSet<String> {
     asked
         .iter()
@@ -436,7 +436,7 @@ fn covered(asked: &BTreeSet<String>, tests: &[&Test<'_>]) -> BTreeSet<String> {
         .collect()
 }
 
-/// A source for a page in `docs`: with its folder, because several files are called `tests.rs`.
+/// Formats a link to a source for a page in `docs`, with its folder, because several files are called `tests.rs`.
 fn link(path: &Path) -> String {
     let parts: Vec<_> = path
         .components()
@@ -452,7 +452,7 @@ fn link(path: &Path) -> String {
     format!("[{short}](../{})", path.display())
 }
 
-/// Fails with all mistakes at once: whoever renames a test may have renamed more.
+/// Fails with all mistakes at once, if there are any.
 ///
 /// # Errors
 /// If there are mistakes.

@@ -1,4 +1,4 @@
-//! Grants as roles: least privilege for the operator, and roles for the people who submit jobs.
+//! Generates roles from grants: least privilege for the operator, and roles for users who submit jobs.
 
 use serde_json::{Value, json};
 use training_core::grants::{self, Grant};
@@ -8,7 +8,7 @@ use crate::operator::{Kind, Operator};
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// The `ServiceAccount`, the roles of the operator and their bindings.
+/// Returns the operator's `ServiceAccount`, roles and bindings.
 pub fn of_operator(operator: &Operator, scope: Scope) -> Vec<Value> {
     let account = json!([{
         "kind": "ServiceAccount",
@@ -47,7 +47,7 @@ pub fn of_operator(operator: &Operator, scope: Scope) -> Vec<Value> {
     objects
 }
 
-/// The rights where jobs are.
+/// Returns the rules for the jobs' namespaces.
 fn jobs(operator: &Operator) -> Vec<Value> {
     let own = |suffix: &str, verbs: &dyn Fn(&Kind) -> &'static [&'static str]| {
         let kinds = operator.kinds.iter();
@@ -67,14 +67,14 @@ fn jobs(operator: &Operator) -> Vec<Value> {
     rules
 }
 
-/// The rights of what an operator doesn't do by default, each with the path of its file: for those who run it so, and nobody else.
+/// Returns the additional rights for optional features, each with the path of its file.
 pub fn of_options(operator: &Operator, scope: Scope) -> Vec<(String, Vec<Value>)> {
     let account = json!([{
         "kind": "ServiceAccount",
         "name": operator.name,
         "namespace": scope.namespace(),
     }]);
-    // No Role gives a right on namespaces.
+    // A Role can't grant rights on namespaces.
     let fits = |grants: &[&Grant]| {
         scope == Scope::Cluster || grants.iter().all(|g| !g.resources.contains(&"namespaces"))
     };
@@ -95,7 +95,7 @@ pub fn of_options(operator: &Operator, scope: Scope) -> Vec<(String, Vec<Value>)
     files.collect()
 }
 
-/// The account of jobs' own pods, in the namespace of the jobs.
+/// Returns the account of jobs' own pods, in the jobs' namespace.
 pub fn of_job_pods(operator: &Operator) -> Vec<Value> {
     let Some((name, grants)) = operator.account else {
         return Vec::new();
@@ -134,8 +134,8 @@ fn binding(kind: &str, metadata: &Value, role: &str, subjects: &Value) -> Value 
     })
 }
 
-/// The `ClusterRole`s of people: admin, edit and view. They add to Kubernetes' own roles of these names, and to those that
-/// Kubeflow's profiles collect.
+/// Returns the `ClusterRole`s of users: admin, edit and view. They are aggregated to Kubernetes' own roles of these names, and
+/// to those of Kubeflow's profiles.
 pub fn of_users(operator: &Operator) -> Vec<Value> {
     let kinds = operator.kinds.iter();
     kinds.flat_map(|kind| of_users_of(operator, kind)).collect()
@@ -189,7 +189,7 @@ fn of_users_of(operator: &Operator, kind: &Kind) -> Vec<Value> {
             all.extend(own.clone());
         }
         if name == "edit" {
-            // Published beside the above, for the role of training administrators.
+            // Published in addition, for the role of training administrators.
             all["rbac.authorization.kubeflow.org/aggregate-to-kubeflow-training-admin"] =
                 "true".into();
         }

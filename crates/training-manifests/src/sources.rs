@@ -1,4 +1,4 @@
-//! The tests in the sources, so that documents name only tests that exist.
+//! Finds the tests in the sources, so that documents name only existing tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use anyhow::{Context, bail};
 
 use crate::tree::files_below;
 
-/// Where tests are.
+/// The directories with tests.
 const TREES: &[&str] = &["crates", "operators", "e2e"];
-/// Rows of tables that a test reads begin so.
+/// The prefix of rows in YAML tables that a test reads.
 const ROW: &str = "- name: ";
 
-/// Where tests are that several operators include.
+/// The directory of tests that several operators include.
 const SHARED: &str = "/every-kind/";
 
-/// Every test by its file: functions of Rust, rows of tables in YAML.
+/// All tests by file: Rust functions, and rows of YAML tables.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     files: BTreeMap<PathBuf, Source>,
@@ -24,9 +24,9 @@ pub struct Sources {
 #[derive(Clone, Debug, Default)]
 struct Source {
     tests: BTreeSet<String>,
-    /// The shared files that it includes.
+    /// The shared files that the file includes.
     includes: BTreeSet<String>,
-    /// Whether it does more in `make test-deep`.
+    /// Whether the file runs more cases in `make test-deep`.
     deep: bool,
 }
 
@@ -51,7 +51,7 @@ impl Sources {
         Ok(Self { files })
     }
 
-    /// The tests of these files.
+    /// Collects the tests of these files.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let files = files
@@ -61,7 +61,7 @@ impl Sources {
         Self { files }
     }
 
-    /// Every test with its file.
+    /// Returns every test with its file.
     pub fn all(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.files.iter().flat_map(|(path, source)| {
             let tests = source.tests.iter();
@@ -69,7 +69,7 @@ impl Sources {
         })
     }
 
-    /// The shared files that tests below `folder` include.
+    /// Returns the shared files that tests below `folder` include.
     pub fn included(&self, folder: &str) -> BTreeSet<String> {
         self.files
             .iter()
@@ -78,12 +78,12 @@ impl Sources {
             .collect()
     }
 
-    /// Whether the tests of a file do more in `make test-deep`.
+    /// Returns whether the tests of a file run more cases in `make test-deep`.
     pub fn is_deep(&self, path: &Path) -> bool {
         self.files.get(path).is_some_and(|source| source.deep)
     }
 
-    /// Finds the test that `source::name` means, where `aliases` has the file's short name.
+    /// Finds the test `source::name`; `aliases` maps short names to files.
     ///
     /// # Errors
     /// If there is no such test.
@@ -126,7 +126,7 @@ fn source(path: &Path, text: &str) -> Source {
     }
 }
 
-/// The names of functions that are marked as tests.
+/// Returns the names of test functions.
 fn functions(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut marked = false;
@@ -145,7 +145,7 @@ fn functions(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The names of a table's rows; of other documents, nothing.
+/// Returns the names of a table's rows; none for other documents.
 fn rows(text: &str) -> BTreeSet<String> {
     text.lines()
         .skip_while(|line| *line != "rows:")

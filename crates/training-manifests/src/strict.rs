@@ -1,7 +1,7 @@
-//! The policy of strict mode: a job is stored only if the user who submits it could create what the operator creates for it.
+//! The policy of strict mode: a job is stored only if its user may create the objects that the operator creates for it.
 //!
 //! The operator creates pods with its own rights, so without this policy a user who may create jobs gets pods without the right to
-//! create pods. Only admission knows who asks.
+//! create pods. Only admission knows the user.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::operator::{Kind, Operator};
 
 const API: &str = "admissionregistration.k8s.io/v1";
 
-/// Where Kueue runs, whose edits of jobs start, stop and place them.
+/// The prefix of Kueue's accounts, whose edits start, stop and place jobs.
 const KUEUE: &str = "system:serviceaccount:kueue-system:";
 
-/// The policies of an operator's kinds, with their bindings.
+/// Returns the policies of an operator's kinds, with their bindings.
 pub fn policies(operator: &Operator) -> Vec<Value> {
     let kinds = operator.kinds.iter();
     kinds.flat_map(|kind| policy(operator, kind)).collect()
@@ -39,7 +39,7 @@ fn policy(operator: &Operator, kind: &Kind) -> [Value; 2] {
                 "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
             },
             {
-                // It creates the applications of schedules, which were checked themselves.
+                // It creates the applications of schedules; the policy checks the schedules themselves.
                 "name": "not-by-the-operator",
                 "expression": format!("request.userInfo.username != '{account}'"),
             },
@@ -62,7 +62,7 @@ fn policy(operator: &Operator, kind: &Kind) -> [Value; 2] {
     ]
 }
 
-/// The names of accounts and priority classes in an object, as lists.
+/// Returns CEL variables with the names of accounts and priority classes in an object.
 fn variables(operator: &Operator, kind: &Kind) -> Value {
     let of = |pods: &str, field: &str| format!("variables.{pods}.map(p, p.?{field}.orValue(''))");
     let (mut all, accounts, classes) = if let Some(replicas) = operator.replicas {
@@ -137,7 +137,7 @@ fn validations(operator: &Operator, kind: &Kind) -> Value {
         .filter(|grant| grant.verbs.contains(&"create"));
     let created = created.flat_map(|grant| grant.resources.iter().map(move |r| (grant.group, *r)));
     let created = created.filter(|(_, resource)| *resource != "events");
-    // An expression may ask for two rights at most, so each right has one of its own.
+    // An expression may check two rights at most, so each right has its own.
     let mut all: Vec<Value> = created
         .map(|(group, resource)| {
             let right = format!("authorizer.group('{group}').resource('{resource}')");

@@ -1,10 +1,10 @@
-//! Files of the repository.
+//! Walks the repository's files.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// All files below a directory, in the order of their paths.
+/// Returns all files below a directory, sorted by path.
 ///
 /// # Errors
 /// If a directory can't be read.

@@ -1,9 +1,9 @@
-//! YAML as people write manifests: what a thing is comes first, everything else by the alphabet.
+//! Writes YAML in the usual order of manifests: `apiVersion`, `kind` and the like first, all other keys alphabetically.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::Value;
 
-/// What stands at the top of every generated file.
+/// The first line of every generated file.
 pub const HEADER: &str =
     "# Generated from the types by `cargo run -p training-manifests -- generate`; don't edit.\n";
 
@@ -38,7 +38,7 @@ impl Serialize for Ordered<'_> {
                 }
                 list.end()
             }
-            // Bounds in a schema are floats in Kubernetes' types, but whole numbers to readers.
+            // Bounds in a schema are floats in Kubernetes' types, but are written as integers.
             Value::Number(number) => match number.as_f64() {
                 Some(float) if !number.is_i64() && !number.is_u64() && float.fract() == 0.0 => {
                     #[allow(clippy::cast_possible_truncation)] // Bounds of 64-bit integers at most.
@@ -51,7 +51,7 @@ impl Serialize for Ordered<'_> {
     }
 }
 
-/// One or more documents with the header.
+/// Formats one or more documents with the header.
 ///
 /// # Errors
 /// If the YAML writer refuses a value.
@@ -66,7 +66,7 @@ pub fn documents(objects: &[Value]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// One document without the header.
+/// Formats one document without the header.
 ///
 /// # Errors
 /// If the YAML writer refuses a value.

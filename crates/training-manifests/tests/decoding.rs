@@ -1,4 +1,4 @@
-//! The schema never accepts what our types can't read: instances are made from the schema and read.
+//! Checks that our types can decode everything that the schema accepts: generates instances from the schema and decodes them.
 
 // Clippy takes only functions marked as tests for tests, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -21,7 +21,7 @@ use spark_operator::api::{
 use tf_operator::TFJob;
 use xgboost_operator::XGBoostJob;
 
-/// Instances that the API server would accept, as far as types, formats, bounds, enums and required fields go.
+/// Generates instances that are valid by types, formats, bounds, enums and required fields of the schema.
 fn instances(schema: &Value) -> BoxedStrategy<Value> {
     if let Some(values) = schema["enum"].as_array() {
         return select(values.clone()).boxed();
@@ -52,7 +52,7 @@ fn instances(schema: &Value) -> BoxedStrategy<Value> {
 }
 
 fn integers(schema: &Value) -> BoxedStrategy<Value> {
-    // Whole numbers in the schema are floats in Kubernetes' types.
+    // Integers in the schema are floats in Kubernetes' types.
     #[allow(clippy::cast_possible_truncation)]
     let bound =
         |key: &str, otherwise: i64| schema[key].as_f64().map_or(otherwise, |bound| bound as i64);
@@ -99,7 +99,7 @@ fn objects(schema: &Value) -> BoxedStrategy<Value> {
             let values = if required.iter().any(|field| field == name) {
                 values.prop_map(Some).boxed()
             } else {
-                // Few of many: a pod template has more than a thousand fields.
+                // Only some fields: a pod template has more than a thousand.
                 proptest::option::weighted(0.3, values).boxed()
             };
             (name.clone(), values)
@@ -118,7 +118,7 @@ fn objects(schema: &Value) -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// Reads instances of a version of a CRD with the kind's types.
+/// Decodes instances of a version of a CRD with the kind's types.
 fn all_can_be_read<K: DeserializeOwned>(crd: &CustomResourceDefinition, cases: u32) {
     let crd = serde_json::to_value(crd).unwrap();
     for version in crd["spec"]["versions"].as_array().unwrap() {
@@ -144,7 +144,7 @@ fn i_43_what_the_schema_accepts_can_be_read() {
     all_can_be_read::<PyTorchJob>(&api::crd().unwrap(), 200);
 }
 
-// Their templates are those of a PyTorchJob.
+// Their templates are the same as a PyTorchJob's.
 #[test]
 fn i_43_what_the_schemas_of_the_other_jobs_accept_can_be_read() {
     all_can_be_read::<TFJob>(&tf_operator::api::crd().unwrap(), 25);
@@ -173,7 +173,7 @@ fn what_we_write_is_what_we_read() {
         ..ProptestConfig::default()
     };
     proptest!(config, |(object in instances(status))| {
-        // Once written, times have whole seconds and empty maps are gone; from then on nothing changes.
+        // The first write truncates times to whole seconds and drops empty maps; further round trips change nothing.
         let read: training_api::JobStatus = serde_json::from_value(object).unwrap();
         let written = serde_json::to_value(&read).unwrap();
         let again: training_api::JobStatus = serde_json::from_value(written.clone()).unwrap();

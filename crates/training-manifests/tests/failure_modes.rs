@@ -1,4 +1,4 @@
-//! Every reason that a user can meet has an entry in `docs/failure-modes.md`, and no entry is about a reason that is gone.
+//! Checks that every reason has an entry in `docs/failure-modes.md`, and that every entry has a reason.
 
 // Clippy takes only functions marked as tests for tests, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -18,7 +18,7 @@ fn page() -> String {
     fs::read_to_string(root().join("docs/failure-modes.md")).unwrap()
 }
 
-/// The headings that stand for one reason each, with the text below them.
+/// Returns the headings with one reason each, with the text below them.
 fn entries(page: &str) -> Vec<(&str, &str)> {
     page.split("\n### ")
         .skip(1)
@@ -29,7 +29,7 @@ fn entries(page: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The reasons of the table of published ones.
+/// Returns the reasons in the table of published reasons.
 fn published(page: &str) -> BTreeSet<String> {
     let (_, table) = page.split_once("## Published reasons").unwrap();
     let table = table.split("\n## ").next().unwrap();
@@ -40,7 +40,7 @@ fn published(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is compiled into operators, without its tests.
+/// Returns the sources of operators and their libraries, without tests.
 fn sources() -> Vec<String> {
     fn collect(dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -59,7 +59,7 @@ fn sources() -> Vec<String> {
     }
     for operator in fs::read_dir(root().join("operators")).unwrap() {
         let source = operator.unwrap().path().join("src");
-        // What every kind shares there has tests only.
+        // `every-kind` contains only tests.
         if source.is_dir() {
             collect(&source, &mut found);
         }
@@ -73,14 +73,14 @@ fn is_reason(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// The words that the code hands over as reasons of events and conditions.
+/// Returns the string literals that the code uses as reasons of events and conditions.
 fn said() -> BTreeSet<String> {
     let mut said = BTreeSet::new();
     for text in sources() {
         for start in ["Note::normal(", "Note::warning(", "reason: ", "refuse("] {
             for (at, _) in text.match_indices(start) {
                 let rest = &text[at + start.len()..];
-                // The reason is the first string, unless something else is handed over.
+                // The reason is the first argument, if that is a string literal.
                 let literal = rest.trim_start().strip_prefix('"');
                 let word = literal.and_then(|l| l.split('"').next());
                 said.extend(word.filter(|w| is_reason(w)).map(str::to_owned));
@@ -129,7 +129,7 @@ fn every_reason_that_the_code_says_is_in_the_catalogue_or_published() {
 fn every_published_reason_on_the_page_is_said_by_the_code() {
     let text = sources().concat();
     for reason in published(&page()) {
-        // Those of a kind are put together from its name.
+        // Some reasons are built from the kind's name.
         let literal = match reason.strip_prefix("PyTorchJob") {
             Some(end) => format!("{{}}{end}\""),
             None => format!("\"{reason}\""),

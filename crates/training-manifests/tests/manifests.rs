@@ -1,4 +1,4 @@
-//! What is committed is what the types say, and what is installed keeps its promises.
+//! Checks that the committed files match the types, and that the installed objects meet their guarantees.
 
 // Clippy takes only functions marked as tests for tests, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -12,7 +12,7 @@ use training_manifests::install::{self, OWN_IMAGE_ARGUMENT, Scope};
 use training_manifests::operator::{self, Operator};
 use training_manifests::{admission, differing, guard, rights, yaml};
 
-/// Every operator, made once: their CRDs take seconds where nothing is optimised.
+/// Returns every operator, created once: without optimisation their CRDs take seconds.
 fn operators() -> Vec<Operator> {
     static ALL: LazyLock<Vec<Operator>> = LazyLock::new(|| operator::all().unwrap());
     ALL.clone()
@@ -42,7 +42,7 @@ fn yaml_says_what_the_objects_say() {
     }
 }
 
-/// Floats that are whole become integers.
+/// Converts integral floats to integers.
 fn whole(value: &Value) -> Value {
     match value {
         Value::Object(object) => object
@@ -59,7 +59,7 @@ fn whole(value: &Value) -> Value {
     }
 }
 
-/// Every right as `group/resource verb`.
+/// Returns every right as `group/resource verb`.
 fn grants(objects: &[Value], kind: &str) -> BTreeSet<String> {
     let mut grants = BTreeSet::new();
     let strings = |value: &Value| -> Vec<String> {
@@ -84,7 +84,7 @@ fn grants(objects: &[Value], kind: &str) -> BTreeSet<String> {
     grants
 }
 
-/// Rights on a resource.
+/// Returns rights on a resource.
 fn on(resource: &str, verbs: &[&str]) -> Vec<String> {
     let right = |verb: &&str| format!("{resource} {verb}");
     verbs.iter().map(right).collect()
@@ -93,7 +93,7 @@ fn on(resource: &str, verbs: &[&str]) -> Vec<String> {
 const MAKES: &[&str] = &["create", "delete", "get", "list", "watch"];
 const MAKES_AND_CHANGES: &[&str] = &["create", "delete", "get", "list", "patch", "watch"];
 
-/// What an operator may do beside what all may. None may read a Secret.
+/// Returns an operator's rights in addition to the common ones. None may read a Secret.
 fn of_kind(kind: &str) -> Vec<String> {
     match kind {
         "PyTorchJob" => on("autoscaling/horizontalpodautoscalers", MAKES_AND_CHANGES),
@@ -109,7 +109,7 @@ fn of_kind(kind: &str) -> Vec<String> {
             on("/configmaps", MAKES_AND_CHANGES),
             on("/persistentvolumeclaims", MAKES),
             on("networking.k8s.io/ingresses", MAKES),
-            // Those of schedules.
+            // The applications of schedules.
             on("sparkoperator.k8s.io/sparkapplications", &["create", "get"]),
         ]
         .concat(),
@@ -128,7 +128,7 @@ fn mt_62_mt_16_mt_17_mt_18_i_48_f_77_the_operator_may_do_only_what_it_needs() {
         for kind in &operator.kinds {
             let own = format!("{}/{}", kind.group, kind.plural);
             expected.extend(on(&own, &["list", "watch"]));
-            // Nothing of schedules is deleted.
+            // The operator doesn't delete schedules.
             let ends = kind.name != "ScheduledSparkApplication";
             expected.extend(on(&own, &["delete"]).into_iter().filter(|_| ends));
             expected.extend(on(&format!("{own}/status"), &["patch"]));

@@ -1,11 +1,11 @@
-//! How much a framework is: what is the same for every kind belongs into the core.
+//! Limits the size of frameworks: code for every kind belongs in the core.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 
-/// Lines of an operator's sources, without those of its tests.
+/// Counts the lines of an operator's sources, without its tests.
 fn lines(operator: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()

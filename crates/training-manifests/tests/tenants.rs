@@ -1,4 +1,4 @@
-//! What the definitions, the rights and the code promise to those who share a cluster.
+//! Checks the guarantees of the CRDs, the rights and the code for tenants of a shared cluster.
 
 // Clippy takes only functions marked as tests for tests, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -13,7 +13,7 @@ use training_manifests::install::Scope;
 use training_manifests::operator::{self, Operator};
 use training_manifests::rights;
 
-/// Every operator, made once: their CRDs take seconds where nothing is optimised.
+/// Every operator, created once: without optimisation their CRDs take seconds.
 static OPERATORS: LazyLock<Vec<Operator>> = LazyLock::new(|| operator::all().unwrap());
 
 fn root() -> &'static Path {
@@ -21,7 +21,7 @@ fn root() -> &'static Path {
     here.ancestors().nth(2).unwrap()
 }
 
-/// Every property within a schema, with its path.
+/// Collects every property of a schema, with its path.
 fn properties(path: &str, schema: &Value, all: &mut Vec<String>) {
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -35,9 +35,9 @@ fn properties(path: &str, schema: &Value, all: &mut Vec<String>) {
     }
 }
 
-/// What pods themselves know of namespaces: to the operator they are text, and Kubernetes checks them.
+/// The namespace fields of pods, which Kubernetes validates and the operator doesn't interpret.
 const OF_PODS: [&str; 6] = [
-    // Has no effect, which users are told.
+    // Has no effect; users get a warning.
     "template.metadata.namespace",
     "volumeClaimTemplate.metadata.namespace",
     "volumeClaimTemplate.spec.dataSourceRef.namespace",
@@ -72,7 +72,7 @@ fn mt_01_no_reference_in_a_job_has_a_namespace() {
     }
 }
 
-/// Every right that an operator has in some way of installing it, as `group/resource verb`.
+/// Returns every right that an operator has in any installation, as `group/resource verb`.
 fn rights_of(operator: &Operator) -> BTreeSet<String> {
     let mut objects = Vec::new();
     for scope in [Scope::Cluster, Scope::Namespace] {
@@ -121,7 +121,7 @@ fn mt_16_mt_17_mt_18_i_48_no_operator_may_act_for_others_in_pods_or_on_rights() 
             let (what, verb) = right.split_once(' ').unwrap();
             let fine = !NEVER.iter().any(|never| what.contains(never))
                 && !["*", "impersonate", "bind", "escalate", "deletecollection"].contains(&verb)
-                // Secrets are made, and never read.
+                // Secrets are created, but never read.
                 && (what != "/secrets" || verb == "create");
             assert!(fine, "{}: {right}", operator.name);
         }
@@ -185,7 +185,7 @@ fn mt_58_no_manifest_asks_for_an_exemption_from_pod_security() {
 fn mt_63_the_documents_say_what_a_stolen_token_may_do() {
     let page = fs::read_to_string(root().join("docs/security.md")).unwrap();
     assert!(page.contains("## What somebody with its token can do"));
-    // The table of rights is made from the same grants as the roles: see `generated_files_are_up_to_date`.
+    // The table of rights is generated from the same grants as the roles: see `generated_files_are_up_to_date`.
     let table = fs::read_to_string(root().join("docs/reference/rights.md")).unwrap();
     for operator in OPERATORS.iter() {
         for right in rights::of_operator(operator, Scope::Cluster)
@@ -208,7 +208,7 @@ fn mt_63_the_documents_say_what_a_stolen_token_may_do() {
     }
 }
 
-/// Files with this end, below a directory.
+/// Returns files with this suffix below a directory.
 fn files(directory: &Path, end: &str) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -273,7 +273,7 @@ fn mt_68_no_crate_has_unsafe_code_and_lints_hold_for_all() {
             }
         }
     }
-    // What is shipped: no lint is switched off there.
+    // Shipped code must not disable lints.
     for part in [
         "crates/training-api",
         "crates/training-core",

@@ -1,7 +1,7 @@
-//! What others may ask the process: whether it lives, whether it is ready, and its figures.
+//! The HTTP servers of liveness, readiness and metrics.
 //!
-//! Both servers run on the runtime that does the work, on purpose: if that hangs, the probes hang too.
-//! They take few connections, small headers and little patience, as anyone in the cluster may call.
+//! Both servers run on the runtime that does the work, on purpose: if it hangs, the probes hang too.
+//! They limit connections, headers and time, as anyone in the cluster may call.
 
 mod health;
 
@@ -25,25 +25,25 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Bind;
 use crate::metrics::{self, Metrics};
 
-pub use health::{Health, PassGuard};
+pub use health::{Health, ReconcileGuard};
 
-/// Connections of one server at the same time; a kubelet and a scraper need two.
+/// Maximum connections per server; a kubelet and a scraper need two.
 const CONNECTIONS: usize = 64;
 
-/// The time a client gets to send its headers, also between two requests.
+/// Time limit for a client to send its headers, also between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time a connection may last at all.
+/// Time limit of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// The most headers, and the most bytes of them.
+/// Maximum count of headers, and their maximum size in bytes.
 const HEADERS: usize = 64;
 const HEADER_BYTES: usize = 16 * 1024;
 
-/// The wait after a connection could not be taken, for want of descriptors for example.
+/// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where the servers listen; nothing where they are off.
+/// The listening addresses; `None` if a server is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// `/livez`, `/healthz`, `/readyz`.
@@ -52,10 +52,10 @@ pub struct Addresses {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Starts both servers on the present runtime; they end when `stop` is cancelled.
+/// Starts both servers on the current runtime; they end when `stop` is cancelled.
 ///
 /// # Errors
-/// If an address can't be listened on. The process should end, as nobody could probe it.
+/// If an address can't be bound. The process should exit, as nobody could probe it.
 pub async fn serve(
     probes: &Bind,
     figures: &Bind,
@@ -63,7 +63,7 @@ pub async fn serve(
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
 ) -> io::Result<Addresses> {
-    // Both are bound before either serves: a half-started process helps nobody.
+    // Bind both before serving either: a half-started process is of no use.
     let probes = bind("health-probe-bind-address", probes).await?;
     let figures = bind("metrics-bind-address", figures).await?;
     Ok(Addresses {
@@ -121,7 +121,7 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
         tokio::spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                // A client's broken connection is the client's business.
+                // Ignore broken client connections.
                 _ = tokio::time::timeout(CONNECTION_TIMEOUT, converse(socket, routes)) => {}
             }
             drop(seat);
@@ -180,7 +180,7 @@ mod tests {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        // A server that hangs up early may reset the connection.
+        // A server that closes early may reset the connection.
         let _ = socket.read_to_string(&mut answer).await;
         answer
     }
@@ -255,7 +255,7 @@ mod tests {
         for _ in 0..CONNECTIONS {
             silent.push(TcpStream::connect(probes).await.unwrap());
         }
-        // If the silent ones kept their places, this would not end.
+        // If the silent clients kept their slots, this would not return.
         assert!(fetch(probes, "/livez").await.starts_with("HTTP/1.1 200 OK"));
     }
 

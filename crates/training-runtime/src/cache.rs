@@ -1,22 +1,22 @@
-//! How much memory jobs may take.
+//! The memory limit of cached jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The room for jobs.
+/// The memory budget for jobs.
 ///
 /// Units: bytes, by estimate.
 #[derive(Debug)]
 pub struct Cache {
     size: usize,
     taken: AtomicUsize,
-    /// The log says so already.
+    /// Whether the log has warned already.
     full: AtomicBool,
 }
 
-/// A part of the room, given back when it is dropped.
+/// A share of the budget, returned when it is dropped.
 #[derive(Clone, Debug)]
-pub struct Share(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Part>);
+pub struct Share(#[expect(dead_code, reason = "returns the share when dropped")] Arc<Part>);
 
 #[derive(Debug)]
 struct Part {
@@ -25,14 +25,14 @@ struct Part {
 }
 
 impl Default for Cache {
-    /// Room for everything.
+    /// Returns an unlimited cache.
     fn default() -> Self {
         Self::new(usize::MAX)
     }
 }
 
 impl Cache {
-    /// Room for so much.
+    /// Creates a cache of this size.
     pub fn new(size: usize) -> Self {
         Self {
             size,
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// Takes a part of the room, if there is so much.
+    /// Reserves a share of the budget; `None` if too little is left.
     pub fn share(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let add = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= self.size);
         self.taken
@@ -51,7 +51,7 @@ impl Cache {
         Some(Share(Arc::new(Part { cache, bytes })))
     }
 
-    /// Says in the log that a job found no room, once until there is plenty again.
+    /// Logs that a job did not fit, once until half of the cache is free again.
     pub fn warn(&self) {
         if !self.full.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -1,6 +1,6 @@
-//! Calls to the API server, for every writer.
+//! Requests to the API server, for every writer.
 //!
-//! Each is checked against the lease right before it is sent, has its own deadline, and is sent once.
+//! Each request checks the lease right before it is sent, has its own deadline, and is sent once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use training_core::Uid;
 use crate::fault::Fault;
 use crate::key::JobKey;
 
-/// Requests of all jobs that are under way at once; the API server's own fairness does the rest.
+/// Maximum concurrent requests; the API server's priority and fairness does the rest.
 const IN_FLIGHT: usize = 64;
-/// So many of them may be creates: status writes and deletes never wait for those alone.
+/// Maximum creates among them, so that status writes and deletes never wait for creates alone.
 const CREATES: usize = 48;
-/// So many of those may be about one namespace, whose webhooks may be slow.
+/// Maximum creates in one namespace, whose webhooks may be slow.
 const OF_NAMESPACE: usize = 32;
-/// Asks for an object's metadata instead of the whole object: an answer to a create is then half as large.
+/// Requests only an object's metadata, which halves the size of the answer to a create.
 const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 
-/// Whether this process may write at this moment.
+/// Returns whether this process may write now.
 pub type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// A request, or why it can't be made.
+/// A request, or the error from building it.
 pub type Asked = Result<Request<Vec<u8>>, kube::core::request::Error>;
 
 /// Sends requests.
@@ -51,7 +51,7 @@ pub struct Caller {
     places: Places,
 }
 
-/// The places of requests that are under way.
+/// The slots of concurrent requests.
 struct Places {
     all: Semaphore,
     creates: Semaphore,
@@ -69,7 +69,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Waits for the places that a request needs, always in the same order, and runs it in them.
+    /// Acquires the slots that a request needs, always in the same order, and runs it.
     async fn within<T>(&self, method: &Method, path: &str, call: impl Future<Output = T>) -> T {
         if *method != Method::POST {
             let _place = self.all.acquire().await;
@@ -85,7 +85,7 @@ impl Places {
             places: self,
             namespace,
         };
-        // None of them is ever closed.
+        // The semaphores are never closed.
         let _own = match &own {
             Some(own) => own.acquire().await.ok(),
             None => None,
@@ -96,7 +96,7 @@ impl Places {
     }
 }
 
-/// Forgets the places of a namespace with the last create in it, also with one that is dropped.
+/// Drops a namespace's semaphore with its last create, even if the create is cancelled.
 struct Leaves<'a> {
     places: &'a Places,
     namespace: Option<&'a str>,
@@ -106,20 +106,20 @@ impl Drop for Leaves<'_> {
     fn drop(&mut self) {
         let Some(name) = self.namespace else { return };
         let mut all = self.places.namespaces.lock();
-        // The map has one, and a request about it each another one.
+        // The map holds one reference, and each request another.
         if all.get(name).is_some_and(|own| Arc::strong_count(own) <= 2) {
             all.remove(name);
         }
     }
 }
 
-/// The namespace that a request is about.
+/// Returns the namespace in a request's path.
 fn namespace_of(path: &str) -> Option<&str> {
     let (_, rest) = path.split_once("/namespaces/")?;
     rest.split_once('/').map(|(name, _)| name)
 }
 
-/// The part of an answer that is read.
+/// The fields of an answer that are read.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Answer {
@@ -138,24 +138,24 @@ struct AnswerMeta {
 }
 
 impl Answer {
-    /// Which object it is about, and in which version.
+    /// Returns the object's uid and resource version.
     pub fn identity(&self) -> Option<(Uid, u64)> {
         let meta = &self.metadata;
         Some((Uid::parse(&meta.uid)?, meta.resource_version.parse().ok()?))
     }
 
-    /// The version alone; 0 if it is none.
+    /// Returns the resource version, or 0 if there is none.
     pub fn version(&self) -> u64 {
         self.metadata.resource_version.parse().unwrap_or(0)
     }
 
-    /// True if it is the object of this uid, and nobody is deleting it.
+    /// Returns true if it is the object of this uid and not terminating.
     fn stands_for(&self, uid: &str) -> bool {
         self.metadata.uid == uid && self.metadata.deletion_timestamp.is_none()
     }
 
-    /// The answer to a delete: whether the object has to end first. One that nothing holds, without any time to end in, comes
-    /// back as it was last, and is gone.
+    /// For the answer to a delete: returns whether the object is still terminating. Without finalizers and grace period, the answer
+    /// holds the last state of an object that is gone.
     fn is_leaving(&self) -> bool {
         let meta = &self.metadata;
         let held = meta.deletion_grace_period_seconds != Some(0) || !meta.finalizers.is_empty();
@@ -166,14 +166,14 @@ impl Answer {
 /// Why a call failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The name is taken; what the server says.
+    /// The name is taken. Holds the server's message.
     Exists(String),
     /// Anything else.
     Fault(Fault),
 }
 
 impl Failure {
-    /// As any other fault.
+    /// Converts to a fault.
     pub fn into_fault(self) -> Fault {
         match self {
             Self::Exists(message) => Fault::Conflict(message),
@@ -182,17 +182,17 @@ impl Failure {
     }
 }
 
-/// What became of an object that was to be deleted.
+/// The state of an object after its delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// It has to end first, and is at this version.
-    Leaving(u64),
-    /// It is gone, or its name belongs to another object by now.
+    /// Terminating, at this resource version.
+    Terminating(u64),
+    /// Gone, or its name belongs to another object now.
     Gone,
 }
 
 impl Caller {
-    /// A caller that writes under this name.
+    /// Creates a caller with this field manager.
     pub fn new(client: Client, gate: Gate, deadline: Duration, manager: &str) -> Self {
         Self {
             client,
@@ -203,7 +203,7 @@ impl Caller {
         }
     }
 
-    /// What a create says beside the object.
+    /// Returns the parameters of a create.
     pub fn post(&self) -> PostParams {
         PostParams {
             field_manager: Some(self.manager.clone()),
@@ -211,7 +211,7 @@ impl Caller {
         }
     }
 
-    /// What a patch says beside the change.
+    /// Returns the parameters of a patch.
     pub fn patch(&self) -> PatchParams {
         PatchParams {
             field_manager: Some(self.manager.clone()),
@@ -219,11 +219,11 @@ impl Caller {
         }
     }
 
-    /// Writes a status: a merge patch that names the object and the version that the decision was based on. Returns the new
-    /// resource version.
+    /// Writes a status as a merge patch with the uid and resource version that the decision is based on. Returns the new resource
+    /// version.
     ///
     /// # Errors
-    /// [`Fault::Conflict`] if the job has changed since: the decision is void.
+    /// [`Fault::Conflict`] if the job has changed since, which invalidates the decision.
     pub async fn write_status<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -245,12 +245,11 @@ impl Caller {
         Ok(answer.metadata.resource_version)
     }
 
-    /// Whether a job is there and not being deleted. Its children may be seen to go before itself: watches don't wait for each
-    /// other.
+    /// Returns whether a job exists and is not terminating. Watches are independent, so children may be seen to go before their job.
     ///
     /// # Errors
-    /// If the API server doesn't say.
-    pub async fn is_there<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<bool, Fault> {
+    /// If the request fails.
+    pub async fn exists<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<bool, Fault> {
         let meta = job.meta();
         let namespace = meta.namespace.as_deref();
         let found: Option<Answer> = self.list_one::<J, _>(namespace, &job.name_any()).await?;
@@ -258,10 +257,10 @@ impl Caller {
         Ok(found.is_some_and(|found| found.stands_for(uid)))
     }
 
-    /// A job as it is stored; `None` if there is none of this name.
+    /// Reads a job; `None` if it does not exist.
     ///
     /// # Errors
-    /// If the API server doesn't say.
+    /// If the request fails.
     pub async fn read_job<J>(&self, key: &JobKey) -> Result<Option<J>, Fault>
     where
         J: Resource<DynamicType = ()> + DeserializeOwned,
@@ -269,7 +268,7 @@ impl Caller {
         self.list_one::<J, J>(Some(&key.namespace), &key.name).await
     }
 
-    /// Reads a job by a list of one, because the role has no other right to read jobs.
+    /// Reads a job with a list, because the role may not get jobs.
     async fn list_one<J, T>(&self, namespace: Option<&str>, name: &str) -> Result<Option<T>, Fault>
     where
         J: Resource<DynamicType = ()>,
@@ -288,10 +287,10 @@ impl Caller {
         Ok(list.items.into_iter().next())
     }
 
-    /// Makes an object.
+    /// Creates an object.
     ///
     /// # Errors
-    /// If it was not made, or nobody knows.
+    /// If it was not created, or the outcome is unknown.
     pub async fn create<K>(&self, object: &K) -> Result<Answer, Failure>
     where
         K: Resource<DynamicType = ()> + Serialize,
@@ -301,10 +300,10 @@ impl Caller {
         self.call(Build::new(url).create(&self.post(), body)).await
     }
 
-    /// Reads an object at the URL of its kind; `None` if there is none of this name.
+    /// Reads an object at its kind's URL; `None` if it does not exist.
     ///
     /// # Errors
-    /// If the API server doesn't say.
+    /// If the request fails.
     pub async fn find<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -318,10 +317,10 @@ impl Caller {
         }
     }
 
-    /// Deletes the one object of this uid.
+    /// Deletes the object with this uid.
     ///
     /// # Errors
-    /// If it is still there and not on its way out.
+    /// If it still exists and is not terminating.
     pub async fn delete(
         &self,
         url: &str,
@@ -337,7 +336,7 @@ impl Caller {
             .call::<Answer>(Build::new(url).delete(name, &params))
             .await
         {
-            Ok(answer) if answer.is_leaving() => Ok(Deleted::Leaving(answer.version())),
+            Ok(answer) if answer.is_leaving() => Ok(Deleted::Terminating(answer.version())),
             Ok(_) | Err(Failure::Fault(Fault::Missing { .. })) => Ok(Deleted::Gone),
             Err(Failure::Exists(message) | Failure::Fault(Fault::Conflict(message))) => {
                 if self.is_gone(url, name, uid).await? {
@@ -349,10 +348,10 @@ impl Caller {
         }
     }
 
-    /// Says of the one pod of this uid that it has failed, in place of a kubelet that nothing is heard of.
+    /// Sets the phase of the pod with this uid to `Failed`, in place of a lost kubelet.
     ///
     /// # Errors
-    /// If it is there, and doesn't say so. One that is gone, or whose name belongs to another by now, is left to its delete.
+    /// If the pod exists and was not changed. A pod that is gone or replaced is no error: its delete handles that.
     pub async fn fail_pod(&self, url: &str, name: &str, uid: Uid) -> Result<(), Fault> {
         let message = "nothing was heard of its node for the time of --force-delete-lost-after";
         let condition = json!({
@@ -363,7 +362,7 @@ impl Caller {
             "metadata": {"uid": uid.to_string()},
             "status": {"phase": "Failed", "reason": "NodeLost", "message": message, "conditions": [condition]},
         });
-        // Of the conditions, one is set and the others stay.
+        // A strategic merge patch sets one condition and keeps the others.
         let change = Patch::Strategic(&body);
         let request = Build::new(url).patch_subresource("status", name, &self.patch(), &change);
         match self.call::<Answer>(request).await {
@@ -375,8 +374,8 @@ impl Caller {
         }
     }
 
-    /// A conflict mostly says that the name belongs to another object by now. But whoever stands in front of the API server
-    /// may answer so for a while as well, and an object that is wrongly taken for gone is never asked to go again: so look.
+    /// Confirms a conflict with a read. Mostly the name belongs to another object now, but a proxy before the API server may answer so
+    /// as well, and an object wrongly taken for gone would never be deleted.
     async fn is_gone(&self, url: &str, name: &str, uid: Uid) -> Result<bool, Fault> {
         let request = Build::new(url).get(name, &GetParams::default());
         match self.call::<Answer>(request).await {
@@ -386,10 +385,10 @@ impl Caller {
         }
     }
 
-    /// Deletes a job; what belongs to it goes with it.
+    /// Deletes a job; the garbage collector deletes its children.
     ///
     /// # Errors
-    /// If it was replaced by another job of its name, which the next look shows; or if it is refused for a while.
+    /// If another job has its name now, which the next reconcile sees, or if the request fails.
     pub async fn delete_job<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Fault> {
         let params = DeleteParams {
             preconditions: only(job.meta().uid.as_deref().unwrap_or_default()),
@@ -404,10 +403,10 @@ impl Caller {
         }
     }
 
-    /// Sends a request whose answer is wanted as metadata.
+    /// Sends a request and asks for metadata only in the answer.
     ///
     /// # Errors
-    /// If it failed, or nobody knows.
+    /// If it failed, or the outcome is unknown.
     pub async fn call<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
         let request = request.map(|mut request| {
             request.headers_mut().insert(ACCEPT, METADATA_ONLY);
@@ -419,7 +418,7 @@ impl Caller {
     /// Sends a request.
     ///
     /// # Errors
-    /// If it failed, or nobody knows.
+    /// If it failed, or the outcome is unknown.
     pub async fn ask<T: DeserializeOwned>(&self, request: Asked) -> Result<T, Failure> {
         let request = request.map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))?;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -428,7 +427,7 @@ impl Caller {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, Failure> {
-        // Right before sending: a process that slept through its lease must not write when it wakes.
+        // Check right before sending: a process that slept through its lease must not write when it wakes.
         if !(self.gate)() {
             return Err(Failure::Fault(Fault::NotLeading));
         }
@@ -448,15 +447,15 @@ impl Caller {
     }
 }
 
-/// An object as it is sent.
+/// Serializes an object for a request.
 ///
 /// # Errors
-/// If it has no JSON: a defect of ours.
+/// If it can't be serialized, which is a bug.
 pub fn encode(object: &impl Serialize) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec(object).map_err(|e| Failure::Fault(Fault::Bug(e.to_string())))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the field wants it")]
+#[expect(clippy::unnecessary_wraps, reason = "matches the type of the field")]
 fn only(uid: &str) -> Option<Preconditions> {
     Some(Preconditions {
         uid: Some(uid.to_owned()),
@@ -483,7 +482,7 @@ mod tests {
         }
     }
 
-    /// A caller to a server that answers no create in a namespace whose name begins with `slow`.
+    /// Returns a caller whose server never answers creates in namespaces that begin with `slow`.
     fn caller() -> Arc<Caller> {
         let server = tower::service_fn(async |request: Request<Body>| {
             let slow = request.uri().path().contains("/namespaces/slow");
@@ -516,7 +515,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let begun = tokio::time::Instant::now();
         caller.create(&object("calm")).await.unwrap();
-        // Where creates of two namespaces hang, what stores and deletes goes on.
+        // Creates that hang in two namespaces block neither writes nor deletes.
         flood(&caller, "slow-too");
         tokio::time::sleep(Duration::from_secs(1)).await;
         let url = ConfigMap::url_path(&(), Some("calm"));

@@ -1,8 +1,8 @@
-//! The arguments every operator shares, parsed into real types.
+//! The arguments of every operator, parsed into real types.
 //!
-//! [`RuntimeArgs`] is flattened by each binary, [`JobArgs`] by those whose jobs are made of replicas. Names that operators of these kinds already use are
-//! accepted as they are, in both of Go's spellings (see [`normalise_args`]); those that mean nothing
-//! here are accepted too and named once at start (see [`RuntimeArgs::without_effect`]).
+//! Each binary flattens [`RuntimeArgs`]; those whose jobs consist of replicas also flatten [`JobArgs`]. Flags of existing operators
+//! of these kinds are accepted in both of Go's spellings (see [`normalise_args`]); flags without effect are accepted too and logged
+//! once at start (see [`RuntimeArgs::without_effect`]).
 
 mod inert;
 mod job;
@@ -24,7 +24,7 @@ pub use value::{Bind, GangMode, LogFormat, UsageError, parse_bool, parse_domain,
 
 use value::parse_namespace;
 
-/// Where a pod finds the namespace it runs in.
+/// The file with the namespace that a pod runs in.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// How much of what happens is written as Kubernetes events.
@@ -39,7 +39,7 @@ pub enum EventMode {
     Off,
 }
 
-/// The client library refuses to ask for a watch that is this long.
+/// The client library rejects watch timeouts from this length on.
 const WATCH_LIMIT: Duration = Duration::from_secs(295);
 
 /// The arguments that every operator understands.
@@ -162,19 +162,19 @@ pub struct RuntimeArgs {
     #[arg(long, env = "TRAINYARD_WATCH_TIMEOUT", default_value = "290s", value_parser = parse_duration)]
     pub watch_timeout: Duration,
 
-    /// Longest time one pass over a job may take
+    /// Time limit of one reconcile
     #[arg(long, env = "TRAINYARD_PASS_DEADLINE", default_value = "60s", value_parser = parse_duration)]
     pub pass_deadline: Duration,
 
-    /// Wait after the first failure of a job's pass; it doubles with each further one
+    /// Backoff after the first failed reconcile of a job; it doubles with each further one
     #[arg(long, env = "TRAINYARD_BACKOFF_BASE", default_value = "2s", value_parser = parse_duration)]
     pub backoff_base: Duration,
 
-    /// Longest wait after a failure of a job's pass
+    /// Longest backoff after a failed reconcile of a job
     #[arg(long, env = "TRAINYARD_BACKOFF_CAP", default_value = "60s", value_parser = parse_duration)]
     pub backoff_cap: Duration,
 
-    /// Time after which a job that nothing happened to is looked at again
+    /// Resync period of a job without changes
     #[arg(long, env = "TRAINYARD_SAFETY_PERIOD", default_value = "1h", value_parser = parse_duration)]
     pub safety_period: Duration,
 
@@ -235,16 +235,16 @@ pub struct RuntimeArgs {
 }
 
 impl RuntimeArgs {
-    /// The cache of jobs of one term.
+    /// Creates the job cache of one term.
     #[must_use]
     pub fn job_cache(&self) -> Arc<Cache> {
         Arc::new(Cache::new(usize::from(self.job_cache_mib) * 1024 * 1024))
     }
 
-    /// Refuses what can't be run with.
+    /// Rejects invalid and contradictory arguments.
     ///
     /// # Errors
-    /// Names the argument and what it accepts. The process should end with it.
+    /// Names the argument and the values it accepts. The process should exit with it.
     pub fn validate(&self) -> Result<(), UsageError> {
         let refuse = |text: String| Err(UsageError(text));
         if self.controller_threads == 0 {
@@ -305,12 +305,12 @@ impl RuntimeArgs {
         Ok(())
     }
 
-    /// True if all namespaces are asked for by an empty name, and not by saying nothing.
+    /// Returns true if an empty name selects all namespaces explicitly.
     pub fn names_all_namespaces(&self) -> bool {
         self.namespace.iter().any(String::is_empty)
     }
 
-    /// The namespaces to serve, sorted, each once. Empty means all.
+    /// Returns the namespaces to serve, sorted and unique. Empty means all.
     pub fn namespaces(&self) -> Vec<String> {
         let mut names: Vec<_> = self
             .namespace
@@ -323,7 +323,7 @@ impl RuntimeArgs {
         names
     }
 
-    /// The name of the lease of an operator, such as `pytorch-operator`.
+    /// Returns the name of the lease; `operator` is a name such as `pytorch-operator`.
     pub fn leader_election_id(&self, operator: &str) -> String {
         match self.leader_election_id.as_deref() {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -331,7 +331,7 @@ impl RuntimeArgs {
         }
     }
 
-    /// The namespace of the lease: as told, else the pod's own, else `default`.
+    /// Returns the namespace of the lease: the flag, else the pod's namespace, else `default`.
     pub fn leader_election_namespace(&self) -> String {
         let told = self.leader_election_namespace.clone();
         told.or_else(|| std::fs::read_to_string(NAMESPACE_FILE).ok())
@@ -340,7 +340,7 @@ impl RuntimeArgs {
             .unwrap_or_else(|| "default".to_owned())
     }
 
-    /// The seed of all jitter: as told, else from the clock, so that replicas differ.
+    /// Returns the seed of all jitter: the flag, else from the clock, so that replicas differ.
     pub fn jitter_seed(&self) -> u64 {
         self.jitter_seed.unwrap_or_else(|| {
             let since = SystemTime::now()
@@ -350,7 +350,7 @@ impl RuntimeArgs {
         })
     }
 
-    /// The log directives: `--log-filter`, else what `--zap-log-level` means, else `info`.
+    /// Returns the log directives: `--log-filter`, else the equivalent of `--zap-log-level`, else `info`.
     pub fn log_filter(&self) -> &str {
         match self.log_filter.as_deref() {
             Some(filter) if !filter.is_empty() => filter,
@@ -358,21 +358,21 @@ impl RuntimeArgs {
         }
     }
 
-    /// The shape of a log line: `--log-format`, else what `--zap-encoder` means, else JSON.
+    /// Returns the log format: `--log-format`, else the equivalent of `--zap-encoder`, else JSON.
     pub fn log_format(&self) -> LogFormat {
         self.log_format
             .or_else(|| self.inert.zap_format())
             .unwrap_or_default()
     }
 
-    /// The collector that traces go to, if any.
+    /// Returns the OTLP endpoint for traces, if any.
     pub fn otlp_endpoint(&self) -> Option<&str> {
         self.otlp_endpoint
             .as_deref()
             .filter(|endpoint| !endpoint.is_empty())
     }
 
-    /// The arguments that were given but mean nothing here, to be said once at start.
+    /// Returns the given flags that have no effect, to log at start.
     pub fn without_effect(&self) -> Vec<&'static str> {
         self.inert.given()
     }

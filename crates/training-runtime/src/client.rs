@@ -1,16 +1,14 @@
 //! The connections to the API server.
 //!
-//! Three logical clients, so that none waits for another: one watches and has no read timeout, as a
-//! quiet watch is a good one; one makes the calls; one renews the lease, on the election's own thread.
-//! kube's retries are off in all of them: they would send one create up to fifteen times and sleep for
-//! as long as a server says. Retrying is the business of [`crate::retry`] alone.
+//! There are three clients, so that none waits for another: one for watches, without a read timeout, as a watch may be quiet; one
+//! for all other requests; and one that renews the lease, on the election's own thread. kube's retries are off in all of them: they
+//! would send one create up to fifteen times and sleep for as long as a server asks. Only [`crate::retry`] retries.
 //!
-//! In a pod, kube reads the service account's token and the cluster's CA again every minute, so
-//! rotation needs nothing from us.
+//! In a pod, kube reads the service account's token and the cluster's CA again every minute, so rotation needs no code here.
 
-mod attend;
 mod observe;
 mod pages;
+mod watch_layer;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,34 +25,34 @@ use tower::buffer::BufferLayer;
 use crate::cli::RuntimeArgs;
 use crate::metrics::Metrics;
 
-pub use attend::{Attend, what};
 pub use observe::Observe;
 use pages::Pages;
+pub use watch_layer::{WatchLayer, what};
 
-/// A silent connection is given up for a call after this time, even if the call may take longer.
+/// A request gives up a silent connection after this time, even if its deadline is later.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The longest time a connection may take to open.
+/// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Requests of watches and their lists that may wait for the connection.
+/// Maximum queued requests of watches and their lists.
 const WATCHES: usize = 1024;
 
-/// The API server can't even be addressed.
+/// The API server's address or credentials can't be determined.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The kubeconfig is missing or wrong.
+    /// The kubeconfig is missing or invalid.
     #[error("read the kubeconfig: {0}")]
     Kubeconfig(#[from] KubeconfigError),
     /// There is neither a kubeconfig nor a pod's service account.
     #[error("find the API server: no usable kubeconfig ({kubeconfig}) and not in a pod ({pod})")]
     Nowhere {
-        /// Why there is no kubeconfig.
+        /// Why no kubeconfig was found.
         kubeconfig: KubeconfigError,
-        /// Why this is no pod.
+        /// Why the process is not in a pod.
         pod: InClusterError,
     },
-    /// The name or version has characters that a header can't carry.
+    /// The name or version has characters that a header can't hold.
     #[error("the user agent \"{0}\" can't be sent")]
     UserAgent(String),
     /// The credentials or certificates can't be used.
@@ -62,19 +60,18 @@ pub enum ConnectError {
     Client(#[from] kube::Error),
 }
 
-/// Who this process is, for audit logs and for the lease.
+/// The identity of this process in audit logs and in the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The holder of the lease: pod (or host), process id and build. A container that restarts in its
-    /// pod is the same holder as before and goes on at once: its predecessor is certainly gone.
+    /// The holder of the lease: pod (or host), process id and build. A container that restarts in its pod is the same holder and
+    /// continues at once: its predecessor is certainly gone.
     pub holder: String,
     /// The `User-Agent` of every request: `<name>/<version> (<build>)`.
     pub user_agent: String,
 }
 
 impl Identity {
-    /// The identity of this process. `name` is the operator's, `build` tells two builds of one version
-    /// apart.
+    /// Returns the identity of this process. `name` is the operator's; `build` distinguishes two builds of one version.
     pub fn new(name: &str, version: &str, build: &str) -> Self {
         let told = ["POD_NAME", "HOSTNAME"]
             .into_iter()
@@ -91,28 +88,28 @@ impl Identity {
     }
 }
 
-/// The connections of one process.
+/// The clients of one process.
 #[derive(Clone)]
 pub struct Clients {
-    /// For watches and their lists: a watch may be silent for as long as it likes.
+    /// For watches and their lists; a watch may be silent for any time.
     pub watching: Client,
-    /// For every other request; each must still run under its own deadline.
+    /// For every other request; each must have its own deadline.
     pub calling: Client,
-    /// For the lease; to be opened on the election's thread.
-    pub lease: Recipe,
+    /// For the lease; open it on the election's thread.
+    pub lease: LazyClient,
 }
 
-/// A connection that is still to be opened.
+/// A client that is not open yet.
 ///
-/// A [`Client`] has a task on the runtime it was made on. The lease's must live on the election's
-/// thread, or a slow pass would delay its renewal.
+/// A [`Client`] has a task on the runtime that built it. The lease's client must run on the election's thread, or a slow reconcile
+/// would delay renewal.
 #[derive(Clone)]
-pub struct Recipe {
+pub struct LazyClient {
     config: Config,
     metrics: Arc<Metrics>,
 }
 
-impl Recipe {
+impl LazyClient {
     /// Opens the connection; needs a tokio runtime.
     ///
     /// # Errors
@@ -124,17 +121,16 @@ impl Recipe {
     }
 }
 
-/// Chooses the cryptography of every TLS connection. To be called first thing; more calls do nothing.
+/// Installs the crypto provider of every TLS connection. Call it first; further calls do nothing.
 pub fn install_crypto_provider() {
     // The only error is that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Finds the API server and sets up the clients. Nothing is sent yet.
+/// Finds the API server and sets up the clients. Sends nothing yet.
 ///
 /// # Errors
-/// If there is no configuration, or its credentials can't be used. The process should end: a restart
-/// reads it again.
+/// If there is no configuration, or its credentials can't be used. The process should exit: a restart reads them again.
 pub async fn connect(
     args: &RuntimeArgs,
     identity: &Identity,
@@ -146,7 +142,7 @@ pub async fn connect(
         .map_err(|_| ConnectError::UserAgent(identity.user_agent.clone()))?;
     config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
-    let recipe = |config| Recipe {
+    let recipe = |config| LazyClient {
         config,
         metrics: Arc::clone(metrics),
     };
@@ -169,7 +165,7 @@ async fn find(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     }
     match Config::from_kubeconfig(&options).await {
         Ok(config) => Ok(config),
-        // Who names a file means that file, not whatever else there is.
+        // If KUBECONFIG names a file, don't fall back to the service account.
         Err(error) if std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty()) => {
             Err(error.into())
         }
@@ -179,7 +175,7 @@ async fn find(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     }
 }
 
-/// A watch may be silent, so no time limit of the connection itself can hold; see [`Attend`].
+/// Builds the client of watches. A watch may be silent, so the connection has no timeout of its own; see [`WatchLayer`].
 fn watching(
     mut config: Config,
     deadline: Duration,
@@ -189,8 +185,8 @@ fn watching(
     config.read_timeout = None;
     let builder = ClientBuilder::try_from(config)?
         .with_layer(&Observe::new(Arc::clone(metrics)))
-        .with_layer(&Attend::new(metrics.watches().clone(), deadline))
-        // A list may be sent more than once, for which its connection is cloned.
+        .with_layer(&WatchLayer::new(metrics.watches().clone(), deadline))
+        // A list may be sent more than once, which clones its connection.
         .with_layer(&BufferLayer::new(WATCHES))
         .with_layer(&Pages::default());
     Ok(builder.build())
@@ -200,7 +196,7 @@ fn limited(mut config: Config, limit: Duration) -> Config {
     config.connect_timeout = Some(limit.min(CONNECT_TIMEOUT));
     config.read_timeout = Some(limit);
     config.write_timeout = Some(limit);
-    // Without this, the time a pooled connection was idle counts against the next answer.
+    // Otherwise the idle time of a pooled connection counts against the next answer.
     config.reset_reader_on_write = true;
     config
 }

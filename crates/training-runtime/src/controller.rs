@@ -1,4 +1,4 @@
-//! What looks after the objects of one kind, and how it hears of them.
+//! A controller of one kind: its reconciler, its queue, and the events from its feeds.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,82 +9,54 @@ use kube_runtime::watcher;
 use parking_lot::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
-use training_core::{Note, Stored};
 
 use crate::admin::Health;
 use crate::dispatcher::Dispatcher;
-use crate::events::EventSink;
-use crate::fault::Fault;
-use crate::feed::jobs::Jobs;
 use crate::feed::namespaces::Namespaces;
 use crate::feed::{Listener, key_of};
 use crate::key::{JobKey, Scope};
-use crate::metrics::Metrics;
-use crate::retry::Backoff;
 
-/// Brings the objects of one kind to where they should be.
+/// Reconciles the objects of one kind.
 pub trait Reconciler: Send + Sync + 'static {
-    /// Looks at an object once; answers when it wants to be looked at again. Passes of one object never overlap.
-    fn pass(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>>;
-    /// A pass panicked: that object rests until then, the others go on.
+    /// Reconciles an object once. Returns when to requeue it. Reconciles of one object never overlap.
+    fn reconcile(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>>;
+    /// Handles a panic of a reconcile. Returns when to retry the object; others go on.
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant;
-    /// True if an object is there and can be read.
+    /// Returns true if an object exists and is readable.
     fn knows(&self, key: &JobKey) -> bool;
-    /// The object is gone: what the process kept about it goes.
+    /// Drops all state of an object that is gone.
     fn forget(&self, key: &JobKey);
-    /// A child of the object is gone, and its name is free.
-    fn freed(&self, key: &JobKey);
-    /// An object of the kind can't be read and is set aside.
+    /// Called when a child of the object is gone, and its name is free.
+    fn child_deleted(&self, key: &JobKey);
+    /// Reports an object of the kind that can't be read.
     fn unreadable(&self, metadata: &ObjectMeta, error: &str);
-    /// How many objects are held in memory, by what they are.
+    /// Returns how many objects are in memory, by kind.
     fn held(&self) -> Vec<(&'static str, usize)>;
 }
 
-/// A reconcile of an object panicked: an event says so, and the object rests until the time that is returned.
-pub fn panicked<J: Stored>(
-    key: &JobKey,
-    error: &JoinError,
-    jobs: &Jobs<J>,
-    backoff: &Backoff<JobKey>,
-    metrics: &Metrics,
-    events: &EventSink,
-) -> Instant {
-    metrics.panicked();
-    let kind = J::kind(&());
-    tracing::error!(job = %key, %kind, %error, "a pass panicked: a defect of the operator");
-    if let Some(about) = jobs.regarding(key) {
-        let text = format!(
-            "a defect of the operator stopped it from looking after this {kind}; it will try again later"
-        );
-        events.post(&Arc::new(about), Note::warning("InternalError", text));
-    }
-    let fault = Fault::Bug("a panic".to_owned());
-    backoff.record_failure(key, &fault, Instant::now())
-}
-
-/// A reconciler and the queue before it: what its feeds tell comes here.
+/// A reconciler and its queue. Feeds report to it.
 pub struct Controller {
-    /// What is asked to look.
+    /// Reconciles the objects.
     pub(crate) reconciler: Arc<dyn Reconciler>,
-    /// Whose turn it is.
+    /// Queues their keys.
     pub(crate) dispatcher: Dispatcher,
     health: Health,
     caches: Mutex<Caches>,
-    /// Where not every namespace is served that is watched.
+    /// The served namespaces, if fewer than the watched ones.
     served: Option<Arc<Namespaces>>,
     outside: Mutex<HashMap<JobKey, Option<Unreadable>>>,
-    /// Namespaces whose caches have not been complete yet, and what waits there.
+    /// Namespaces whose caches have not synced yet, and their waiting objects.
     incomplete: Mutex<HashMap<Scope, HashSet<JobKey>>>,
 }
 
-/// What is known of an object in a namespace that is not served, if it can't be read.
+/// The metadata of an unreadable object in an unserved namespace, and the error.
 type Unreadable = (ObjectMeta, String);
 
 #[derive(Default)]
 struct Caches {
-    /// Every one that there is.
+    /// Every cache.
     all: BTreeSet<&'static str>,
-    /// What is not complete or too old; a cache is ready when it is so in every scope.
+    /// Caches that are stale or not synced; a cache is ready once it is ready in every scope.
     missing: HashSet<(&'static str, Scope)>,
 }
 
@@ -105,7 +77,7 @@ impl Controller {
         }
     }
 
-    /// Nothing of a namespace that is watched by itself is looked at before its caches are complete.
+    /// Holds the objects of a namespace with watches of its own until its caches have synced.
     pub(crate) fn hold(&self, scope: &Scope) {
         if scope.namespace().is_some() {
             let mut incomplete = self.incomplete.lock();
@@ -113,7 +85,7 @@ impl Controller {
         }
     }
 
-    /// The caches of a namespace are complete: what waits there is looked at.
+    /// Wakes the waiting objects of a namespace whose caches have synced.
     pub(crate) fn release(&self, scope: &Scope) {
         let waiting = self.incomplete.lock().remove(scope);
         for key in waiting.into_iter().flatten() {
@@ -121,7 +93,7 @@ impl Controller {
         }
     }
 
-    /// True if everything is known of an object's namespace. Otherwise the object waits until it is.
+    /// Returns true if the caches of an object's namespace have synced. Otherwise the object waits until they have.
     pub(crate) fn is_complete(&self, key: &JobKey) -> bool {
         let mut incomplete = self.incomplete.lock();
         let mut all = incomplete.iter_mut();
@@ -132,7 +104,7 @@ impl Controller {
         false
     }
 
-    /// True if an object is to be looked at. One whose namespace is not served waits until it is.
+    /// Returns true if an object may be reconciled. If its namespace is not served, it waits until it is.
     pub(crate) fn admits(&self, key: &JobKey) -> bool {
         self.is_served(key, None)
     }
@@ -141,19 +113,19 @@ impl Controller {
         let Some(served) = &self.served else {
             return true;
         };
-        // Held while it is asked: a namespace that is served meanwhile finds what waits.
+        // Keep the lock during the check: a namespace that becomes served meanwhile must find the waiting object.
         let mut outside = self.outside.lock();
         if served.has(&key.namespace) {
             return true;
         }
-        // Not what is gone or unreadable, though something of it wakes it.
+        // Ignore objects that are gone or unreadable, though their children may wake them.
         if unreadable.is_some() || self.reconciler.knows(key) {
             outside.insert(key.clone(), unreadable);
         }
         false
     }
 
-    /// A namespace is served from now on: what waits there is looked at.
+    /// Wakes the waiting objects of a namespace that is served from now on.
     pub(crate) fn serve(&self, namespace: &str) {
         let mut outside = self.outside.lock();
         let waiting = outside.extract_if(|key, _| &*key.namespace == namespace);
@@ -167,7 +139,7 @@ impl Controller {
         }
     }
 
-    /// Sets whether a cache is complete and fresh in a scope. Until all are, the process is not ready.
+    /// Sets whether a cache is synced and fresh in a scope. The process is ready once all are.
     pub fn ready(&self, cache: &'static str, scope: &Scope, ready: bool) {
         let mut caches = self.caches.lock();
         caches.all.insert(cache);
@@ -180,7 +152,7 @@ impl Controller {
         self.health.set_ready(cache, all);
     }
 
-    /// The term is over: a standby has no caches.
+    /// Removes the caches from readiness at the end of a term, as a standby has none.
     pub(crate) fn close(&self) {
         for cache in &self.caches.lock().all {
             self.health.forget(cache);
@@ -193,8 +165,8 @@ impl Listener for Controller {
         self.dispatcher.wake(key);
     }
 
-    fn freed(&self, key: JobKey) {
-        self.reconciler.freed(&key);
+    fn child_deleted(&self, key: JobKey) {
+        self.reconciler.child_deleted(&key);
         self.dispatcher.wake(key);
     }
 
@@ -215,7 +187,7 @@ impl Listener for Controller {
         let Some(error) = error else {
             return self.ready(feed, scope, true);
         };
-        // Where only the watch broke, the cache is complete as of then, and the watch is opened again where it was.
+        // If only the watch broke, the cache was complete then, and the watch resumes where it was.
         if matches!(error, watcher::Error::InitialListFailed(_)) {
             self.ready(feed, scope, false);
         }
@@ -232,7 +204,11 @@ impl Listener for Controller {
                 "a watch has been silent for too long"
             );
         } else {
-            tracing::info!(feed, namespace = scope.namespace(), "a watch speaks again");
+            tracing::info!(
+                feed,
+                namespace = scope.namespace(),
+                "a watch receives data again"
+            );
         }
     }
 }
@@ -242,10 +218,10 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct Recorded(Mutex<Vec<String>>);
 
-    impl Reconciler for Told {
-        fn pass(self: Arc<Self>, _: JobKey) -> BoxFuture<'static, Option<Instant>> {
+    impl Reconciler for Recorded {
+        fn reconcile(self: Arc<Self>, _: JobKey) -> BoxFuture<'static, Option<Instant>> {
             Box::pin(std::future::ready(None))
         }
         fn panicked(&self, _: &JobKey, _: &JoinError) -> Instant {
@@ -255,7 +231,7 @@ mod tests {
             &*key.name != "gone"
         }
         fn forget(&self, _: &JobKey) {}
-        fn freed(&self, _: &JobKey) {}
+        fn child_deleted(&self, _: &JobKey) {}
         fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
             let name = metadata.name.as_deref().unwrap_or_default();
             self.0.lock().push(format!("{name}: {error}"));
@@ -267,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_namespace_whose_caches_are_not_complete_holds_its_own_objects_alone() {
-        let told: Arc<dyn Reconciler> = Arc::new(Told::default());
+        let told: Arc<dyn Reconciler> = Arc::new(Recorded::default());
         let controller = Controller::new(told, Health::new(&[]), None);
         let (calm, blind) = (Scope::new(Some("calm")), Scope::new(Some("blind")));
         controller.hold(&calm);
@@ -293,9 +269,9 @@ mod tests {
 
     #[test]
     fn what_is_in_a_namespace_that_is_not_served_waits_for_it_unless_it_is_gone() {
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Recorded::default());
         let served = Arc::new(Namespaces::new(&["named".to_owned()], "a=b"));
-        let reconciler: Arc<dyn Reconciler> = Arc::<Told>::clone(&told);
+        let reconciler: Arc<dyn Reconciler> = Arc::<Recorded>::clone(&told);
         let controller = Controller::new(reconciler, Health::new(&[]), Some(Arc::clone(&served)));
         let key = |namespace: &str, name: &str| JobKey::new(namespace, name);
         assert!(controller.admits(&key("named", "a")));

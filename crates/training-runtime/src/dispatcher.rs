@@ -1,5 +1,5 @@
-//! Which job is looked at next: at once where possible, one pass per job at a time, fair between namespaces, and no job more
-//! often than the others can bear.
+//! The work queue: immediate where possible, one reconcile per job at a time, fair between namespaces, and with a rate limit per
+//! job.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::key::JobKey;
 
-/// Passes that a job may have in a row without waiting; a whole life of a small job takes fewer.
+/// Reconciles that a job may have in a row without waiting; a small job's whole life cycle takes fewer.
 const BURST: f64 = 20.0;
-/// One in so many places is kept for namespaces that have no pass under way.
+/// One in this many slots is reserved for namespaces without a running reconcile.
 const RESERVED: usize = 4;
-/// Passes per second that a job may have after that.
+/// Reconciles per second that a job may have after that.
 const RATE: f64 = 5.0;
 
-/// The queue of jobs to be looked at.
+/// The queue of jobs to reconcile.
 #[derive(Debug, Default)]
 pub struct Dispatcher {
     state: Mutex<State>,
@@ -29,15 +29,15 @@ pub struct Dispatcher {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Namespaces with work, in the order in which they are served.
+    /// Namespaces with queued jobs, in round-robin order.
     turn: VecDeque<Arc<str>>,
-    /// Work by namespace, first come, first served.
+    /// Queued jobs by namespace, first in, first out.
     ready: HashMap<Arc<str>, VecDeque<JobKey>>,
     queued: HashSet<JobKey>,
     running: HashSet<JobKey>,
-    /// Passes under way, by namespace.
+    /// Running reconciles by namespace.
     busy: HashMap<Arc<str>, usize>,
-    /// Woken while its pass was running.
+    /// Jobs woken during their reconcile.
     again: HashSet<JobKey>,
     timers: BTreeMap<(Instant, u64), JobKey>,
     due: HashMap<JobKey, (Instant, u64)>,
@@ -52,19 +52,19 @@ struct Bucket {
 }
 
 impl Dispatcher {
-    /// Looks at a job as soon as possible. A job that is queued already is queued once.
+    /// Queues a job, unless it is queued already.
     pub fn wake(&self, key: JobKey) {
         self.state.lock().enqueue(key, Instant::now());
         self.changed.notify_one();
     }
 
-    /// Looks at a job at a time, unless it is looked at before. Several times for one job: the earliest counts.
+    /// Queues a job at a time, unless it is reconciled before. The earliest of several times counts.
     pub fn wake_at(&self, key: JobKey, at: Instant) {
         self.state.lock().schedule(key, at);
         self.changed.notify_one();
     }
 
-    /// Forgets what is kept about a job that is gone.
+    /// Drops the state of a job that is gone.
     pub fn forget(&self, key: &JobKey) {
         let state = &mut *self.state.lock();
         state.buckets.remove(key);
@@ -73,40 +73,40 @@ impl Dispatcher {
         }
     }
 
-    /// Jobs that wait for their pass.
+    /// Returns the number of queued jobs.
     pub fn depth(&self) -> usize {
         self.state.lock().queued.len()
     }
 
-    /// Runs passes until told to stop, then waits for those that run. A pass answers when it wants the next one.
+    /// Runs reconciles until stopped, then waits for the running ones. A reconcile returns when to requeue its job.
     ///
-    /// `panicked` is told of passes that panicked, and answers when the job is looked at again.
+    /// `panicked` handles panics and returns when to retry the job.
     pub async fn run<P, Fut>(
         &self,
         concurrency: usize,
         stop: CancellationToken,
-        pass: P,
+        reconcile: P,
         panicked: impl Fn(&JobKey, JoinError) -> Instant,
     ) where
         P: Fn(JobKey) -> Fut,
         Fut: Future<Output = Option<Instant>> + Send + 'static,
     {
-        let mut passes: JoinSet<Option<Instant>> = JoinSet::new();
+        let mut reconciles: JoinSet<Option<Instant>> = JoinSet::new();
         let mut who: HashMap<Id, JobKey> = HashMap::new();
         loop {
-            while passes.len() < concurrency && !stop.is_cancelled() {
+            while reconciles.len() < concurrency && !stop.is_cancelled() {
                 let Some(key) = self.state.lock().next(concurrency, Instant::now()) else {
                     break;
                 };
-                let id = passes.spawn(pass(key.clone())).id();
+                let id = reconciles.spawn(reconcile(key.clone())).id();
                 who.insert(id, key);
             }
-            if stop.is_cancelled() && passes.is_empty() {
+            if stop.is_cancelled() && reconciles.is_empty() {
                 return;
             }
             let timer = self.state.lock().timers.keys().next().map(|(at, _)| *at);
             tokio::select! {
-                Some(done) = passes.join_next_with_id(), if !passes.is_empty() => {
+                Some(done) = reconciles.join_next_with_id(), if !reconciles.is_empty() => {
                     let (id, next) = match done {
                         Ok((id, next)) => (id, next),
                         Err(error) => {
@@ -154,7 +154,7 @@ impl State {
         self.queued.insert(key);
     }
 
-    /// When a job that has had too many passes lately may have its next one.
+    /// Returns when a rate-limited job may be reconciled next.
     fn paced(&mut self, key: &JobKey, now: Instant) -> Option<Instant> {
         let bucket = self.buckets.get_mut(key)?;
         bucket.refill(now);
@@ -191,7 +191,7 @@ impl State {
 
     fn next(&mut self, concurrency: usize, now: Instant) -> Option<JobKey> {
         let free = concurrency.saturating_sub(self.running.len());
-        // The last places are for namespaces that have none: passes of another one may all wait for the same slow webhook.
+        // The last slots are for namespaces that hold none: all reconciles of one namespace may wait for the same slow webhook.
         let reserved = free <= concurrency / RESERVED;
         let may = |namespace: &Arc<str>| !reserved || !self.busy.contains_key(namespace);
         let at = self.turn.iter().position(may)?;
@@ -224,9 +224,9 @@ impl State {
 
     fn finished(&mut self, key: JobKey, next: Option<Instant>, now: Instant) {
         self.running.remove(&key);
-        if let Some(passes) = self.busy.get_mut(&key.namespace) {
-            *passes -= 1;
-            if *passes == 0 {
+        if let Some(reconciles) = self.busy.get_mut(&key.namespace) {
+            *reconciles -= 1;
+            if *reconciles == 0 {
                 self.busy.remove(&key.namespace);
             }
         }
@@ -235,7 +235,7 @@ impl State {
         }
         if let Some(at) = next {
             if self.queued.contains(&key) {
-                // The pass that comes before will say again when it wants the next one.
+                // The queued reconcile will return its own requeue time.
                 return;
             }
             self.schedule(key, at);
@@ -259,7 +259,7 @@ mod tests {
         JobKey::new(namespace, name)
     }
 
-    /// Runs passes for a while; every pass takes `takes` and is recorded when it starts.
+    /// Runs reconciles for a while; each takes `takes`, and its start is recorded.
     async fn record(
         dispatcher: &Arc<Dispatcher>,
         concurrency: usize,
@@ -275,7 +275,7 @@ mod tests {
             end.cancel();
         });
         let log = Arc::clone(&seen);
-        let pass = move |key: JobKey| {
+        let reconcile = move |key: JobKey| {
             log.lock().push((key.to_string(), start.elapsed()));
             async move {
                 tokio::time::sleep(takes).await;
@@ -283,7 +283,7 @@ mod tests {
             }
         };
         dispatcher
-            .run(concurrency, stop, pass, |_, _| Instant::now())
+            .run(concurrency, stop, reconcile, |_, _| Instant::now())
             .await;
         seen.lock().clone()
     }
@@ -295,14 +295,14 @@ mod tests {
             dispatcher.wake(key("busy", &n.to_string()));
         }
         dispatcher.wake(key("calm", "a"));
-        let passes = record(
+        let reconciles = record(
             &dispatcher,
             4,
             Duration::from_millis(10),
             Duration::from_secs(1),
         )
         .await;
-        let place = passes
+        let place = reconciles
             .iter()
             .position(|(name, _)| name == "calm/a")
             .unwrap();
@@ -320,15 +320,18 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             late.wake(key("calm", "a"));
         });
-        let passes = record(
+        let reconciles = record(
             &dispatcher,
             16,
             Duration::from_secs(20),
             Duration::from_secs(10),
         )
         .await;
-        assert_eq!(passes.len(), 13, "twelve of the slow ones: {passes:?}");
-        assert_eq!(passes[12], ("calm/a".to_owned(), Duration::from_secs(1)));
+        assert_eq!(reconciles.len(), 13, "twelve slow ones: {reconciles:?}");
+        assert_eq!(
+            reconciles[12],
+            ("calm/a".to_owned(), Duration::from_secs(1))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -342,7 +345,7 @@ mod tests {
                 waker.wake(key("ns", "a"));
             }
         });
-        let passes = record(
+        let reconciles = record(
             &dispatcher,
             4,
             Duration::from_millis(10),
@@ -350,11 +353,11 @@ mod tests {
         )
         .await;
         assert_eq!(
-            passes.len(),
+            reconciles.len(),
             2,
-            "three wake-ups during one pass are one more pass"
+            "three wake-ups during one reconcile cause one more reconcile"
         );
-        assert!(passes[1].1 >= Duration::from_millis(10));
+        assert!(reconciles[1].1 >= Duration::from_millis(10));
     }
 
     #[tokio::test(start_paused = true)]
@@ -367,7 +370,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         });
-        let passes = record(
+        let reconciles = record(
             &dispatcher,
             4,
             Duration::from_millis(1),
@@ -376,14 +379,14 @@ mod tests {
         .await;
         let (first, last) = (20, 30 * 5 + 20);
         assert!(
-            (first..=last + 1).contains(&passes.len()),
+            (first..=last + 1).contains(&reconciles.len()),
             "{}",
-            passes.len()
+            reconciles.len()
         );
         assert!(
-            passes.len() >= 140,
+            reconciles.len() >= 140,
             "and it is not forgotten either: {}",
-            passes.len()
+            reconciles.len()
         );
     }
 
@@ -394,9 +397,9 @@ mod tests {
         for seconds in [5, 2, 9] {
             dispatcher.wake_at(key("ns", "a"), now + Duration::from_secs(seconds));
         }
-        let passes = record(&dispatcher, 1, Duration::ZERO, Duration::from_secs(20)).await;
+        let reconciles = record(&dispatcher, 1, Duration::ZERO, Duration::from_secs(20)).await;
         assert_eq!(
-            passes
+            reconciles
                 .iter()
                 .map(|(_, at)| at.as_secs())
                 .collect::<Vec<_>>(),
@@ -417,7 +420,7 @@ mod tests {
             end.cancel();
         });
         let log = Arc::clone(&served);
-        let pass = move |key: JobKey| {
+        let reconcile = move |key: JobKey| {
             let log = Arc::clone(&log);
             async move {
                 log.lock().push(key.name.to_string());
@@ -429,7 +432,7 @@ mod tests {
             assert!(error.is_panic());
             Instant::now() + Duration::from_mins(1)
         };
-        dispatcher.run(1, stop, pass, again).await;
+        dispatcher.run(1, stop, reconcile, again).await;
         assert_eq!(
             *served.lock(),
             ["bad", "good", "bad"],

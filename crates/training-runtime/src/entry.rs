@@ -1,4 +1,4 @@
-//! The way into an operator's process, the same for every kind.
+//! The entry point of every operator's process.
 //!
 //! ```text
 //! fn main() -> anyhow::Result<()> {
@@ -14,25 +14,25 @@ use crate::cli::{JobArgs, RuntimeArgs, normalise_args};
 use crate::run::Operator;
 use crate::training::Training;
 
-/// The arguments of an operator of a framework: what every operator understands, and what this one adds.
+/// The arguments of an operator: the common ones and those of its framework.
 #[derive(Parser, Debug)]
 pub struct Cli<A: Args> {
-    /// What operators understand whose jobs are made of replicas.
+    /// The arguments of operators whose jobs consist of replicas.
     #[command(flatten)]
     pub jobs: JobArgs,
-    /// What every operator understands.
+    /// The arguments of every operator.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
-    /// What is peculiar to this one.
+    /// The arguments of this operator alone.
     #[command(flatten)]
     pub own: A,
 }
 
-/// No arguments beside those of every operator.
+/// No arguments beyond the common ones.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct NoArgs {}
 
-/// The command line of an operator, as its help shows it.
+/// Returns an operator's command line, as its help shows it.
 pub fn command<F: Lifecycle, A: Args>(about: &'static str) -> clap::Command {
     Cli::<A>::command()
         .name(F::OPERATOR)
@@ -40,7 +40,7 @@ pub fn command<F: Lifecycle, A: Args>(about: &'static str) -> clap::Command {
         .about(about)
 }
 
-/// Reads arguments, the program's name first; ends the process where they can't be read, or ask for help.
+/// Parses arguments, the program's name first. Exits the process if they are invalid or ask for help.
 pub fn parse<F: Lifecycle, A: Args>(
     about: &'static str,
     args: impl IntoIterator<Item = std::ffi::OsString>,
@@ -49,7 +49,7 @@ pub fn parse<F: Lifecycle, A: Args>(
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Runs an operator whose framework is made from its arguments, until it is told to stop.
+/// Builds a framework from the arguments and runs its operator until the process is asked to stop.
 ///
 /// # Errors
 /// If the framework can't be made, or as [`crate::run()`].
@@ -63,12 +63,12 @@ pub fn main<F: Lifecycle + Clone, A: Args>(
     serve(Training { framework, args }, cli.runtime)
 }
 
-/// Runs an operator until it is told to stop.
+/// Runs an operator until the process is asked to stop.
 ///
 /// # Errors
 /// As [`crate::run()`].
 pub fn serve<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<()> {
-    // As a task of its own: whatever wakes the future that the runtime was started with costs a system call.
+    // A task of its own, because every wake-up of the future that the runtime started with costs a system call.
     block_on(async {
         tokio::spawn(crate::run(operator, args))
             .await
@@ -76,10 +76,10 @@ pub fn serve<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<()> 
     })
 }
 
-/// Runs something to its end on one thread.
+/// Runs a future to completion on one thread.
 ///
 /// # Errors
-/// What it ends with, or if the runtime can't be made.
+/// Returns the future's error, or an error if the runtime can't be built.
 pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

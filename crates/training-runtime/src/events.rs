@@ -1,10 +1,10 @@
-//! Notes become Kubernetes events, off the critical path.
+//! Writes notes as Kubernetes events, off the critical path.
 //!
-//! A pass hands its notes to an [`EventSink`] and goes on; background tasks write them. Those of one job are written one by one.
-//! - The same note about the same object within an hour is counted on the event that exists.
-//! - A job has at most ten writes in any minute: nine notes as they come, then one event that counts the rest
-//!   of the minute and repeats its last note. With all events wanted ([`EventMode::Full`]) that limit is off.
-//! - Whatever can't be written is counted (`trainyard_events_total`): nothing vanishes silently.
+//! A reconcile hands its notes to an [`EventSink`] and goes on; background tasks write them, one at a time per job.
+//! - The same note about the same object within an hour increments the count of the existing event.
+//! - A job has at most ten writes per minute: nine notes as they come, then one event with the count of the rest of the minute
+//!   and its last note. [`EventMode::Full`] turns that limit off.
+//! - Events that can't be written are counted (`trainyard_events_total`): none is lost silently.
 //! - Leadership is checked right before each request.
 
 mod message;
@@ -29,23 +29,23 @@ pub use writer::{EventWriter, KubeEvents};
 use message::Message;
 use worker::Worker;
 
-/// Tasks that write: an event that takes long doesn't keep those of all jobs from being written.
+/// Number of writer tasks, so that one slow event does not hold up the events of all jobs.
 const WRITERS: u64 = 4;
-/// Notes that may wait for one of them; a few hundred bytes each.
+/// Queue length of each writer; a note takes a few hundred bytes.
 const QUEUE: usize = 256;
-/// So many of these places are for notes about the end of a job.
+/// Queue slots reserved for notes about the end of a job.
 const FOR_ENDS: usize = 64;
 
-/// Where notes are left to be written. Cheap to clone; the background tasks end with the last one.
+/// Records events. Cheap to clone; the background tasks end with the last clone.
 #[derive(Clone, Debug)]
 pub struct EventSink {
-    /// One for each writer; none where no events are wanted.
+    /// One per writer; empty if events are off.
     queues: Vec<mpsc::Sender<Message>>,
     metrics: Arc<Metrics>,
 }
 
 impl EventSink {
-    /// Starts the background tasks on the present runtime; without events none is started.
+    /// Starts the background tasks on the current runtime, unless events are off.
     pub fn spawn(
         config: &EventConfig,
         writer: &(impl EventWriter + Clone),
@@ -67,7 +67,7 @@ impl EventSink {
         Self { queues, metrics }
     }
 
-    /// The queue for what is told of an object: its events keep their order.
+    /// Returns the queue for an object: its events keep their order.
     fn queue(&self, uid: &str) -> Option<&mpsc::Sender<Message>> {
         let mut hasher = DefaultHasher::new();
         uid.hash(&mut hasher);
@@ -76,24 +76,23 @@ impl EventSink {
         self.queues.get(usize::try_from(at).unwrap_or_default())
     }
 
-    /// Leaves a note to be written. Never waits: without room the note is only counted.
+    /// Queues a note. Never waits: if the queue is full, the note is only counted.
     pub fn post(&self, regarding: &Arc<Regarding>, note: Note) {
         let Some(queue) = self.queue(&regarding.uid) else {
             return;
         };
-        let ends = text::matter(&note.reason) == text::Matter::End;
+        let ends = text::matter(&note.reason) == text::Importance::End;
         let room = ends || queue.capacity() > FOR_ENDS;
         let message = Message::Note(Arc::clone(regarding), note);
         if !room || queue.try_send(message).is_err() {
             if self.metrics.events_so_far(EventOutcome::Overflowed) == 0 {
-                tracing::warn!("too many events wait to be written: more are only counted");
+                tracing::warn!("the event queue is full: further events are only counted");
             }
             self.metrics.events(EventOutcome::Overflowed, 1);
         }
     }
 
-    /// Waits until everything that was left before is written or given up, sums included, but no
-    /// longer than `limit`.
+    /// Waits until all notes queued before, sums included, are written or given up, but no longer than `limit`.
     pub async fn flush(&self, limit: Duration) {
         let flushed = self.queues.iter().map(async |queue| {
             let (done, flushed) = oneshot::channel();

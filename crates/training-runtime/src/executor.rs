@@ -1,6 +1,6 @@
-//! Steps -> API calls: the only writer.
+//! Turns steps into API calls; the only writer.
 //!
-//! What an answer says goes into the index at once, so that the next pass sees our own writes.
+//! The index stores each answer at once, so that the next reconcile sees our own writes.
 
 mod autoscaler;
 mod group;
@@ -16,17 +16,17 @@ use futures::stream;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use training_api::labels;
-use training_core::object::FreshSecret;
+use training_core::object::SecretGenerator;
 use training_core::{
     AutoscalerView, BatchPod, Blocked, Deletion, Framework, ObjectKind, PodView, ServiceView,
     Stall, Step, Uid, names,
 };
 
-use crate::caller::{Caller, Failure, Gate};
+use crate::caller::{Caller, Failure};
 use crate::fault::{Denial, Fault};
 use crate::feed::child::{Child, Replica};
 use crate::feed::group::Groups;
@@ -40,42 +40,42 @@ use crate::key::JobKey;
 pub use outcome::{Done, Outcome, Refusal};
 use outcome::{Stopped, made_pod, made_service, refuse};
 
-/// Requests of one job that are under way at once. After a refusal the next pass begins with one, and doubles.
+/// Concurrent requests of one job. After a refusal the next reconcile begins with one request, then doubles.
 const WINDOW: usize = 16;
-/// So many requests in a row may fail by chance before the rest waits: one in a hundred must not stop a job of a thousand pods.
+/// Transient faults in a row that stop the remaining steps: one fault in a hundred must not stop a job of a thousand pods.
 const FAULTS: usize = 3;
 
-/// The least time between two rounds of reads of children that no watch shows.
+/// The shortest time between two rounds of reads of unwatched children.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(1);
 
-/// Turns steps into calls.
+/// Executes steps as API calls.
 pub struct Executor {
-    /// What sends them.
-    pub caller: Caller,
+    /// Sends the requests.
+    pub caller: Arc<Caller>,
     parent: Parent,
     children: Children,
-    fresh_secret: Option<FreshSecret>,
+    fresh_secret: Option<SecretGenerator>,
 }
 
-/// What is known of the jobs' children.
+/// The cached children of the jobs.
 #[derive(Clone, Debug)]
 pub struct Children {
     /// Their pods.
     pub pods: Arc<Index<PodView>>,
     /// Their services.
     pub services: Arc<Index<ServiceView>>,
-    /// Their autoscalers.
+    /// Their `HorizontalPodAutoscaler`s.
     pub autoscalers: Arc<Index<AutoscalerView>>,
-    /// The objects that stand for their gangs.
+    /// Their gangs' group objects.
     pub groups: Arc<Groups>,
-    /// Their further objects.
+    /// Their other objects.
     pub objects: Arc<Objects>,
-    /// The pods that Jobs among those have made, and those of theirs that are no replicas.
+    /// The pods of their batch Jobs, and their own pods that are no replicas.
     pub batch_pods: Arc<Index<BatchPod>>,
 }
 
 impl Children {
-    /// Whose pods those of a job's Jobs are: the job's own, and those of the Jobs that are there or that its status names.
+    /// Returns the owners in `batch_pods` of a job's pods: the job itself, and its batch Jobs that exist or that its status names.
     pub fn batches(&self, owner: Uid, named: &[Uid]) -> Vec<Uid> {
         let jobs = self.objects.of_kind(ObjectKind::Job).of(owner);
         let jobs = jobs.into_iter().map(|job| job.uid);
@@ -85,7 +85,7 @@ impl Children {
         batches
     }
 
-    /// Whose a pod is that no replica of this job is, as [`Self::batches`] says it; `None` if it is a replica's, or gone.
+    /// Returns the owner of a pod among [`Self::batches`]; `None` if the pod is a replica, or gone.
     pub fn batch_of(&self, owner: Uid, pod: Uid) -> Option<Uid> {
         if self.pods.has(owner, pod) {
             return None;
@@ -94,36 +94,30 @@ impl Children {
         batches.find(|batch| self.batch_pods.has(*batch, pod))
     }
 
-    /// True if a pod of a job is known, a replica's or not.
+    /// Returns true if a pod of the job is cached, whether a replica or not.
     pub fn has_pod(&self, owner: Uid, pod: Uid) -> bool {
         self.pods.has(owner, pod) || self.batch_of(owner, pod).is_some()
     }
 }
 
 impl Executor {
-    /// An executor for one kind of job.
-    pub fn new<F: Framework>(
-        client: Client,
-        gate: Gate,
-        deadline: Duration,
-        parent: Parent,
-        children: Children,
-    ) -> Self {
+    /// Creates an executor for one kind of job.
+    pub fn new<F: Framework>(caller: Arc<Caller>, parent: Parent, children: Children) -> Self {
         Self {
-            caller: Caller::new(client, gate, deadline, F::OPERATOR),
+            caller,
             parent,
             children,
-            fresh_secret: F::FRESH_SECRET,
+            fresh_secret: F::SECRET_GENERATOR,
         }
     }
 
-    /// What is known of the jobs' children.
+    /// Returns the cached children of the jobs.
     pub fn children(&self) -> &Children {
         &self.children
     }
 
-    /// Carries out steps in their order, several at a time. A refusal stops those not yet begun, as do several faults in a row; a
-    /// delete that fails stops nothing.
+    /// Executes steps in order, several at a time. A refusal, or several faults in a row, stops the steps not yet begun; a failed delete
+    /// stops none.
     pub async fn execute<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -135,7 +129,7 @@ impl Executor {
         let mut window = if cautious { 1 } else { WINDOW };
         let mut from = 0;
         while from < steps.len() && !faults.stop() {
-            // A full window needs no pause between its parts.
+            // A full window needs no pause between batches.
             let count = if window == WINDOW {
                 steps.len()
             } else {
@@ -171,9 +165,9 @@ impl Executor {
                     outcome.record(&steps[at]);
                     outcome.found = true;
                 }
-                // What keeps everything from going on says more than what keeps an autoscaler.
+                // A refusal that blocks pods says more than one that blocks an autoscaler.
                 Err(Stopped::Refused(refusal))
-                    if outcome.refusal.is_none() || refusal.stall.blocks.keeps_pods() =>
+                    if outcome.refusal.is_none() || refusal.stall.blocks.blocks_pods() =>
                 {
                     outcome.refusal = Some(*refusal);
                 }
@@ -186,7 +180,7 @@ impl Executor {
         outcome
     }
 
-    /// When the children of a job that we made and that no watch has shown are read, at the latest.
+    /// Returns the latest time to read the job's created children that no watch has shown.
     pub fn next_confirmation(&self, owner: Uid) -> Option<Instant> {
         let Children { pods, services, .. } = &self.children;
         let (pods, services) = (pods.unseen(owner), services.unseen(owner));
@@ -197,11 +191,11 @@ impl Executor {
         Some((first + UNSEEN).max(Instant::now() + CONFIRM_PAUSE))
     }
 
-    /// Reads the children of a job that we made a while ago and that no watch has shown: a webhook may have taken their labels, or
-    /// somebody may have deleted them before. Those that are not there, or not to be watched, are forgotten.
+    /// Reads the job's children that were created a while ago and that no watch has shown: a webhook may have removed their labels, or
+    /// someone may have deleted them first. Forgets those that do not exist or that the watch does not select.
     ///
     /// # Errors
-    /// If the API server doesn't answer.
+    /// If a read fails.
     pub async fn confirm<J: Resource<DynamicType = ()>>(&self, job: &J) -> Result<(), Fault> {
         let Children { pods, services, .. } = &self.children;
         let namespace = job.meta().namespace.as_deref();
@@ -282,7 +276,7 @@ impl Executor {
             Step::ChangeAutoscaler { uid, version, to } => {
                 self.change_autoscaler(job, *uid, *version, to).await
             }
-            Step::FindGroup { kind, version } => self.find_group(job, (*kind, version)).await,
+            Step::LookUpGroup { kind, version } => self.find_group(job, (*kind, version)).await,
             Step::CreateGroup {
                 kind,
                 version,
@@ -302,7 +296,7 @@ impl Executor {
                 uid,
             } => self.delete_group(job, (*kind, version), name, *uid).await,
             Step::CreateObject(object) => self.create_object(job, object).await,
-            Step::RenewSecret(object) => self.renew_secret(job, object).await,
+            Step::RecreateSecret(object) => self.renew_secret(job, object).await,
             Step::ChangeObject { .. } => self.change_object(job, step).await,
             Step::DeleteObject { kind, name, uid } => {
                 self.delete_object(job, *kind, name, *uid).await
@@ -356,7 +350,7 @@ impl Executor {
         }
     }
 
-    /// A replica, or a pod that is known by its Job.
+    /// Deletes a replica, or a pod that is indexed by its Job.
     async fn delete_pod<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -386,8 +380,8 @@ impl Executor {
         Owned { key, owner, view }
     }
 
-    /// A name was taken: ours, made by a create whose answer was lost, or somebody else's, which is never touched. What is ours
-    /// but would not be watched is given as none: counted on, it would never change again.
+    /// Handles a name conflict. The object is ours, from a create whose answer was lost, or foreign, which is never touched. `view` is
+    /// `None` for an object of ours that the watch does not select: its state would never change again.
     fn settle<V: Child>(
         &self,
         owner: Uid,
@@ -401,7 +395,7 @@ impl Executor {
             return Err(if index.found(view) {
                 Stopped::Found
             } else {
-                gone_by_now(message)
+                name_freed(message)
             });
         }
         let whose = match controller(seen) {
@@ -422,7 +416,7 @@ impl Executor {
         let stall = Stall {
             reason: "NameConflict",
             message: message.clone(),
-            hopeless: false,
+            permanent: false,
             blocks,
         };
         let fault = Fault::Denied {
@@ -452,7 +446,7 @@ impl Executor {
 
     async fn read_at<T: DeserializeOwned>(&self, url: &str, name: &str) -> Result<T, Stopped> {
         let found = self.caller.find(url, name).await.map_err(Stopped::Fault)?;
-        found.ok_or_else(|| gone_by_now(name))
+        found.ok_or_else(|| name_freed(name))
     }
 
     async fn delete<K, V>(
@@ -471,7 +465,7 @@ impl Executor {
             uid(job),
             &url,
             (name, uid_of_child),
-            Deletion::Orderly,
+            Deletion::Graceful,
             index,
         )
         .await
@@ -487,7 +481,7 @@ impl Executor {
     ) -> Result<(), Stopped> {
         let params = DeleteParams {
             grace_period_seconds: match how {
-                Deletion::Orderly => None,
+                Deletion::Graceful => None,
                 Deletion::Forced | Deletion::ForcedAsFailed => Some(0),
             },
             ..DeleteParams::default()
@@ -511,12 +505,12 @@ impl Executor {
     }
 }
 
-/// The faults in a row so far.
+/// Counts faults in a row.
 #[derive(Debug, Default)]
 struct Faults(AtomicUsize);
 
 impl Faults {
-    /// True if no further step is begun.
+    /// Returns true if no further step may begin.
     fn stop(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= FAULTS
     }
@@ -524,15 +518,15 @@ impl Faults {
     fn count(&self, step: &Step, result: &Result<(), Stopped>) {
         match result {
             Ok(()) | Err(Stopped::Found) => {
-                // What has stopped the rest already stays.
+                // Once stopped, stay stopped.
                 let reset = |n| (n < FAULTS).then_some(0);
                 let _ = self
                     .0
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, reset);
             }
-            // It would head the next plan as well, and what comes after it would never be done.
+            // It would come first in the next plan as well and block all later steps forever.
             Err(Stopped::Fault(fault)) if step.is_delete() && fault.is_of_the_object() => {}
-            Err(Stopped::Fault(fault)) if fault.is_by_chance() => {
+            Err(Stopped::Fault(fault)) if fault.is_isolated() => {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => self.0.store(FAULTS, Ordering::Relaxed),
@@ -540,8 +534,8 @@ impl Faults {
     }
 }
 
-/// A name that was taken is free between two calls: the next look finds it so.
-fn gone_by_now(message: &str) -> Stopped {
+/// The taken name became free between two calls; the next reconcile will see that.
+fn name_freed(message: &str) -> Stopped {
     Stopped::Fault(Fault::Conflict(message.to_owned()))
 }
 

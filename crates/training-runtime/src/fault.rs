@@ -1,4 +1,4 @@
-//! What an error of the API server means, and nothing about what to do then.
+//! Classifies errors of the API server, without deciding how to react.
 //!
 //! Only this module maps errors; [`crate::retry`] turns a [`Fault`] into a time.
 
@@ -9,63 +9,63 @@ use std::time::Duration;
 use kube::core::Status;
 use thiserror::Error;
 
-/// The longest delay that a server's `Retry-After` is followed for: one call must never sleep an hour.
+/// The longest `Retry-After` that is honored: one request must never sleep an hour.
 pub const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
-/// The delay after a refusal for overload that names none.
+/// The delay after an overload error without `Retry-After`.
 const RETRY_AFTER_UNSAID: Duration = Duration::from_secs(1);
 
-/// Why a request ended without doing what it was sent for.
+/// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
-    /// The object changed since it was read. Look again, then decide again.
+    /// The object changed since it was read. Read it again, then decide again.
     #[error("the object changed meanwhile: {0}")]
     Conflict(String),
-    /// The server is overloaded and says when to come back.
+    /// The server is overloaded and says when to retry.
     #[error("the API server asks to wait {} s", after.as_secs())]
     Throttled {
-        /// The wait, at most [`RETRY_AFTER_CAP`].
+        /// The delay, at most [`RETRY_AFTER_CAP`].
         after: Duration,
     },
     /// The network or the server failed. A write may have happened: see [`Fault::outcome_unknown`].
     #[error("{0}")]
     Transient(String),
-    /// The server refuses what others decide about: quotas, policies, rights.
+    /// The server denies the request for reasons outside the object: quotas, policies, permissions.
     #[error("denied: {message}")]
     Denied {
-        /// Who decides.
+        /// Who denied it.
         what: Denial,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// The object itself is not acceptable; sending it again can't help.
+    /// The object itself is invalid; a retry can't help.
     #[error("rejected: {message}")]
     Rejected {
         /// The HTTP status.
         code: u16,
-        /// The server's words.
+        /// The server's message.
         message: String,
-        /// The path of the first field that the server names, if it names one.
+        /// The path of the first field that the server names, if any.
         field: Option<String>,
     },
-    /// What the request speaks of is not there.
+    /// The target of the request does not exist.
     #[error("not found: {message}")]
     Missing {
-        /// What is not there.
+        /// What does not exist.
         what: Absent,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
-    /// Our own limit ended the call. A write may have happened: see [`Fault::outcome_unknown`].
+    /// Our own deadline ended the request. A write may have happened: see [`Fault::outcome_unknown`].
     #[error("no answer within {} ms", limit.as_millis())]
     Deadline {
-        /// The limit that passed.
+        /// The deadline.
         limit: Duration,
     },
     /// This process does not hold the lease; nothing was sent.
     #[error("not leading")]
     NotLeading,
-    /// A defect of ours.
+    /// A bug in the operator.
     #[error("internal error: {0}")]
     Bug(String),
 }
@@ -77,32 +77,32 @@ pub enum Denial {
     Quota,
     /// The namespace's Pod Security level.
     PodSecurity,
-    /// The namespace is being deleted.
+    /// The namespace is terminating.
     NamespaceTerminating,
-    /// The operator's role lacks a right; the message names verb and resource.
+    /// The operator's role lacks a permission; the message names verb and resource.
     Rbac,
-    /// Another admission policy: a limit range, a webhook, an admission rule of the cluster, whatever code it answers with.
+    /// Another admission policy: a limit range, a webhook, a cluster-wide admission policy, whatever its status code.
     Policy,
 }
 
 /// What was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The one object.
+    /// A single object.
     Object,
     /// The namespace.
     Namespace,
-    /// The whole kind: its definition is not installed.
+    /// The kind: its CRD is not installed.
     Kind,
 }
 
 impl Fault {
-    /// A failure whose cause lies in the network or the server, from any error; keeps its chain of sources.
+    /// Creates a network or server failure from any error; keeps its chain of sources.
     pub fn transient(error: &(dyn Error + 'static)) -> Self {
         Self::Transient(chain(error))
     }
 
-    /// Whether a write that ended so may have taken effect. Then look before sending it again.
+    /// Returns whether a write that failed so may have taken effect. Read before sending it again.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Transient(_) | Self::Deadline { .. } => true,
@@ -116,8 +116,8 @@ impl Fault {
         }
     }
 
-    /// Whether it concerns the one request: the next one may well succeed.
-    pub fn is_by_chance(&self) -> bool {
+    /// Returns whether the failure concerns one request only: the next may succeed.
+    pub fn is_isolated(&self) -> bool {
         match self {
             Self::Conflict(_)
             | Self::Transient(_)
@@ -135,7 +135,7 @@ impl Fault {
         }
     }
 
-    /// Whether it says something of the one object alone.
+    /// Returns whether the failure concerns one object only.
     pub fn is_of_the_object(&self) -> bool {
         matches!(
             self,
@@ -143,7 +143,7 @@ impl Fault {
         )
     }
 
-    /// A word for metrics and logs.
+    /// Returns a label for metrics and logs.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Conflict(_) => "conflict",
@@ -159,8 +159,8 @@ impl Fault {
     }
 }
 
-/// Whether a create was refused because the name is taken. Whose object that is must be looked up:
-/// it may be our own, made by a create whose answer got lost.
+/// Returns whether a create failed because the name is taken. Read the holder: it may be our own object, from a create whose answer
+/// was lost.
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_already_exists())
 }
@@ -172,7 +172,7 @@ impl From<kube::Error> for Fault {
             error @ (kube::Error::BuildRequest(_) | kube::Error::HttpError(_)) => {
                 Self::Bug(chain(&error))
             }
-            // An answer that can't be read says nothing about whether the write happened.
+            // An unreadable answer leaves open whether the write happened.
             error => Self::transient(&error),
         }
     }
@@ -188,7 +188,7 @@ impl From<Status> for Fault {
         match status.code {
             409 => Self::Conflict(message),
             429 => Self::Throttled { after: wait(asked) },
-            // Without a delay this is an outage like any other 5xx.
+            // Without a delay, treat it as an outage like any other 5xx.
             503 if asked > 0 => Self::Throttled { after: wait(asked) },
             404 if of_namespace(&status) => Self::Denied {
                 what: Denial::NamespaceTerminating,
@@ -207,18 +207,17 @@ impl From<Status> for Fault {
                 what: denial(&status),
                 message,
             },
-            // Also the other 4xx: a token may just be renewed (401), and what a proxy in between says
-            // must not end a job for good.
+            // Includes the other 4xx: a token may just be renewed (401), and a proxy's answer must not fail a job for good.
             _ => Self::Transient(message),
         }
     }
 }
 
-/// Runs a call, but no longer than a limit.
+/// Runs a request with a time limit.
 ///
 /// # Errors
-/// [`Fault::Deadline`] after the limit, else what the call failed with. The call is dropped then,
-/// which closes its connection; a write may have happened all the same.
+/// [`Fault::Deadline`] after the limit, else the request's failure. At the limit the request is dropped, which closes its connection;
+/// a write may still have happened.
 pub async fn within<T, E: Into<Fault>>(
     limit: Duration,
     call: impl Future<Output = Result<T, E>>,
@@ -244,7 +243,7 @@ fn said(status: &Status) -> String {
     }
 }
 
-/// The server gives one code and reason to all refusals; only the words tell them apart.
+/// Classifies a denial by its message, since the server uses one code and reason for all.
 /// Source: the admission plugins `ResourceQuota`, `PodSecurity`, `NamespaceLifecycle` and the RBAC
 /// authorizer of Kubernetes 1.34.
 fn denial(status: &Status) -> Denial {
@@ -268,7 +267,7 @@ fn denial(status: &Status) -> Denial {
     }
 }
 
-/// True if the API server itself can't take the object: it is too large, it can't be decoded, or its validation names a field.
+/// Returns true if the API server itself rejects the object: it is too large, can't be decoded, or fails the validation of a field.
 /// Policies answer with the same codes: a webhook that gives no code with 400, a `ValidatingAdmissionPolicy` with 422.
 fn is_final(status: &Status) -> bool {
     let message = status.message.as_str();
@@ -289,7 +288,7 @@ fn of_namespace(status: &Status) -> bool {
         .is_some_and(|details| details.kind == "namespaces")
 }
 
-/// A missing object is named in the details; a path that leads nowhere is not.
+/// A missing object is named in the details; an unknown path is not.
 fn absent(status: &Status) -> Absent {
     let named = status
         .details
@@ -307,7 +306,7 @@ fn field(status: &Status) -> Option<String> {
         .cloned()
 }
 
-/// An error and its sources in one line; sources that only repeat their parent's words are left out.
+/// Joins an error and its sources in one line, leaving out sources whose text the line contains already.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

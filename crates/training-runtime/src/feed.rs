@@ -1,5 +1,5 @@
-//! Watch -> index -> wake-ups. Each watch runs in its own task with its own backoff; a stream of its own keeps a missing kind
-//! or right from slowing the others.
+//! Watches fill indexes and wake jobs. Each watch runs in its own task with its own stream and backoff, so that a missing kind or
+//! permission does not slow the others.
 
 pub mod autoscaler;
 pub mod child;
@@ -9,11 +9,11 @@ pub mod group;
 pub mod guarded;
 pub mod index;
 pub mod jobs;
-mod kids;
-mod lately;
 mod listener;
 pub mod namespaces;
 pub mod object;
+mod recent;
+mod siblings;
 pub mod slim;
 
 use std::fmt::Debug;
@@ -50,7 +50,7 @@ pub async fn watch_jobs<J: Stored>(
     listener: Arc<impl Listener>,
     synced: watch::Sender<bool>,
 ) {
-    // Decoded one by one behind a boundary: an object that can't be read must not hide the others.
+    // Decode one by one behind [`Guarded`]: an unreadable object must not hide the others.
     let mut events: Follow<Guarded<J>> = Follow::new(feed, &source, &scope, None);
     loop {
         match events.next(&*listener).await {
@@ -100,9 +100,9 @@ pub(crate) fn key_of(meta: &kube::core::ObjectMeta) -> JobKey {
     )
 }
 
-/// The kind that the children of a framework's jobs belong to.
+/// Returns the kind of a framework's jobs, the owner of their children.
 pub fn parent<F: Framework>() -> Parent {
-    // Both are compile-time constants of the derive; leaked once per process instead of cloned per object.
+    // Both are compile-time constants of the derive; leak them once per process instead of cloning per object.
     fn constant(text: std::borrow::Cow<'static, str>) -> &'static str {
         match text {
             std::borrow::Cow::Borrowed(text) => text,
@@ -118,33 +118,33 @@ pub fn parent<F: Framework>() -> Parent {
     }
 }
 
-/// What an object means to the jobs.
+/// Whether an object belongs to a job.
 enum Seen {
-    /// It is none of theirs.
+    /// Not to a job of ours.
     Foreign,
-    /// It is theirs; the job to wake, if a decision may depend on it.
+    /// To a job of ours; holds the job to wake, if a decision may depend on the change.
     Ours(Option<JobKey>),
 }
 
-/// Where the objects of a watch go.
+/// The target of a watch's objects.
 trait Sink<K>: Send {
     fn begin_list(&mut self);
     fn listed(&mut self, object: &K);
-    /// The jobs to wake.
+    /// Returns the jobs to wake.
     fn end_list(&mut self) -> Vec<JobKey>;
     fn apply(&mut self, object: &K) -> Seen;
-    /// The job that an object was of that is none of ours, or no longer.
-    fn disown(&mut self, object: &K) -> Option<JobKey>;
-    /// The job that it was of.
+    /// Returns the former job of an object that does not belong to us, or no longer.
+    fn remove_foreign(&mut self, object: &K) -> Option<JobKey>;
+    /// Returns the object's job.
     fn deleted(&mut self, object: &K) -> Option<JobKey>;
 }
 
-/// One index, and how its children are read.
+/// A sink into one index.
 struct Into<'a, V, R> {
     index: &'a Index<V>,
     scope: &'a Scope,
     read: R,
-    /// What is kept as it was last, on its way out, when it is gone: nobody may have looked at it yet.
+    /// Returns true for objects whose last state is kept as terminating after their deletion, in case no reconcile has seen it yet.
     lasts: fn(&V) -> bool,
 }
 
@@ -172,10 +172,11 @@ where
         (self.read)(object).map_or(Seen::Foreign, |owned| Seen::Ours(self.index.apply(owned)))
     }
 
-    fn disown(&mut self, object: &K) -> Option<JobKey> {
+    fn remove_foreign(&mut self, object: &K) -> Option<JobKey> {
         let uid = object.meta().uid.as_deref().and_then(Uid::parse)?;
         let namespace = object.meta().namespace.as_deref();
-        self.index.disowned(namespace.unwrap_or_default(), uid)
+        self.index
+            .remove_foreign(namespace.unwrap_or_default(), uid)
     }
 
     fn deleted(&mut self, object: &K) -> Option<JobKey> {
@@ -192,7 +193,7 @@ where
     }
 }
 
-/// Two indices that share a watch: an object is in one of them.
+/// Two indexes that share a watch; each object is in one of them.
 impl<K, A: Sink<K>, B: Sink<K>> Sink<K> for (A, B) {
     fn begin_list(&mut self) {
         self.0.begin_list();
@@ -217,9 +218,9 @@ impl<K, A: Sink<K>, B: Sink<K>> Sink<K> for (A, B) {
         }
     }
 
-    fn disown(&mut self, object: &K) -> Option<JobKey> {
-        let first = self.0.disown(object);
-        self.1.disown(object).or(first)
+    fn remove_foreign(&mut self, object: &K) -> Option<JobKey> {
+        let first = self.0.remove_foreign(object);
+        self.1.remove_foreign(object).or(first)
     }
 
     fn deleted(&mut self, object: &K) -> Option<JobKey> {
@@ -258,7 +259,7 @@ pub async fn watch_pods<F: Framework>(
     fold("pods", &source, &scope, selector, both, &*listener, &synced).await;
 }
 
-/// Watches the further objects of one kind that the framework's jobs have. Never returns.
+/// Watches the other objects of one kind that belong to the framework's jobs. Never returns.
 pub async fn watch_objects(
     kind: ObjectKind,
     source: Source,
@@ -294,7 +295,7 @@ async fn watch_whole<K>(
         index: objects.of_kind(K::KIND),
         scope,
         read: |seen: &K| object_view(seen, parent),
-        // A finished Job may be removed in the moment in which it finishes.
+        // A finished Job may be deleted the moment it finishes.
         lasts: |seen| seen.batch.as_ref().is_some_and(|b| b.end.is_some()),
     };
     let selector = object::SELECTOR.to_owned();
@@ -325,7 +326,7 @@ pub async fn watch_services(
     watch("services", place, index, read, listener, synced).await;
 }
 
-/// Watches the autoscalers of the framework's jobs. Never returns.
+/// Watches the `HorizontalPodAutoscaler`s of the framework's jobs. Never returns.
 pub async fn watch_autoscalers(
     source: Source,
     scope: Scope,
@@ -339,8 +340,7 @@ pub async fn watch_autoscalers(
     watch("autoscalers", place, index, read, listener, synced).await;
 }
 
-/// Watches objects of a kind that a selector names, and keeps what `read` makes of them: what the selector leaves out never arrives.
-/// Never returns.
+/// Watches the objects of a kind that match a selector, and indexes what `read` returns. Never returns.
 pub async fn watch<K, V>(
     feed: &'static str,
     (source, scope, selector): (Source, Scope, String),
@@ -396,7 +396,7 @@ async fn fold<K>(
             }
             Ok(Event::Apply(object)) => {
                 let changed = match sink.apply(&object) {
-                    Seen::Foreign => sink.disown(&object),
+                    Seen::Foreign => sink.remove_foreign(&object),
                     Seen::Ours(changed) => changed,
                 };
                 if let Some(key) = changed {
@@ -405,7 +405,7 @@ async fn fold<K>(
             }
             Ok(Event::Delete(object)) => {
                 if let Some(key) = sink.deleted(&object) {
-                    listener.freed(key);
+                    listener.child_deleted(key);
                 }
             }
             Err(error) => listener.watching(feed, scope, Some(&error)),

@@ -1,9 +1,9 @@
-//! The name under which everything about a job is kept in memory.
+//! The in-memory key of a job.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A job by namespace and name. A new job of the same name has the same key and another uid.
+/// A job by namespace and name. A recreated job has the same key and another uid.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
     /// Namespace.
@@ -13,7 +13,7 @@ pub struct JobKey {
 }
 
 impl JobKey {
-    /// A key from its parts.
+    /// Creates a key.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -22,22 +22,22 @@ impl JobKey {
     }
 }
 
-/// What one watch covers: one namespace, or all.
+/// The scope of a watch: one namespace, or all.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Option<Arc<str>>);
 
 impl Scope {
-    /// One namespace, or all.
+    /// Covers one namespace, or all if `None`.
     pub fn new(namespace: Option<&str>) -> Self {
         Self(namespace.map(Into::into))
     }
 
-    /// The namespace, if it is one.
+    /// Returns the namespace, if it is one.
     pub fn namespace(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
-    /// True if what the watch covers includes this job.
+    /// Returns true if the scope includes this job.
     pub fn covers(&self, key: &JobKey) -> bool {
         self.0
             .as_deref()

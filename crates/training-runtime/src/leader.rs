@@ -1,20 +1,16 @@
-//! Who may write: election by a Lease.
+//! Leader election with a Lease.
 //!
-//! The election runs on a thread of its own, with its own runtime and connection, so that neither
-//! a slow pass nor a slow write costs the leadership. Others hold a [`Leadership`] and ask it right
-//! before each request; the answer is computed from the monotonic clock at that moment, so a process
-//! that was stopped for a while writes nothing when it wakes.
+//! The election runs on its own thread, with its own runtime and connection, so that neither a slow reconcile nor a slow write costs
+//! the lease. Writers check a [`Leadership`] right before each request; it consults the monotonic clock at that moment, so a process
+//! that was stopped for a while writes nothing when it resumes.
 //!
-//! - The deadline counts from *before* the renewing request was sent.
-//! - Whether another's lease has expired is judged by how long *we* have not seen it change. Clocks
-//!   of different machines are never compared.
+//! - The deadline counts from *before* the renewal request was sent.
+//! - Another holder's lease expires once *we* have not seen it change for its duration. Clocks of different machines are never compared.
 //! - Writes carry the resourceVersion, so a lost race is a conflict and never a second leader.
+//! - Suspending the whole machine stops its monotonic clock as well. So the term also ends if the wall clock jumps beyond the
+//!   deadline; a new term begins with a renewal.
 //!
-//! - A machine that is suspended as a whole stops its monotonic clock as well. So the wall clock must not have jumped beyond the
-//!   deadline either; if it has, the term is over, and a new one begins with a renewal.
-//!
-//! What remains is a write that was sent before the process stopped, and arrives later: it is refused by the preconditions that
-//! every write carries.
+//! One case remains: a write sent before the process stopped may arrive later. The preconditions of every write reject it.
 
 mod election;
 mod leadership;
@@ -30,19 +26,19 @@ pub use store::{KubeLeases, LeaseStore};
 
 use election::Election;
 
-/// The election thread could not be started, or ended although nobody asked it to.
+/// The election thread could not be started, or ended unexpectedly.
 #[derive(Debug, Error)]
 pub enum ElectionError {
-    /// The operating system gave no thread or runtime.
+    /// The operating system provided no thread or runtime.
     #[error("start the election thread: {0}")]
     Start(#[from] std::io::Error),
-    /// The thread is gone; the process should end, because it can never lead again.
+    /// The thread is gone; the process should exit, because it can never lead again.
     #[error("the election thread ended by itself: {0}")]
     Ended(String),
 }
 
-/// The running election; keeps the thread alive. Dropped without [`ElectionHandle::release`], the
-/// process stops leading at once and others take over when the lease expires.
+/// A running election; keeps its thread alive. If dropped without [`ElectionHandle::release`], the process stops leading at once, and
+/// others take over when the lease expires.
 #[derive(Debug)]
 pub struct ElectionHandle {
     release: oneshot::Sender<()>,
@@ -50,14 +46,13 @@ pub struct ElectionHandle {
 }
 
 impl ElectionHandle {
-    /// Waits for the thread to end by itself, which it should not.
+    /// Waits for the thread to end by itself, which it never should.
     pub async fn ended(&mut self) -> ElectionError {
         let why = (&mut self.ended).await;
         ElectionError::Ended(why.unwrap_or_else(|_| "it panicked".to_owned()))
     }
 
-    /// Stops leading and clears the holder, so that a standby needn't wait for the lease to expire.
-    /// Gives up after `limit`.
+    /// Stops leading and clears the holder, so that a standby need not wait for the lease to expire. Gives up after `limit`.
     pub async fn release(self, limit: Duration) {
         let Self { release, ended } = self;
         if release.send(()).is_ok() && tokio::time::timeout(limit, ended).await.is_err() {
@@ -66,7 +61,7 @@ impl ElectionHandle {
     }
 }
 
-/// Loses the leadership however the election ends, by return or by panic.
+/// Ends the leadership when the election ends, by return or by panic.
 struct LoseAtEnd(Leadership);
 
 impl Drop for LoseAtEnd {
@@ -75,11 +70,10 @@ impl Drop for LoseAtEnd {
     }
 }
 
-/// Starts the election on its own thread. `connect` runs there, so that the connection's tasks live
-/// there as well.
+/// Starts the election on its own thread. `connect` runs there, so that the connection's tasks do too.
 ///
 /// # Errors
-/// If there is no thread or runtime to be had.
+/// If no thread or runtime is available.
 pub fn elect<S, C, E>(
     config: ElectionConfig,
     connect: C,
@@ -112,7 +106,7 @@ where
                 }
             });
             drop(lose);
-            // Nobody may be waiting.
+            // The receiver may be gone.
             let _ = end.send(why);
         })?;
     Ok((leadership, ElectionHandle { release, ended }))

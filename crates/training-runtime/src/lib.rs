@@ -1,14 +1,14 @@
-//! The imperative shell of the operators: everything that talks to the outside.
+//! The imperative shell of the operators: all I/O.
 //!
-//! The order in which a process comes to life:
+//! A process starts in this order:
 //!
-//! 1. [`entry`] is what `main` calls; [`cli`] turns arguments and environment into real types and refuses contradictions.
-//! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process visible.
-//! 3. [`client`] builds the connections to the API server, [`caller`] sends what is asked of it; [`fault`] gives errors a meaning.
-//! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] decides whose turn it is, and a
-//!    [`controller::Reconciler`] looks, in the way that all [`look`]. That of [`training`] jobs is [`pass`]: it plans and has the [`executor`] write.
-//! 5. [`leader`] decides whether this process may write; [`retry`] when a failed job is tried again.
-//! 6. [`events`] tells users what happened; [`shutdown`] ends it all in order.
+//! 1. `main` calls [`entry`]; [`cli`] parses arguments and environment and rejects contradictions.
+//! 2. [`telemetry`] opens the log; [`metrics`] and [`admin`] make the process observable.
+//! 3. [`client`] builds the connections to the API server; [`caller`] sends requests; [`fault`] classifies errors.
+//! 4. [`mod@run`] wires it all: [`feed`] watches and indexes, [`dispatcher`] queues keys, and and a [`worker`] reconciles within a [`frame`].
+//!    Its planner is the kind's own: that of [`training`] jobs has the [`executor`] write.
+//! 5. [`leader`] decides whether this process may write; [`retry`] decides when to retry a failed job.
+//! 6. [`events`] records events; [`shutdown`] ends the process in order.
 
 pub mod admin;
 pub mod cache;
@@ -22,18 +22,19 @@ pub mod events;
 pub mod executor;
 pub mod fault;
 pub mod feed;
+pub mod forged;
+pub mod frame;
 pub mod key;
 pub mod leader;
-pub mod look;
 pub mod metrics;
-pub mod pass;
+pub mod pending;
 pub mod retry;
 pub mod run;
 pub mod shutdown;
 pub mod telemetry;
-pub mod told;
 pub mod training;
 pub mod wait;
+pub mod worker;
 
 pub use cli::{JobArgs, RuntimeArgs};
 pub use run::{Operator, run};

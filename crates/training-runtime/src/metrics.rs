@@ -1,7 +1,7 @@
-//! Every figure the process shows, in one struct.
+//! All metrics of the process, in one struct.
 //!
-//! Labels are bounded sets; no series carries a job's name. The five published counters carry the
-//! namespace, and their series vanish with the namespace's last job.
+//! Labels are bounded sets; no series carries a job's name. The five published counters carry the namespace, and their series end with
+//! the namespace's last job.
 
 mod process;
 mod watches;
@@ -24,41 +24,41 @@ pub use watches::{Wanted, WatchTimes};
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds of the pass histogram, in seconds: a pass without writes takes well under a
-/// millisecond, and none may take longer than a minute.
+/// Upper bounds of the reconcile histogram, in seconds: a reconcile without writes takes well under a millisecond, and none may take
+/// longer than a minute.
 const PASS_SECONDS: [f64; 12] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0,
 ];
 
-/// What happened to a job, as the published counters tell it.
+/// The transitions of a job in the published counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// It was seen for the first time.
+    /// Seen for the first time.
     Created,
-    /// It was deleted.
+    /// Deleted.
     Deleted,
-    /// It ended well.
+    /// Succeeded.
     Successful,
-    /// It ended badly.
+    /// Failed.
     Failed,
-    /// A replica of it was replaced.
+    /// A replica was replaced.
     Restarted,
 }
 
-/// What became of an event that was to be written.
+/// The outcome of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventOutcome {
     /// Written as a new event.
     Posted,
-    /// Counted on an event that exists.
+    /// Incremented the count of an existing event.
     Repeated,
     /// Summed up with others of its job.
     Folded,
-    /// The API server did not take it.
+    /// Rejected by the API server, or the request failed.
     Failed,
-    /// There was no room in the queue.
+    /// The queue was full.
     Overflowed,
-    /// This process did not lead any more.
+    /// This process no longer led.
     NotLeading,
 }
 
@@ -123,7 +123,7 @@ pub struct Metrics {
     watches: WatchTimes,
 }
 
-/// Metrics that one published operator has beside, or instead of, those that all kinds share.
+/// Metrics of one published operator, in addition to the common ones or instead of them.
 #[derive(Debug, Default)]
 struct Own {
     created: Counter,
@@ -142,7 +142,7 @@ struct Jobs {
 }
 
 impl Metrics {
-    /// Metrics of a framework, such as `pytorch`.
+    /// Creates the metrics of a framework, such as `pytorch`.
     pub fn new(framework: &'static str) -> Self {
         let mut metrics = Self::process();
         metrics.framework = framework;
@@ -167,7 +167,7 @@ impl Metrics {
         metrics
     }
 
-    /// Metrics of any operator's process.
+    /// Creates the metrics of any operator's process.
     pub fn process() -> Self {
         let metrics = Self {
             registry: Registry::default(),
@@ -188,7 +188,7 @@ impl Metrics {
         metrics.registered()
     }
 
-    /// The text format appends `_total` to every counter by itself, so names here don't have it.
+    /// Registers the metrics. The text format appends `_total` to every counter, so names here don't have it.
     fn registered(mut self) -> Self {
         let Self {
             registry: r,
@@ -213,7 +213,7 @@ impl Metrics {
         );
         r.register(
             "trainyard_pass_seconds",
-            "Duration of a pass over a job",
+            "Duration of a reconcile",
             pass_seconds.clone(),
         );
         r.register(
@@ -223,7 +223,7 @@ impl Metrics {
         );
         r.register(
             "trainyard_queue_depth",
-            "Jobs that wait for a pass",
+            "Jobs that wait for a reconcile",
             queue_depth.clone(),
         );
         r.register(
@@ -251,14 +251,14 @@ impl Metrics {
         self
     }
 
-    /// Adds what an operator counts by itself.
+    /// Adds an operator's own metrics.
     #[must_use]
     pub fn with_collector(mut self, collector: Box<dyn Collector>) -> Self {
         self.registry.register_collector(collector);
         self
     }
 
-    /// Adds the metrics of a published operator whose names begin with this.
+    /// Adds the metrics of a published operator, whose names have this prefix.
     #[must_use]
     pub fn with_own(mut self, prefix: &str) -> Self {
         let own = Own::default();
@@ -284,7 +284,7 @@ impl Metrics {
         self
     }
 
-    /// A job has a launcher, of this name.
+    /// Records the name of a job's launcher.
     pub fn launches(&self, namespace: &str, launcher: &str) {
         if let Some(own) = &self.own {
             own.info
@@ -293,14 +293,14 @@ impl Metrics {
         }
     }
 
-    /// The job with this launcher is gone.
+    /// Forgets the launcher of a job that is gone.
     pub fn forget_launcher(&self, namespace: &str, launcher: &str) {
         if let Some(own) = &self.own {
             own.info.remove(&job_info(namespace, launcher));
         }
     }
 
-    /// Counts what happened to a job of a namespace.
+    /// Counts a transition of a job in a namespace.
     pub fn job(&self, transition: Transition, namespace: &str) {
         if let Some(own) = &self.own {
             match transition {
@@ -314,7 +314,7 @@ impl Metrics {
         self.family(transition).get_or_create(&labels).inc();
     }
 
-    /// Ends the series of a namespace; to be called when its last job is gone.
+    /// Ends the series of a namespace; call it when its last job is gone.
     pub fn forget_namespace(&self, namespace: &str) {
         let labels = self.job_labels(namespace);
         let Jobs {
@@ -346,14 +346,13 @@ impl Metrics {
         }
     }
 
-    /// Counts a pass; `outcome` is one of a fixed set of words, such as those of
-    /// [`crate::fault::Fault::as_str`].
-    pub fn pass(&self, outcome: &'static str, took: Duration) {
+    /// Counts a reconcile; `outcome` is one of a fixed set of labels, such as those of [`crate::fault::Fault::as_str`].
+    pub fn reconcile(&self, outcome: &'static str, took: Duration) {
         self.reconciles.get_or_create(&Outcome { outcome }).inc();
         self.pass_seconds.observe(took.as_secs_f64());
     }
 
-    /// Counts an answer of the API server; no code means that there was none.
+    /// Counts an answer of the API server; no code means no answer.
     pub fn request(&self, verb: &'static str, resource: &str, code: Option<u16>) {
         let labels = Request {
             verb,
@@ -363,8 +362,7 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// An operator speaks of about a dozen resources; should a path ever be read wrongly, names in it
-    /// must not become series.
+    /// Bounds the resource labels. An operator uses about a dozen; if a path is ever misread, the names in it must not become series.
     fn bounded<'a>(&self, resource: &'a str) -> &'a str {
         const MOST: usize = 32;
         let mut known = self.resources.lock();
@@ -378,13 +376,13 @@ impl Metrics {
         resource
     }
 
-    /// Sets how many jobs wait for a pass.
+    /// Sets how many jobs are queued.
     pub fn queue_depth(&self, jobs: usize) {
         self.queue_depth
             .set(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
 
-    /// Sets how many objects an index holds, such as `pods`.
+    /// Sets how many objects an index, such as `pods`, holds.
     pub fn index_objects(&self, index: &'static str, objects: usize) {
         let objects = i64::try_from(objects).unwrap_or(i64::MAX);
         self.index_objects
@@ -397,12 +395,12 @@ impl Metrics {
         self.leader.set(leads.into());
     }
 
-    /// Counts a pass that ended in a panic.
+    /// Counts a reconcile that panicked.
     pub fn panicked(&self) {
         self.panics.inc();
     }
 
-    /// Counts events by what became of them.
+    /// Counts events by outcome.
     pub fn events(&self, outcome: EventOutcome, count: u64) {
         self.events
             .get_or_create(&Outcome {
@@ -411,7 +409,7 @@ impl Metrics {
             .inc_by(count);
     }
 
-    /// How many events came to an end of a kind so far.
+    /// Returns how many events have had this outcome.
     pub fn events_so_far(&self, outcome: EventOutcome) -> u64 {
         self.events
             .get(&Outcome {
@@ -420,15 +418,15 @@ impl Metrics {
             .map_or(0, |counter| counter.get())
     }
 
-    /// The state of the watches.
+    /// Returns the state of the watches.
     pub fn watches(&self) -> &WatchTimes {
         &self.watches
     }
 
-    /// All metrics as text, of [`CONTENT_TYPE`].
+    /// Renders all metrics as text, with [`CONTENT_TYPE`].
     ///
     /// # Errors
-    /// If a metric can't be written as text, which would be a defect.
+    /// If a metric can't be encoded, which would be a bug.
     pub fn render(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -443,7 +441,7 @@ fn job_info(namespace: &str, launcher: &str) -> JobInfo {
     }
 }
 
-/// The codes worth telling apart; the others by their class.
+/// Returns a code that is worth its own label, else its class.
 fn bucket(code: Option<u16>) -> &'static str {
     match code {
         None => "none",

@@ -1,10 +1,10 @@
-//! When a job whose pass failed may be tried again.
+//! The backoff of jobs whose reconcile failed.
 //!
-//! Two promises: under a permanent error a job has at most ten passes in the first minute and one per
-//! half a cap (30 s) after it; once the trouble ends, it is tried again within one cap. Both hold for
-//! whatever sequence of faults, because every quick answer is allowed only a few times in a row.
+//! Two promises: under a permanent error a job has at most ten reconciles in the first minute and one per half a cap (30 s) after it;
+//! once the error is gone, the job is retried within one cap. Both hold for any sequence of faults, because each quick retry is
+//! allowed only a few times in a row.
 //!
-//! A wake-up does not shorten a wait: a pass before [`Backoff::not_before`] should do nothing.
+//! A wake-up does not shorten a backoff: a reconcile before [`Backoff::not_before`] should do nothing.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,24 +15,24 @@ use tokio::time::Instant;
 
 use crate::fault::{Absent, Fault};
 
-/// Failures in a row that are answered at once or as the server asks, before waits grow all the same.
-/// Three quick ones and the first five doublings are nine passes in the first minute.
+/// Failures in a row that are retried at once or after the server's delay, before the backoff grows. Three quick retries and the first
+/// five doublings are nine reconciles in the first minute.
 const QUICK: u32 = 3;
 
-/// The wait after a conflict: long enough for the watch to show what changed.
+/// The delay after a conflict: long enough for the watch to show the change.
 const CONFLICT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
-/// How many caps a job rests after a defect of ours: five minutes with the default cap.
+/// Backoff after a bug of ours, in caps: five minutes with the default cap.
 const BUG_CAPS: u32 = 5;
 
-/// A small, seedable source of numbers for jitter. Not for secrets.
+/// A small, seedable random number generator for jitter. Not for secrets.
 ///
 /// Source: `SplitMix64` by Steele, Lea and Flood.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// A source that always gives the same numbers for the same seed.
+    /// Creates a generator whose numbers depend only on the seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -45,7 +45,7 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// A duration between two, both included.
+    /// Returns a random duration between two, both included.
     pub fn between(&mut self, low: Duration, high: Duration) -> Duration {
         let span = u64::try_from(high.saturating_sub(low).as_nanos()).unwrap_or(u64::MAX);
         let extra = if span == 0 {
@@ -56,13 +56,13 @@ impl Jitter {
         low.saturating_add(Duration::from_nanos(extra))
     }
 
-    /// A duration of which half is fixed and half is chance.
+    /// Returns a random duration between half and all of `whole`.
     pub fn half(&mut self, whole: Duration) -> Duration {
         self.between(whole / 2, whole)
     }
 }
 
-/// The waits of all jobs that fail at present. Jobs that don't fail cost nothing here.
+/// The backoffs of all jobs that currently fail. Other jobs cost nothing here.
 #[derive(Debug)]
 pub struct Backoff<K> {
     base: Duration,
@@ -83,8 +83,7 @@ struct Entry {
 }
 
 impl<K: Hash + Eq + Clone> Backoff<K> {
-    /// A backoff that starts at `base`, doubles, and never waits longer than `cap` (but five caps after
-    /// a defect of ours).
+    /// Creates a backoff that starts at `base`, doubles, and never exceeds `cap` (but five caps after a bug of ours).
     pub fn new(base: Duration, cap: Duration, seed: u64) -> Self {
         let state = State {
             jobs: HashMap::new(),
@@ -97,7 +96,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         }
     }
 
-    /// Counts a failure and answers the earliest time of the next attempt.
+    /// Counts a failure and returns the earliest time of the next attempt.
     pub fn record_failure(&self, key: &K, fault: &Fault, now: Instant) -> Instant {
         let mut state = self.state.lock();
         let State { jobs, jitter } = &mut *state;
@@ -116,7 +115,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         not_before
     }
 
-    /// The earliest time of the next attempt, if the last one failed. It may have passed already.
+    /// Returns the earliest time of the next attempt, if the last one failed. It may be in the past.
     pub fn not_before(&self, key: &K) -> Option<Instant> {
         self.state
             .lock()
@@ -125,7 +124,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
             .map(|entry| entry.not_before)
     }
 
-    /// Failures in a row so far.
+    /// Returns the failures in a row so far.
     pub fn failures(&self, key: &K) -> u32 {
         self.state
             .lock()
@@ -134,17 +133,17 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
             .map_or(0, |entry| entry.failures)
     }
 
-    /// Forgets a job: after a pass that did all it wanted, and when the job is deleted.
+    /// Resets a job's backoff: after a complete reconcile, and when the job is deleted.
     pub fn forget(&self, key: &K) {
         self.state.lock().jobs.remove(key);
     }
 
-    /// Jobs that fail at present.
+    /// Returns how many jobs currently fail.
     pub fn len(&self) -> usize {
         self.state.lock().jobs.len()
     }
 
-    /// Whether no job fails at present.
+    /// Returns whether no job currently fails.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -158,7 +157,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
                 ..
             } if quick => jitter.between(CONFLICT.0, CONFLICT.1),
             Fault::Throttled { after } => {
-                // Never earlier than asked; the extra keeps jobs from coming back as one wave.
+                // Never earlier than asked; the extra keeps jobs from retrying all at once.
                 let asked = jitter.between(*after, after.saturating_add(*after / 4));
                 if quick {
                     asked
@@ -172,19 +171,19 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
                 ..
             } => self.doubled(failures - QUICK, jitter),
             Fault::Transient(_) | Fault::Deadline { .. } => self.doubled(failures, jitter),
-            // Somebody has to act before these can end well, and that takes a while.
+            // A user must act before these can succeed, which takes a while.
             Fault::Denied { .. } | Fault::Rejected { .. } => jitter.half(self.cap),
             Fault::Missing {
                 what: Absent::Namespace | Absent::Kind,
                 ..
             } => self.cap,
-            // The leader's tasks end with its lease; this only bridges the moment until then.
+            // The leader's tasks end with its lease; this only bridges the time until then.
             Fault::NotLeading => self.base,
             Fault::Bug(_) => self.cap.saturating_mul(BUG_CAPS),
         }
     }
 
-    /// The `n`-th doubling of the base, counted from one, half of it chance.
+    /// Returns the `n`-th doubling of the base, counted from one, half of it random.
     fn doubled(&self, n: u32, jitter: &mut Jitter) -> Duration {
         let factor = 2u32.checked_pow(n.saturating_sub(1)).unwrap_or(u32::MAX);
         jitter.half(self.base.saturating_mul(factor).min(self.cap))
@@ -230,8 +229,8 @@ mod tests {
         ]
     }
 
-    /// The times of all passes in the first ten minutes when every one fails.
-    async fn passes(seed: u64, mut fault: impl FnMut(usize) -> Fault) -> Vec<Duration> {
+    /// Returns the times of all reconciles in the first ten minutes if every one fails.
+    async fn reconciles(seed: u64, mut fault: impl FnMut(usize) -> Fault) -> Vec<Duration> {
         let backoff = Backoff::new(BASE, CAP, seed);
         let start = Instant::now();
         let mut times = Vec::new();
@@ -246,7 +245,7 @@ mod tests {
 
     fn assert_promise(times: &[Duration], what: &str) {
         let first = times.iter().filter(|t| **t < MINUTE).count();
-        assert!(first <= 10, "{what}: {first} passes in the first minute");
+        assert!(first <= 10, "{what}: {first} attempts in the first minute");
         for pair in times.windows(2).filter(|pair| pair[0] >= MINUTE) {
             assert!(
                 pair[1].saturating_sub(pair[0]) >= CAP / 2,
@@ -259,7 +258,7 @@ mod tests {
     async fn i_33_a_permanent_error_costs_few_passes() {
         for fault in faults() {
             for seed in 0..50 {
-                let times = passes(seed, |_| fault.clone()).await;
+                let times = reconciles(seed, |_| fault.clone()).await;
                 assert_promise(&times, fault.as_str());
             }
         }
@@ -270,7 +269,7 @@ mod tests {
         let faults = faults();
         for seed in 0..200 {
             let mut pick = Jitter::new(seed);
-            let times = passes(seed, |_| {
+            let times = reconciles(seed, |_| {
                 let index = usize::try_from(pick.next() % faults.len() as u64).unwrap();
                 faults[index].clone()
             })
@@ -345,7 +344,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_waits() {
-        let run = |seed| passes(seed, |_| Fault::Transient(String::new()));
+        let run = |seed| reconciles(seed, |_| Fault::Transient(String::new()));
         let first = run(7).await;
         let again = run(7).await;
         let other = run(8).await;

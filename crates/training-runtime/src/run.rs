@@ -1,4 +1,4 @@
-//! From arguments to a working operator, and back to the shell.
+//! Runs an operator from start to shutdown.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,70 +6,74 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Health;
-use crate::caller::Gate;
+use crate::caller::{Caller, Gate};
 use crate::cli::RuntimeArgs;
 use crate::client::{Clients, Identity};
 use crate::controller::{Controller, Reconciler};
 use crate::events::{EventConfig, EventSink, KubeEvents};
 use crate::feed::Source;
+use crate::feed::jobs::Jobs;
 use crate::feed::namespaces::{self, Namespaces, watch_namespaces};
 use crate::key::Scope;
 use crate::leader::{ElectionConfig, ElectionHandle, KubeLeases, Leadership, Term, elect};
 use crate::metrics::Metrics;
+use crate::retry::{Backoff, Jitter};
+use crate::worker::{Planner, Times, Tools, Worker};
 use crate::{admin, client, shutdown, telemetry};
 
-/// What this binary was built from, for logs, audit logs and the lease.
+/// The source revision of this binary, for logs, audit logs and the lease.
 const BUILD: &str = match option_env!("TRAINYARD_BUILD") {
     Some(build) => build,
     None => "dev",
 };
 
-/// How long events and traces, each, may take to leave at the end. With [`RELEASE`] and the drain of passes (eight seconds by
+/// Time limit for flushing events, and again for traces, at shutdown. With [`RELEASE`] and the drain of reconciles (eight seconds by
 /// default) the process ends within ten seconds of a signal.
 const FLUSH: Duration = Duration::from_millis(400);
-/// How long the lease may take to be released.
+/// Time limit for releasing the lease.
 const RELEASE: Duration = Duration::from_secs(1);
-/// How long tasks of a lost term may take to end before the process ends instead.
+/// Time limit for the tasks of a lost term. After it the process exits.
 const TERM_END: Duration = Duration::from_secs(5);
 
-/// What an operator's process is made of beside what all have.
+/// What distinguishes one operator's process from another.
 pub trait Operator: Send + Sync + 'static {
-    /// Name of the binary, its image, Deployment and lease, and the name under which it writes, e.g. `pytorch-operator`.
+    /// Name of the binary, its image, Deployment and lease, and its field manager, e.g. `pytorch-operator`.
     const NAME: &'static str;
-    /// What events name as their source.
+    /// The source component of its events.
     const EVENT_SOURCE: &'static str;
 
-    /// Refuses what can't be run with.
+    /// Rejects invalid arguments.
     ///
     /// # Errors
-    /// Names the argument and what it accepts. The process ends with it.
+    /// Names the argument and the values it accepts. The process exits with it.
     fn validate(&self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Says how it is set up, in the log.
+    /// Logs the configuration.
     fn introduce(&self) {}
 
-    /// Its metrics.
+    /// Creates its metrics.
     fn metrics(&self) -> Metrics;
 
-    /// Doesn't lead yet, or not any more.
+    /// Called while the process does not lead: at start and after it loses the lease.
     fn stand_by(&self) {}
 
-    /// Begins to lead: every controller with its feeds. All of it ends with the term.
+    /// Starts every controller with its feeds when the process becomes leader. All of them end with the term.
     fn lead(&self, manager: &mut Manager<'_>);
 }
 
-/// Runs an operator until it is told to stop.
+/// Runs an operator until the process is asked to stop.
 ///
 /// # Errors
-/// If the arguments contradict each other, the API server can't be addressed, a port is taken, or the election ends by itself.
+/// If arguments contradict each other, the API server's address is invalid, a port is taken, or the election ends by itself.
 pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<()> {
     args.validate()?;
     operator.validate()?;
@@ -139,7 +143,7 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
     result
 }
 
-/// Shows that the runtime turns.
+/// Records heartbeats of the runtime for the liveness probe.
 async fn beat(health: Health) {
     loop {
         health.beat();
@@ -178,7 +182,7 @@ fn leadership(
     Ok((leadership, Some(handle)))
 }
 
-/// What lives as long as the process.
+/// State that lives as long as the process.
 struct Shared<'a> {
     args: &'a RuntimeArgs,
     clients: &'a Clients,
@@ -187,7 +191,7 @@ struct Shared<'a> {
     events: &'a EventSink,
 }
 
-/// What an operator sets to work when it begins to lead.
+/// Builds the controllers and feeds of one term of leadership.
 pub struct Manager<'a> {
     shared: &'a Shared<'a>,
     term: Term,
@@ -198,33 +202,64 @@ pub struct Manager<'a> {
 }
 
 impl Manager<'_> {
-    /// The arguments that every operator understands.
+    /// Returns the arguments that all operators share.
     pub fn args(&self) -> &RuntimeArgs {
         self.shared.args
     }
 
-    /// The connections to the API server.
+    /// Returns the connections to the API server.
     pub fn clients(&self) -> &Clients {
         self.shared.clients
     }
 
-    /// Where counts go.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         self.shared.metrics
     }
 
-    /// Where events go.
+    /// Returns the event recorder.
     pub fn events(&self) -> &EventSink {
         self.shared.events
     }
 
-    /// Whether this process may write; shut with the term.
+    /// Creates the caller of an operator. It sends nothing after the term.
+    pub fn caller(&self, operator: &str) -> Arc<Caller> {
+        let client = self.clients().calling.clone();
+        let deadline = self.args().call_deadline;
+        Arc::new(Caller::new(client, self.gate(), deadline, operator))
+    }
+
+    /// Creates the worker of this term for the objects of one kind.
+    pub fn worker<P: Planner>(
+        &self,
+        planner: P,
+        jobs: Arc<Jobs<P::Object>>,
+        caller: Arc<Caller>,
+    ) -> Arc<Worker<P>> {
+        let args = self.args();
+        let seed = args.jitter_seed();
+        let tools = Tools {
+            caller,
+            events: self.events().clone(),
+            metrics: Arc::clone(self.metrics()),
+            backoff: Backoff::new(args.backoff_base, args.backoff_cap, seed),
+            times: Times {
+                deadline: args.pass_deadline,
+                status_delay: args.status_delay,
+                safety_period: args.safety_period,
+            },
+            jitter: Mutex::new(Jitter::new(seed)),
+        };
+        Arc::new(Worker::new(planner, jobs, tools))
+    }
+
+    /// Returns a gate that is open while this process holds the term.
     pub fn gate(&self) -> Gate {
         let term = self.term.clone();
         Arc::new(move || term.holds())
     }
 
-    /// Where a watch leads.
+    /// Returns the connection and settings of a watch.
     pub fn source(&self) -> Source {
         Source {
             client: self.shared.clients.watching.clone(),
@@ -233,14 +268,14 @@ impl Manager<'_> {
         }
     }
 
-    /// Serves namespaces with certain labels beside those that are named. To be called before there is a controller or a feed:
-    /// every watch covers all namespaces then, and what is in others waits until they are served.
+    /// Serves namespaces that match a label selector as well as the named ones. Call it before you create a controller or a feed: every
+    /// watch then covers all namespaces, and objects in unserved ones wait until their namespace is served.
     pub fn select_namespaces(&mut self, selector: &str) {
         let named = self.shared.args.namespaces();
         self.served = Some(Arc::new(Namespaces::new(&named, selector)));
     }
 
-    /// Begins to follow which namespaces have the labels.
+    /// Starts the watch on the labels of namespaces.
     fn follow_namespaces(&mut self) {
         let (Some(served), Some(first)) = (&self.served, self.controllers.first()) else {
             return;
@@ -260,7 +295,7 @@ impl Manager<'_> {
         });
     }
 
-    /// What every watch covers: all namespaces, or each one that is served.
+    /// Returns the scopes of every watch: all namespaces, or each served namespace.
     pub fn scopes(&self) -> Vec<Scope> {
         match self.shared.args.namespaces() {
             all if all.is_empty() || self.served.is_some() => vec![Scope::new(None)],
@@ -268,8 +303,8 @@ impl Manager<'_> {
         }
     }
 
-    /// A controller. Its passes begin once every feed has been complete once; those of a namespace that is watched by itself, once
-    /// those of that namespace have.
+    /// Creates a controller. It reconciles once every feed has synced; in a namespace with watches of its own, once the feeds of that
+    /// namespace have.
     pub fn controller(&mut self, reconciler: Arc<dyn Reconciler>) -> Arc<Controller> {
         let (health, served) = (self.shared.health.clone(), self.served.clone());
         let controller = Arc::new(Controller::new(reconciler, health, served));
@@ -277,7 +312,7 @@ impl Manager<'_> {
         controller
     }
 
-    /// Starts a feed of a controller in every scope. It tells when its cache has been complete once.
+    /// Starts a feed of a controller in every scope. Reconciles wait until it has synced.
     pub fn feed<Fut>(
         &mut self,
         cache: &'static str,
@@ -293,7 +328,7 @@ impl Manager<'_> {
         self.synced.extend(synced);
     }
 
-    /// Feeds a cache that no pass waits for. Returns what turns true once it is complete, by scope.
+    /// Starts a feed that no reconcile waits for. Returns a receiver per scope that turns true once the cache has synced.
     pub fn feed_beside<Fut>(
         &mut self,
         cache: &'static str,
@@ -314,12 +349,12 @@ impl Manager<'_> {
         synced
     }
 
-    /// Starts something else that lasts as long as the term. The operator ends if it ends.
+    /// Starts another task that lasts as long as the term. The operator ends if the task does.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.feeds.spawn(task);
     }
 
-    /// Passes begin no sooner than this says so.
+    /// Delays all reconciles until `synced` turns true.
     pub fn wait_for(&mut self, synced: watch::Receiver<bool>) {
         self.synced.push((Scope::new(None), synced));
     }
@@ -367,7 +402,7 @@ async fn lead_again_and_again<O: Operator>(
     }
 }
 
-/// Runs everything that a leader runs, until the term is over.
+/// Runs a leader's controllers until the term ends.
 async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<()> {
     let Manager {
         shared,
@@ -378,10 +413,10 @@ async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<
         served: _,
     } = manager;
     tokio::select! {
-        () = passes(&controllers, shared, synced, stop) => {}
+        () = reconciles(&controllers, shared, synced, stop) => {}
         () = term.lost() => {}
         Some(dead) = feeds.join_next() => {
-            // A feed never ends by itself; without it the operator would act on old news.
+            // A feed never ends by itself; without it the operator would act on stale data.
             anyhow::bail!("a watch ended: {dead:?}");
         }
     }
@@ -389,7 +424,7 @@ async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<
         .await
         .is_err()
     {
-        anyhow::bail!("something of the last term does not end");
+        anyhow::bail!("a task of the last term does not end");
     }
     for controller in &controllers {
         controller.close();
@@ -397,9 +432,9 @@ async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<
     Ok(())
 }
 
-/// Waits for complete caches, then runs passes until told to stop. A pass over half a cache would see an empty world. Of namespaces
-/// that are watched one by one, each is waited for by itself: one that can't be read doesn't keep the others from being served.
-async fn passes(
+/// Waits until the caches have synced, then reconciles until the process stops: a half-filled cache would show existing objects as
+/// missing. Namespaces with watches of their own sync one by one, so that an unreadable namespace does not hold up the others.
+async fn reconciles(
     controllers: &[Arc<Controller>],
     shared: &Shared<'_>,
     synced: Vec<(Scope, watch::Receiver<bool>)>,
@@ -418,7 +453,7 @@ async fn passes(
     }
     let opening = join_all(alone.into_iter().map(async |(scope, receivers)| {
         for mut receiver in receivers {
-            // A feed that is gone ends the term.
+            // The term ends if a feed does.
             let _ = receiver.wait_for(|done| *done).await;
         }
         tracing::info!(namespace = scope.namespace(), "caches are complete");
@@ -446,28 +481,28 @@ async fn passes(
     };
     let runs = controllers.iter().map(|controller| {
         let reconciler = &controller.reconciler;
-        let pass = |key| {
+        let reconcile = |key| {
             let complete = controller.is_complete(&key);
             let admitted = complete && controller.admits(&key);
             let (reconciler, running) = (Arc::clone(reconciler), shared.health.pass_started());
             async move {
                 let _running = running;
                 if !complete {
-                    // What is known so far of its children is wanted.
+                    // Keep the state of its children that is cached so far.
                     return None;
                 }
                 if !admitted {
-                    // What was counted of it while its namespace was served is of yesterday.
+                    // The state kept from when its namespace was served is stale.
                     reconciler.forget(&key);
                     return None;
                 }
-                reconciler.pass(key).await
+                reconciler.reconcile(key).await
             }
         };
         controller.dispatcher.run(
             shared.args.controller_threads.into(),
             stop.clone(),
-            pass,
+            reconcile,
             |key, error| reconciler.panicked(key, &error),
         )
     });

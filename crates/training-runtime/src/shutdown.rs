@@ -1,16 +1,15 @@
-//! From a signal to the end of the process.
+//! Shutdown by signals.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Listens for SIGTERM and SIGINT.
 ///
-/// The first signal cancels the returned token: no new work begins, running calls end, the lease is
-/// released. A second one ends the process at once with status 1, for those who can't wait.
+/// The first signal cancels the returned token: no new work begins, running requests end, the lease is released. A second one exits
+/// the process at once with status 1, for users who can't wait.
 ///
 /// # Errors
-/// If the process may not install signal handlers; it should not run then, as it couldn't be stopped
-/// in order.
+/// If signal handlers can't be installed; the process should not run then, as it could not be stopped in order.
 pub fn listen() -> std::io::Result<CancellationToken> {
     let terminate = signal(SignalKind::terminate())?;
     let interrupt = signal(SignalKind::interrupt())?;
@@ -21,10 +20,10 @@ pub fn listen() -> std::io::Result<CancellationToken> {
 
 async fn obey(mut terminate: Signal, mut interrupt: Signal, token: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    tracing::info!("a signal asks to stop: finishing what is under way");
+    tracing::info!("received a signal: finishing running requests");
     token.cancel();
     next(&mut terminate, &mut interrupt).await;
-    tracing::warn!("a second signal: ending at once");
+    tracing::warn!("received a second signal: exiting at once");
     std::process::exit(1);
 }
 
@@ -45,7 +44,7 @@ mod tests {
 
     const CHILD: &str = "TRAINYARD_TEST_SIGNALS";
 
-    /// The process that the test sends signals to: the same test, with the variable set.
+    /// The process that receives the signals: this test again, with the variable set.
     #[tokio::main(flavor = "current_thread")]
     async fn child() {
         let stop = listen().unwrap();

@@ -1,7 +1,7 @@
-//! Logs and, where a collector is named, traces.
+//! Logs and, if an endpoint is set, traces.
 //!
-//! Without an endpoint nothing is sent anywhere. With one, spans go through a bounded queue to a
-//! thread of their own: a collector that is slow, broken or absent costs spans, never a pass.
+//! Without an endpoint nothing is sent anywhere. With one, spans go through a bounded queue to a separate thread: a slow, broken or
+//! absent collector costs spans, never a reconcile.
 
 use std::io;
 use std::thread;
@@ -21,11 +21,11 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::cli::LogFormat;
 
-/// The longest time one batch of spans may take to be sent.
+/// Time limit for sending one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the libraries say about themselves and we say better: kube logs every 5xx and every refused
-/// connection as an error of its own, and the exporter's connection tells of each attempt.
+/// Library logs that duplicate ours: kube logs every 5xx and every refused connection as an error of its own, and the exporter's
+/// connection logs each attempt.
 const QUIET: [&str; 4] = [
     "kube_client::client::builder=off",
     "h2=warn",
@@ -33,33 +33,33 @@ const QUIET: [&str; 4] = [
     "opentelemetry_sdk=warn",
 ];
 
-/// Where kube logs the whole of an answer that it can't read, with whatever secrets stand in it. Why a call failed is told without it.
+/// The target where kube logs the full body of an unreadable answer, including any secrets in it. Our logs give the reason without it.
 const BODIES: &str = "kube_client::client";
 
-/// Logs or traces can't be set up as asked.
+/// Logs or traces can't be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// The log directives can't be read.
+    /// The log directives are invalid.
     #[error("read the log filter \"{filter}\": {source}")]
     Filter {
         /// The directives.
         filter: String,
-        /// What is wrong with them.
+        /// The parse error.
         source: ParseError,
     },
-    /// The endpoint is no address.
+    /// The endpoint is invalid.
     #[error("use the OTLP endpoint: {0}")]
     Endpoint(#[from] ExporterBuildError),
     /// The exporter's thread could not be started.
     #[error("start the exporter's thread: {0}")]
     Thread(#[from] io::Error),
-    /// Somebody set up logging before.
+    /// Logging is set up already.
     #[error("set up logging: {0}")]
     Twice(#[from] TryInitError),
 }
 
-/// Keeps traces flowing; to be flushed at the end of the process.
-#[must_use = "spans that wait are lost without a flush"]
+/// Keeps the trace exporter running; flush it at the end of the process.
+#[must_use = "queued spans are lost without a flush"]
 #[derive(Debug, Default)]
 pub struct Telemetry {
     traces: Option<Traces>,
@@ -73,7 +73,7 @@ struct Traces {
 }
 
 impl Telemetry {
-    /// Sends the spans that still wait, for no longer than `limit`.
+    /// Sends the queued spans, for no longer than `limit`.
     pub async fn flush(self, limit: Duration) {
         let Some(Traces { provider, _thread }) = self.traces else {
             return;
@@ -91,8 +91,7 @@ impl Telemetry {
 /// Sets up the process's log and traces. `service` is the operator's name.
 ///
 /// # Errors
-/// If the filter or the endpoint can't be read, or logging is set up already. A collector that is not
-/// there is no error.
+/// If the filter or the endpoint is invalid, or logging is set up already. An absent collector is no error.
 pub fn init(
     service: &str,
     filter: &str,
@@ -106,18 +105,18 @@ pub fn init(
         let source: SdkTracer = traces.provider.tracer(service.to_owned());
         tracing_opentelemetry::layer().with_tracer(source)
     });
-    // Both are layers under one filter: what is not logged is not traced, and costs nothing.
+    // Both are layers under one filter: spans that are not logged are not traced, and cost nothing.
     tracing_subscriber::registry()
         .with(lines(format))
         .with(spans)
         .with(directives(filter)?)
-        // Whoever asks for more of that library doesn't ask for this.
+        // A directive for that library must not enable this target.
         .with(filter_fn(|metadata| metadata.target() != BODIES))
         .try_init()?;
     Ok(Telemetry { traces })
 }
 
-/// The filter; what it says itself about a library stands.
+/// Parses the filter; its own directives for a library take precedence.
 fn directives(filter: &str) -> Result<EnvFilter, TelemetryError> {
     let wrong = |source| TelemetryError::Filter {
         filter: filter.to_owned(),
@@ -134,7 +133,7 @@ fn directives(filter: &str) -> Result<EnvFilter, TelemetryError> {
     Ok(parsed)
 }
 
-/// The log itself, on the standard error.
+/// Returns the log layer, which writes to standard error.
 fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -147,8 +146,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
 
 impl Traces {
     fn start(service: &str, endpoint: &str) -> Result<Self, TelemetryError> {
-        // The connection's tasks need a runtime that turns while the process's own one works, and also
-        // while it is blocked by the last flush.
+        // The connection's tasks need their own runtime, which runs while the process's runtime works and while the last flush blocks it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -242,7 +240,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let listener = listener.into_std().unwrap();
-        // A collector on another thread, as this one will be blocked.
+        // The collector runs on another thread, as this one will be blocked.
         let collector = thread::spawn(move || {
             tokio::runtime::Builder::new_current_thread()
                 .enable_all()

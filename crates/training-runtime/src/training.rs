@@ -1,33 +1,32 @@
-//! Operators whose jobs are made of replicas: a [`training_core::Framework`] as an [`Operator`].
+//! Operators whose jobs consist of replicas: a [`training_core::Framework`] as an [`Operator`].
+
+mod planner;
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
-use kube::core::ObjectMeta;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
-use training_core::{GroupKind, Lifecycle, Note, Provider, Rules};
+use tokio::task::JoinSet;
+use training_core::{GroupKind, Lifecycle, Provider, Rules};
 
 use crate::cli::JobArgs;
-use crate::controller::{Controller, Reconciler, panicked};
-use crate::events::Regarding;
+use crate::controller::Controller;
 use crate::executor::{Children, Executor};
 use crate::feed::group::Groups;
 use crate::feed::jobs::JobsOf;
 use crate::feed::slim::Parent;
 use crate::feed::{self, Source};
-use crate::key::{JobKey, Scope};
+use crate::key::Scope;
 use crate::metrics::Metrics;
-use crate::pass::{Passing, Settings, Worker};
-use crate::retry::Backoff;
 use crate::run::{Manager, Operator};
+use crate::worker::Worker;
+
+pub use planner::{Settings, TrainingPlanner};
 
 /// The operator of a framework.
 pub struct Training<F> {
     /// The framework.
     pub framework: F,
-    /// The arguments of operators of its sort.
+    /// The arguments of such operators.
     pub args: JobArgs,
 }
 
@@ -40,7 +39,7 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
     }
 
     fn introduce(&self) {
-        tracing::info!(gang = %self.args.gang(), "runs that begin now are scheduled so");
+        tracing::info!(gang = %self.args.gang(), "gang scheduler of new runs");
     }
 
     fn metrics(&self) -> Metrics {
@@ -52,18 +51,20 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
     }
 
     fn lead(&self, manager: &mut Manager<'_>) {
-        let worker = Arc::new(self.worker(manager));
-        let controller = manager.controller(Arc::<Worker<F>>::clone(&worker));
-        feeds(manager, &controller, &worker);
-        for kind in worker.settings.gang.kinds() {
-            worker.groups.watch(*kind);
+        let worker = self.worker(manager);
+        let controller = manager.controller(Arc::<Worker<TrainingPlanner<F>>>::clone(&worker));
+        let children = worker.planner.executor.children();
+        feeds::<F>(manager, &controller, &worker.jobs, children);
+        let gang = &worker.planner.settings.gang;
+        for kind in gang.kinds() {
+            children.groups.watch(*kind);
         }
-        if worker.settings.gang == Provider::Kueue {
+        if *gang == Provider::Kueue {
             let (sender, receiver) = watch::channel(false);
             manager.wait_for(receiver);
             let (client, groups) = (
                 manager.clients().watching.clone(),
-                Arc::clone(&worker.groups),
+                Arc::clone(&children.groups),
             );
             manager.spawn(feed::group::watch_for_kueue(client, groups, sender));
         }
@@ -71,12 +72,12 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
             source: manager.source(),
             scopes: manager.scopes(),
             parent: feed::parent::<F>(),
-            groups: Arc::clone(&worker.groups),
+            groups: Arc::clone(&children.groups),
             controller,
             watched: Vec::new(),
             tasks: JoinSet::new(),
         };
-        let wanted = worker.groups.wanted();
+        let wanted = children.groups.wanted();
         for synced in groups.open() {
             manager.wait_for(synced);
         }
@@ -85,9 +86,10 @@ impl<F: Lifecycle + Clone> Operator for Training<F> {
 }
 
 impl<F: Lifecycle + Clone> Training<F> {
-    /// What the passes of one term need: fresh caches, and a writer that stops with the term.
-    fn worker(&self, manager: &Manager<'_>) -> Worker<F> {
+    /// The worker of one term: fresh caches, and a writer that stops with the term.
+    fn worker(&self, manager: &Manager<'_>) -> Arc<Worker<TrainingPlanner<F>>> {
         let args = manager.args();
+        let caller = manager.caller(F::OPERATOR);
         let children = Children {
             pods: Arc::default(),
             services: Arc::default(),
@@ -96,39 +98,19 @@ impl<F: Lifecycle + Clone> Training<F> {
             objects: Arc::default(),
             batch_pods: Arc::default(),
         };
-        let executor = Executor::new::<F>(
-            manager.clients().calling.clone(),
-            manager.gate(),
-            args.call_deadline,
-            feed::parent::<F>(),
-            children.clone(),
-        );
-        Worker {
-            framework: self.framework.clone(),
-            jobs: Arc::new(JobsOf::<F>::new(args.job_cache())),
-            pods: children.pods,
-            services: children.services,
-            autoscalers: children.autoscalers,
-            batch_pods: children.batch_pods,
-            objects: children.objects,
-            groups: children.groups,
-            executor,
-            backoff: Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed()),
-            events: manager.events().clone(),
-            metrics: Arc::clone(manager.metrics()),
-            settings: Settings {
-                deadline: args.pass_deadline,
-                status_delay: args.status_delay,
-                safety_period: args.safety_period,
-                events: args.events,
-                rules: Rules {
-                    strict: args.strict,
-                    ..self.args.rules()
-                },
-                gang: self.args.gang(),
+        let executor = Executor::new::<F>(Arc::clone(&caller), feed::parent::<F>(), children);
+        let settings = Settings {
+            events: args.events,
+            rules: Rules {
+                strict: args.strict,
+                ..self.args.rules()
             },
-            passing: Passing::new(args.jitter_seed()),
-        }
+            gang: self.args.gang(),
+        };
+        let (framework, metrics) = (self.framework.clone(), Arc::clone(manager.metrics()));
+        let planner = TrainingPlanner::new(framework, executor, metrics, settings);
+        let jobs = Arc::new(JobsOf::<F>::new(args.job_cache()));
+        manager.worker(planner, jobs, caller)
     }
 }
 
@@ -136,15 +118,16 @@ impl<F: Lifecycle + Clone> Training<F> {
 fn feeds<F: Lifecycle>(
     manager: &mut Manager<'_>,
     controller: &Arc<Controller>,
-    worker: &Arc<Worker<F>>,
+    jobs: &Arc<JobsOf<F>>,
+    children: &Children,
 ) {
     let parent = feed::parent::<F>();
     manager.feed("jobs", controller, |source, scope, listener, synced| {
-        let jobs = Arc::clone(&worker.jobs);
+        let jobs = Arc::clone(jobs);
         feed::watch_jobs("jobs", source, scope, jobs, listener, synced)
     });
     manager.feed("pods", controller, |source, scope, listener, synced| {
-        let indices = (Arc::clone(&worker.pods), Arc::clone(&worker.batch_pods));
+        let indices = (Arc::clone(&children.pods), Arc::clone(&children.batch_pods));
         feed::watch_pods::<F>(source, scope, parent, indices, listener, synced)
     });
     if F::AUTOSCALES {
@@ -153,7 +136,7 @@ fn feeds<F: Lifecycle>(
             "autoscalers",
             controller,
             |source, scope, listener, synced| {
-                let index = Arc::clone(&worker.autoscalers);
+                let index = Arc::clone(&children.autoscalers);
                 index.expect(&scope);
                 feed::watch_autoscalers(source, scope, parent, index, listener, synced)
             },
@@ -164,20 +147,20 @@ fn feeds<F: Lifecycle>(
             feed::object::feed(*kind),
             controller,
             |source, scope, listener, synced| {
-                let objects = Arc::clone(&worker.objects);
+                let objects = Arc::clone(&children.objects);
                 feed::watch_objects(*kind, source, scope, parent, objects, listener, synced)
             },
         );
     }
     if F::REPLICA_SERVICES {
         manager.feed("services", controller, |source, scope, listener, synced| {
-            let index = Arc::clone(&worker.services);
+            let index = Arc::clone(&children.services);
             feed::watch_services(source, scope, parent, index, listener, synced)
         });
     }
 }
 
-/// The watches of kinds of groups. Which are wanted is known as jobs come.
+/// The watches of kinds of groups. Jobs determine which are needed.
 struct GroupFeeds {
     source: Source,
     scopes: Vec<Scope>,
@@ -189,7 +172,7 @@ struct GroupFeeds {
 }
 
 impl GroupFeeds {
-    /// Starts the watches that are wanted and not open yet. Answers what tells when each has been complete once.
+    /// Starts the missing watches. Returns receivers that turn true once each has synced.
     fn open(&mut self) -> Vec<watch::Receiver<bool>> {
         let wanted = self.groups.wanted().borrow().clone();
         let new = wanted.into_iter().filter(|k| !self.watched.contains(k));
@@ -215,11 +198,11 @@ impl GroupFeeds {
         synced
     }
 
-    /// Opens more as they are wanted; ends if one of them ends.
+    /// Opens watches as they are needed; ends if one of them ends.
     async fn follow(mut self, mut wanted: watch::Receiver<Vec<GroupKind>>) {
         loop {
             tokio::select! {
-                // A run that began under another setting; its pass waits for what is known by itself.
+                // For a run that began under another setting; its reconcile itself waits for the availability.
                 Ok(()) = wanted.changed() => drop(self.open()),
                 Some(dead) = self.tasks.join_next() => {
                     let error = dead.err().map_or_else(String::new, |e| e.to_string());
@@ -228,57 +211,5 @@ impl GroupFeeds {
                 }
             }
         }
-    }
-}
-
-impl<F: Lifecycle> Reconciler for Worker<F> {
-    fn pass(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>> {
-        Box::pin(Worker::pass(self, key))
-    }
-
-    fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        panicked(
-            key,
-            error,
-            &self.jobs,
-            &self.backoff,
-            &self.metrics,
-            &self.events,
-        )
-    }
-
-    fn knows(&self, key: &JobKey) -> bool {
-        self.jobs.contains(key)
-    }
-
-    fn forget(&self, key: &JobKey) {
-        Worker::forget(self, key);
-    }
-
-    fn freed(&self, key: &JobKey) {
-        Worker::freed(self, key);
-    }
-
-    fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
-        let about = Regarding::of::<F::Job>(metadata);
-        tracing::warn!(
-            namespace = about.namespace,
-            name = about.name,
-            error,
-            "a job can't be read and is set aside"
-        );
-        let text = format!("the job can't be read and is set aside: {error}");
-        let note = Note::warning("InvalidSpec", text);
-        self.events.post(&Arc::new(about), note);
-    }
-
-    fn held(&self) -> Vec<(&'static str, usize)> {
-        vec![
-            ("jobs", self.jobs.len()),
-            ("jobs_not_cached", self.jobs.away()),
-            ("jobs_waiting", self.jobs.waiting()),
-            ("pods", self.pods.len()),
-            ("services", self.services.len()),
-        ]
     }
 }

@@ -1,20 +1,19 @@
-//! Waiting for a host name: all that an init container of ours does. It is part of the operator's binary, so that one file is
-//! the whole image.
+//! Waits for a host name, as our init container does. It is part of the operator's binary, so that one file is the whole image.
 
 use std::time::Duration;
 
 use tokio::net::lookup_host;
 
-/// The pause between two looks. Source: the published init container.
+/// The pause between two lookups. Source: the published init container.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What to wait for.
+/// The host name to wait for.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WaitArgs {
     /// The host name
     pub host: String,
 
-    /// Looks before giving up, two seconds apart
+    /// Lookups before giving up, two seconds apart
     #[arg(long, default_value_t = 100)]
     pub tries: u32,
 }
@@ -22,7 +21,7 @@ pub struct WaitArgs {
 /// Waits until the name resolves.
 ///
 /// # Errors
-/// After the last try.
+/// If the name does not resolve by the last try.
 #[expect(
     clippy::print_stdout,
     reason = "a container's output is its log, and people wait for this line"

@@ -1,8 +1,8 @@
-//! The audit log of the API server: what it was really asked, by whom.
+//! The audit log of the API server: the requests that it received, by user.
 //!
-//! The effect of a request can be seen before the line of its answer is written. So every look at the log catches up first: it
-//! sends a request of its own, the marker, waits for its line, and then for the answers of all requests whose arrival was written
-//! before that. A request's arrival is written before it has any effect.
+//! A request can take effect before its answer is logged. So every read of the log first catches up: it sends a request of its own,
+//! the marker, waits for the marker's line, and then for the answers of all requests that were logged as received before it. A
+//! request is logged as received before it takes effect.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,15 +26,15 @@ use crate::wait::{HANG, Seen, eventually};
 pub struct Entry {
     /// The authenticated user.
     pub user: String,
-    /// What the client calls itself.
+    /// The client's user agent.
     pub user_agent: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
-    /// The plural; empty for a path that is no resource.
+    /// The plural; empty for a path that is not a resource.
     pub resource: String,
     /// `status`, `binding`, …; empty for the object itself.
     pub subresource: String,
-    /// The namespace; empty for what has none.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
     /// The object's name; empty for lists and watches.
     pub name: String,
@@ -45,7 +45,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// `create pods`, `patch pytorchjobs/status`, `get /api`.
+    /// The request in words: `create pods`, `patch pytorchjobs/status`, `get /api`.
     pub fn what(&self) -> String {
         match (self.resource.as_str(), self.subresource.as_str()) {
             ("", _) => format!(
@@ -58,7 +58,7 @@ impl Entry {
         }
     }
 
-    /// Whether the request keeps a stream open instead of being answered at once.
+    /// Returns true if the request opens a stream.
     pub fn is_watch(&self) -> bool {
         self.verb == "watch"
     }
@@ -69,7 +69,7 @@ impl Entry {
 pub struct Tally(pub BTreeMap<String, usize>);
 
 impl Tally {
-    /// Counts entries.
+    /// Counts entries by request.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
         let mut tally = Self::default();
         for entry in entries {
@@ -78,7 +78,7 @@ impl Tally {
         tally
     }
 
-    /// A tally to compare with.
+    /// A tally for comparisons.
     pub fn expected(rows: &[(&str, usize)]) -> Self {
         Self(
             rows.iter()
@@ -97,11 +97,11 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A place in the log: what is before it has been seen.
+/// A position in the log: the lines before it have been read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// The path of markers, which is no resource's.
+/// The path of markers, which belongs to no resource.
 const MARKER: &str = "/trainyard-audit-marker/";
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -109,13 +109,13 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Debug)]
 pub struct AuditLog {
     path: PathBuf,
-    /// Who sends markers.
+    /// The user that sends markers.
     kubeconfig: PathBuf,
     scan: Arc<Mutex<Scan>>,
 }
 
 impl AuditLog {
-    /// The log at a path, of an API server that can be asked by this kubeconfig.
+    /// Opens the log at a path; the kubeconfig reaches its API server.
     pub fn at(path: impl Into<PathBuf>, kubeconfig: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -124,19 +124,19 @@ impl AuditLog {
         }
     }
 
-    /// The end of the log, behind the lines of everything that has had an effect so far.
+    /// The end of the log, after the lines of everything that has taken effect so far.
     pub async fn mark(&self) -> Result<Mark> {
         self.caught_up(|_| true).await?;
         Ok(Mark(fs::metadata(&self.path)?.len()))
     }
 
-    /// What anybody asked after a mark.
+    /// All requests after a mark.
     pub async fn since(&self, from: Mark) -> Result<Vec<Entry>> {
         self.caught_up(|_| true).await?;
         Ok(self.written(from)?.0)
     }
 
-    /// What a user asked after a mark.
+    /// A user's requests after a mark.
     pub async fn by_user(&self, from: Mark, user: &str) -> Result<Vec<Entry>> {
         self.caught_up(|asks| asks == user).await?;
         let (mut entries, _) = self.written(from)?;
@@ -144,13 +144,13 @@ impl AuditLog {
         Ok(entries)
     }
 
-    /// Waits for the lines of all that such users have asked for so far.
+    /// Waits for the lines of all requests that these users have sent so far.
     async fn caught_up(&self, users: impl Fn(&str) -> bool) -> Result<()> {
         self.catch_up(users, async |marker| self.send(marker).await)
             .await
     }
 
-    /// The same with a way to send the marker.
+    /// Catches up with this way to send the marker.
     async fn catch_up(
         &self,
         users: impl Fn(&str) -> bool,
@@ -176,7 +176,7 @@ impl AuditLog {
         .await
     }
 
-    /// Sends a marker. Nobody has anything to answer to it.
+    /// Sends a marker. The answer doesn't matter.
     async fn send(&self, marker: &str) -> Result<()> {
         let client = client_from(&self.kubeconfig).await?;
         let request = http::Request::get(marker).body(Vec::new())?;
@@ -186,13 +186,13 @@ impl AuditLog {
         }
     }
 
-    /// The lines after a mark that stand there now, and the mark after them.
+    /// The lines written after a mark so far, and the mark after them.
     fn written(&self, from: Mark) -> Result<(Vec<Entry>, Mark)> {
         let (text, next) = whole_lines(&self.path, from)?;
         Ok((parse(&text)?, next))
     }
 
-    /// All that a user asked for in a namespace so far, and the lines of what of it was denied: MT-60.
+    /// All requests of a user in a namespace so far, and the lines of those that were denied: MT-60.
     pub async fn all_of(&self, user: &str, namespace: &str) -> Result<(Vec<Entry>, Vec<String>)> {
         self.caught_up(|asks| asks == user).await?;
         self.all_so_far(user, namespace)
@@ -200,7 +200,7 @@ impl AuditLog {
 
     fn all_so_far(&self, user: &str, namespace: &str) -> Result<(Vec<Entry>, Vec<String>)> {
         let (text, _) = whole_lines(&self.path, Mark::default())?;
-        // Looked at as text: to understand every line would take longer than most tests.
+        // Searched as text: parsing every line would take longer than most tests.
         let lines: Vec<&str> = text
             .lines()
             .filter(|line| line.contains(user) && line.contains(namespace))
@@ -212,10 +212,10 @@ impl AuditLog {
         Ok((entries, denied.map(|line| (*line).to_owned()).collect()))
     }
 
-    /// Waits until a user has asked nothing that `counts` for a `quiet` while.
+    /// Waits until a user has sent no request that `counts` for `quiet`.
     ///
     /// # Errors
-    /// When that doesn't come within `limit`; the error names the last request.
+    /// If that doesn't happen within `limit`; the error names the last request.
     pub async fn until_quiet(
         &self,
         user: &str,
@@ -237,7 +237,7 @@ impl AuditLog {
                 since = Instant::now();
             }
             if since.elapsed() >= quiet {
-                // Lines that are late look like quiet.
+                // Late lines look like quiet.
                 self.caught_up(|asks| asks == user).await?;
                 let (entries, next) = self.written(at)?;
                 at = next;
@@ -254,14 +254,14 @@ impl AuditLog {
     }
 }
 
-/// What is known of the lines of a log, each of which is looked at once.
+/// An incremental scan of a log, which reads each line once.
 #[derive(Debug, Default)]
 struct Scan {
     at: Mark,
     lines: u64,
-    /// Requests without an answer, by their ids: the number of the line, and who asked.
+    /// Unanswered requests by id, with line number and user.
     open: HashMap<String, (u64, String)>,
-    /// The numbers of the lines of markers.
+    /// Line numbers of markers.
     markers: HashMap<String, u64>,
 }
 
@@ -271,7 +271,7 @@ impl Scan {
         self.at = next;
         for line in text.lines() {
             self.lines += 1;
-            // Looked at as text: to understand every line would take longer than most tests.
+            // Searched as text: parsing every line would take longer than most tests.
             let field = |name: &str| -> Option<&str> {
                 let (_, rest) = line.split_once(name)?;
                 rest.split('"').next()
@@ -295,10 +295,10 @@ impl Scan {
     }
 }
 
-/// The whole lines after a mark, and the mark after them. A line that is half written is read the next time.
+/// The complete lines after a mark, and the mark after them. An incomplete line is read the next time.
 fn whole_lines(log: &Path, from: Mark) -> Result<(String, Mark)> {
     let mut file = File::open(log).with_context(|| format!("no audit log at {}", log.display()))?;
-    // A line that was half written at the mark was begun before it.
+    // A line that was incomplete at the mark began before it.
     let back = from.0.saturating_sub(1);
     file.seek(SeekFrom::Start(back))?;
     let mut text = Vec::new();
@@ -314,10 +314,10 @@ fn whole_lines(log: &Path, from: Mark) -> Result<(String, Mark)> {
     Ok((lines, Mark(back + whole as u64)))
 }
 
-/// Reads the lines of a log, one entry per request.
+/// Parses the lines of a log, one entry per request.
 ///
-/// A watch appears when it is answered first, everything else when it is answered completely, so
-/// that a watch which is still open counts, and none counts twice.
+/// A watch counts when its response starts, everything else when its response is complete, so open watches count and none counts
+/// twice.
 pub fn parse(text: &str) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -328,7 +328,7 @@ pub fn parse(text: &str) -> Result<Vec<Entry>> {
         } else {
             "ResponseComplete"
         };
-        // A watch that is refused never starts.
+        // A refused watch never starts.
         let refused = raw.verb == "watch"
             && raw.stage == "ResponseComplete"
             && raw.response_status.code >= 300;
@@ -463,7 +463,7 @@ mod tests {
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Reads while the answer's line, or the marker's, is still to be written; answers the entries that were read.
+    /// Reads while the line of the answer, or of the marker, is not yet written; returns the number of entries.
     async fn read_early(the_marker_is_late: bool, user: &str) -> usize {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path();
@@ -492,7 +492,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_comes_late_is_waited_for() {
-        assert_eq!(read_early(false, "op").await, 1, "behind the marker's");
+        assert_eq!(read_early(false, "op").await, 1, "after the marker's");
         assert_eq!(read_early(true, "op").await, 1, "before the marker's");
     }
 

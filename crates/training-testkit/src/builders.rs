@@ -1,22 +1,22 @@
-//! Manifests of jobs as plain JSON.
+//! Manifests of jobs as JSON.
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
 
-/// A kind of jobs, as manifests and clusters name it.
+/// A kind of job, with its names in manifests and clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Such as `TFJob`.
+    /// For example `TFJob`.
     pub name: &'static str,
     /// The API group.
     pub group: &'static str,
-    /// Such as `tfjobs`.
+    /// For example `tfjobs`.
     pub plural: &'static str,
     /// The version of the API.
     pub version: &'static str,
     /// The field of the spec that holds the replica specs.
     pub replica_map: &'static str,
-    /// The container that counts.
+    /// The main container.
     pub container: &'static str,
     /// Name and number of its port.
     pub port: (&'static str, i32),
@@ -91,7 +91,7 @@ pub const PADDLE: Kind = Kind {
     operator: "paddle-operator",
 };
 
-/// `MPIJob`, whose main containers have any name.
+/// `MPIJob`, whose main container may have any name.
 pub const MPI: Kind = Kind {
     name: "MPIJob",
     group: "kubeflow.org",
@@ -104,10 +104,10 @@ pub const MPI: Kind = Kind {
     operator: "mpi-operator",
 };
 
-/// The operator of Spark's two kinds, which have no replicas.
+/// The operator of both Spark kinds, which have no replicas.
 pub const SPARK_OPERATOR: &str = "spark-operator";
 
-/// `SparkApplication`, which has neither.
+/// `SparkApplication`, which has no replica map and no fixed container.
 pub const SPARK: Kind = Kind {
     name: "SparkApplication",
     group: "sparkoperator.k8s.io",
@@ -135,18 +135,18 @@ pub fn application(name: &str) -> Value {
     })
 }
 
-/// The identity that the shipped manifests give to an operator.
+/// The service account of an operator in the shipped manifests.
 pub fn operator_user(operator: &str) -> String {
     format!("system:serviceaccount:trainyard-system:{operator}")
 }
 
-/// Every kind whose jobs are pods and services alone.
+/// The kinds whose jobs consist of pods and services.
 pub const KINDS: [Kind; 5] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX];
-/// Those, and the one whose pods are hosts and a launcher.
+/// [`KINDS`], and the kind with hosts and a launcher.
 pub const TRAINING: [Kind; 6] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX, MPI];
-/// Those, and the one whose pods are a driver and its executors.
+/// [`TRAINING`], and the kind with a driver and executors.
 pub const EVERY_KIND: [Kind; 7] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE, JAX, MPI, SPARK];
-/// Those whose jobs are pods and services that can have a master.
+/// The kinds in [`KINDS`] that can have a master.
 pub const WITH_MASTER: [Kind; 4] = [PYTORCH, TENSORFLOW, XGBOOST, PADDLE];
 
 impl Kind {
@@ -156,7 +156,7 @@ impl Kind {
         ApiResource::from_gvk_with_plural(&gvk, self.plural)
     }
 
-    /// The name of a container that counts; of a kind whose containers have any name, some name.
+    /// The name of the main container, or some name if the kind allows any.
     pub fn any_container(&self) -> &'static str {
         if self.container.is_empty() {
             "any"
@@ -170,7 +170,7 @@ impl Kind {
         Job::new(self, name)
     }
 
-    /// Masters and workers of [`Kind::small_job`].
+    /// The number of masters and workers in [`Kind::small_job`].
     pub fn small_roles(&self, workers: u32) -> (u32, u32) {
         if WITH_MASTER.contains(self) {
             (1, workers)
@@ -179,10 +179,10 @@ impl Kind {
         }
     }
 
-    /// A job with so many workers and a master or launcher, or with one worker more where the kind has neither.
+    /// A job with this number of workers and a master or launcher, or with one worker more if the kind has neither.
     pub fn small_job(&self, name: &str, workers: u32) -> Job {
         let job = self.job(name);
-        // Of any version.
+        // Any version.
         if self.name == MPI.name {
             return job.role("Launcher", 1).workers(workers);
         }
@@ -192,7 +192,7 @@ impl Kind {
         }
     }
 
-    /// The identity that the shipped manifests give to the operator.
+    /// The operator's service account in the shipped manifests.
     pub fn user(&self) -> String {
         operator_user(self.operator)
     }
@@ -253,14 +253,14 @@ impl Job {
         self.role("Worker", count)
     }
 
-    /// Adds a role with one container under the kind's default name.
+    /// Adds a role with one container with the kind's default name.
     #[must_use]
     pub fn role(self, role: &str, replicas: u32) -> Self {
         let spec = json!({
             "replicas": replicas,
             "restartPolicy": "OnFailure",
             "template": { "spec": { "containers": [
-                // Never pulled: in these tests nothing runs a container.
+                // Never pulled: these tests run no containers.
                 { "name": self.container, "image": "trainyard.test/train:1" },
             ]}},
         });
@@ -293,16 +293,16 @@ impl Job {
     /// Sets an annotation of the job.
     #[must_use]
     pub fn annotation(self, key: &str, value: &str) -> Self {
-        // "/" in a key is "~1" in a pointer.
+        // A JSON pointer escapes "/" as "~1".
         self.set(
             &format!("/metadata/annotations/{}", key.replace('/', "~1")),
             value,
         )
     }
 
-    /// Sets anything, by JSON pointer; objects on the way are made.
+    /// Sets any field by JSON pointer and creates missing objects on the way.
     ///
-    /// Elements of arrays can be replaced but not added.
+    /// It can replace elements of arrays, but not add them.
     #[must_use]
     pub fn set(mut self, pointer: &str, value: impl Into<Value>) -> Self {
         let mut at = &mut self.object;

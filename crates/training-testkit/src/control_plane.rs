@@ -1,9 +1,8 @@
 //! A real API server for the tests of one binary.
 //!
-//! It is the light mode of the local cluster: etcd and kube-apiserver as child processes on free
-//! ports of 127.0.0.1. They end when our end of a pipe closes, and the kernel closes it in whatever
-//! way this process ends. With `TRAINYARD_KUBECONFIG` set nothing is started and that cluster is
-//! used; [`Can`] tells what can't be tested there.
+//! It is the light mode of the local cluster: etcd and kube-apiserver as child processes on free ports of 127.0.0.1. They exit when
+//! our end of a pipe closes, which the kernel does however this process ends. With `TRAINYARD_KUBECONFIG` set, the tests use that
+//! cluster instead; [`Can`] says what can't be tested there.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -33,53 +32,53 @@ use crate::manifest;
 
 /// May do everything.
 pub const ADMIN: &str = "admin";
-/// May do everything, under another name, so that the audit log tells it from the test itself.
+/// May do everything, under another name, so that the audit log distinguishes it from the test itself.
 pub const DRIVER: &str = "driver";
-/// The identity that the shipped manifests give to the `PyTorchJob` operator.
+/// The service account of the `PyTorchJob` operator in the shipped manifests.
 pub const PYTORCH_OPERATOR: &str = "system:serviceaccount:trainyard-system:pytorch-operator";
 
 /// The cluster to use instead of starting one.
 const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
-/// The program of the light mode, for those who have built it elsewhere.
+/// The path of the light mode's program, if built elsewhere.
 const NODE_VARIABLE: &str = "TRAINYARD_NODE";
 
-/// How long a start may take. Two seconds is normal; a machine that builds beside the test is slow.
+/// The start timeout. Two seconds is normal; a concurrent build slows it down.
 const START: Duration = Duration::from_mins(3);
-/// After this the files that a test left behind are of no use to anybody.
+/// The age at which leftover test files are deleted.
 const STALE: Duration = Duration::from_hours(1);
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Start kube-controller-manager: garbage collection, quotas, end of namespaces.
+    /// Start kube-controller-manager: garbage collection, quotas, namespace deletion.
     pub controller_manager: bool,
-    /// Flags for kube-controller-manager beside its usual ones.
+    /// Extra flags for kube-controller-manager.
     pub controller_manager_flags: Vec<String>,
     /// Write an audit log.
     pub audit: bool,
     /// Let etcd sync to disk.
     pub fsync: bool,
-    /// Users beside [`ADMIN`], [`DRIVER`] and [`PYTORCH_OPERATOR`].
+    /// Users in addition to [`ADMIN`], [`DRIVER`] and [`PYTORCH_OPERATOR`].
     pub users: Vec<User>,
 }
 
-/// Somebody who may talk to the API server.
+/// A user of the API server.
 #[derive(Clone, Debug)]
 pub struct User {
-    /// The name that RBAC knows.
+    /// The name in RBAC.
     pub name: String,
-    /// The groups; those of a `ServiceAccount` come by themselves.
+    /// The groups; those of a `ServiceAccount` are implied.
     pub groups: Vec<String>,
 }
 
 /// What a control plane allows a test to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Can {
-    /// There is an audit log to read.
+    /// It has an audit log.
     pub audit: bool,
-    /// Garbage collection, quotas and the end of namespaces happen.
+    /// It has garbage collection, quotas and namespace deletion.
     pub controllers: bool,
-    /// Nobody else schedules and runs pods, so that the scripted kubelet may.
+    /// It has no other scheduler or kubelet, so the scripted one may run.
     pub play_kubelet: bool,
 }
 
@@ -103,8 +102,7 @@ static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 impl ControlPlane {
-    /// The one that all tests of this binary share, with everything switched on and the manifests
-    /// of the `PyTorchJob` operator installed.
+    /// The control plane that all tests of this binary share, with every option and the manifests of the `PyTorchJob` operator.
     ///
     /// It is never dropped; the closing pipe ends it together with this process.
     pub async fn shared() -> Result<&'static Self> {
@@ -121,9 +119,9 @@ impl ControlPlane {
         Ok(shared)
     }
 
-    /// Starts one and waits until it is ready.
+    /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self> {
-        // A second installation is refused, and is no mistake.
+        // A second installation fails, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = scratch_directory()?;
         let audit = AuditLog::at(dir.join("audit.log"), dir.join("kubeconfig"));
@@ -163,7 +161,7 @@ impl ControlPlane {
         self.can
     }
 
-    /// A directory for files of tests; it goes with the control plane, or when it has become old.
+    /// A directory for test files; it is deleted with the control plane, or once it is old.
     pub fn scratch(&self) -> &Path {
         &self.dir
     }
@@ -176,8 +174,8 @@ impl ControlPlane {
 
     /// The kubeconfig file of a user.
     ///
-    /// On a cluster that we did not start, a `ServiceAccount` gets a token from the token API, and
-    /// everybody else is whoever the given kubeconfig says.
+    /// On a cluster that we did not start, a `ServiceAccount` gets a token from the token API, and everybody else is the user of
+    /// the given kubeconfig.
     pub async fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
         let admin = self.dir.join("kubeconfig");
         if user == ADMIN {
@@ -233,15 +231,15 @@ impl ControlPlane {
             .context("a token request without an answer")
     }
 
-    /// A client that acts as a user, for the calling test only: clients belong to the runtime that
-    /// made them, and every test has its own.
+    /// A client that acts as a user. Only the calling test may use it: clients belong to the runtime that created them, and every
+    /// test has its own.
     pub async fn client(&self, user: &str) -> Result<Client> {
         client_from(&self.kubeconfig(user).await?).await
     }
 
-    /// Installs what an operator ships, once: definitions, accounts, roles and policies.
+    /// Installs an operator's CRDs, accounts, roles and policies, once.
     ///
-    /// Workloads are left out, because the tests run the operator as a process of their own.
+    /// It skips workloads, because the tests run the operator as a process of their own.
     pub async fn install(&self, operator: &str) -> Result<()> {
         let mut installed = self.installed.lock().await;
         if installed.contains(operator) {
@@ -253,13 +251,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Applies what a directory of manifests has, but workloads.
+    /// Applies the manifests of a directory except workloads.
     pub async fn apply(&self, directory: &Path) -> Result<()> {
         let mut objects = Vec::new();
         for file in manifest::files(directory)? {
             objects.extend(manifest::documents(&file)?);
         }
-        // A kustomization is for the client's eyes and no object of the API.
+        // A kustomization is for clients only and not an API object.
         objects
             .retain(|object| object["kind"] != "Deployment" && object["kind"] != "Kustomization");
         manifest::apply(&self.client(ADMIN).await?, objects).await
@@ -274,11 +272,11 @@ impl Drop for ControlPlane {
             while Instant::now() < end && !matches!(process.child.try_wait(), Ok(Some(_))) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // Without effect if it has ended, as it should.
+            // Has no effect if it has exited, as it should.
             let _ = process.child.kill();
             let _ = process.child.wait();
         }
-        // A test that fails leaves the logs of its control plane behind.
+        // A failed test keeps the logs of its control plane.
         if !std::thread::panicking() {
             let _ = fs::remove_dir_all(&self.dir);
         }
@@ -298,8 +296,8 @@ pub async fn client_from(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// Retries 429, 503 and 504: for about a second after a definition has changed, the API server refuses lists and watches of its
-/// kind ("storage is (re)initializing").
+/// Retries 429, 503 and 504: for about a second after a CRD has changed, the API server refuses lists and watches of its kind
+/// ("storage is (re)initializing").
 fn retries() -> Result<RetryPolicy> {
     const MIN: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(1);
@@ -307,7 +305,7 @@ fn retries() -> Result<RetryPolicy> {
     Ok(RetryPolicy::new(MIN, MAX, RETRIES, false)?)
 }
 
-/// Connections to the API server. It closes idle ones after 90 s, and hyper's pool keeps them just as long: a request sent in
+/// Connections to the API server. It closes idle ones after 90 s, and hyper's pool keeps them just as long, so a request sent in
 /// that moment would fail.
 pub fn connections<C, B>(connector: C) -> hyper_util::client::legacy::Client<C, B>
 where
@@ -321,7 +319,7 @@ where
         .build(connector)
 }
 
-/// What a kubeconfig file says about reaching the API server.
+/// Reads the client configuration of a kubeconfig file.
 pub async fn config_from(kubeconfig: &Path) -> Result<Config> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
@@ -333,8 +331,7 @@ pub fn workspace() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// The directory that cargo builds into, found from the running test, which is in
-/// `target/<profile>/deps`.
+/// The cargo target directory, found from the running test, which is in `target/<profile>/deps`.
 pub fn target_directory() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test
@@ -359,7 +356,7 @@ fn scratch_directory() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Removes what earlier test processes left, unless somebody may still want to read it.
+/// Deletes what earlier test processes left, except recent files that somebody may want to read.
 fn sweep(all: &Path) {
     let Ok(entries) = fs::read_dir(all) else {
         return;
@@ -425,12 +422,12 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     let mut child = command.spawn().context("can't start the control plane")?;
     let stdin = child.stdin.take();
     let stdout = child.stdout.take().context("a child without output")?;
-    // Made first, so that every error below ends the child too.
+    // Created first, so that every error below ends the child too.
     let mut process = Process { child, stdin };
     let (ready, is_ready) = oneshot::channel();
     std::thread::spawn(move || {
         let mut ready = Some(ready);
-        // Reads on to the end: with the pipe closed a later line would kill the program.
+        // Reads to the end: after the pipe closes, another line would kill the program.
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if line.starts_with("ready ")
                 && let Some(ready) = ready.take()
@@ -452,7 +449,7 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     Ok(process)
 }
 
-/// Builds the program of the light mode if it is not there yet.
+/// Builds the program of the light mode if it doesn't exist.
 fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(NODE_VARIABLE) {
         return Ok(program.into());

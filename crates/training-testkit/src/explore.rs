@@ -1,6 +1,6 @@
-//! Explicit-state search: every state that some moves lead to, each of them once, those after few moves first.
+//! Explicit-state search: visits every state that some moves reach once, in breadth-first order.
 //!
-//! Random histories are long and few of all that there are. This is the opposite: all histories, up to a length.
+//! Random histories are long and cover few of all histories. This covers all histories up to a length.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -8,65 +8,65 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use training_core::Uid;
 
-/// Numbers from here on are versions and uids. No count, code or part of a time is as large.
+/// Numbers from here on are versions and uids. No count, code or part of a time is this large.
 pub const FIRST_VERSION: u64 = 1_000_000_000;
 
-/// How many states a test visits, unless it is asked for more.
+/// The default number of states that a test visits.
 pub const FEW_STATES: usize = 2_500;
 
-/// How many states a test visits: some, or ten for each history that `PROPTEST_CASES` asks for.
+/// Returns the number of states to visit: the default, or ten for each of the histories that `PROPTEST_CASES` sets.
 pub fn states() -> usize {
     let histories = std::env::var("PROPTEST_CASES").ok();
     let histories = histories.and_then(|text| text.parse::<usize>().ok());
     histories.map_or(FEW_STATES, |histories| 10 * histories)
 }
 
-/// What can be searched.
+/// A model to search.
 pub trait Model: Clone {
-    /// One thing that happens.
+    /// One event.
     type Move: Copy + Debug;
 
-    /// What may happen in any state. A move that finds nothing to move changes nothing.
+    /// The possible moves, the same in all states. A move without a target changes nothing.
     fn moves() -> Vec<Self::Move>;
 
     /// Makes a move.
     fn happen(&mut self, what: Self::Move);
 
-    /// From now on nothing is disturbed any more.
+    /// Ends all disturbances.
     fn calm(&mut self);
 
-    /// The next step of a state that is left alone, in which pods may or may not end. False at rest, where what must hold at rest
-    /// has been checked.
+    /// Takes the next step of an undisturbed state, in which pods may or may not end. Returns false once settled, after checking
+    /// the invariants of a settled state.
     fn settle(&mut self, finish: bool) -> bool;
 
-    /// The breaches of law so far.
+    /// The violations so far.
     fn breaches(&self) -> &[String];
 
-    /// The state in words, without its history. States with the same words, but for the values of versions, are the same.
+    /// Describes the state without its history. States are equal if their descriptions are, ignoring the values of versions.
     fn words(&self) -> String;
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Explored {
-    /// States that are not the same.
+    /// Distinct states.
     pub states: usize,
-    /// Moves that were made from these.
+    /// Moves made from them.
     pub transitions: usize,
-    /// States on the way to rest.
+    /// States on the way to settling.
     pub settled: usize,
-    /// Moves from a start to the state that is farthest away.
+    /// The distance of the farthest state from a start, in moves.
     pub depth: usize,
 }
 
-/// How a state was reached: from which one, by which move.
+/// How a state was reached: the previous state and the move.
 struct Reached<M> {
     from: usize,
     by: Option<M>,
     depth: usize,
 }
 
-/// Visits so many states, or all there are. Each keeps the laws, and so does each on its way to rest.
+/// Visits up to `most` states. Each must keep the laws, and so must each state while settling.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ struct Reached<M> {
 pub fn explore<M: Model>(starts: &[M], most: usize) -> Result<Explored, String> {
     let moves = M::moves();
     let mut explored = Explored::default();
-    // States are not kept but made again from the moves that led to them: a million of them would take gigabytes.
+    // States are recomputed from their moves: keeping a million of them would take gigabytes.
     let mut reached: Vec<Reached<M::Move>> = Vec::new();
     let mut known = HashSet::new();
     let mut settled = [HashSet::new(), HashSet::new()];
@@ -126,7 +126,7 @@ pub fn explore<M: Model>(starts: &[M], most: usize) -> Result<Explored, String> 
     Ok(explored)
 }
 
-/// Leaves a state alone until it is at rest, or at a state that is known to come there.
+/// Lets a state settle, or reach a state that is known to settle.
 fn rest<M: Model>(state: &mut M, finish: bool, settled: &mut HashSet<u64>) -> Result<(), String> {
     let mut way = HashSet::new();
     state.calm();
@@ -173,7 +173,7 @@ fn replay<M: Model>(starts: &[M], reached: &[Reached<M::Move>], mut at: usize) -
     state
 }
 
-/// A number that states have in common that are the same. Of versions and uids only their order counts.
+/// A hash that equal states share. Of versions and uids only the order counts.
 fn fingerprint<M: Model>(state: &M) -> u64 {
     let words = state.words();
     let versions = versions(&words);
@@ -192,7 +192,7 @@ fn fingerprint<M: Model>(state: &M) -> u64 {
     hasher.finish()
 }
 
-/// Where versions and uids stand in a text, and which.
+/// The positions and values of versions and uids in a text.
 fn versions(words: &str) -> Vec<(usize, usize, u128)> {
     const UUID: usize = 36;
     let bytes = words.as_bytes();
@@ -220,7 +220,7 @@ fn versions(words: &str) -> Vec<(usize, usize, u128)> {
 mod tests {
     use super::*;
 
-    /// A counter up to a hundred that must not be seven, with a version that grows.
+    /// A counter up to a hundred that must not be seven, with a growing version.
     #[derive(Clone)]
     struct Counter {
         at: u64,

@@ -1,8 +1,8 @@
-//! Texts of users that a careless operator would run, parse or print, and where they are found again.
+//! User texts that a careless operator would run, parse or print, and a search for them.
 
 use serde_json::Value;
 
-/// What a shell, a template, YAML, a properties file or a terminal would take for more than text.
+/// Texts with a special meaning to a shell, a template, YAML, a properties file or a terminal.
 pub const HOSTILE: [&str; 12] = [
     "; touch /tmp/harm",
     "$(touch /tmp/harm)",
@@ -18,16 +18,16 @@ pub const HOSTILE: [&str; 12] = [
     "\u{1b}[2Jharm\u{0}",
 ];
 
-/// A string of an object that holds a text.
+/// A string in an object that contains a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where it is: `.spec.containers[0].args[1]`.
+    /// Its path: `.spec.containers[0].args[1]`.
     pub path: String,
-    /// It is the text and no more.
+    /// The string equals the text.
     pub whole: bool,
 }
 
-/// Every string of these objects that holds the text, keys of maps included.
+/// Finds every string in these objects that contains the text, including map keys.
 pub fn places(objects: &[Value], text: &str) -> Vec<Place> {
     let mut places = Vec::new();
     for object in objects {

@@ -1,4 +1,4 @@
-//! Jobs in the API server, and waiting for what becomes of them.
+//! Jobs in the API server, and waiting for their status.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition to compare with.
+    /// A condition for comparisons.
     pub fn new(kind: &str, status: &str, reason: &str, message: &str) -> Self {
         Self {
             kind: kind.into(),
@@ -55,7 +55,7 @@ impl Jobs {
         }
     }
 
-    /// Stores a job and gives it back as stored.
+    /// Creates a job and returns it as stored.
     pub async fn create(&self, manifest: &Value) -> Result<Value> {
         let object: DynamicObject = serde_json::from_value(manifest.clone())?;
         let stored = self.api.create(&PostParams::default(), &object).await?;
@@ -67,7 +67,7 @@ impl Jobs {
         Ok(serde_json::to_value(self.api.get(name).await?)?)
     }
 
-    /// Merges a change into the job.
+    /// Applies a merge patch to the job.
     pub async fn merge(&self, name: &str, change: &Value) -> Result<Value> {
         let stored = self
             .api
@@ -76,23 +76,23 @@ impl Jobs {
         Ok(serde_json::to_value(stored)?)
     }
 
-    /// Asks for the job's deletion, with background propagation.
+    /// Deletes the job with background propagation.
     pub async fn delete(&self, name: &str) -> Result<()> {
         self.delete_with(name, &DeleteParams::background()).await
     }
 
-    /// Asks for the job's deletion in any way.
+    /// Deletes the job with any parameters.
     pub async fn delete_with(&self, name: &str, parameters: &DeleteParams) -> Result<()> {
         self.api.delete(name, parameters).await?;
         Ok(())
     }
 
-    /// Whether there is such a job.
+    /// Returns true if the job exists.
     pub async fn exists(&self, name: &str) -> Result<bool> {
         Ok(self.api.get_opt(name).await?.is_some())
     }
 
-    /// Waits until the job looks as told.
+    /// Waits until the predicate holds for the job.
     pub async fn until(
         &self,
         name: &str,
@@ -141,20 +141,19 @@ pub fn condition(job: &Value, kind: &str) -> Result<Condition> {
         .with_context(|| format!("no condition {kind} in {}", job["status"]))
 }
 
-/// Whether a condition is `True`.
+/// Returns true if a condition is `True`.
 pub fn is_true(job: &Value, kind: &str) -> bool {
     conditions(job)
         .iter()
         .any(|c| c.kind == kind && c.status == "True")
 }
 
-/// Whether the job has ended.
+/// Returns true if the job has ended.
 pub fn is_finished(job: &Value) -> bool {
     is_true(job, "Succeeded") || is_true(job, "Failed")
 }
 
-/// The counters of a role: `active`, `succeeded`, `failed`, those that are zero left out, as on
-/// the wire.
+/// The non-zero counters of a role: `active`, `succeeded`, `failed`.
 pub fn counters(job: &Value, role: &str) -> BTreeMap<String, i64> {
     let status = job["status"]["replicaStatuses"][role].as_object();
     ["active", "succeeded", "failed"]

@@ -1,4 +1,4 @@
-//! What the tests of Trainyard share.
+//! Shared test code of Trainyard.
 //!
 //! ```text
 //!   control_plane   a real API server, started once per test binary
@@ -6,19 +6,19 @@
 //!   kubelet         plays scheduler and kubelet from a script
 //!   proxy           the operator's only way to the API server; counts and breaks requests
 //!   auditor         watches everything and checks the invariants at every event
-//!   audit           what the API server itself wrote down, per user
-//!   snapshot        the end state of a job, without what differs from run to run
-//!   world           a cluster as a data structure, which holds plans to the laws
-//!   explore         every state of a world that some moves lead to
-//!   scene           a world in the words of the operators' tables
-//!   validation      the tables of good and bad jobs
-//!   job, builders   manifests as JSON, and waiting for what becomes of them
+//!   audit           the API server's own log of requests, per user
+//!   snapshot        the end state of a job, without what differs between runs
+//!   world           a cluster as a data structure, which checks plans against the laws
+//!   explore         visits every state of a world that some moves reach
+//!   scene           a world in the vocabulary of the operators' test tables
+//!   validation      the tables of valid and invalid jobs
+//!   job, builders   manifests as JSON, and waiting for a job's status
 //! ```
 //!
-//! Nothing here depends on a crate of an operator: a test that shared the operator's own types
-//! would share its mistakes. The world alone runs plans, and so knows the core.
+//! Nothing here depends on an operator's crate: a test that shared the operator's types would share its mistakes. Only the world
+//! runs plans, and so depends on the core.
 
-// Whatever fails here fails a test; there is nothing else for a caller to do about it.
+// Every error here fails a test; callers can't handle it otherwise.
 #![allow(clippy::missing_errors_doc)]
 
 pub mod audit;
@@ -39,17 +39,17 @@ pub mod validation;
 pub mod wait;
 pub mod world;
 
-/// The label that names the operator of a pod or service.
+/// The label with the operator's name on pods and services.
 pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";
-/// The label that names the job of a pod or service.
+/// The label with the job's name on pods and services.
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
-/// The label that names the role of a pod or service, in lower case.
+/// The label with the role in lower case on pods and services.
 pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
-/// The label that holds the decimal index of a pod or service within its role.
+/// The label with the decimal index within the role on pods and services.
 pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
-/// The label that marks the pod on whose exit the job's success depends; of an `MPIJob`'s pods, the role.
+/// The label of the pod whose exit decides the job's success; on an `MPIJob`'s pods, the role.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
-/// The label that names the `SparkApplication` of a pod.
+/// The label with the `SparkApplication`'s name on its pods.
 pub const SPARK_APP_NAME: &str = "sparkoperator.k8s.io/app-name";
-/// The label that says whether a pod of a `SparkApplication` is its driver or an executor.
+/// The label that marks a `SparkApplication`'s pod as driver or executor.
 pub const SPARK_ROLE: &str = "spark-role";

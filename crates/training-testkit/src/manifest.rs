@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::wait::{HANG, Seen, eventually};
 
-/// The objects of a YAML file with any number of documents; empty documents are left out.
+/// Returns the objects of a YAML file with any number of documents; skips empty ones.
 pub fn documents(path: &Path) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("can't read the manifest {}", path.display()))?;
@@ -39,8 +39,7 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Applies objects on the server's side: definitions first, then namespaces, then the rest in their
-/// order. Returns when every definition is served.
+/// Applies objects with server-side apply: CRDs first, then namespaces, then the rest in order. Returns when every CRD is served.
 pub async fn apply(client: &Client, mut objects: Vec<Value>) -> Result<()> {
     // A stable sort: within a group the author's order may matter.
     objects.sort_by_key(|object| match object["kind"].as_str() {

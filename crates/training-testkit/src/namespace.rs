@@ -1,4 +1,4 @@
-//! A namespace of its own for every test.
+//! A separate namespace for every test.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::control_plane::{ADMIN, ControlPlane, client_from};
 
-/// A namespace that is asked to go when the test ends, however it ends.
+/// A namespace that is deleted when the test ends, however it ends.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Its name: the prefix, the process and a number.
+    /// Its name: the prefix, the process id and a number.
     pub name: String,
     kubeconfig: PathBuf,
 }
@@ -23,7 +23,7 @@ pub struct Namespace {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Namespace {
-    /// Creates one whose name starts with a prefix.
+    /// Creates a namespace whose name starts with a prefix.
     pub async fn create(control_plane: &ControlPlane, prefix: &str) -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{prefix}-{}-{number}", std::process::id());
@@ -40,8 +40,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let (name, kubeconfig) = (self.name.clone(), self.kubeconfig.clone());
-        // The test's runtime may be at its end, and a destructor can't wait in it; hence a thread
-        // with a runtime of its own. Whatever goes wrong here is no failure of the test.
+        // The test's runtime may be shutting down, and a destructor can't wait in it, so a thread with its own runtime does it. An
+        // error here doesn't fail the test.
         let thread = std::thread::spawn(move || {
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -1,4 +1,4 @@
-//! The operator as a process of its own, which can be killed.
+//! The operator as a separate process that tests can kill.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::control_plane::target_directory;
 use crate::wait::{HANG, Seen, eventually};
 
-/// Where the operators are that shall be tested, instead of the target directory.
+/// The directory of the operators under test, instead of the target directory.
 const BINARIES_VARIABLE: &str = "TRAINYARD_OPERATOR_BIN_DIR";
 
 /// How to start an operator.
@@ -25,20 +25,20 @@ const BINARIES_VARIABLE: &str = "TRAINYARD_OPERATOR_BIN_DIR";
 pub struct Options {
     /// The binary's name.
     pub binary: String,
-    /// Who it is and where its API server is.
+    /// Its identity and the address of its API server.
     pub kubeconfig: PathBuf,
-    /// The namespace that it serves; all of them when empty.
+    /// The namespace that it serves; empty for all.
     pub namespace: String,
     /// Further flags.
     pub flags: Vec<String>,
-    /// The file that its output goes to; a restart appends.
+    /// Its log file; a restart appends.
     pub log: PathBuf,
-    /// Where its output goes instead, never to be read: a full device, say.
+    /// A different output that is never read, for example a full device.
     pub output: Option<PathBuf>,
 }
 
 impl Options {
-    /// An operator without election, with backoff short enough for tests.
+    /// An operator without leader election, with backoff short enough for tests.
     pub fn new(binary: &str, kubeconfig: &Path, namespace: &str, log: &Path) -> Self {
         let flags = [
             "--leader-elect=false",
@@ -55,7 +55,7 @@ impl Options {
         }
     }
 
-    /// Elects by this lease: how long it lasts, how soon a leader without answers gives up, and how often the others try.
+    /// Enables leader election with this lease: its duration, renew deadline and retry period.
     #[must_use]
     pub fn elects(self, lease: &str, [duration, renew, retry]: [&str; 3]) -> Self {
         self.flag("leader-elect", "true")
@@ -66,7 +66,7 @@ impl Options {
             .flag("lease-retry-period", retry)
     }
 
-    /// Sets a flag, in place of an earlier setting of the same flag.
+    /// Sets a flag and replaces an earlier value.
     #[must_use]
     pub fn flag(mut self, name: &str, value: &str) -> Self {
         let start = format!("--{name}=");
@@ -76,18 +76,18 @@ impl Options {
     }
 }
 
-/// Where the shipped role allows a lease to be.
+/// The namespace in which the shipped role allows leases.
 pub const LEASE_NAMESPACE: &str = "trainyard-system";
 
-/// Ports of operators under test: this one and so many from it on.
+/// The first port of operators under test, and the number of ports.
 const FIRST_PORT: u32 = 12_000;
 const PORTS: u32 = 18_000;
-/// How often an operator may lose a port between the choice of it and the start.
+/// How often an operator may lose its port to another process before it binds.
 const LOST_PORTS: usize = 5;
-/// What the log says then.
+/// The log message in that case.
 const PORT_TAKEN: &str = "Address already in use";
 
-/// A running operator; it ends when this is dropped.
+/// A running operator; dropping it kills it.
 #[derive(Debug)]
 pub struct OperatorProcess {
     options: Options,
@@ -98,16 +98,16 @@ pub struct OperatorProcess {
 }
 
 impl OperatorProcess {
-    /// Starts it and waits until `/readyz` answers 200.
+    /// Starts an operator and waits until `/readyz` returns 200.
     pub async fn start(options: Options) -> Result<Self> {
         let operator = Self::spawn(options)?;
         operator.ready().await
     }
 
-    /// Starts it and does not wait: for operators that are not expected to become ready.
+    /// Starts an operator without waiting: for operators that are not expected to become ready.
     ///
-    /// Call it on the thread of the test: where possible the kernel is asked to kill the operator
-    /// when the thread that started it ends, so that a killed test leaves nothing running.
+    /// Call it on the test's thread: where possible the kernel kills the operator when the thread that started it ends, so that a
+    /// killed test leaves no process behind.
     pub fn spawn(options: Options) -> Result<Self> {
         let (health, metrics) = (free_address()?, free_address()?);
         let child = launch(&options, health, metrics)?;
@@ -125,17 +125,17 @@ impl OperatorProcess {
         Ok(self)
     }
 
-    /// Launches it with two ports of its own.
+    /// Starts the process with new ports.
     fn launch_anew(&mut self) -> Result<()> {
         (self.health, self.metrics) = (free_address()?, free_address()?);
         self.child = launch(&self.options, self.health, self.metrics)?;
         Ok(())
     }
 
-    /// Waits until `/readyz` answers 200. A process that lost a port to another test is launched again with other ports.
+    /// Waits until `/readyz` returns 200. Restarts a process that lost a port to another test with other ports.
     ///
     /// # Errors
-    /// When the process ends meanwhile, or the hang limit passes; with the end of its log.
+    /// If the process exits meanwhile, or the hang limit expires; with the end of its log.
     pub async fn until_ready(&mut self) -> Result<()> {
         for _ in 0..LOST_PORTS {
             let Some(status) = self.ready_or_ended().await? else {
@@ -173,19 +173,19 @@ impl OperatorProcess {
         self.child.id()
     }
 
-    /// How often it was started.
+    /// The number of starts.
     pub fn starts(&self) -> usize {
         self.starts
     }
 
-    /// SIGKILL; returns when the process is gone.
-    pub fn kill9(&mut self) -> Result<()> {
+    /// Sends SIGKILL; returns when the process is gone.
+    pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// SIGTERM; returns how it ended, or fails if it has not ended after `limit`.
+    /// Sends SIGTERM; returns the exit status, or fails if the process still runs after `limit`.
     pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let end = Instant::now() + limit;
@@ -201,12 +201,12 @@ impl OperatorProcess {
         }
     }
 
-    /// SIGSTOP: the process stands still and holds what it holds.
+    /// Sends SIGSTOP: the process stops and keeps its locks and connections.
     pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// SIGCONT: the process goes on as if no time had passed.
+    /// Sends SIGCONT: the process continues.
     pub fn thaw(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
@@ -216,7 +216,7 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// From now on it gets no more descriptors than this.
+    /// Limits its file descriptors from now on.
     pub fn limit_descriptors(&self, most: u64) -> Result<()> {
         let limit = Rlimit {
             current: Some(most),
@@ -231,8 +231,7 @@ impl OperatorProcess {
         pid.context("a process without an id")
     }
 
-    /// Starts it again with the same options, after it has ended, and does not wait until it is
-    /// ready.
+    /// Restarts an exited operator with the same options, without waiting until it is ready.
     pub fn respawn(&mut self) -> Result<()> {
         anyhow::ensure!(self.has_ended()?, "respawn of a running operator");
         self.launch_anew()?;
@@ -240,28 +239,28 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// Starts it again with the same options, after it has ended, and waits until it is ready.
+    /// Restarts an exited operator with the same options and waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         self.respawn()?;
         self.until_ready().await
     }
 
-    /// Whether the process has ended by itself.
+    /// Returns true if the process has exited.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// The status and body of a path of the probe port.
+    /// Returns the status and body of a path on the probe port.
     pub async fn probe(&self, path: &str) -> Result<(u16, String)> {
         get(self.health, path).await
     }
 
-    /// Where its probes are.
+    /// The address of its probes.
     pub fn health_address(&self) -> SocketAddr {
         self.health
     }
 
-    /// Where its metrics are.
+    /// The address of its metrics.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics
     }
@@ -271,16 +270,16 @@ impl OperatorProcess {
         Ok(get(self.metrics, "/metrics").await?.1)
     }
 
-    /// Whether its metrics say that it leads, or that it doesn't.
-    pub async fn says_it_leads(&self, leads: bool) -> Result<bool> {
+    /// Returns true if its metrics agree with `leads`.
+    pub async fn reports_leader(&self, leads: bool) -> Result<bool> {
         let wanted = format!("trainyard_leader {}", u8::from(leads));
         Ok(self.metrics().await?.lines().any(|line| line == wanted))
     }
 
-    /// Waits until it leads, or doesn't any more.
+    /// Waits until it is the leader, or no longer is.
     pub async fn until_leads(&self, leads: bool) -> Result<()> {
         eventually("the leader to change", HANG, async || {
-            Ok(if self.says_it_leads(leads).await? {
+            Ok(if self.reports_leader(leads).await? {
                 Seen::Yes(())
             } else {
                 Seen::NotYet(format!("leads: {}", !leads))
@@ -289,7 +288,7 @@ impl OperatorProcess {
         .await
     }
 
-    /// Resident memory. Units: bytes, now and at the highest so far.
+    /// Resident memory in bytes: current and peak.
     pub fn memory(&self) -> Result<(u64, u64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let field = |name: &str| {
@@ -305,12 +304,12 @@ impl OperatorProcess {
             .context("no memory figures of the process")
     }
 
-    /// Everything that it has written so far, over all its starts.
+    /// Its log so far, over all starts.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.options.log).unwrap_or_default()
     }
 
-    /// Fails if any start of it panicked.
+    /// Fails if it panicked in any start.
     pub fn assert_no_panic(&self) -> Result<()> {
         let log = self.log();
         let line = log.lines().find(|line| line.contains("panicked at"));
@@ -322,12 +321,12 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// I-50: it has no connection but to its API server and from those who ask its own two ports, and listens on no other.
+    /// I-50: its only connections are to its API server and from clients of its two ports, and it listens on no other port.
     pub fn assert_connections(&self) -> Result<()> {
         let server = server(&self.options.kubeconfig)?;
         let ports = [self.health.port(), self.metrics.port()];
         let process = PathBuf::from("/proc").join(self.pid().to_string());
-        // A process that has ended has none.
+        // An exited process has none.
         let Ok(files) = fs::read_dir(process.join("fd")) else {
             return Ok(());
         };
@@ -348,7 +347,7 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// The last lines that it has written.
+    /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -358,19 +357,18 @@ impl OperatorProcess {
 
 impl Drop for OperatorProcess {
     fn drop(&mut self) {
-        // A frozen process is killed too; one that has ended is left as it is.
+        // This also kills a frozen process; it has no effect on an exited one.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Shown where a test fails, which nobody can look into afterwards.
+        // libtest shows it if the test fails, when the process can no longer be inspected.
         #[expect(clippy::print_stdout, reason = "what libtest shows of a failed test")]
         {
-            println!("the operator's last words:\n{}", self.log_tail());
+            println!("the operator's last log lines:\n{}", self.log_tail());
         }
     }
 }
 
-/// The path of an operator's binary: from the directory that `TRAINYARD_OPERATOR_BIN_DIR` names,
-/// else the newest of all builds.
+/// Finds an operator's binary: in the directory that `TRAINYARD_OPERATOR_BIN_DIR` names, or else the newest build.
 pub fn find(binary: &str) -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(BINARIES_VARIABLE) {
         let path = Path::new(&dir).join(binary);
@@ -378,7 +376,7 @@ pub fn find(binary: &str) -> Result<PathBuf> {
         return Ok(path);
     }
     let target = target_directory()?;
-    // Those of `make test` and `make bench` are static, which cargo builds apart.
+    // `make test` and `make bench` build static binaries, which cargo puts in a separate directory.
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     ["release", "debug"]
         .into_iter()
@@ -401,7 +399,7 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
         .create(true)
         .append(true)
         .open(options.output.as_ref().unwrap_or(&options.log))?;
-    // setpriv replaces itself by the operator, so that the process id is the operator's.
+    // setpriv execs the operator, so the process id is the operator's.
     let setpriv = Path::new("/usr/bin/setpriv");
     let mut command = if setpriv.exists() {
         let mut command = Command::new(setpriv);
@@ -417,7 +415,7 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
         command.arg(format!("--namespace={}", options.namespace));
     }
     command.args(&options.flags);
-    // The cause of an error stands above its backtrace, where the end of a log doesn't show it.
+    // A backtrace would push the cause of an error out of the log's tail.
     command.env("RUST_LIB_BACKTRACE", "0");
     command
         .stdin(Stdio::null())
@@ -428,13 +426,13 @@ fn launch(options: &Options, health: SocketAddr, metrics: SocketAddr) -> Result<
         .with_context(|| format!("can't start {}", binary.display()))
 }
 
-/// Where the API server of a kubeconfig is.
+/// The address of a kubeconfig's API server.
 fn server(kubeconfig: &Path) -> Result<SocketAddr> {
     let config = Kubeconfig::read_from(kubeconfig)?;
     let cluster = config.clusters.first().and_then(|c| c.cluster.as_ref());
     let server = cluster.and_then(|cluster| cluster.server.as_ref());
     let server = server.context("a kubeconfig without a server")?;
-    // A proxy of a test speaks without TLS.
+    // A test's proxy has no TLS.
     let (_, address) = server.split_once("://").unwrap_or(("", server));
     address
         .trim_end_matches('/')
@@ -442,8 +440,8 @@ fn server(kubeconfig: &Path) -> Result<SocketAddr> {
         .with_context(|| format!("{server} is no address"))
 }
 
-/// The lines of a table of `/proc/net` that are sockets of a process and lead to others than its server, or listen on others than
-/// its ports.
+/// The lines of a `/proc/net` table for a process's sockets that connect to anything but its server, or listen on anything but its
+/// ports.
 fn strangers(
     table: &str,
     sockets: &BTreeSet<String>,
@@ -452,7 +450,7 @@ fn strangers(
 ) -> Vec<String> {
     const INODE: usize = 9;
     let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
-    // The address stands there as the kernel has it in memory.
+    // The kernel prints the address in memory order.
     let server = match server.ip() {
         IpAddr::V4(ip) => {
             let ip = u32::from_le_bytes(ip.octets());
@@ -470,7 +468,7 @@ fn strangers(
     lines.map(str::to_owned).collect()
 }
 
-/// An address that nobody listens on: the ports below 32768 are not given out to connections, and processes draw at random.
+/// Finds a free address: ports below 32768 are not ephemeral ports, and processes pick at random.
 fn free_address() -> Result<SocketAddr> {
     for _ in 0..PORTS {
         let port = u16::try_from(FIRST_PORT + fastrand::u32(..PORTS))?;
@@ -485,7 +483,7 @@ fn free_address() -> Result<SocketAddr> {
     )
 }
 
-/// One HTTP/1.0 request, which needs no client: the answer ends with the connection.
+/// Sends one HTTP/1.0 request, which needs no client: the response ends with the connection.
 async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -528,7 +526,7 @@ mod tests {
         assert_eq!(
             strange("0100007F:1F90", "0100007F:C000", 7),
             0,
-            "who asks for metrics"
+            "a client of its metrics"
         );
         assert_eq!(
             strange("0100007F:C000", "08080808:01BB", 7),

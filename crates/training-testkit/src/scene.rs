@@ -1,6 +1,6 @@
-//! A world as the tables of the operators' tests speak of it: by the names of pods.
+//! A world in the vocabulary of the operators' test tables, by pod name.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use training_core::{
 use crate::builders::{Job, Kind};
 use crate::world::World;
 
-/// The job `pt` of this kind with one master and so many workers, or with one worker more where the kind has no master, in namespace
-/// `ns1`, not yet seen by an operator.
+/// The job `pt` of this kind with one master and this number of workers, or with one worker more for a kind without masters, in
+/// namespace `ns1`, not yet seen by an operator.
 pub fn job(kind: &Kind, workers: u32) -> Job {
     placed(kind.small_job("pt", workers))
 }
 
-/// A job with what the API server gives it.
+/// A job with the metadata that the API server sets.
 pub fn placed(job: Job) -> Job {
     job.set("/metadata/namespace", "ns1")
         .set("/metadata/uid", "00000000-0000-0000-0000-000000000007")
         .set("/spec/runPolicy", json!({}))
 }
 
-/// The pods and services that the first plan of a job makes, in its order.
+/// The pods and services of a job's first plan, in its order.
 pub fn first_objects<F: Lifecycle>(framework: &F, job: &F::Job) -> Vec<Value> {
     let object = |step| match step {
         Step::CreatePod(pod) => json!(pod),
@@ -37,7 +37,7 @@ pub fn first_objects<F: Lifecycle>(framework: &F, job: &F::Job) -> Vec<Value> {
     first_steps(framework, job).map(object).collect()
 }
 
-/// The pods among them.
+/// The pods of a job's first plan.
 pub fn first_pods<F: Lifecycle>(framework: &F, job: &F::Job) -> Vec<Pod> {
     let pod = |step| match step {
         Step::CreatePod(pod) => Some(*pod),
@@ -57,26 +57,26 @@ pub fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(|o| (title(&o), o)).collect()
 }
 
-/// `Kind name`.
+/// Returns `Kind name`.
 pub fn title(object: &Value) -> String {
     let name = object["metadata"]["name"].as_str().unwrap();
     format!("{} {name}", object["kind"].as_str().unwrap())
 }
 
-/// What the tables do to a world, by the names of pods.
+/// What the tables do to a world, by pod name.
 pub trait Scene {
-    /// The operator makes passes until it has nothing to write.
+    /// Reconciles until the operator has nothing to write.
     fn settle(&mut self);
-    /// The job's first pods are made, run and are ready, and the operator has seen it.
+    /// Creates and runs the job's first pods until they are ready and the operator has seen it.
     #[must_use]
     fn started(self) -> Self;
-    /// These pods run and are ready.
+    /// Makes these pods running and ready.
     fn run(&mut self, pods: &[&str]);
-    /// All pods run and are ready.
+    /// Makes all pods running and ready.
     fn run_all(&mut self);
-    /// A pod ends well.
+    /// Makes a pod succeed.
     fn finish(&mut self, pod: &str);
-    /// A pod's main container ends with this code, and the pod with it.
+    /// Fails a pod: its main container exits with this code.
     fn fail(&mut self, pod: &str, code: i32);
     /// The conditions as `Type=Status`.
     fn conditions(&self) -> Vec<String>;
@@ -86,13 +86,13 @@ pub trait Scene {
     fn events(&self) -> Vec<String>;
     /// The names of the pods.
     fn pod_names(&self) -> Vec<&str>;
-    /// The state of the job as memory.
+    /// The job's stored memory.
     fn remembers(&self) -> Memory;
 }
 
 impl<F: Lifecycle> Scene for World<F> {
     fn settle(&mut self) {
-        self.passes(20);
+        self.reconciles(20);
         assert_eq!(self.breaches, Vec::<String>::new());
     }
 

@@ -18,11 +18,11 @@ use serde_json::Value;
 use crate::JOB_NAME;
 use crate::auditor::masked;
 
-/// All objects of one job without what differs from run to run, as `kind/name` → path → value.
+/// All objects of a job without what differs between runs, as `kind/name` → path → value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot(pub BTreeMap<String, BTreeMap<String, String>>);
 
-/// Fields that differ between two runs that mean the same.
+/// Fields that differ between equivalent runs.
 const MASKED: [&str; 16] = [
     "uid",
     "resourceVersion",
@@ -42,12 +42,12 @@ const MASKED: [&str; 16] = [
     "webUIAddress",
 ];
 
-/// What precedes the only time in the properties of a submission.
+/// The text before the only time in the properties of a submission.
 const SUBMIT_TIME: &str = "spark.app.submitTime=";
 
 impl Snapshot {
-    /// The job and all that is its own as they are now. A pod whose name was made up by the API server goes by what it
-    /// begins with and its number; so do objects of a `SparkApplication` whose names change with every submission.
+    /// Reads the job and its objects. A pod with a generated name gets its prefix and a number as its name, as do objects of a
+    /// `SparkApplication` whose names change with every submission.
     pub async fn take(
         client: Client,
         namespace: &str,
@@ -93,11 +93,11 @@ impl Snapshot {
         Ok(snapshot.submitted(&made_up, &ids, at.1))
     }
 
-    /// Replaces what stands for a submission in names, keys and values.
+    /// Masks the submission in names, keys and values.
     fn submitted(self, names: &[(String, String)], ids: &[String], namespace: &str) -> Self {
         let mut digits: BTreeSet<String> = ids.iter().map(|id| id.replace('-', "")).collect();
-        // The digits of a submission that are in a name are in commands and properties as well. The ConfigMaps that a driver mounts
-        // may be gone.
+        // The submission's digits in a name also occur in commands and properties. The ConfigMaps that a driver mounts may be
+        // gone.
         let leaves = self.0.values().flatten();
         let mounted = leaves.filter(|(path, _)| path.ends_with("configMap.name"));
         let mounted = mounted.map(|(_, name)| name.trim_matches('"'));
@@ -121,7 +121,7 @@ impl Snapshot {
         Self(all.collect())
     }
 
-    /// Adds the job's status. Answers the id of its submission, if it has one.
+    /// Adds the job's status. Returns the id of its submission, if it has one.
     async fn itself(
         &mut self,
         (client, namespace): (&Client, &str),
@@ -139,7 +139,7 @@ impl Snapshot {
 
     /// Adds the objects of a kind with a label.
     ///
-    /// Answers the names that were made up, with what they are called here.
+    /// Returns the generated names and their replacements.
     async fn all<K>(
         &mut self,
         (client, namespace): (&Client, &str),
@@ -175,11 +175,11 @@ impl Snapshot {
                 value["metadata"]["name"] = name.as_str().into();
             }
             if let Some(list) = value["status"]["conditions"].as_array_mut() {
-                // Whether its controller saw a Job while it was suspended for a moment is chance.
+                // Whether the Job controller saw a Job while it was briefly suspended is random.
                 list.retain(|c| K::kind(&()) != "Job" || c["type"] != "Suspended");
             }
             if K::kind(&()) == "Secret" {
-                // Keys are made at random.
+                // Keys are random.
                 for of in value["data"]
                     .as_object_mut()
                     .into_iter()
@@ -200,8 +200,7 @@ impl Snapshot {
         self.0.insert(format!("{kind}/{name}"), leaves);
     }
 
-    /// What differs, one line each, empty when nothing does. `-` is only in `self`, `+` only in
-    /// `other`.
+    /// Returns the differences, one line each, empty if there are none. `-` is only in `self`, `+` only in `other`.
     #[must_use]
     pub fn diff(&self, other: &Self) -> String {
         let mut text = String::new();
@@ -250,7 +249,7 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
                 if key == "managedFields" {
                     continue;
                 }
-                // Whether a headless service has an address is part of what it is.
+                // Whether a headless service has an address matters.
                 let means_something = field.as_str() == Some("None");
                 let time = key.ends_with("Time") || key.ends_with("At");
                 if (MASKED.contains(&key.as_str()) || time) && !means_something {
@@ -262,8 +261,8 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
         }
         Value::Array(elements) => {
             for (index, element) in elements.iter().enumerate() {
-                // Lists of named things are compared by name, so that one more element is one
-                // difference and not a shift of all that follow. Order is compared beside it.
+                // Lists of named elements are compared by name, so that an added element is one difference and doesn't shift all
+                // that follow. Their order is compared separately.
                 let key = ["name", "type"].iter().find_map(|k| element[k].as_str());
                 match key {
                     Some(key) if !generated(key) => {
@@ -289,13 +288,13 @@ fn flatten(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
 /// The kind of the job that owns an object.
 fn jobs_kind(object: &Value) -> &str {
     let owners = object["metadata"]["ownerReferences"].as_array();
-    // An executor belongs to its driver in the first place.
+    // An executor's first owner is its driver.
     let last = owners.and_then(|owners| owners.last());
     last.and_then(|owner| owner["kind"].as_str())
         .unwrap_or_default()
 }
 
-/// A text with `…` for every uid in it.
+/// Replaces every uid in a text by `…`.
 fn without_uids(text: &str) -> String {
     const LENGTH: usize = 36;
     let mut out = String::with_capacity(text.len());
@@ -314,7 +313,7 @@ fn without_uids(text: &str) -> String {
     out
 }
 
-/// The properties of a submission without its time.
+/// Removes the time from the properties of a submission.
 fn without_time(text: &str) -> String {
     let Some((before, after)) = text.split_once(SUBMIT_TIME) else {
         return text.to_owned();
@@ -323,12 +322,12 @@ fn without_time(text: &str) -> String {
     format!("{before}{SUBMIT_TIME}…{after}")
 }
 
-/// The token volume that the `ServiceAccount` admission adds has a random name; a uid is no more than that, wherever it is told.
+/// The token volume of the `ServiceAccount` admission has a random name; so has anything with a uid in place of a name.
 fn generated(text: &str) -> bool {
     text.starts_with("kube-api-access-") || is_uid(text)
 }
 
-/// Such as `01234567-89ab-cdef-0123-456789abcdef`.
+/// For example `01234567-89ab-cdef-0123-456789abcdef`.
 fn is_uid(text: &str) -> bool {
     let parts: Vec<usize> = text.split('-').map(str::len).collect();
     parts == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())

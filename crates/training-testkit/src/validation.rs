@@ -1,4 +1,4 @@
-//! The tables of good and bad jobs: what the API server answers, and what an operator makes of them past it.
+//! The tables of valid and invalid jobs: how the API server answers, and how an operator handles those that bypass it.
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::builders::{Kind, MPI, WITH_MASTER};
 use crate::control_plane::workspace;
 
-/// The table of one kind: the rows that all kinds have, then its own.
+/// The table of one kind: the rows of all kinds, then its own.
 #[derive(Debug, Deserialize)]
 pub struct Table {
     /// The object that every row starts from.
@@ -17,11 +17,11 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// One row; its fields are explained in the file.
+/// One row; the file explains its fields.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What it shows.
+    /// What the row tests.
     pub name: String,
     /// JSON merge patch on the valid object.
     pub patch: Option<Value>,
@@ -31,13 +31,13 @@ pub struct Row {
     pub update: Option<Value>,
     /// Number sent to the scale subresource.
     pub scale: Option<i64>,
-    /// The answer, where the last request is refused.
+    /// The expected refusal of the last request, if any.
     pub refused: Option<Refused>,
-    /// A subset of what is stored.
+    /// A subset of the stored object.
     pub stored: Option<Value>,
 }
 
-/// Why a request is refused.
+/// An expected refusal.
 #[derive(Debug, Deserialize)]
 pub struct Refused {
     /// The field of one cause.
@@ -46,33 +46,33 @@ pub struct Refused {
     pub text: String,
 }
 
-/// The versions through which an `MPIJob` is served.
+/// The served versions of `MPIJob`.
 pub const MPI_VERSIONS: [&str; 2] = ["v1", "v2beta1"];
 
-/// A row that an `MPIJob` answers otherwise than the other kinds.
+/// A row whose result for an `MPIJob` differs from the other kinds.
 struct Differs {
-    /// The beginning of the row's name.
+    /// The prefix of the row's name.
     row: &'static str,
-    /// The versions in which it does.
+    /// The versions in which it differs.
     versions: &'static [&'static str],
-    /// The field and the text of the refusal; `None` where the job is accepted.
+    /// The field and the text of the refusal; `None` if the job is accepted.
     refused: Option<(&'static str, &'static str)>,
 }
 
 const OF_MPI: &[Differs] = &[
-    // Its main containers have any name.
+    // Its main container may have any name.
     Differs {
         row: "B-014 no container",
         versions: &MPI_VERSIONS,
         refused: None,
     },
-    // The launcher's name has no index, and has to leave room for the first worker's all the same.
+    // The launcher's name has no index, but must leave room for the first worker's name.
     Differs {
         row: "B-030 the master alone",
         versions: &MPI_VERSIONS,
         refused: Some(("metadata.name", "54 characters")),
     },
-    // It has one manager more, which the message lists first.
+    // It has one more manager, which the message lists first.
     Differs {
         row: "B-092 managed by somebody unknown",
         versions: &MPI_VERSIONS,
@@ -81,7 +81,7 @@ const OF_MPI: &[Differs] = &[
             "supported values: \"kubeflow.org/mpi-operator\", \"kubeflow.org/training-operator\"",
         )),
     },
-    // Workers that are not counted are none in `v1`, and a mistake in `v2beta1`.
+    // An unset number of workers means none in `v1`, and is invalid in `v2beta1`.
     Differs {
         row: "B-004 replica counts may be left out",
         versions: &["v2beta1"],
@@ -90,7 +90,7 @@ const OF_MPI: &[Differs] = &[
             "must be greater than or equal to 1",
         )),
     },
-    // `v2beta1` has two of them.
+    // `v2beta1` allows two of them.
     Differs {
         row: "restart policies of each kind",
         versions: &["v2beta1"],
@@ -107,7 +107,7 @@ const OF_MPI: &[Differs] = &[
             "supported values: \"All\", \"None\", \"Running\"",
         )),
     },
-    // The queue of its group follows the job, as published.
+    // The group's queue follows the job, as published.
     Differs {
         row: "B-098 another queue",
         versions: &MPI_VERSIONS,
@@ -131,7 +131,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The table of a kind without this role: the rows about it go.
+    /// Removes a role and the rows about it.
     fn drop_role(&mut self, kind: &Kind, role: &str) -> Result<()> {
         let roles = self.valid["spec"][kind.replica_map].as_object_mut();
         roles
@@ -145,14 +145,13 @@ impl Table {
         self.rows.retain(|row| {
             let parts = [&row.patch, &row.object, &row.update];
             let mut parts = parts.into_iter().flatten();
-            // Where Workers go as well, no role is left.
+            // If Workers are removed too, no role is left.
             !parts.any(|part| part.to_string().contains(&key) || none(part))
         });
         Ok(())
     }
 
-    /// The table of `MPIJob` as one version of its API answers: the common rows, where it differs with its own verdict, then its
-    /// own rows.
+    /// The table of `MPIJob` for one version of its API: the common rows with the expected differences, then its own rows.
     pub fn mpi(version: &str) -> Result<Self> {
         let mut table = Self::common(&MPI, "Launcher")?;
         for differs in OF_MPI.iter().filter(|d| d.versions.contains(&version)) {
@@ -175,7 +174,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The rows that all kinds have. `first` is the role that stands for the Master.
+    /// The rows of all kinds. `first` is the role that replaces the Master.
     pub fn common(kind: &Kind, first: &str) -> Result<Self> {
         Self::of_file("every-kind/validation.yaml", kind, first)
     }
@@ -202,8 +201,7 @@ impl Table {
         }
     }
 
-    /// The object as it would be stored without the CRD's rules: all requests carried out, explicit nulls dropped, a missing name
-    /// generated.
+    /// The object as stored without the CRD's rules: all requests applied, explicit nulls dropped, a missing name generated.
     pub fn stored(&self, row: &Row, kind: &Kind) -> Result<Value> {
         let mut object = self.object(row)?;
         if let Some(update) = &row.update {

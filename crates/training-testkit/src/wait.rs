@@ -1,4 +1,4 @@
-//! Waiting for a state of the world.
+//! Waiting for a condition.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -6,27 +6,25 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep};
 
-/// When a wait counts as a hang. Generous: it separates "slow machine" from "never", and no test
-/// measures with it.
+/// The time after which a wait counts as a hang. It is generous, to distinguish "slow machine" from "never"; no test measures with
+/// it.
 pub const HANG: Duration = Duration::from_mins(3);
 
-/// How often a condition is looked at. Short against everything that tests wait for, long against
-/// the cost of one look.
+/// The poll interval: short compared with what tests wait for, long compared with the cost of a check.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What one look at the world says.
+/// The result of one check.
 #[derive(Debug)]
 pub enum Seen<T> {
-    /// What was waited for.
+    /// The awaited value.
     Yes(T),
-    /// Not yet; the text says what is there instead, and ends up in the error.
+    /// Not yet; the error message includes this text about the present state.
     NotYet(String),
 }
 
-/// Looks until it sees what it waits for, and says at the end of `limit` what it saw last.
+/// Polls until the check succeeds; the error at the end of `limit` includes the last result.
 ///
-/// An error of the look itself counts as "not yet", because an API server that is just starting, or
-/// a proxy that just refuses, is a normal sight in these tests.
+/// An error of the check counts as "not yet", because a starting API server or a refusing proxy is normal in these tests.
 pub async fn eventually<T: Debug>(
     what: &str,
     limit: Duration,
@@ -46,7 +44,7 @@ pub async fn eventually<T: Debug>(
     }
 }
 
-/// Looks again and again during `time`, and fails as soon as the look fails.
+/// Repeats the check for `time`, and fails as soon as it fails.
 pub async fn holds_for(time: Duration, mut look: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + time;
     loop {

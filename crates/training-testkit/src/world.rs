@@ -1,13 +1,13 @@
-//! A cluster as a data structure: it executes plans, is disturbed, and knows the laws that no history may break.
+//! A cluster as a data structure: it executes plans, suffers disturbances, and checks the laws that every history must keep.
 //!
 //! ```text
-//!   the store     what the API server holds: one job, its pods and services, with uids and resource versions
-//!   the view      what the operator knows: it lags behind the store, except for the operator's own writes
-//!   the moves     what kubelets, users and accidents do
-//!   the laws      checked at every write; breaches are collected in words
+//!   the store     the API server's state: one job, its pods and services, with uids and resource versions
+//!   the view      the operator's caches: they lag behind the store, except for the operator's own writes
+//!   the moves     actions of kubelets, users and accidents
+//!   the laws      checked at every write; collects breaches as text
 //! ```
 //!
-//! It is generic over the framework, so that every kind is held to the same laws.
+//! It is generic over the framework, so that every kind must keep the same laws.
 
 mod autoscaler;
 mod execute;
@@ -39,31 +39,31 @@ use view::{Listed, View};
 /// The status of a framework's job.
 type StatusOf<F> = <<F as Framework>::Job as Stored>::Status;
 
-/// How a pass ends.
+/// How a reconcile ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// All of its calls are made.
+    /// It makes all its calls.
     #[default]
     Whole,
-    /// The operator dies after so many calls.
+    /// The operator crashes after this number of calls.
     CrashAfter(u32),
-    /// The answer to the call after so many is lost, and the pass with it.
+    /// The response to the call after this number is lost, which ends the reconcile.
     LostAfter(u32),
 }
 
-/// What becomes of one call of a pass.
+/// The outcome of one call of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// It is carried out, and the operator knows.
+    /// It is executed, and the operator gets the response.
     Answered,
-    /// It is carried out, and the operator doesn't know.
+    /// It is executed, but the response is lost.
     Lost,
-    /// The operator dies before it.
+    /// The operator crashes before it.
     Unsent,
 }
 
 impl Fate {
-    /// What becomes of a call, after so many others.
+    /// Returns the outcome of the call after this number of others.
     pub fn call(self, at: u32) -> Call {
         match self {
             Self::CrashAfter(n) if at >= n => Call::Unsent,
@@ -73,7 +73,7 @@ impl Fate {
     }
 }
 
-/// The uid of the job. Those of its objects are their versions, which begin above it.
+/// The uid of the job. Its objects use their versions as uids, which are larger.
 const JOB: Uid = Uid(7);
 
 /// One operator and one job.
@@ -84,7 +84,7 @@ const JOB: Uid = Uid(7);
 )]
 pub struct World<F: Lifecycle> {
     framework: F,
-    /// The time, in whole seconds.
+    /// The current time, in whole seconds.
     pub now: Timestamp,
     job: Option<F::Job>,
     pods: BTreeMap<String, PodView>,
@@ -93,45 +93,45 @@ pub struct World<F: Lifecycle> {
     groups: BTreeMap<GroupKind, GroupView>,
     objects: BTreeMap<Place, (ObjectView, Object)>,
     batch_pods: BTreeMap<String, BatchPod>,
-    /// The last look failed, for a reason that passes.
+    /// The last reconcile failed with a transient error.
     pub failing: bool,
-    /// Names of Secrets, and whether the job made them.
+    /// Names of Secrets, and whether they are the job's.
     secrets: BTreeMap<String, bool>,
-    /// Names that objects of somebody else have, as `Kind name`.
+    /// Names of other owners' objects, as `Kind name`.
     foreign: BTreeSet<String>,
-    /// What the operator knows of the job's Secret.
+    /// The operator's knowledge of the job's Secret.
     secret: SecretView,
-    /// Kinds of groups that the operator has looked for by their name.
+    /// Kinds of groups that the operator has looked up by name.
     sought: Vec<GroupKind>,
-    /// Who schedules gangs, and what the cluster serves.
+    /// The gang schedulers, and the APIs that the cluster serves.
     pub gang: training_core::provider::Setting,
-    /// What else the operator may be set to, when it starts again.
+    /// Other gang schedulers that a restarted operator may be configured with.
     pub providers: Vec<Provider>,
-    /// Somebody else has an autoscaler of the job's name.
+    /// Another owner has an autoscaler with the job's name.
     pub taken: bool,
     view: View<F::Job>,
     version: u64,
-    /// Pods that were asked to go stay until a move lets them go, also when they have ended.
+    /// Terminating pods stay until a move removes them, even if they have ended.
     pub sticky: bool,
-    /// The API server refuses to make anything.
+    /// The API server refuses all creations.
     pub refusing: bool,
     stall: Option<Stall>,
-    /// How the operator is set.
+    /// The operator's settings.
     pub rules: Rules,
-    /// Deletes that a dead operator sent and that have not arrived, with what it had seen.
+    /// Deletes that a crashed operator sent and that have not arrived, with what it had observed.
     in_flight: Vec<(Step, Observed)>,
     /// JSON pointer to the number that scaling changes.
     pub scale: &'static str,
-    /// JSON pointers and what users may write there.
+    /// JSON pointers and the values that users may set there.
     pub edits: Vec<(&'static str, Value)>,
     ledger: law::Ledger,
-    /// The breaches of law so far.
+    /// The breaches of laws so far.
     pub breaches: Vec<String>,
-    /// What users were told so far.
+    /// The events recorded so far.
     pub notes: Vec<Note>,
-    /// What was counted so far.
+    /// The transitions counted so far.
     pub transitions: Vec<Transition>,
-    /// Writes that the API server carried out, in words.
+    /// Successful writes, as text.
     pub writes: Vec<String>,
 }
 
@@ -189,9 +189,9 @@ impl<F: Lifecycle> World<F> {
             .unwrap_or_default()
     }
 
-    /// What the stored status remembers.
+    /// The memory in the stored status.
     pub fn memory(&self) -> Memory {
-        self.status().recall()
+        self.status().durable_state()
     }
 
     /// The stored pods by name.
@@ -219,7 +219,7 @@ impl<F: Lifecycle> World<F> {
         self.pods.get(name)
     }
 
-    /// What the operator would decide now, from what it knows.
+    /// The operator's plan from its present caches.
     pub fn plan(&self) -> Plan<StatusOf<F>> {
         let Some(job) = &self.view.job else {
             return Plan::default();
@@ -238,6 +238,7 @@ impl<F: Lifecycle> World<F> {
             gang: self.gang.clone(),
             objects: self.view.objects.known().values().cloned().collect(),
             batch_pods: self.view.batch_pods.known().values().cloned().collect(),
+            forged_pods: Vec::new(),
             secret: self.secret.clone(),
             gone: self.view.gone.clone(),
             failing: self.failing,
@@ -246,19 +247,19 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// The operator learns of everything that has happened.
+    /// Delivers all events to the operator.
     pub fn view_all(&mut self) {
         self.view.deliver_all();
     }
 
-    /// One pass of the operator with all the news there are.
-    pub fn pass(&mut self) {
+    /// Delivers all events, then reconciles once.
+    pub fn reconcile(&mut self) {
         self.view.deliver_all();
-        self.pass_from_memory(Fate::Whole, true);
+        self.reconcile_from_cache(Fate::Whole, true);
     }
 
-    /// Passes with all news until the operator has nothing to write, or so many were made.
-    pub fn passes(&mut self, most: usize) {
+    /// Reconciles with all events delivered, until the operator has nothing to write or `most` is reached.
+    pub fn reconciles(&mut self, most: usize) {
         for _ in 0..most {
             self.view.deliver_all();
             let plan = self.plan();
@@ -269,8 +270,8 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// One pass from what the operator knows. A status that may go beside the steps goes before or after them.
-    pub fn pass_from_memory(&mut self, fate: Fate, status_before: bool) {
+    /// Reconciles once from the operator's caches. A status that may be written beside the steps is written before or after them.
+    pub fn reconcile_from_cache(&mut self, fate: Fate, status_before: bool) {
         let plan = self.plan();
         self.law_of_waking(&plan);
         self.carry_out(plan, fate, status_before);
@@ -292,7 +293,7 @@ impl<F: Lifecycle> World<F> {
                 self.stall = Some(Stall {
                     reason: "QuotaExceeded",
                     message: "exceeded quota".to_owned(),
-                    hopeless: false,
+                    permanent: false,
                     blocks: Blocked::All,
                 });
             }
@@ -300,16 +301,16 @@ impl<F: Lifecycle> World<F> {
                 self.stall = Some(Stall {
                     reason: "NameConflict",
                     message: "already exists".to_owned(),
-                    hopeless: false,
+                    permanent: false,
                     blocks,
                 });
             }
-            // Nobody knows what became of a lost call: the next pass goes by what the watches have shown by then.
+            // The outcome of a lost call is unknown: the next reconcile uses what the watches have delivered by then.
             Some(Interruption::Lost | Interruption::Conflict) | None => {}
         }
     }
 
-    /// The operator dies, and starts again with full lists and an empty mind.
+    /// Restarts the operator with full lists and no other memory.
     pub fn crash(&mut self) {
         self.stall = None;
         self.failing = false;
@@ -319,7 +320,7 @@ impl<F: Lifecycle> World<F> {
         self.view.list(self.listed());
     }
 
-    /// What lists show now.
+    /// What a list returns now.
     fn listed(&self) -> Listed<F::Job> {
         let objects = self.objects.iter();
         Listed {
@@ -335,7 +336,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// The operator's watches begin anew with lists.
+    /// Restarts the operator's watches with lists.
     pub fn list(&mut self) {
         let listed = self.listed();
         self.view.list(listed);
@@ -346,14 +347,14 @@ impl<F: Lifecycle> World<F> {
         self.version
     }
 
-    /// Stores the job after a change and lets the operator's watch know.
+    /// Stores a changed job and sends an event to the operator's watch.
     fn store_job(&mut self, mut job: F::Job) {
         job.meta_mut().resource_version = Some(self.next_version().to_string());
         self.job = Some(job.clone());
         self.view.news_of_job(Some(job));
     }
 
-    /// A pod gets its deletion timestamp; one that has ended is gone at once.
+    /// Sets a pod's deletion timestamp; an ended pod is removed immediately.
     fn ask_to_go(&mut self, name: &str) {
         let ended = self.pod(name).is_some_and(|p| {
             matches!(
@@ -364,25 +365,25 @@ impl<F: Lifecycle> World<F> {
         if ended && !self.sticky {
             self.vanish(name);
         } else {
-            self.change(name, |p| p.leaving = true);
+            self.change(name, |p| p.terminating = true);
         }
     }
 
-    /// A pod's object is removed.
+    /// Removes a pod's object.
     fn vanish(&mut self, name: &str) {
         if let Some(pod) = self.pods.remove(name) {
             self.view.pods.send(name.to_owned(), Err(pod.uid));
         }
     }
 
-    /// A service gets its deletion timestamp where things are sticky; otherwise it is gone at once.
+    /// Sets a service's deletion timestamp if the world is sticky; otherwise removes it immediately.
     fn ask_service_to_go(&mut self, name: &str) {
         if !self.sticky {
             return self.drop_service(name);
         }
         let version = self.next_version();
         if let Some(service) = self.services.get_mut(name) {
-            (service.leaving, service.version) = (true, version);
+            (service.terminating, service.version) = (true, version);
             self.view
                 .services
                 .send(name.to_owned(), Ok(service.clone()));
@@ -395,7 +396,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Changes a pod as its kubelet does.
+    /// Changes a pod as its kubelet would.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut PodView)) {
         let version = self.next_version();
         if let Some(pod) = self.pods.get_mut(name) {
@@ -405,7 +406,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Changes the stored job as a user does. A change that can't be decoded is refused.
+    /// Changes the stored job as a user would. Refuses a change that can't be decoded.
     pub fn edit(&mut self, change: impl FnOnce(&mut Value)) {
         let Some(job) = &self.job else { return };
         let Ok(mut value) = serde_json::to_value(job) else {
@@ -422,7 +423,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn tick(&mut self, seconds: i64) {
         let wait = SignedDuration::from_secs(seconds);
         self.now = self.now.saturating_add(wait).unwrap_or(Timestamp::MAX);

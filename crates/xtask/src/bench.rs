@@ -1,17 +1,17 @@
-//! `make bench`: the shipped binaries, each beside a floor client, on a real API server. No root is needed.
+//! `make bench`: compares each shipped binary with a floor client on a real API server. It doesn't need root.
 
 use std::env;
 
 use crate::{image, paths, process};
 
-/// The program that measures.
+/// The benchmark program.
 const BENCH: &str = "training-bench";
 
-/// Builds everything in the release profile and runs it. Variables of the bench itself pass through.
+/// Builds everything in the release profile and runs the bench. The bench's own variables pass through.
 pub fn run() -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
-    // Built alone: together with the bench they would get the bench's features, and would not be
-    // what is shipped. All of them, whichever are chosen: results belong to a build, and the table shows those of every kind.
+    // Built separately: together with the bench they would get the bench's features and differ from the shipped ones.
+    // Builds all of them for any choice: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
     let triple = paths::triple();
     process::run(
@@ -27,12 +27,12 @@ pub fn run() -> Result<(), String> {
                 BENCH,
             ],
         )
-        // The operators' flags, so that both share what they both need.
+        // The same flags as the operators, so that both share their dependencies.
         .env("RUSTFLAGS", "-C target-feature=+crt-static"),
     )?;
     let binaries = paths::binaries(image::Build::Shipped);
     let mut bench = process::command(binaries.join(BENCH), [] as [&str; 0]);
-    // As the shipped Deployments set it; the floor client gets it too.
+    // As in the shipped Deployments; the floor client gets it too.
     bench
         .env("MALLOC_ARENA_MAX", "1")
         .env("TRAINYARD_NODE", node);

@@ -1,4 +1,4 @@
-//! Single tests and how they ended, out of what the test programs of both languages print.
+//! Parses the output of Rust and Go test programs into single tests with their results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A test that can't run on this cluster prints a line that begins so, and why; `e2e::skip` is the one function that does.
+/// The prefix of the line that a test prints, with the reason, if it can't run on this cluster. Only `e2e::skip` prints it.
 const SKIPPED: &str = "test skipped: ";
 
 /// One test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// The program that it is in.
+    /// The test program.
     pub program: String,
-    /// Its path in there.
+    /// Its path in the program.
     pub name: String,
     /// How it ended.
     pub verdict: Verdict,
@@ -37,14 +37,14 @@ impl Case {
 pub enum Verdict {
     /// It passed.
     Passed,
-    /// It failed; the assertion.
+    /// It failed, with the assertion.
     Failed(String),
-    /// It did not run; why.
+    /// It did not run, with the reason.
     Skipped(String),
 }
 
 impl Verdict {
-    /// The verdict on a test that returned: one that could only say that it can't run here did not pass.
+    /// Returns the verdict on a test that returned. A test that only reported that it can't run here is skipped, not passed.
     pub fn of(passed: bool, output: &str) -> Self {
         if !passed {
             return Self::Failed(assertion(output));
@@ -59,7 +59,7 @@ impl Verdict {
     }
 }
 
-/// What a test program written in Rust reports.
+/// An event in the output of a Rust test program.
 #[derive(Debug, PartialEq)]
 pub enum Event {
     /// A test begins.
@@ -74,12 +74,12 @@ pub enum Event {
     Over,
 }
 
-/// How every line of libtest's begins.
+/// The prefix of every libtest JSON line.
 const BEGIN: &str = r#"{ "type": ""#;
 
 /// Reads one line of libtest's JSON; `None` for anything else, such as output of a process that a test started.
 pub fn event(line: &str) -> Option<Event> {
-    // A process that shares the output may have begun the line.
+    // Another process with the same output may have written the beginning of the line.
     let line = &line[line.find(BEGIN)?..];
     let value: Value = serde_json::from_str(line).ok()?;
     let text = |key: &str| value[key].as_str().unwrap_or_default();
@@ -90,7 +90,7 @@ pub fn event(line: &str) -> Option<Event> {
             let output = text("stdout").to_owned();
             let verdict = match end {
                 "ignored" => Verdict::Skipped(format!("ignored {}", text("message"))),
-                // Where a test should have panicked and did not, only the message says so.
+                // If a test should have panicked and did not, only the message says so.
                 "failed" if !output.contains(PANICKED) && !text("message").is_empty() => {
                     Verdict::Failed(text("message").to_owned())
                 }
@@ -106,7 +106,7 @@ pub fn event(line: &str) -> Option<Event> {
     }
 }
 
-/// Reads what `cargo test --doc` prints, whose tests are compiled one by one.
+/// Reads the output of `cargo test --doc`, whose tests are compiled one by one.
 pub fn documented(log: &str) -> Vec<Case> {
     let of = |line: &str| {
         let (name, end) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
@@ -127,7 +127,7 @@ pub fn documented(log: &str) -> Vec<Case> {
     log.lines().filter_map(of).collect()
 }
 
-/// Reads what `go test -json` prints: the tests, and what each of them printed.
+/// Reads the output of `go test -json`: the tests, and the output of each.
 pub fn go(log: &str) -> Vec<(Case, String)> {
     let mut outputs: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut cases = Vec::new();
@@ -153,7 +153,7 @@ pub fn go(log: &str) -> Vec<(Case, String)> {
             other => other,
         };
         let (program, name) = key;
-        // A package has a verdict of its own, which counts where it failed outside of its tests.
+        // A package has its own verdict, which counts if it failed outside of its tests.
         let failed_inside = cases.iter().any(|(c, _): &(Case, String)| {
             c.program == program && matches!(c.verdict, Verdict::Failed(_))
         });
@@ -205,7 +205,7 @@ pub fn assertion(output: &str) -> String {
     message.join("\n")
 }
 
-/// The tests of one stage in the format that CI systems read.
+/// Formats the tests of one stage as `JUnit` XML.
 pub fn junit(stage: &str, cases: &[Case]) -> String {
     let count = |of: fn(&Verdict) -> bool| cases.iter().filter(|c| of(&c.verdict)).count();
     let seconds: f64 = cases.iter().map(|c| c.took.as_secs_f64()).sum();
@@ -236,7 +236,7 @@ pub fn junit(stage: &str, cases: &[Case]) -> String {
     out + "</testsuite>\n"
 }
 
-/// Text as XML takes it, which knows no control characters.
+/// Escapes text for XML, which allows no control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The local cluster: made of what `e2e/cluster` and `e2e/image` build.
+//! The local cluster, built from `e2e/cluster` and `e2e/image`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,40 +9,40 @@ use crate::{paths, process};
 
 /// The cluster that `make cluster` starts.
 pub const DEFAULT: &str = "dev";
-/// With this variable set, nothing is started: everything runs against the cluster of that kubeconfig.
+/// If this variable is set, no cluster is started: everything runs against the cluster of that kubeconfig.
 pub const OWN: &str = "TRAINYARD_KUBECONFIG";
 
-/// A cluster that is up.
+/// A running cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Its name; `None` for a cluster of the user's.
+    /// Its name; `None` for the user's own cluster.
     pub name: Option<String>,
     /// Its kubeconfig.
     pub kubeconfig: PathBuf,
-    /// The program that it is made of.
+    /// The program that runs its components.
     pub node: PathBuf,
 }
 
 impl Cluster {
-    /// A kubectl command against this cluster.
+    /// Returns a kubectl command against this cluster.
     pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = process::command(&self.node, ["kubectl"]);
         command
             .args(args)
             .env("KUBECONFIG", &self.kubeconfig)
-            // What kubectl discovers about a cluster of ours stays out of the home directory.
+            // Keeps kubectl's discovery cache of our clusters out of the home directory.
             .env("KUBECACHEDIR", paths::target().join("discovery"));
         command
     }
 
-    /// Waits until a deployment runs as it was applied, for at most two minutes.
+    /// Waits until a deployment is rolled out, for at most two minutes.
     pub fn rolled_out(&self, namespace: &str, deployment: &str) -> Result<(), String> {
         let what = format!("deployment/{deployment}");
         let args = ["rollout", "status", &what, "--timeout", "120s"];
         process::run(&mut self.kubectl(["-n", namespace].into_iter().chain(args)))
     }
 
-    /// Imports docker-archives. Into a cluster of the user's we can't import: its nodes pull from a registry of their own.
+    /// Imports docker-archives. This isn't possible for the user's own cluster: its nodes pull from their own registry.
     pub fn load(&self, files: &[&str]) -> Result<(), String> {
         let Some(name) = &self.name else {
             return Ok(());
@@ -54,12 +54,12 @@ impl Cluster {
     }
 }
 
-/// Everything about one cluster's run.
+/// The state directory of a cluster.
 fn state(name: &str) -> PathBuf {
     paths::cache().join("clusters").join(name)
 }
 
-/// Where a cluster's kubeconfig is written.
+/// The path of a cluster's kubeconfig.
 pub fn kubeconfig(name: &str) -> PathBuf {
     paths::target()
         .join("cluster")
@@ -67,14 +67,14 @@ pub fn kubeconfig(name: &str) -> PathBuf {
         .join("kubeconfig")
 }
 
-/// Names what is missing, or installs it where that needs no question.
+/// Lists missing packages, or installs them where that needs no confirmation.
 pub fn prerequisites() -> Result<(), String> {
     let script = paths::root().join("e2e/cluster/prerequisites");
     let install = process::may_install().then_some("--install");
     process::run(&mut process::command(script, install))
 }
 
-/// Starts a cluster, or finds it up; builds what it needs first.
+/// Starts a cluster unless it is running; builds its prerequisites first.
 pub fn up(name: &str) -> Result<Cluster, String> {
     if let Some(own) = std::env::var_os(OWN) {
         eprintln!("cluster: {OWN} is set: using that cluster, starting none");
@@ -85,7 +85,7 @@ pub fn up(name: &str) -> Result<Cluster, String> {
         });
     }
     prerequisites()?;
-    // The two builds have nothing in common; one compiles, the other unpacks.
+    // The two builds are independent; one compiles, the other unpacks.
     let (node, images) = thread::scope(|s| {
         let images = s.spawn(workloads);
         let node = process::built("e2e/cluster/build");
@@ -100,7 +100,7 @@ pub fn up(name: &str) -> Result<Cluster, String> {
     start(name, &node, &images)
 }
 
-/// Starts a cluster of what is built already.
+/// Starts a cluster from finished builds.
 pub fn start(name: &str, node: &str, images: &Images) -> Result<Cluster, String> {
     let (state, cache) = (
         state(name).display().to_string(),
@@ -135,7 +135,7 @@ pub fn start(name: &str, node: &str, images: &Images) -> Result<Cluster, String>
     Ok(cluster)
 }
 
-/// Brings the small last layers of the workload images up to date: the seed holds only what is large.
+/// Updates the small last layers of the workload images: the seed holds only the large layers.
 fn refresh(cluster: &Cluster, state: &str) -> Result<(), String> {
     let ctr = |args: &[&str]| {
         let mut all = vec!["cluster", "exec", "--state", state, "--"];
@@ -200,12 +200,12 @@ pub fn down(name: &str) -> Result<(), String> {
         node,
         ["cluster", "down", "--name", name, "--state", &state],
     ))?;
-    // Nothing to be said if it isn't there.
+    // It may not exist.
     let _ = fs::remove_dir_all(paths::target().join("cluster").join(name));
     Ok(())
 }
 
-/// A cluster that was started before, or the user's.
+/// Returns a cluster that was started before, or the user's own.
 pub fn running(name: &str) -> Result<Cluster, String> {
     let node = process::built("e2e/cluster/build")?.into();
     Ok(match std::env::var_os(OWN) {
@@ -222,12 +222,12 @@ pub fn running(name: &str) -> Result<Cluster, String> {
     })
 }
 
-/// Runs kubectl with our terminal.
+/// Runs kubectl on this terminal.
 pub fn kubectl_interactive(name: &str, args: &[&str]) -> Result<(), String> {
     process::run(&mut running(name)?.kubectl(args.iter().copied()))
 }
 
-/// Imports docker-archives into a cluster that is up.
+/// Imports docker-archives into a running cluster.
 pub fn load(name: &str, files: &[&str]) -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?.into();
     Cluster {
@@ -238,7 +238,7 @@ pub fn load(name: &str, files: &[&str]) -> Result<(), String> {
     .load(files)
 }
 
-/// Empties the cache; a cluster that is up keeps its own files until it is taken down.
+/// Empties the cache; a running cluster keeps its own files until it is stopped.
 pub fn clean_cache() -> Result<(), String> {
     let cache = paths::cache();
     let Ok(entries) = fs::read_dir(&cache) else {

@@ -1,5 +1,5 @@
-//! `make test-deep`: what `make test` does once, done often, with the binaries that are shipped; whole, or in parts on several
-//! machines, whose results are merged.
+//! `make test-deep`: repeats the tests of `make test` many times with the shipped binaries, completely or in parts on several
+//! machines. Merges the results of the parts.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,13 +17,13 @@ use crate::table::{Count, End, Row, render};
 use crate::tests::{CRASHES, FAULTS, e2e, go_test, judged, stage, tests, with_pods};
 use crate::{mutants, mutate, paths, process};
 
-/// The part that is run here, as `2/3`; without it everything.
+/// The part to run, such as `2/3`; if unset, everything runs.
 const DEEP: &str = "DEEP";
-/// Histories of each kind.
+/// The number of histories per kind.
 const HISTORIES: &str = "100000";
-/// What one test may take here.
+/// The time limit of a test.
 const LIMIT: Duration = Duration::from_hours(3);
-/// The revision that is upgraded from, unless `FORMER` names another.
+/// The default revision to upgrade from; `FORMER` overrides it.
 const FORMER: &str = "68b9068";
 /// The file with the results of a part.
 const RESULT: &str = "result.json";
@@ -49,7 +49,7 @@ const STAGES: &[Stage] = &[
     tests("mutants", &[], &["mutate"], mutants::stage),
 ];
 
-/// Which tests of a stage are run here. Every test is in exactly one part.
+/// The tests of a stage that this part runs. Every test is in exactly one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     part: usize,
@@ -69,19 +69,20 @@ impl Share {
         numbers.ok_or(format!("{DEEP}={text} is no part, such as 1/3"))
     }
 
-    /// Whether the test of this number is run here. Stages begin with different parts, so that none gets all that is alone.
+    /// Returns whether this part runs the test with this number. Stages begin with different parts, so that stages with one test
+    /// are spread over all parts.
     pub fn has(self, stage: &str, number: usize) -> bool {
         let offset: usize = stage.bytes().map(usize::from).sum();
         (number + offset) % self.parts == self.part - 1
     }
 
-    /// This part as `cargo mutants` counts parts, from zero.
+    /// Formats this part for `cargo mutants`, which counts parts from zero.
     pub fn shard(self) -> String {
         format!("{}/{}", self.part - 1, self.parts)
     }
 }
 
-/// Runs the deep stages, or their part, and writes down what came of it.
+/// Runs the deep stages, or a part of them, and stores the results.
 pub fn run() -> Result<(), String> {
     let share = match std::env::var(DEEP) {
         Ok(text) => Share::read(&text)?,
@@ -106,7 +107,7 @@ pub fn run() -> Result<(), String> {
     judged(&rows)
 }
 
-/// The commit that is tested; one with changes is none.
+/// Returns the tested commit; fails if the tree has changes.
 fn commit() -> Result<String, String> {
     let git = |args: &[&str]| process::quiet(&mut process::command("git", args));
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
@@ -145,7 +146,7 @@ fn result(rows: &[Row], share: Share, commit: &str, took: Duration) -> Value {
     })
 }
 
-/// Merges the results of all parts into one table, as the documents have it.
+/// Merges the results of all parts into one Markdown table.
 pub fn merge(dirs: &[&str]) -> Result<(), String> {
     let read = |dir: &&str| {
         let path = PathBuf::from(dir).join(RESULT);
@@ -157,7 +158,7 @@ pub fn merge(dirs: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// One table of all parts. It takes every part once, all of the same commit, and each stage's tests somewhere.
+/// Returns one table of all parts. Every part must be there once, all of the same commit, and each stage must have a passed test.
 fn merged(parts: &[Value]) -> Result<String, String> {
     let commits: BTreeSet<&str> = parts.iter().filter_map(|p| p["commit"].as_str()).collect();
     let [commit] = commits.iter().collect::<Vec<_>>()[..] else {
@@ -228,7 +229,7 @@ fn merged(parts: &[Value]) -> Result<String, String> {
     let longest = each.iter().copied().fold(0.0, f64::max);
     let _ = writeln!(
         out,
-        "| altogether, in {total} parts, of which the longest took {longest:.0} | {} | {} | {} | {:.0} |\n",
+        "| total, in {total} parts, the longest of which took {longest:.0} | {} | {} | {} | {:.0} |\n",
         sum.passed,
         sum.failed,
         sum.skipped,
@@ -249,7 +250,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// Random histories of a simulated world, fifty times as many: every test in a program or module called `properties`.
+/// Runs fifty times as many random histories of a simulated world: every test in a program or module called `properties`.
 fn histories(run: &Run) -> Result<(), String> {
     const NAME: &str = "properties";
     let mut args = vec!["test", "--locked", "--release", "--tests"];
@@ -271,7 +272,7 @@ fn histories(run: &Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The kills of the crash test, with ten seeds.
+/// Runs the crash test with ten seeds.
 fn crashes(run: &Run) -> Result<(), String> {
     for seed in (1..=10).filter(|seed| run.share.has(run.stage, *seed)) {
         let apart = Run::new(run.stage, Share::ALL);
@@ -288,7 +289,7 @@ fn crashes(run: &Run) -> Result<(), String> {
     Ok(())
 }
 
-/// How tests of the API level are run here.
+/// Returns how to run tests of the API level.
 fn deep(side_by_side: usize) -> How {
     How {
         env: vec![("TRAINYARD_DEEP", "1".into())],
@@ -298,12 +299,12 @@ fn deep(side_by_side: usize) -> How {
     }
 }
 
-/// Everything at the level of the API, each with all that it has: sweeps with every cut in every life, above all.
+/// Runs all tests of the API level with all of their cases, mainly the sweeps with every cut in every life cycle.
 fn api(run: &Run) -> Result<(), String> {
     e2e(run, &["api_"], Build::Shipped, deep(2))
 }
 
-/// The faults in every phase of a job's life again and again, and for as long as the programme says.
+/// Repeats the faults in every phase of a job's life cycle.
 fn faults(run: &Run) -> Result<(), String> {
     let how = How {
         threads: Some(6),
@@ -312,7 +313,7 @@ fn faults(run: &Run) -> Result<(), String> {
     e2e(run, &[FAULTS], Build::Shipped, how)
 }
 
-/// Replaces the operators of a former revision beneath jobs that run.
+/// Replaces the operators of a former revision while jobs run.
 fn upgrade(run: &Run) -> Result<(), String> {
     if !run.share.has(run.stage, 1) {
         return Ok(());
@@ -337,7 +338,7 @@ fn upgrade(run: &Run) -> Result<(), String> {
     e2e(run, &["upgrade"], Build::Shipped, how)
 }
 
-/// Builds image layers for real, twice, and compares them.
+/// Builds image layers twice and compares them.
 fn images(run: &Run) -> Result<(), String> {
     if !run.share.has(run.stage, 1) {
         return Ok(());
@@ -368,7 +369,7 @@ mod part_tests {
         }
     }
 
-    /// The result of a part in which each stage of tests had one.
+    /// The result of a part in which each stage ran one test.
     fn part(number: usize, parts: usize, commit: &str, verdict: &Verdict) -> Value {
         let case = Case {
             program: "p".to_owned(),

@@ -1,4 +1,4 @@
-//! `make demo`: a real training job on a real local cluster, from nothing.
+//! `make demo`: runs a real training job on a real local cluster, from nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,38 +13,38 @@ use crate::{paths, process};
 
 /// The cluster of the demo.
 const NAME: &str = "demo";
-/// Where the operators are deployed.
+/// The namespace of the operators.
 pub const SYSTEM: &str = "trainyard-system";
-/// A hang ends the demo; two slow cores need about a minute.
+/// The demo fails after this time; two slow cores need about a minute.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// What there is to show.
+/// A demo.
 struct Demo {
-    /// As it is asked for.
+    /// Its name on the command line.
     name: &'static str,
     operator: &'static str,
     /// The kind, as kubectl names it.
     kind: &'static str,
     job: &'static str,
-    /// In plain words.
+    /// A description of the replicas.
     replicas: &'static str,
-    /// What is to be read in the logs, so many times.
+    /// The expected words in the logs, and how often.
     proof: (Said, usize),
-    /// What has the log that is shown.
+    /// The object whose log is shown.
     first: &'static str,
-    /// What is applied, in this order; the job is the last.
+    /// The files to apply, in this order; the job is the last.
     files: &'static [&'static str],
 }
 
-/// Words that prove that every rank took part.
+/// Log output that proves that every rank took part.
 enum Said {
-    /// By each pod for itself.
+    /// Each pod prints it.
     ByPods(&'static str),
-    /// By one for all: the words stand before each host's name, which ends the line.
+    /// One pod prints it for all: the text precedes each host's name, which ends the line.
     OfHosts(&'static str),
 }
 
-/// Those of one name are shown one after the other.
+/// Demos with the same name run one after the other.
 const DEMOS: [Demo; 7] = [
     Demo {
         name: "pytorch",
@@ -127,7 +127,7 @@ const DEMOS: [Demo; 7] = [
     },
 ];
 
-/// Runs the demos of this name.
+/// Runs the demos with this name.
 pub fn run(name: &str) -> Result<(), String> {
     let demos: Vec<&Demo> = DEMOS.iter().filter(|demo| demo.name == name).collect();
     let Some(last) = demos.last() else {
@@ -148,7 +148,7 @@ pub fn run(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A cluster with the operator.
+/// Starts a cluster with the operator.
 fn prepare(operator: &str) -> Result<Cluster, String> {
     let cluster = thread::scope(|s| {
         let binary = s.spawn(|| image::binaries(&[operator]));
@@ -172,7 +172,7 @@ fn show(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     say(&format!("the job has {}", demo.replicas));
     let succeeded = follow(cluster, demo);
     say("the log of rank 0:");
-    // Shown for what it is worth: the job's end is judged by its status.
+    // For display only: the job's status decides success.
     let _ = process::run(&mut cluster.kubectl(["logs", demo.first]));
     say("what the job says of itself:");
     let _ = process::run(&mut cluster.kubectl(["get", demo.kind, demo.job, "-o", "wide"]));
@@ -182,7 +182,7 @@ fn show(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     ranks(cluster, demo)
 }
 
-/// Removes the job of a former run. A kind that was installed a moment ago may not be known to everybody yet.
+/// Deletes the job of a former run. Retries while the API server doesn't serve a newly installed kind yet.
 fn remove(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     let delete = [
         "delete",
@@ -203,7 +203,7 @@ fn remove(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
 }
 
 impl Demo {
-    /// Selects the pods of the job.
+    /// Returns the label selector of the job's pods.
     fn selector(&self) -> String {
         if self.is_spark() {
             return format!("sparkoperator.k8s.io/app-name={}", self.job);
@@ -211,12 +211,12 @@ impl Demo {
         format!("training.kubeflow.org/job-name={}", self.job)
     }
 
-    /// Its jobs have a state instead of conditions.
+    /// Whether the kind has a state instead of conditions.
     fn is_spark(&self) -> bool {
         self.kind == "sparkapplication"
     }
 
-    /// What a job is doing, what of it is ready, and why it failed.
+    /// Returns a job's state, its readiness, and why it failed.
     fn state(&self, job: &Value) -> [String; 3] {
         let status = &job["status"];
         let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
@@ -249,7 +249,7 @@ pub fn deploy(cluster: &Cluster, operator: &str, how: Build) -> Result<(), Strin
     let manifests = work.join(operator);
     copy(&paths::root().join("manifests").join(operator), &manifests)?;
     if cluster.name.is_some() {
-        // A tag of its own per build, so that a new build is a new rollout.
+        // A separate tag per build, so that a new build causes a new rollout.
         let tag = format!(
             "{}-{}",
             env!("CARGO_PKG_VERSION"),
@@ -274,7 +274,7 @@ pub fn deploy(cluster: &Cluster, operator: &str, how: Build) -> Result<(), Strin
     cluster.rolled_out(SYSTEM, operator)
 }
 
-/// Changes whenever the file does.
+/// Returns a value that changes with the file.
 fn fingerprint(file: &Path) -> Result<String, String> {
     let sum = process::quiet(&mut process::command("sha256sum", [file]))?;
     Ok(sum.chars().take(12).collect())
@@ -285,7 +285,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     process::quiet(&mut process::command("cp", [Path::new("-r"), from, to])).map(drop)
 }
 
-/// Prints a line whenever something changed, until the job has ended.
+/// Prints a line for each change until the job has ended.
 fn follow(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     let selector = demo.selector();
     let begun = Instant::now();
@@ -321,12 +321,12 @@ fn follow(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     Err(format!("the job did not end within {} s", LIMIT.as_secs()))
 }
 
-/// Whether the web UI answers through its Service; then says what.
+/// Returns whether the web UI answers through its Service, and prints the answer.
 fn web_ui(cluster: &Cluster, demo: &Demo) -> bool {
     let service = format!("{}-ui-svc", demo.job);
     let path =
         format!("/api/v1/namespaces/default/services/{service}:4040/proxy/api/v1/applications");
-    // It begins to listen some time after the driver.
+    // It starts to listen some time after the driver starts.
     let Ok(answer) = get(cluster, &["get", "--raw", &path]) else {
         return false;
     };
@@ -348,7 +348,7 @@ fn phase(pod: &Value) -> String {
     format!("{name}={}", pod["status"]["phase"].as_str().unwrap_or("?"))
 }
 
-/// Every rank has taken part, on as many hosts as there are to be.
+/// Checks that every rank took part, on the expected number of hosts.
 fn ranks(cluster: &Cluster, demo: &Demo) -> Result<(), String> {
     let (said, count) = &demo.proof;
     let (Said::ByPods(words) | Said::OfHosts(words)) = said;
@@ -400,7 +400,7 @@ To clean up:
     );
 }
 
-/// Says what is being done.
+/// Prints progress.
 pub fn say(text: &str) {
     eprintln!("demo: {text}");
 }

@@ -2,7 +2,7 @@
 
 use crate::{paths, process};
 
-/// An upgrade is a decision.
+/// Pinned, so that upgrades are deliberate.
 const VERSION: &str = "0.20.2";
 
 /// Checks the whole graph.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::{licences, paths, process};
 
-/// Every operator there is.
+/// All operators.
 pub const OPERATORS: &[&str] = &[
     "jax-operator",
     "mpi-operator",
@@ -20,13 +20,13 @@ pub const OPERATORS: &[&str] = &[
 /// How programs are built.
 #[derive(Clone, Copy, Debug)]
 pub enum Build {
-    /// As they are shipped: images, demonstrations, benchmarks and the deep tests.
+    /// As shipped: for images, demos, benchmarks and the deep tests.
     Shipped,
-    /// For the tests: in a seventh of the time, and what overflows or breaks an assertion of its own panics.
+    /// For the tests: takes a seventh of the time, and panics on overflows and failed debug assertions.
     Checked,
 }
 
-/// Cargo, for static programs: an image of one needs neither a C library nor a shell.
+/// Returns a cargo command that builds static programs: their images need neither a C library nor a shell.
 pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut cargo = process::command("cargo", args);
     cargo
@@ -41,7 +41,7 @@ pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     cargo
 }
 
-/// Builds the binary of every operator named, as it is shipped.
+/// Builds the shipped binaries of the named operators.
 pub fn binaries(operators: &[&str]) -> Result<(), String> {
     let mut args = vec!["build", "--locked", "--release"];
     for operator in operators {
@@ -63,7 +63,7 @@ pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), Str
     archive(&binary, &files, &reference, out)
 }
 
-/// Packs one static program and files beside it as a docker-archive.
+/// Packs one static program with additional files as a docker-archive.
 pub fn archive(
     binary: &Path,
     files: &[(PathBuf, &str)],
@@ -79,7 +79,7 @@ pub fn archive(
     process::run(&mut pack)
 }
 
-/// Builds and packs an operator under the version that the manifests name.
+/// Builds and packs an operator with the version in the manifests.
 pub fn operator(operator: &str, out: &str) -> Result<PathBuf, String> {
     binaries(&[operator])?;
     let out = PathBuf::from(out);

@@ -1,4 +1,4 @@
-//! Kueue on a local cluster: what `e2e/kueue` builds from its published module, deployed with its own manifests.
+//! Deploys Kueue on a local cluster with its own manifests; `e2e/kueue` builds it from its published module.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::{cluster, image, paths, process};
 /// A job of a kind that Kueue manages.
 const JOB: &str = "examples/pytorch/simple.yaml";
 
-/// Where its program and its manifests are, built where needed.
+/// Returns the directory of its program and its manifests; builds them if needed.
 pub fn built() -> Result<PathBuf, String> {
     process::built("e2e/kueue/build").map(PathBuf::from)
 }
 
-/// Deploys it. [`ready`] waits for it.
+/// Deploys Kueue. [`ready`] waits for it.
 ///
-/// The CRDs of the kinds that it is to manage should be there; for those that aren't, Kueue looks only now and again.
+/// Install the CRDs of its kinds before; Kueue polls for missing ones only now and then.
 pub fn deploy(cluster: &Cluster) -> Result<(), String> {
     let dir = built()?;
     let version = dir.join("version");
@@ -35,7 +35,7 @@ pub fn deploy(cluster: &Cluster) -> Result<(), String> {
     process::quiet(&mut cluster.kubectl(apply.into_iter().chain([manifests.as_str()]))).map(drop)
 }
 
-/// `make kueue`: deploys it on a cluster that is up, and waits for it.
+/// `make kueue`: deploys Kueue on a running cluster, and waits for it.
 pub fn install(name: &str) -> Result<(), String> {
     let cluster = cluster::running(name)?;
     if cluster.name.is_none() {
@@ -48,7 +48,7 @@ pub fn install(name: &str) -> Result<(), String> {
     ready(&cluster)
 }
 
-/// Waits until Kueue's webhooks answer: until then no job can be created. Its rollout ends a moment before nodes find it.
+/// Waits until Kueue's webhooks answer: until then no job can be created. Its Service works only a moment after the rollout.
 pub fn ready(cluster: &Cluster) -> Result<(), String> {
     cluster.rolled_out("kueue-system", "kueue-controller-manager")?;
     let job = paths::root().join(JOB).display().to_string();

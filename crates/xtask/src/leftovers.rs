@@ -1,4 +1,4 @@
-//! Nothing of ours stays behind: no process, mount, network device, control group.
+//! Checks that the tests leave no process, mount, network device or control group behind.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::stages::Run;
 use crate::{paths, process};
 
-/// What was told to end may need a moment.
+/// Terminating processes may need this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Fails if anything of the tests' cluster, or a process of this checkout's tests, is still there.
+/// Fails if the tests' cluster left anything behind, or a process of this checkout's tests still runs.
 pub fn check(run: &Run, name: &str) -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
     let args = ["cluster", "leftovers", "--name", name];
@@ -31,7 +31,7 @@ pub fn check(run: &Run, name: &str) -> Result<(), String> {
     }
 }
 
-/// Control planes and operators that tests of this checkout started: their arguments name our target directory.
+/// Returns control planes and operators that tests of this checkout started: their arguments contain our target directory.
 fn processes() -> Vec<String> {
     let target = paths::target().display().to_string();
     let ours = ["trainyard-node", "-operator"];
@@ -48,7 +48,7 @@ fn processes() -> Vec<String> {
                 .to_string_lossy()
                 .into_owned();
             let told = words.iter().any(|w| w.contains(&target));
-            // A cluster of the user's own is named by its state, which lies elsewhere.
+            // The user's own clusters have their state directory elsewhere.
             (told && ours.iter().any(|name| program.ends_with(name))).then(|| {
                 format!(
                     "{}: {}",

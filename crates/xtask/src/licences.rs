@@ -1,7 +1,7 @@
-//! The licence texts of what is linked into an operator, for its image: of each crate those that its package has, else its SPDX
-//! expression, and those of Rust's standard library and of the C library where this machine has them.
+//! Collects the licence texts of an operator's dependencies for its image: the texts in each crate's package, else its SPDX
+//! expression, and those of Rust's standard library and of the C library if this machine has them.
 //!
-//! cargo itself knows what is linked, and its sources lie beside it: that needs no tool which would have to be built first.
+//! cargo lists the dependencies and has their sources, so this needs no further tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::image::Build;
 use crate::{paths, process};
 
-/// What the names of such files begin with, in upper case.
+/// The prefixes of licence file names, in upper case.
 const NAMES: [&str; 6] = [
     "COPYING",
     "COPYRIGHT",
@@ -23,14 +23,14 @@ const NAMES: [&str; 6] = [
     "UNLICENSE",
 ];
 
-/// Something that is linked.
+/// A linked component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     name: String,
     version: String,
     /// Its SPDX expression.
     expression: String,
-    /// Its texts, by the names of their files.
+    /// Its texts, by file name.
     texts: Vec<(String, String)>,
 }
 
@@ -42,12 +42,12 @@ impl Part {
     }
 }
 
-/// Where the file of an operator is: beside its program.
+/// Returns the path of an operator's licence file, next to its program.
 pub fn place(operator: &str, how: Build) -> PathBuf {
     paths::binaries(how).join(format!("{operator}.licences"))
 }
 
-/// Writes the file of an operator.
+/// Writes an operator's licence file.
 pub fn write(operator: &str, to: &Path) -> Result<(), String> {
     let mut parts = crates(operator)?;
     parts.extend(toolchain());
@@ -56,10 +56,10 @@ pub fn write(operator: &str, to: &Path) -> Result<(), String> {
     fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))
 }
 
-/// The crates of others that are linked into an operator.
+/// Returns the third-party crates that are linked into an operator.
 fn crates(operator: &str) -> Result<Vec<Part>, String> {
     let triple = paths::triple();
-    // Nothing of a procedural macro is in the program.
+    // Procedural macros are not part of the program.
     let edges = "normal,no-proc-macro";
     let tree = [
         "tree", "--locked", "--target", &triple, "-e", edges, "--prefix", "none", "-f", "{p}",
@@ -105,13 +105,13 @@ fn crates(operator: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Of a line such as `tokio v1.2.3 (*)`.
+/// Parses a line such as `tokio v1.2.3 (*)`.
 fn name_and_version(line: &str) -> Option<(&str, &str)> {
     let mut words = line.split_whitespace();
     Some((words.next()?, words.next()?.strip_prefix('v')?))
 }
 
-/// The licence texts in a directory.
+/// Reads the licence texts in a directory.
 fn texts(directory: &Path) -> Result<Vec<(String, String)>, String> {
     let shown = |e| format!("{}: {e}", directory.display());
     let mut texts = Vec::new();
@@ -123,7 +123,7 @@ fn texts(directory: &Path) -> Result<Vec<(String, String)>, String> {
             .to_string_lossy()
             .into_owned();
         let upper = name.to_uppercase();
-        // Some crates have a module of that name.
+        // Some crates have a module with such a name.
         let is_text = NAMES.iter().any(|begin| upper.starts_with(begin))
             && path.extension().is_none_or(|e| e != "rs");
         if is_text && path.is_file() {
@@ -134,7 +134,7 @@ fn texts(directory: &Path) -> Result<Vec<(String, String)>, String> {
     Ok(texts)
 }
 
-/// A text without what doesn't show, so that equal ones are equal.
+/// Reads a text and normalises white space, so that equal texts compare equal.
 fn read(path: &Path) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let text = String::from_utf8_lossy(&bytes);
@@ -142,7 +142,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(lines.join("\n").trim_matches('\n').to_owned())
 }
 
-/// What comes with the compiler and the machine: a static program has the C library in it.
+/// Returns the components of the compiler and the machine: a static program contains the C library.
 fn toolchain() -> Vec<Part> {
     let sysroot = ["--print", "sysroot"];
     let sysroot = process::quiet(&mut process::command("rustc", sysroot)).unwrap_or_default();
@@ -180,7 +180,7 @@ fn toolchain() -> Vec<Part> {
     ]
 }
 
-/// The file: what is linked, and each text once.
+/// Renders the file: all components, and each text once.
 fn render(operator: &str, parts: &[Part]) -> String {
     let rule = "=".repeat(79);
     let mut users: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -211,7 +211,7 @@ fn render(operator: &str, parts: &[Part]) -> String {
             1 => format!("text {}", texts[0]),
             _ => format!("texts {}", texts.join(", ")),
         };
-        // A String takes everything.
+        // Writing to a String can't fail.
         let _ = writeln!(out, "{}: {}; {texts}", part.shown(), part.expression);
     }
     for text in order {

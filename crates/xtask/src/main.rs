@@ -1,6 +1,6 @@
-//! The engine behind the Makefile: set-up, the local cluster, the demo, the stages of the tests.
+//! The engine behind the Makefile: set-up, the local cluster, the demos, the test stages.
 //!
-//! It depends on almost nothing, so that it runs seconds after a fresh clone and can start the long builds side by side.
+//! It has few dependencies, so that it runs seconds after a fresh clone and can start the long builds in parallel.
 
 mod bench;
 mod cases;
@@ -27,18 +27,18 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
   demo [pytorch|tf|xgboost|jax|mpi|spark] train a job on a local cluster, from nothing
   test [STAGE...]              run all stages, or those named
-  test-deep                    repeat much more often what test does once; DEEP=1/3 for a third of it
-  deep-merge DIR...            make one table of the results of all parts
-  spark-recordings             record again what spark-submit makes, with which ours is compared
+  test-deep                    repeat the tests many times; DEEP=1/3 for a third of it
+  deep-merge DIR...            merge the results of all parts into one table
+  spark-recordings             record the objects of spark-submit again, for the comparison with ours
   bench                        measure speed and memory; BENCH=full for all of it
-  mutate [WORD...]             break single lines of a copy, and see that tests notice; those with a word in their names
+  mutate [WORD...]             break single lines of a copy, and check that tests fail; only those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
   cluster-down [NAME]          remove every trace of it
   kubectl [NAME] -- ARG...     run kubectl against it
   load [NAME] FILE...          import docker-archives into it
   kueue [NAME]                 deploy Kueue on it
   image OPERATOR OUT           build an operator's image as a docker-archive
-  licences OPERATOR OUT        write the licence texts of what is linked into an operator
+  licences OPERATOR OUT        write the licence texts of an operator's dependencies
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
 

@@ -1,4 +1,4 @@
-//! The generic part of [`crate::mutate`]: cargo-mutants breaks everything that it can in files whose tests stand beside them.
+//! Runs cargo-mutants, which complements [`crate::mutate`] with generated mutations of files that have unit tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use crate::cases::{Case, Verdict};
 use crate::stages::Run;
 use crate::{paths, process};
 
-/// The version that is installed, once, into the cache.
+/// The version that is installed into the cache.
 const VERSION: &str = "27.1.0";
-/// What is broken: pure functions, whose tests are those of the crate itself.
+/// The mutated files: pure functions that the crate's own tests cover.
 const FILES: &[&str] = &["model/quantity.rs", "model/restart.rs", "model/indices.rs"];
-/// What one part takes at most, in seconds.
+/// The time limit of a part, in seconds.
 const LIMIT: &str = "7200";
 
-/// Breaks this part of what can be broken; a break that no test notices fails.
+/// Runs this part of the mutations; a mutation that no test detects is a failure.
 pub fn stage(run: &Run) -> Result<(), String> {
     let tool = installed(run)?;
     let out = paths::target().join("mutants");
@@ -46,7 +46,7 @@ pub fn stage(run: &Run) -> Result<(), String> {
     for case in cases {
         run.ended(case, "");
     }
-    // It fails where a break was missed, too.
+    // It also exits with an error if a mutation was missed.
     if failed { Ok(()) } else { ended }
 }
 
@@ -60,7 +60,7 @@ fn installed(run: &Run) -> Result<PathBuf, String> {
     Ok(tool)
 }
 
-/// What cargo-mutants wrote down. What doesn't compile proves nothing, and is left out.
+/// Reads the results of cargo-mutants. Mutations that don't compile prove nothing and are skipped.
 fn read(outcomes: &str) -> Result<Vec<Case>, String> {
     let value: Value = serde_json::from_str(outcomes).map_err(|e| e.to_string())?;
     let case = |outcome: &Value| {

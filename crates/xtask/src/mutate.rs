@@ -1,8 +1,8 @@
-//! Breaks one line of a copy of the sources at a time, and demands that a test notices.
+//! Breaks one line of a copy of the sources at a time, and requires that a test fails.
 //!
-//! A test suite that stays green whatever is broken proves nothing. The list of breaks is [`list::MUTATIONS`]; each names the
-//! tests that must fail. The copy lies in cargo's target directory and has a target directory of its own, so that nothing
-//! here touches the sources or what is built from them.
+//! This shows that the tests detect defects. [`list::MUTATIONS`] lists the mutations; each names the tests that must fail.
+//! The copy is in cargo's target directory and has its own target directory, so that the sources and their builds
+//! stay untouched.
 
 mod list;
 
@@ -17,27 +17,27 @@ use crate::cases::{self, Case};
 use crate::stages::Run;
 use crate::{paths, process};
 
-/// A test that needs longer has hung: a break may well make a loop endless.
+/// A test that takes longer hangs: a mutation may cause an endless loop.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// One broken line.
 struct Mutation {
-    /// What is broken, in a few words.
+    /// A short description.
     name: &'static str,
     /// The file.
     file: &'static str,
-    /// The text as it is; it must occur once.
+    /// The original text; it must occur exactly once.
     from: &'static str,
-    /// What it becomes.
+    /// The replacement.
     to: &'static str,
-    /// The arguments of `cargo test`: one of these tests must fail.
+    /// The arguments of `cargo test`; one of these tests must fail.
     tests: &'static [&'static str],
 }
 
-/// How a broken line ended.
+/// The result of a mutation.
 struct Verdict {
     name: &'static str,
-    /// The tests that failed, or why the break doesn't count as noticed.
+    /// The tests that failed, or why the mutation doesn't count as detected.
     outcome: Result<String, String>,
     took: Duration,
 }
@@ -65,7 +65,7 @@ pub fn run(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The same as a stage, with each break as a test.
+/// Runs the mutations as a stage, with each mutation as a test.
 pub fn stage(run: &Run) -> Result<(), String> {
     let chosen: Vec<&Mutation> = list::MUTATIONS
         .iter()
@@ -97,7 +97,7 @@ fn judged(chosen: &[&Mutation]) -> Result<Vec<Verdict>, String> {
     Ok(chosen.iter().map(|m| judge(&tree, m)).collect())
 }
 
-/// Brings the copy up to date. A file that is the same keeps its time, so that cargo builds little anew.
+/// Updates the copy. Unchanged files keep their modification time, so that cargo rebuilds little.
 fn copy(tree: &Path) -> Result<(), String> {
     let listed = process::quiet(&mut process::command(
         "git",
@@ -122,7 +122,7 @@ fn copy(tree: &Path) -> Result<(), String> {
     remove_others(tree, tree, &wanted)
 }
 
-/// Removes what an earlier copy had and the sources no longer have: a test program that is gone would still be built.
+/// Removes files that the sources no longer have: cargo would still build deleted test programs.
 fn remove_others(tree: &Path, dir: &Path, wanted: &BTreeSet<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -135,7 +135,7 @@ fn remove_others(tree: &Path, dir: &Path, wanted: &BTreeSet<PathBuf>) -> Result<
     Ok(())
 }
 
-/// Without a break every test passes; otherwise a failure would say nothing.
+/// Checks that every test passes without a mutation; otherwise a failure would prove nothing.
 fn sound(tree: &Path, chosen: &[&Mutation]) -> Result<(), String> {
     let commands: BTreeSet<&[&str]> = chosen.iter().map(|m| m.tests).collect();
     for tests in commands {
@@ -169,7 +169,7 @@ fn judge(tree: &Path, mutation: &Mutation) -> Verdict {
     verdict
 }
 
-/// Breaks the line, runs the tests, and mends it.
+/// Applies the mutation, runs the tests, and reverts it.
 fn broken(tree: &Path, mutation: &Mutation) -> Result<String, String> {
     let path = tree.join(mutation.file);
     let whole = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -199,7 +199,7 @@ fn apply(whole: &str, mutation: &Mutation) -> Result<String, String> {
     }
 }
 
-/// The names of the tests that failed, from the end of their output.
+/// Returns the names of the failed tests, from the end of the output.
 fn failed_tests(output: &str) -> Result<String, String> {
     let names: BTreeSet<&str> = output
         .lines()
@@ -214,9 +214,9 @@ fn failed_tests(output: &str) -> Result<String, String> {
     }
 }
 
-/// Runs `cargo test` in the copy; answers whether it passed, and what it said.
+/// Runs `cargo test` in the copy; returns whether it passed, and its output.
 fn cargo_test(tree: &Path, tests: &[&str], more: &[&str]) -> Result<(bool, String), String> {
-    // Only tests hang; what is compiled the first time takes as long as it takes. Zero is no limit.
+    // Only tests hang; the first compilation may take long. Zero is no limit.
     let limit = if more.contains(&"--no-run") {
         0
     } else {
@@ -235,7 +235,7 @@ fn cargo_test(tree: &Path, tests: &[&str], more: &[&str]) -> Result<(bool, Strin
         .args(tests)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", paths::target().join("mutate/target"))
-        // The same histories in each run, so that the same break is always noticed.
+        // The same histories in each run, so that detection is reproducible.
         .env("PROPTEST_RNG_SEED", "1")
         .env("RUST_BACKTRACE", "0");
     let out = command.output().map_err(|e| format!("timeout: {e}"))?;

@@ -1,11 +1,11 @@
-//! Where things are.
+//! Paths of the repository and its build results.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::image::Build;
 
-/// The top of the repository.
+/// The repository's root.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
@@ -16,7 +16,7 @@ pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// What is made once per machine: the cluster's program, image layers, imported images.
+/// The cache of the machine: the cluster's program, image layers, imported images.
 pub fn cache() -> PathBuf {
     if let Some(told) = env::var_os("TRAINYARD_CACHE") {
         return told.into();
@@ -27,12 +27,12 @@ pub fn cache() -> PathBuf {
     base.unwrap_or_else(home).join("trainyard")
 }
 
-/// The one target that operators are built for: a static program needs no other file in its image.
+/// The target triple of operators: a static program needs no other file in its image.
 pub fn triple() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }
 
-/// Where static programs are, by how they are built.
+/// The directory of static programs for a build.
 pub fn binaries(build: Build) -> PathBuf {
     target().join(triple()).join(match build {
         Build::Shipped => "release",

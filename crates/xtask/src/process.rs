@@ -1,10 +1,10 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A command in the repository's top directory.
+/// Returns a command that runs in the repository's root.
 pub fn command<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
@@ -14,7 +14,7 @@ pub fn command<S: AsRef<OsStr>>(
     command
 }
 
-/// Runs a command whose output goes where ours goes.
+/// Runs a command with our standard output and error.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);
     let status = command.status().map_err(|e| format!("{shown}: {e}"))?;
@@ -25,7 +25,7 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs a command and returns what it printed; its errors go where ours go.
+/// Runs a command and returns its standard output; it has our standard error.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let out = command
@@ -40,7 +40,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs a command quietly; what it said is in the error.
+/// Runs a command quietly; the error contains its output.
 pub fn quiet(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
@@ -55,7 +55,7 @@ pub fn quiet(command: &mut Command) -> Result<String, String> {
     ))
 }
 
-/// A script of ours that prints the path of a program, building it first where needed.
+/// Runs one of our scripts, which builds a program if needed and prints its path.
 pub fn built(script: &str) -> Result<String, String> {
     let script = crate::paths::root().join(script);
     Ok(output(&mut command(&script, [] as [&str; 0]))?
@@ -63,7 +63,7 @@ pub fn built(script: &str) -> Result<String, String> {
         .to_owned())
 }
 
-/// True if this process is root on a Debian machine: then what is missing is installed without asking.
+/// Returns whether this process is root on Debian: then it installs missing packages without asking.
 pub fn may_install() -> bool {
     let root = quiet(&mut command("id", ["-u"])).is_ok_and(|id| id.trim() == "0");
     root && Path::new("/etc/debian_version").exists()

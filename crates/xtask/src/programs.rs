@@ -1,6 +1,6 @@
-//! Runs test programs one by one or side by side, and ends what hangs.
+//! Runs test programs one by one or in parallel, and kills those that hang.
 //!
-//! Cargo builds them. They are run from here, since cargo can neither tell how long a test took nor end one that hangs.
+//! Cargo builds them, but can neither measure a test nor kill one that hangs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -19,13 +19,13 @@ use crate::cases::{Case, Event, Verdict, event};
 use crate::process;
 use crate::stages::Run;
 
-/// How often a program is begun anew for the tests behind one that ended it.
+/// How often a program is restarted for the remaining tests after one ended it.
 const RESTARTS: usize = 5;
-/// How many tests that failed are run once more, each alone.
+/// How many failed tests are rerun, each alone.
 const AGAIN: usize = 5;
-/// How long a program may take to end behind its last test.
+/// How long a program may take to exit after its last test.
 const ENDS: Duration = Duration::from_mins(1);
-/// How often a program is looked at between two of its lines.
+/// The polling interval between two lines of a program.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A test program.
@@ -35,27 +35,27 @@ pub struct Program {
     pub name: String,
     /// The target.
     pub target: String,
-    /// Whether it consists of nothing but tests, so that one without tests is a mistake.
+    /// Whether it contains only tests, so that one without tests is a mistake.
     pub is_tests_only: bool,
     /// The executable.
     pub path: PathBuf,
-    /// Where cargo would run it.
+    /// The directory in which cargo would run it.
     pub directory: PathBuf,
 }
 
-/// How programs are run.
+/// How to run programs.
 pub struct How {
-    /// Variables that they get.
+    /// Their environment variables.
     pub env: Vec<(&'static str, OsString)>,
-    /// Tests of one program that run at the same time; `None` for as many as there are processors.
+    /// The number of parallel tests per program; `None` for the number of processors.
     pub threads: Option<usize>,
-    /// Programs that run at the same time.
+    /// The number of parallel programs.
     pub side_by_side: usize,
-    /// A test that takes longer has hung.
+    /// A test that takes longer hangs.
     pub limit: Duration,
-    /// Whether a test that failed is run once more alone, to tell load from a defect. The run stays red.
+    /// Whether a failed test is rerun alone, to distinguish load from a defect. The run stays red.
     pub again: bool,
-    /// Which tests: all whose names contain one of these words, or all.
+    /// Selects tests whose names contain one of these words; empty selects all.
     pub only: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Default for How {
     }
 }
 
-/// Builds the test programs that this command of cargo's names.
+/// Builds the test programs of this cargo command.
 pub fn build(run: &Run, cargo: &mut Command) -> Result<Vec<Program>, String> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let (built, messages) = run.output(cargo)?;
@@ -82,7 +82,7 @@ pub fn build(run: &Run, cargo: &mut Command) -> Result<Vec<Program>, String> {
     Ok(messages.lines().filter_map(program).collect())
 }
 
-/// A test program in a message of cargo's.
+/// Returns the test program in a cargo message.
 fn program(message: &str) -> Option<Program> {
     let value: Value = serde_json::from_str(message).ok()?;
     let is_test = value["profile"]["test"] == true;
@@ -104,7 +104,7 @@ fn program(message: &str) -> Option<Program> {
     })
 }
 
-/// Runs the programs, side by side as told, and keeps how their tests ended.
+/// Runs the programs and records the results of their tests.
 pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
     let mut left = VecDeque::new();
     let mut number = 0;
@@ -119,7 +119,7 @@ pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
         });
         let all = match listed {
             Ok(all) => all,
-            // The others still run.
+            // Continue with the other programs.
             Err(why) => {
                 let case = case(program, String::new(), Verdict::Failed(why), Duration::ZERO);
                 run.ended(case, "");
@@ -177,7 +177,7 @@ fn run_lists(run: &Run, lists: VecDeque<(&Program, Vec<String>)>, how: &How) -> 
     }
 }
 
-/// Runs a test that failed once more, with nothing beside it.
+/// Reruns a failed test alone.
 fn alone(run: &Run, program: &Program, name: &str, how: &How) -> Result<(), String> {
     let apart = Run::new(run.stage, run.share);
     to_the_end(&apart, program, vec![name.to_owned()], how)?;
@@ -199,7 +199,7 @@ fn alone(run: &Run, program: &Program, name: &str, how: &How) -> Result<(), Stri
     Ok(())
 }
 
-/// The tests of a program.
+/// Lists the tests of a program.
 fn list(program: &Program, how: &How) -> Result<Vec<String>, String> {
     let mut command = Command::new(&program.path);
     command
@@ -211,7 +211,7 @@ fn list(program: &Program, how: &How) -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Runs tests of a program. Where one of them ends the program, the program is begun anew for those that had not begun.
+/// Runs tests of a program. If a test ends the program, restarts it for the tests that had not started.
 fn to_the_end(
     run: &Run,
     program: &Program,
@@ -243,16 +243,16 @@ fn case(program: &Program, name: String, verdict: Verdict, took: Duration) -> Ca
     }
 }
 
-/// Why a program is no longer there.
+/// Why a program was killed.
 enum Stop {
     Exited(ExitStatus),
     /// A test took too long.
     Hung,
-    /// It stayed behind its last test.
+    /// It didn't exit after its last test.
     Stayed,
 }
 
-/// Runs tests of a program once, and gives the names of those that have ended.
+/// Runs tests of a program once, and returns the names of those that have ended.
 fn attempt(
     run: &Run,
     program: &Program,
@@ -274,13 +274,13 @@ fn attempt(
             if tests.take(&line) {
                 over = Some(Instant::now());
             }
-            // One that writes all the time can hang as well.
+            // A program that constantly writes can hang as well.
             if tests.longest() > how.limit {
                 break Stop::Hung;
             }
             continue;
         }
-        // What a program wrote last is read before its end counts. A process that it left may hold its output open.
+        // Reads the program's last output before it counts as ended. A child process may hold the output open.
         if let Some(status) = exited {
             break Stop::Exited(status);
         }
@@ -317,7 +317,7 @@ fn attempt(
     }
 }
 
-/// Starts a program in a process group of its own. It ends with this process, and takes what it started along.
+/// Starts a program in its own process group. It ends with this process, together with its children.
 fn start(run: &Run, program: &Program, names: &[String], how: &How) -> Result<Child, String> {
     let setpriv = Path::new("/usr/bin/setpriv");
     let mut command = if setpriv.exists() {
@@ -339,7 +339,7 @@ fn start(run: &Run, program: &Program, names: &[String], how: &How) -> Result<Ch
             "json",
             "--show-output",
         ])
-        // Of the program, that is, not of cargo: the option is all that it opens.
+        // For the program, not for cargo: it only enables the JSON option.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_MANIFEST_DIR", &program.directory)
         .envs(how.env.iter().map(|(name, value)| (name, value)))
@@ -356,7 +356,7 @@ fn start(run: &Run, program: &Program, names: &[String], how: &How) -> Result<Ch
         .map_err(|e| format!("{}: {e}", program.path.display()))
 }
 
-/// The lines of its output, as they come.
+/// Returns the lines of its output as they arrive.
 fn lines(child: &mut Child) -> Result<Receiver<String>, String> {
     let output = child.stdout.take().ok_or("a program without output")?;
     let (sender, lines) = channel();
@@ -371,7 +371,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>, String> {
     Ok(lines)
 }
 
-/// Ends a program with its process group.
+/// Kills a program with its process group.
 fn kill(child: &mut Child) {
     let group = format!("-{}", child.id());
     let _ = process::quiet(&mut process::command("kill", ["-KILL", "--", &group]));
@@ -389,7 +389,7 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// Takes a line of the program's output; true if it says that all tests have ended.
+    /// Handles a line of the program's output; returns whether all tests have ended.
     fn take(&mut self, line: &str) -> bool {
         match event(line) {
             Some(Event::Begins(name)) => {
@@ -415,13 +415,13 @@ impl Tests<'_> {
             .ended(case(self.program, name, verdict, took), output);
     }
 
-    /// How long the test runs that began first.
+    /// Returns how long the oldest running test has run.
     fn longest(&self) -> Duration {
         let begun = self.begun.values().min();
         begun.map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// The program is gone: what ran in it has failed.
+    /// Fails the running tests after the program has ended.
     fn cut_off(&mut self, limit: Duration, why: &str) {
         let running: Vec<(String, Duration)> = self
             .begun
@@ -447,10 +447,10 @@ mod tests {
 
     const PASSES: &str = "table::tests::a_stage_of_tests_that_ran_none_has_failed";
     const PLAYS: &str = "programs::tests::what_fails_is_skipped_hangs_or_crashes_is_told_apart";
-    /// Set where the test is run by itself: what it then does.
+    /// The part that the test plays when it runs itself.
     const PART: &str = "XTASK_TEST_PART";
 
-    /// Runs this very program, as the runner runs any, with a test that plays a part.
+    /// Runs this program like any other, with a test that plays a part.
     fn play(part: &str) -> Vec<(String, Verdict)> {
         let program = Program {
             name: "xtask".to_owned(),
@@ -461,7 +461,7 @@ mod tests {
         };
         let how = How {
             env: vec![(PART, part.into())],
-            // One by one, by name: what passes has not begun yet when the other ends the program.
+            // One by one, by name: the passing test has not started when the other ends the program.
             threads: Some(1),
             limit: Duration::from_secs(if part == "hangs" { 5 } else { 600 }),
             ..How::default()
@@ -490,7 +490,7 @@ mod tests {
             Err(_) => {
                 let second = |part: &str| {
                     let ends = play(part);
-                    // The other test passed, however this one went.
+                    // The other test passed in any case.
                     assert_eq!(ends[0], (PASSES.to_owned(), Verdict::Passed), "{part}");
                     assert_eq!(ends.len(), 2, "{part}");
                     ends[1].1.clone()

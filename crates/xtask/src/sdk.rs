@@ -1,8 +1,8 @@
-//! The published Python SDK, in a Python environment of its own that is kept in the cache.
+//! The published Python SDK, in its own Python environment in the cache.
 
 use crate::process;
 
-/// Names what is missing for it, or installs it where that needs no question.
+/// Lists missing packages, or installs them where that needs no confirmation.
 pub fn prerequisites() -> Result<(), String> {
     let able = ["-c", "import ensurepip, venv"];
     if process::quiet(&mut process::command("python3", able)).is_ok() {
@@ -17,7 +17,7 @@ pub fn prerequisites() -> Result<(), String> {
     process::run(&mut process::command("sh", ["-c", install]))
 }
 
-/// The Python that has it, made where needed.
+/// Returns the Python that has it; creates the environment if needed.
 pub fn python() -> Result<String, String> {
     process::built("e2e/sdk/build")
 }

@@ -1,4 +1,4 @@
-//! Stages that run side by side as far as they depend on each other.
+//! Runs stages in parallel as far as their dependencies allow.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,9 +21,9 @@ pub struct Stage {
     pub name: &'static str,
     /// Whether it runs tests: then it fails if none ran.
     pub has_tests: bool,
-    /// Stages that must have ended well before.
+    /// Stages that must have passed before.
     pub needs: &'static [&'static str],
-    /// Stages that must have ended before, however: cargo would make this one wait for its lock anyway.
+    /// Stages that must have ended before, passed or not: cargo's lock would make this one wait for them anyway.
     pub after: &'static [&'static str],
     /// What it does.
     pub work: fn(&Run) -> Result<(), String>,
@@ -33,13 +33,13 @@ pub struct Stage {
 pub struct Run {
     /// The stage's name.
     pub stage: &'static str,
-    /// The part of the tests that is run here; all of them in `make test`.
+    /// The part of the tests to run; all of them in `make test`.
     pub share: Share,
     cases: Mutex<Vec<Case>>,
 }
 
 impl Run {
-    /// A run of a stage.
+    /// Creates a run of a stage.
     pub fn new(stage: &'static str, share: Share) -> Self {
         Self {
             stage,
@@ -48,18 +48,18 @@ impl Run {
         }
     }
 
-    /// Where what it prints goes.
+    /// Returns the path of its log.
     pub fn log(&self) -> PathBuf {
         logs().join(format!("{}.log", self.stage))
     }
 
-    /// The same, to be written at the end.
+    /// Opens the log for appending.
     pub fn open(&self) -> Result<File, String> {
         let file = File::options().create(true).append(true).open(self.log());
         file.map_err(|e| format!("{}: {e}", self.log().display()))
     }
 
-    /// Runs a command; what it prints goes into the stage's log.
+    /// Runs a command; its output goes into the stage's log.
     ///
     /// # Errors
     /// If it fails; the log says why.
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// Runs a command whose standard output is read, however it ends; the rest goes into the stage's log.
+    /// Runs a command and returns whether it succeeded and its standard output; its errors go into the stage's log.
     pub fn output(&self, command: &mut Command) -> Result<(bool, String), String> {
         let out = command
             .stderr(self.open()?)
@@ -86,7 +86,7 @@ impl Run {
         Ok((out.status.success(), text))
     }
 
-    /// Keeps how a test ended and what it printed. A failure is told at once, and gets a log of its own.
+    /// Records a test's result and output. A failure is printed at once, and gets its own log.
     pub fn ended(&self, mut case: Case, output: &str) {
         let (end, why) = match &case.verdict {
             Verdict::Passed => ("passed", String::new()),
@@ -96,7 +96,7 @@ impl Run {
         let title = format!("{} {} {end}", case.program, case.name);
         let took = case.took.as_secs_f64();
         let said = format!("=== {title} {took:.1} s {why}\n{output}\n");
-        // In one write: other programs write into the same file.
+        // In one write, because other programs write into the same file.
         if let Ok(mut log) = self.open() {
             let _ = log.write_all(said.as_bytes());
         }
@@ -116,7 +116,7 @@ impl Run {
         self.lock().push(case);
     }
 
-    /// Keeps a test that another run has told of.
+    /// Records a test that another run has reported.
     pub fn keep(&self, case: Case) {
         self.lock().push(case);
     }
@@ -126,7 +126,7 @@ impl Run {
         self.lock().clone()
     }
 
-    /// Skips what can't be done here, and counts it.
+    /// Records that a program can't run here as skipped.
     pub fn skip(&self, program: &str, why: &str) {
         eprintln!("[{}] {program}: skipped, {why}", self.stage);
         let case = Case {
@@ -151,17 +151,17 @@ impl Run {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Case>> {
-        // Nothing panics while holding it; if it did, what was stored is still true.
+        // Nothing panics while holding it; if it did, the stored results would still be valid.
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where all logs are.
+/// The directory of all logs.
 pub fn logs() -> PathBuf {
     crate::paths::target().join("test-logs")
 }
 
-/// Runs the stages; each begins when those before it have ended well.
+/// Runs the stages; each starts when the stages that it needs have passed.
 pub fn run(stages: &[Stage], share: Share) -> Vec<Row> {
     let ended: Mutex<BTreeMap<&'static str, Row>> = Mutex::default();
     let changed = Condvar::new();
@@ -217,11 +217,11 @@ fn work(stage: &Stage, share: Share) -> Row {
     let _ = fs::create_dir_all(&junits);
     let _ = fs::remove_file(run.log());
     let _ = fs::remove_dir_all(logs().join(stage.name));
-    // Others wait for this stage: it ends, however.
+    // Others wait for this stage, so it must end even if it panics.
     let result = catch_unwind(AssertUnwindSafe(|| (stage.work)(&run)))
         .unwrap_or_else(|_| Err("the stage itself panicked".to_owned()));
     let cases = std::mem::take(&mut *run.lock());
-    // A part may have none of a stage's tests; that all parts together have some is seen where they are merged.
+    // A part may have none of a stage's tests; the merge checks that all parts together have some.
     let has_tests = stage.has_tests && share == Share::ALL;
     let result = result.map_err(|why| {
         let log = fs::read(run.log()).unwrap_or_default();
@@ -245,7 +245,7 @@ fn work(stage: &Stage, share: Share) -> Row {
     row
 }
 
-/// What a log says went wrong, wherever that stands in it; else its last lines.
+/// Returns the first errors of a log; without errors, its last lines.
 fn causes(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|l| !l.trim().is_empty()).collect();
     let begins =
@@ -260,7 +260,7 @@ fn causes(log: &str) -> String {
         .join("\n")
 }
 
-/// How a stage ended, in one line; what is wrong comes once more, and shorter, at the end of the run.
+/// Formats the result of a stage. The end of the run repeats the causes in short.
 fn told(row: &Row) -> String {
     let (name, took) = (row.stage, row.took.as_secs_f64());
     let count = Count::of(&row.cases);

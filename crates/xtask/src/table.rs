@@ -1,4 +1,4 @@
-//! What a run prints at its end: the table of its stages, its slowest tests, and what failed.
+//! The summary of a run: the table of its stages, its slowest tests, and the failures.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::cases::{Case, Verdict};
 
-/// The end of a run is read on a terminal: it has no more lines than this.
+/// The maximum number of lines, so that the summary fits a terminal.
 const LINES: usize = 60;
-/// Tests that are named as the slowest.
+/// The number of slowest tests to list.
 const SLOWEST: usize = 8;
-/// Characters of a line.
+/// The maximum width of a line, in characters.
 const WIDTH: usize = 200;
 
 /// Tests of one stage.
@@ -20,12 +20,12 @@ pub struct Count {
     pub passed: usize,
     /// Tests that failed.
     pub failed: usize,
-    /// Tests that were not run, and say so.
+    /// Tests that reported that they can't run.
     pub skipped: usize,
 }
 
 impl Count {
-    /// Counts tests by how they ended.
+    /// Counts tests by result.
     pub fn of(cases: &[Case]) -> Self {
         let mut count = Self::default();
         for case in cases {
@@ -42,16 +42,16 @@ impl Count {
 /// How a stage ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All is well.
+    /// It passed.
     Passed,
-    /// Something is wrong.
+    /// It failed, with the reason.
     Failed(String),
-    /// Nothing of it was run, and why.
+    /// It did not run, with the reason.
     Skipped(String),
 }
 
 impl End {
-    /// The verdict on a stage. One of tests that ran none has failed: nothing was looked at.
+    /// Returns the result of a stage. A test stage that ran no tests has failed.
     pub fn of(has_tests: bool, result: Result<(), String>, cases: &[Case]) -> Self {
         let count = Count::of(cases);
         match result {
@@ -77,7 +77,7 @@ pub struct Row {
     pub cases: Vec<Case>,
     /// How long it took.
     pub took: Duration,
-    /// Where what it printed is.
+    /// The path of its log.
     pub log: PathBuf,
 }
 
@@ -88,14 +88,14 @@ impl Row {
     }
 }
 
-/// What is wrong, in one place.
+/// A failure.
 struct Failure {
     name: String,
     why: String,
     log: PathBuf,
 }
 
-/// The table, then all failures or, where there are none, the slowest tests, and the line with the sum, which comes last.
+/// Renders the table, then all failures or, if there are none, the slowest tests, and the line with the total.
 pub fn render(rows: &[Row], took: Duration) -> String {
     let mut out = table(rows, took);
     let failures: Vec<Failure> = rows.iter().flat_map(failures).collect();
@@ -119,7 +119,7 @@ pub fn render(rows: &[Row], took: Duration) -> String {
     out
 }
 
-/// All tests. A stage that failed outside of its tests counts as one that failed, one of which nothing was run as one skipped.
+/// Counts all tests. A stage that failed outside of its tests counts as one failed test, a skipped stage as one skipped test.
 fn sum(rows: &[Row]) -> Count {
     let mut sum = Count::default();
     for row in rows {
@@ -154,7 +154,7 @@ fn table(rows: &[Row], took: Duration) -> String {
             cut(why, 100),
         );
     }
-    let _ = writeln!(out, "{:<44} {:>8.1}", "altogether", took.as_secs_f64());
+    let _ = writeln!(out, "{:<44} {:>8.1}", "total", took.as_secs_f64());
     out
 }
 
@@ -181,7 +181,7 @@ fn slowest(rows: &[Row]) -> String {
     out
 }
 
-/// The failed tests of a stage, or the stage itself where it failed otherwise.
+/// Returns the failed tests of a stage, or the stage itself if it failed outside of its tests.
 fn failures(row: &Row) -> Vec<Failure> {
     let of = |case: &Case| match &case.verdict {
         Verdict::Failed(why) => Some(Failure {
@@ -204,9 +204,9 @@ fn failures(row: &Row) -> Vec<Failure> {
     failures
 }
 
-/// Says of each failure as much as so many lines allow; each is named in any case.
+/// Formats each failure with as much detail as the number of lines allows; names every failure.
 fn fitted(failures: &[Failure], lines: usize) -> Vec<String> {
-    // With less than three lines there would be none for the assertion.
+    // Less than three lines leave none for the assertion.
     for of_each in (3..=10).rev() {
         let said: Vec<String> = failures.iter().flat_map(|f| told(f, of_each)).collect();
         if said.len() <= lines {
@@ -220,7 +220,7 @@ fn fitted(failures: &[Failure], lines: usize) -> Vec<String> {
     if failures.len() <= lines {
         return failures.iter().map(one).collect();
     }
-    // So many that only their names have room.
+    // Only the names fit.
     let lines = lines.saturating_sub(1).max(1);
     let names: Vec<&str> = failures.iter().map(|f| f.name.as_str()).collect();
     let mut said: Vec<String> = names
@@ -235,12 +235,12 @@ fn fitted(failures: &[Failure], lines: usize) -> Vec<String> {
     said
 }
 
-/// A failure in so many lines: its name, then the assertion, then its log.
+/// Formats a failure in so many lines: its name, then the assertion, then its log.
 fn told(failure: &Failure, lines: usize) -> Vec<String> {
     let log = failure.log.display();
     let why = failure.why.lines().filter(|l| !l.trim().is_empty());
     let mut why: Vec<String> = why.map(str::to_owned).collect();
-    // What has no room in lines of its own stands in the last one.
+    // The rest goes into the last line.
     let last = why.split_off(why.len().min(lines - 3));
     if !last.is_empty() {
         why.push(last.join(" "));

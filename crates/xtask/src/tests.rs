@@ -1,4 +1,4 @@
-//! `make test`: every stage, side by side where that saves time, and one table at the end.
+//! `make test`: runs every stage, in parallel where that saves time, and prints one table at the end.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,22 +13,22 @@ use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Row, render};
 use crate::{cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, sdk};
 
-/// The cluster of the tests; a demo's cluster is left alone.
+/// The cluster of the tests; it doesn't affect a demo's cluster.
 const NAME: &str = "test";
-/// The test program of the faults between the operator and the API server.
+/// The test program that injects faults between the operator and the API server.
 pub const FAULTS: &str = "api_faults";
-/// The test program of kills at random, beside the sweep that kills at every write.
+/// The test program that kills at random; the sweep kills at every write.
 pub const CRASHES: &str = "api_crash";
-/// The test program of kills at every write.
+/// The test program that kills at every write.
 const SWEEP: &str = "api_sweep";
-/// The test program that runs the real `spark-submit`. It needs the images, and the others must not wait for those.
+/// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
 const SUBMIT: &str = "api_spark_submit";
-/// Whether cargo keeps what makes a second build faster.
+/// Cargo's switch for incremental builds.
 const INCREMENTAL: &str = "CARGO_INCREMENTAL";
-/// Parts of names: of the tests against an API server and with pods, only those run.
+/// Parts of names that select tests against an API server and with pods.
 const ONLY: &str = "TRAINYARD_TESTS";
 
-// What each stage is, what it needs, and whom it follows. The long builds come first; those of other languages go on beside them.
+// The stages with their dependencies. The long builds come first; those of other languages run in parallel.
 const STAGES: &[Stage] = &[
     stage("packages", &[], &[], |_| {
         cluster::prerequisites().and_then(|()| sdk::prerequisites())
@@ -39,9 +39,9 @@ const STAGES: &[Stage] = &[
     stage("images", &["packages"], &[], |_| {
         cluster::workloads().map(drop)
     }),
-    // The first time a cluster has all images to unpack, for minutes; that can go on beside the builds.
+    // A new cluster unpacks all images, which takes minutes; this runs in parallel with the builds.
     stage("content", &["node", "images"], &[], |_| content()),
-    // Two builds of Kubernetes' packages at once would only take turns, and most of the tests wait for the first.
+    // Two parallel builds of Kubernetes' packages would compete for the CPU, and most of the tests wait for the first.
     stage("kueue", &[], &["node"], |_| kueue::built().map(drop)),
     stage("sdk", &["packages"], &[], |_| sdk::python().map(drop)),
     stage("format", &[], &[], |s| {
@@ -73,7 +73,7 @@ const STAGES: &[Stage] = &[
     ),
 ];
 
-/// A stage that builds or checks.
+/// Returns a stage that builds or checks.
 pub const fn stage(
     name: &'static str,
     needs: &'static [&'static str],
@@ -89,7 +89,7 @@ pub const fn stage(
     }
 }
 
-/// A stage that runs tests.
+/// Returns a stage that runs tests.
 pub const fn tests(
     name: &'static str,
     needs: &'static [&'static str],
@@ -102,7 +102,7 @@ pub const fn tests(
     }
 }
 
-/// Runs all stages, or those named.
+/// Runs all stages, or the named ones.
 pub fn run(names: &[&str]) -> Result<(), String> {
     const LAST: &str = "leftovers";
     let mut known = STAGES.iter().map(|s| s.name).chain([LAST]);
@@ -121,7 +121,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     let stages: Vec<Stage> = STAGES.iter().filter(|s| wanted(s.name)).copied().collect();
     let mut rows = run_stages(&stages, Share::ALL);
     if wanted(LAST) {
-        // After everything, also after failures.
+        // Runs last, also after failures.
         let last = stage(LAST, &[], &[], |run| leftovers::check(run, NAME));
         rows.extend(run_stages(&[last], Share::ALL));
     }
@@ -129,7 +129,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     judged(&rows)
 }
 
-/// Whether all is well. What is not stands in the table, whose last line is to be the last of all.
+/// Returns an error without a message if a stage failed: the table already lists failures and must be the last output.
 pub fn judged(rows: &[Row]) -> Result<(), String> {
     if rows.iter().any(Row::failed) {
         Err(String::new())
@@ -138,11 +138,11 @@ pub fn judged(rows: &[Row]) -> Result<(), String> {
     }
 }
 
-/// Cargo, in the one way in which the tests and the programs that they start are compiled: nothing is compiled twice. Every command
-/// names the whole workspace, too, since the packages named decide on the features of all others.
+/// Returns a cargo command with the options for the tests and the programs that they start, so that nothing is compiled twice.
+/// Every command also names the whole workspace, since the named packages determine the features of all dependencies.
 pub fn cargo_command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut cargo = image::static_cargo(args);
-    // What would speed up the next build makes this one slower.
+    // Incremental data would speed up the next build and slow down this one.
     if std::env::var_os(INCREMENTAL).is_none() {
         cargo.env(INCREMENTAL, "0");
     }
@@ -153,7 +153,7 @@ fn cargo(run: &Run, args: &[&str]) -> Result<(), String> {
     run.run(&mut cargo_command(args))
 }
 
-/// All tests, and the operators that some of them start.
+/// Builds all tests, and the operators that some of them start.
 fn built(run: &Run) -> Result<(), String> {
     cargo(run, &["test", "--locked", "--workspace", "--no-run"])
 }
@@ -161,9 +161,9 @@ fn built(run: &Run) -> Result<(), String> {
 fn unit(run: &Run) -> Result<(), String> {
     let all = ["test", "--locked", "--workspace"];
     let mut ours = programs::build(run, &mut cargo_command(all))?;
-    // Of the end-to-end tests only those of what they share.
+    // Of `e2e` only the tests of its library.
     ours.retain(|program| !program.is_tests_only || !program.directory.ends_with("e2e"));
-    // The same random histories every time; `make test-deep` draws others.
+    // The same random histories every time; `make test-deep` uses others.
     let how = How {
         env: vec![("PROPTEST_RNG_SEED", "1".into())],
         ..How::default()
@@ -183,7 +183,7 @@ fn unit(run: &Run) -> Result<(), String> {
 }
 
 fn lint(run: &Run) -> Result<(), String> {
-    // Warnings are denied by flag, never in source: a new compiler must not break a checkout.
+    // Deny warnings by flag, not in source: a new compiler must not break a checkout.
     cargo(
         run,
         &[
@@ -198,14 +198,14 @@ fn lint(run: &Run) -> Result<(), String> {
     )
 }
 
-/// A framework that reaches for I/O doesn't compile here.
+/// Checks that the frameworks compile without I/O.
 fn libs_alone(run: &Run) -> Result<(), String> {
     let mut args = vec!["check", "--locked", "--lib", "--no-default-features"];
     for operator in OPERATORS {
         args.extend(["-p", operator]);
     }
     cargo(run, &args)?;
-    // As they are shipped: what only compiles with the features that others ask for isn't built anywhere else.
+    // With the shipped features: elsewhere, features of other packages could hide compile errors.
     let mut args = vec!["check", "--locked", "--bins"];
     for operator in OPERATORS {
         args.extend(["-p", operator]);
@@ -242,7 +242,7 @@ fn docs(run: &Run) -> Result<(), String> {
 }
 
 fn manifests(run: &Run) -> Result<(), String> {
-    // Built with its tests, like everything here: alone it would have other features.
+    // Built with its tests, like everything here: alone it would get other features.
     let mut build = cargo_command(["test", "--locked", "--workspace", "--no-run"]);
     run.run(build.args(["--test", "manifests"]))?;
     let program = paths::binaries(Build::Checked).join("training-manifests");
@@ -250,7 +250,7 @@ fn manifests(run: &Run) -> Result<(), String> {
 }
 
 fn go(run: &Run) -> Result<(), String> {
-    // Of the cluster's module only what is ours: its main package links all of Kubernetes, and vet would read all of it.
+    // Only our own packages of the cluster's module: its main package links all of Kubernetes, and vet would read all of it.
     let modules: [(&str, &[&str]); 2] = [
         (
             "e2e/cluster",
@@ -272,7 +272,7 @@ fn go(run: &Run) -> Result<(), String> {
     }
 }
 
-/// Runs tests of Go, and keeps how they ended. Go ends those that hang by itself.
+/// Runs Go tests and records their results. Go itself kills tests that hang.
 pub fn go_test(run: &Run, dir: &Path, args: &[&str], env: &[(&str, &Path)]) -> Result<(), String> {
     let mut command = process::command("go", ["test", "-json"].iter().chain(args));
     command.current_dir(dir).envs(env.iter().copied());
@@ -307,14 +307,14 @@ fn dockerfile(run: &Run) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the test programs of `e2e/tests` whose names begin so.
+/// Runs the test programs of `e2e/tests` whose names have one of these prefixes.
 pub fn e2e(run: &Run, prefixes: &[&str], build: Build, mut how: How) -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?;
     how.env.extend([
         ("TRAINYARD_NODE", node.into()),
         ("TRAINYARD_OPERATOR_BIN_DIR", paths::binaries(build).into()),
     ]);
-    // Only these, for whoever looks into one of them.
+    // Selected tests only, for debugging.
     let only = std::env::var(ONLY).unwrap_or_default();
     how.only = only.split_whitespace().map(str::to_owned).collect();
     let mut cargo = cargo_command(["test", "--locked", "--workspace"]);
@@ -322,12 +322,12 @@ pub fn e2e(run: &Run, prefixes: &[&str], build: Build, mut how: How) -> Result<(
         cargo.args(["--test", &name]);
     }
     let mut programs = programs::build(run, &mut cargo)?;
-    // The longest begins first, so that nothing has to wait for it alone at the end.
+    // The longest starts first, so that it doesn't run alone at the end.
     programs.sort_by_key(|program| (program.target != SWEEP, program.target.clone()));
     programs::run(run, &programs, &how)
 }
 
-/// The faults of the API. Each of these tests waits more than it works, so that many run side by side.
+/// Runs the API faults. These tests mostly wait, so many run in parallel.
 fn faults(run: &Run) -> Result<(), String> {
     let how = How {
         threads: Some(10),
@@ -337,7 +337,7 @@ fn faults(run: &Run) -> Result<(), String> {
     e2e(run, &[FAULTS], Build::Checked, how)
 }
 
-/// What `spark-submit` makes of a few applications is what is recorded of it.
+/// Checks that `spark-submit` still creates the recorded objects for a few applications.
 fn submit(run: &Run) -> Result<(), String> {
     let image = process::built("e2e/image/build")?;
     let how = How {
@@ -347,7 +347,7 @@ fn submit(run: &Run) -> Result<(), String> {
     e2e(run, &[SUBMIT], Build::Checked, how)
 }
 
-/// Records what `spark-submit` makes of every application that ours is compared with.
+/// Records the objects of `spark-submit` for every application in the comparison.
 pub fn spark_recordings() -> Result<(), String> {
     let mut cargo = cargo_command(["test", "--locked", "--workspace", "--test", SUBMIT]);
     cargo
@@ -371,7 +371,7 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
                 .strip_suffix(".rs")
                 .map(str::to_owned)
         })
-        // Stages of their own run these, by their whole names.
+        // Other stages run these, by their full names.
         .filter(|name| {
             if [FAULTS, CRASHES, SUBMIT].contains(&name.as_str()) {
                 return prefixes.contains(&name.as_str());
@@ -392,7 +392,7 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The tests on a control plane of ours; on a cluster of the user's, those that can run there.
+/// Runs the tests on our own control plane; on the user's own cluster, those that can run there.
 fn api(run: &Run) -> Result<(), String> {
     let is_own = std::env::var_os(OWN).is_some();
     let how = How {
@@ -410,7 +410,7 @@ fn api(run: &Run) -> Result<(), String> {
     e2e(run, &["api_"], Build::Checked, how)
 }
 
-/// The pod-level tests on a cluster of their own, or on the user's.
+/// Runs the pod-level tests on their own cluster, or on the user's.
 fn pods(run: &Run) -> Result<(), String> {
     with_pods(run, &["pods_"], Build::Checked)
 }
@@ -418,15 +418,15 @@ fn pods(run: &Run) -> Result<(), String> {
 /// Runs tests on a cluster with the operators.
 pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), String> {
     let cluster = cluster::up(NAME)?;
-    // On a cluster of the user's there is Kueue, or there isn't.
+    // The user's own cluster may or may not have Kueue.
     let queues = || match cluster.name {
         Some(_) => kueue::deploy(&cluster).and_then(|()| kueue::ready(&cluster)),
         None => Ok(()),
     };
-    // Kueue looks for its kinds when it starts.
+    // Kueue discovers its kinds when it starts.
     let mut operators = OPERATORS.iter();
     let deployed = operators.try_for_each(|operator| demo::deploy(&cluster, operator, build));
-    // Nobody waits ten minutes here for an image that never comes.
+    // Avoids waiting ten minutes for an image that never arrives.
     let deployed = deployed.and_then(|()| waiting_limit(&cluster, "=60s"));
     let deployed = deployed.and_then(|()| queues());
     let result = deployed.and_then(|()| {
@@ -434,7 +434,7 @@ pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), Strin
             ("TRAINYARD_PODS_KUBECONFIG", (&cluster.kubeconfig).into()),
             ("TRAINYARD_SDK_PYTHON", sdk::python()?.into()),
         ];
-        // With what a test waits for its turn.
+        // Includes the time that a test waits for its turn.
         let mut limit = Duration::from_mins(30);
         if let Build::Shipped = build {
             env.push(("TRAINYARD_DEEP", "1".into()));
@@ -447,7 +447,7 @@ pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), Strin
         let how = How {
             env,
             limit,
-            // These tests wait more than they work, and take turns by themselves.
+            // These tests mostly wait, and coordinate their turns themselves.
             threads: Some(8),
             ..How::default()
         };
@@ -461,7 +461,7 @@ pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), Strin
     result
 }
 
-/// Sets or, where nothing follows its name but `-`, takes back how long a driver may wait for its image.
+/// Sets how long a driver may wait for its image, or unsets it if the value is `-`.
 fn waiting_limit(cluster: &cluster::Cluster, said: &str) -> Result<(), String> {
     let (deployment, variable) = ("spark-operator", "TRAINYARD_DRIVER_WAITING_LIMIT");
     let (what, set) = (
@@ -472,7 +472,7 @@ fn waiting_limit(cluster: &cluster::Cluster, said: &str) -> Result<(), String> {
     cluster.rolled_out(demo::SYSTEM, deployment)
 }
 
-/// Gives the tests' cluster its images, which it keeps while it is down.
+/// Loads the images into the tests' cluster, which keeps them while it is stopped.
 fn content() -> Result<(), String> {
     let cluster = cluster::up(NAME)?;
     if cluster.name.is_some() {
@@ -481,7 +481,7 @@ fn content() -> Result<(), String> {
     Ok(())
 }
 
-/// The tests of the local cluster itself.
+/// Runs the tests of the local cluster itself.
 fn clusters(run: &Run) -> Result<(), String> {
     if std::env::var_os(OWN).is_some() {
         run.skip("e2e/cluster_local", &format!("{OWN} is set"));

@@ -1,6 +1,6 @@
 // The program of a pod's sandbox. It holds the pod's namespaces until it is
-// told to end, and reaps what the containers of a pod with a shared process
-// namespace leave behind.
+// terminated, and reaps orphaned processes of pods with a shared process
+// namespace.
 package main
 
 import (

@@ -1,4 +1,4 @@
-//! The hands of a life: what user and kubelet do, and what they wait for.
+//! The actions and waits of user and kubelet in a life cycle.
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
@@ -14,30 +14,30 @@ use training_testkit::wait::{HANG, Seen, eventually};
 use super::Held;
 use crate::{World, look};
 
-/// Told of what just happened to the pods of a job, at the moment at which it happened.
+/// Receives the name of a job at the moment when its pods change.
 pub type Happenings = UnboundedSender<String>;
 
 /// User and kubelet of one job.
-pub struct Actor<'a> {
-    /// Where the job lives.
+pub struct StepRunner<'a> {
+    /// The world of the job.
     pub world: &'a World,
-    /// The job.
+    /// The job's name.
     pub name: &'a str,
-    /// The request in whose middle the user acts, where the life has one.
+    /// The request during which the user acts, if the life cycle has one.
     pub held: Option<&'a Held>,
-    /// Who is told of what happens to pods.
+    /// Receives changes of pods.
     pub happenings: Option<&'a Happenings>,
 }
 
-impl Actor<'_> {
+impl StepRunner<'_> {
     fn namespace(&self) -> &str {
         self.world.namespace()
     }
 
-    /// Something has just happened to the job's pods.
+    /// Reports a change of the job's pods.
     fn happened(&self) {
         if let Some(happenings) = self.happenings {
-            // Nobody needs to listen.
+            // There may be no receiver.
             let _ = happenings.send(self.name.to_owned());
         }
     }
@@ -46,7 +46,7 @@ impl Actor<'_> {
         format!("{}-{rank}", self.name)
     }
 
-    /// The user creates it.
+    /// Creates the job as the user.
     pub async fn create(&self, job: Job) -> Result<()> {
         self.world.jobs.create(&job.build()).await.map(drop)
     }
@@ -55,13 +55,13 @@ impl Actor<'_> {
         self.world.jobs.merge(self.name, change).await.map(drop)
     }
 
-    /// The user suspends it, or lets it go on.
+    /// Suspends or resumes the job as the user.
     pub async fn suspend(&self, suspend: bool) -> Result<()> {
         let suspend = json!({ "suspend": suspend });
         self.change_policy(suspend).await
     }
 
-    /// Changes what is asked of the job as a whole, wherever its kind has that.
+    /// Changes the run policy, which is at different places in different kinds.
     pub(crate) async fn change_policy(&self, change: Value) -> Result<()> {
         let spec = if self.world.kind == SPARK {
             change
@@ -77,12 +77,12 @@ impl Actor<'_> {
         self.merge(&json!({ "spec": { map: role } })).await
     }
 
-    /// The user deletes it.
+    /// Deletes the job as the user.
     pub async fn delete(&self, parameters: &DeleteParams) -> Result<()> {
         self.world.jobs.delete_with(self.name, parameters).await
     }
 
-    /// A pod becomes this.
+    /// Sets a pod to a state.
     pub(super) async fn set(&self, rank: &str, state: &State) -> Result<()> {
         let kubelet = &self.world.kubelet;
         kubelet
@@ -97,8 +97,8 @@ impl Actor<'_> {
         self.set(rank, &State::Failed { exit_code, message }).await
     }
 
-    /// The node of a pod falls silent, the pod is told to go and does not answer, and its object is removed: each when the status
-    /// shows the step before.
+    /// Loses a pod's node: the pod becomes not ready, is deleted but stays terminating, and its object is removed, each when the
+    /// status shows the step before.
     pub(super) async fn lose_node_of(
         &self,
         rank: &str,
@@ -119,13 +119,13 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// These pods succeed in one burst.
+    /// Makes these pods succeed in one burst.
     pub(super) async fn succeed(&self, ranks: &[&str]) -> Result<()> {
         let burst = ranks.iter().map(|rank| self.set(rank, &State::Succeeded));
         try_join_all(burst).await.map(drop)
     }
 
-    /// All pods end well that are to end: hosts of an `MPIJob` run, and only its launcher ends.
+    /// Makes all pods succeed that end by themselves: in an `MPIJob` only the launcher.
     pub(crate) async fn all_end_well(&self) -> Result<()> {
         let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
         if self.world.kind != MPI {
@@ -143,7 +143,7 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// The pods of the usual job: a master and two workers, or three workers of a kind without a master.
+    /// Returns the pods of the usual job: a master and two workers, or three workers of a kind without a master.
     pub(super) fn ranks(&self) -> &'static [&'static str] {
         if self.masters() == 0 {
             &["worker-0", "worker-1", "worker-2"]
@@ -152,13 +152,13 @@ impl Actor<'_> {
         }
     }
 
-    /// Those of them whose success is the job's.
+    /// Returns the pods whose success decides the job's.
     pub(super) fn deciding(&self) -> &'static [&'static str] {
         let all = self.ranks();
         if self.masters() == 0 { all } else { &all[..1] }
     }
 
-    /// The one of them that ends last.
+    /// Returns the pod that ends last.
     pub(super) fn last(&self) -> &'static str {
         if self.masters() == 0 {
             "worker-2"
@@ -172,7 +172,7 @@ impl Actor<'_> {
         masters.into()
     }
 
-    /// All pods of the usual job run, and the status says so.
+    /// Makes all pods of the usual job run, and waits until the status says so.
     pub(super) async fn run_all(&self) -> Result<()> {
         self.run(self.masters(), 3 - self.masters()).await
     }
@@ -182,7 +182,7 @@ impl Actor<'_> {
         self.until_active(masters, 3 - masters).await
     }
 
-    /// All pods are placed and run in one burst, and the status says so.
+    /// Makes all pods run in one burst once they are scheduled, and waits until the status says so.
     pub async fn run(&self, masters: i64, workers: i64) -> Result<()> {
         let pods = usize::try_from(masters + workers)?;
         let kubelet = &self.world.kubelet;
@@ -203,8 +203,8 @@ impl Actor<'_> {
         .await
     }
 
-    /// Waits until the status says that all pods run, and runs those that come late: an operator that has seen old lists may make a
-    /// pod of a former attempt before the right one.
+    /// Waits until the status says that all pods run, and runs late pods: an operator with stale lists may create a pod of a former
+    /// attempt before the right one.
     pub(super) async fn until_all_run(&self, looks: impl Fn(&Value) -> bool) -> Result<()> {
         let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
         eventually("all pods to be active", HANG, async || {
@@ -214,7 +214,7 @@ impl Actor<'_> {
             }
             for pod in kubelet.pods(namespace, self.name) {
                 if pod.bound && !pod.deleting && pod.phase == "Pending" {
-                    // It may be gone by now.
+                    // It may be gone already.
                     let _ = kubelet.set(namespace, &pod.name, &State::Running).await;
                 }
             }
@@ -235,7 +235,7 @@ impl Actor<'_> {
         self.until(condition, |job| is_true(job, condition)).await
     }
 
-    /// Waits until there is a new, placed pod of this rank: the `incarnation`-th after the first.
+    /// Waits until there is a new, scheduled pod of this rank: the `incarnation`-th after the first.
     pub(super) async fn until_replaced(&self, rank: &str, incarnation: u32) -> Result<()> {
         let name = self.full(rank);
         eventually(&format!("a new pod {name}"), HANG, async || {
@@ -252,7 +252,7 @@ impl Actor<'_> {
         .await
     }
 
-    /// Waits until all of the job's pods are on their way out.
+    /// Waits until all of the job's pods are terminating.
     pub(super) async fn until_all_leave(&self) -> Result<()> {
         eventually("all pods to leave", HANG, async || {
             let pods = self.world.kubelet.pods(self.namespace(), self.name);
@@ -291,8 +291,7 @@ impl Actor<'_> {
         .await
     }
 
-    /// Waits until nothing is left of a job that is gone: the garbage collector takes its objects one after the other, of whatever
-    /// kind.
+    /// Waits until no object of a deleted job is left: the garbage collector deletes them one after the other.
     pub(crate) async fn until_all_is_gone(&self) -> Result<()> {
         let (world, jobs) = (self.world, self.world.kind.resource());
         eventually("all that the job had to be gone", HANG, async || {
@@ -309,7 +308,7 @@ impl Actor<'_> {
         world.auditor.settled().await
     }
 
-    /// Waits until the operator has sent the request that is held.
+    /// Waits until the operator has sent the held request.
     pub(super) async fn until_held(&self) -> Result<&Held> {
         let Some(held) = self.held else {
             anyhow::bail!("this life was begun without the request that it holds");
@@ -325,7 +324,7 @@ impl Actor<'_> {
         Ok(held)
     }
 
-    /// The seconds since the job was started, rounded up.
+    /// Returns the seconds since the job's start, rounded up.
     pub(super) async fn age(&self) -> Result<i64> {
         let job = self.world.jobs.get(self.name).await?;
         let started = job["status"]["startTime"].as_str().unwrap_or_default();
@@ -336,7 +335,7 @@ impl Actor<'_> {
     }
 }
 
-/// A counter of a role.
+/// Returns a counter of a role.
 pub(super) fn count(job: &Value, role: &str, counter: &str) -> i64 {
     counters(job, role)
         .get(counter)

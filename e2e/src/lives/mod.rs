@@ -1,8 +1,7 @@
-//! Lives of jobs that end the same way however often the operator dies meanwhile.
+//! Life cycles of jobs, whose results don't depend on how often the operator is killed.
 //!
-//! The kubelet does each step only when the job's stored status shows the step before. So what an
-//! operator never saw because it was dead is the same as what it saw late, and two runs of a life
-//! can be compared object by object.
+//! The kubelet does each step only when the job's stored status shows the step before. So a dead operator only sees changes
+//! later, and two runs of a life cycle can be compared object by object.
 
 mod actor;
 mod mpi;
@@ -18,55 +17,55 @@ use training_testkit::builders::{Job, Kind, MPI, PYTORCH, SPARK};
 use training_testkit::job::is_finished;
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 
-pub use actor::{Actor, Happenings};
+pub use actor::{Happenings, StepRunner};
 pub use mpi::MpiLife;
 pub use spark::SparkLife;
 
-/// What is left of a finished job.
+/// The clean-up policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanPods {
-    /// Everything.
+    /// Keeps everything.
     None,
-    /// What has ended.
+    /// Keeps ended pods.
     Running,
-    /// Nothing.
+    /// Keeps nothing.
     All,
 }
 
 /// When the user deletes the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// While one of its pods is still to be made.
+    /// Before the last of its pods is created.
     Creating,
     /// While all of its pods run.
     Running,
-    /// While one of its pods is still to be cleaned up.
+    /// Before the last of its pods is cleaned up.
     Finishing,
 }
 
 /// How the user deletes the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The job first, then what it owns.
+    /// Deletes the job first, then its children.
     Background,
-    /// What it owns first.
+    /// Deletes its children first.
     Foreground,
-    /// Only the job.
+    /// Deletes only the job.
     Orphan,
 }
 
-/// What happens to a job. Most have one master and two workers.
+/// A life cycle of a job. Most jobs have one master and two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// S-01: the master succeeds while the workers run, and the policy says what goes.
+    /// S-01: the master succeeds while the workers run, under a clean-up policy.
     Succeeds(CleanPods),
     /// S-02: a worker exits with 137 and is replaced, then all succeed.
     RetryableExit,
-    /// S-03: a worker fails as often as it may, and once more; what runs goes.
+    /// S-03: a worker exceeds the backoff limit; running pods are deleted.
     BackoffLimit,
-    /// S-04: a worker exits with 1, which is for good.
+    /// S-04: a worker exits with 1, which is permanent.
     PermanentExit,
-    /// S-05: the deadline passes while all run; those go.
+    /// S-05: the deadline passes while all pods run; they are deleted.
     Deadline,
     /// S-06: the job is deleted so many seconds after its success.
     TimeToLive(u32),
@@ -78,30 +77,30 @@ pub enum Life {
     Elastic,
     /// S-10: the user deletes it.
     Deleted(Moment, Deletion),
-    /// S-11: deleted, and made anew under its name while its old pods are still ending.
+    /// S-11: deleted, and recreated under its name while its old pods still terminate.
     Recreated,
-    /// A part of S-14: a worker is evicted by its kubelet and replaced, then all succeed.
+    /// S-14: a worker is evicted by its kubelet and replaced, then all succeed.
     Evicted,
-    /// A part of S-14: a worker's node is lost; its pod is deleted, removed and replaced, then all succeed.
+    /// S-14: a worker's node is lost; its pod is deleted, removed and replaced, then all succeed.
     NodeLost,
-    /// S-12: of an `MPIJob`.
+    /// S-12: a life cycle of an `MPIJob`.
     Mpi(MpiLife),
-    /// S-13: of a `SparkApplication`.
+    /// S-13: a life cycle of a `SparkApplication`.
     Spark(SparkLife),
 }
 
-/// How far a run can be compared with another.
+/// How strictly two runs can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Likeness {
-    /// The same objects in the same state, made and deleted equally often.
+    /// The same objects in the same state, created and deleted equally often.
     Exact,
-    /// The user's deletion crosses the operator's request: what came through in one run need not in
-    /// another. Nothing is made or deleted twice.
+    /// The user's deletion races with the operator's request, which may succeed in one run only. Nothing is created or deleted
+    /// twice.
     AtMost,
 }
 
 impl Life {
-    /// Every life of a `PyTorchJob` that a sweep goes through.
+    /// Every life cycle of a `PyTorchJob` in a sweep.
     pub const ALL: [Self; 24] = [
         Self::Succeeds(CleanPods::None),
         Self::Succeeds(CleanPods::Running),
@@ -129,7 +128,7 @@ impl Life {
         Self::NodeLost,
     ];
 
-    /// Those of every test run.
+    /// The life cycles of every test run.
     pub const SHORT: [Self; 7] = [
         Self::Succeeds(CleanPods::None),
         Self::Succeeds(CleanPods::Running),
@@ -140,7 +139,7 @@ impl Life {
         Self::Elastic,
     ];
 
-    /// Every life of a kind that a sweep goes through.
+    /// Returns every life cycle of a kind in a sweep.
     pub fn of(kind: Kind) -> Vec<Self> {
         match kind {
             MPI => MpiLife::ALL.map(Self::Mpi).to_vec(),
@@ -154,7 +153,7 @@ impl Life {
         }
     }
 
-    /// The kind whose life it is, where it is not told.
+    /// Returns the default kind of the life cycle.
     pub fn usual_kind(self) -> Kind {
         match self {
             Self::Mpi(_) => MPI,
@@ -163,10 +162,10 @@ impl Life {
         }
     }
 
-    /// The job of a kind that lives so.
+    /// Returns the job of a kind for this life cycle.
     pub fn job(self, kind: Kind, name: &str) -> Job {
         let job = kind.small_job(name, 2);
-        // Of a TFJob another policy is the default.
+        // A TFJob's default policy differs.
         let job = if kind == PYTORCH {
             job
         } else {
@@ -190,7 +189,7 @@ impl Life {
                 .run_policy("backoffLimit", 1),
             Self::Deadline => job
                 .run_policy("cleanPodPolicy", "Running")
-                // Far away until all run, so that the slowest machine gets there.
+                // Far away until all pods run, so that slow machines reach that.
                 .run_policy("activeDeadlineSeconds", 100_000),
             Self::TimeToLive(seconds) => job.run_policy("ttlSecondsAfterFinished", seconds),
             Self::BornSuspended => job.run_policy("suspend", true),
@@ -204,7 +203,7 @@ impl Life {
         }
     }
 
-    /// How far two runs of it are comparable.
+    /// Returns how strictly two runs can be compared.
     pub fn likeness(self) -> Likeness {
         match self {
             Self::Deleted(Moment::Creating, _)
@@ -213,12 +212,12 @@ impl Life {
         }
     }
 
-    /// Whether what the job had outlives it, because the user wants it so.
+    /// Returns whether the user's deletion orphans the job's children.
     pub fn orphans(self) -> bool {
         matches!(self, Self::Deleted(_, Deletion::Orphan))
     }
 
-    /// The request in whose middle the user acts: it waits in the proxy until then.
+    /// Returns the request that the proxy holds until the user acts.
     pub fn held(self, name: &str) -> Option<Held> {
         let verb = match self {
             Self::Deleted(Moment::Creating, _) => "create",
@@ -234,7 +233,7 @@ impl Life {
     }
 }
 
-/// Whether a job of any kind has ended, and the operator knows its present spec.
+/// Returns whether a job of any kind has ended, and the operator has observed its current spec.
 pub(crate) fn has_ended(job: &Value) -> bool {
     if job["kind"] == SPARK.name {
         let known = job["status"]["observedGeneration"] == job["metadata"]["generation"];
@@ -243,12 +242,12 @@ pub(crate) fn has_ended(job: &Value) -> bool {
     is_finished(job)
 }
 
-/// A request that waits in the proxy.
+/// A request that the proxy holds.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// What holds it.
+    /// The rule that holds it.
     pub rule: Rule,
-    /// What lets it through.
+    /// The gate that releases it.
     pub gate: Gate,
 }
 

@@ -1,4 +1,4 @@
-//! Lives of an `MPIJob`: S-12.
+//! Life cycles of an `MPIJob`: S-12.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
@@ -8,22 +8,22 @@ use training_testkit::job::is_true;
 use training_testkit::kubelet::{SeenPod, State};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::Actor;
+use super::StepRunner;
 use super::actor::count;
 
-/// Longer than it takes a standby to notice that nobody leads: a launcher's Job that is gone by then has told nobody how it ended.
+/// Longer than a standby needs to take over: otherwise the launcher's Job could be gone before any operator sees how it ended.
 const TIME_TO_LIVE: u32 = 5;
 
-/// What happens to a job of a launcher and two workers.
+/// A life cycle of a job with a launcher and two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MpiLife {
-    /// The launcher succeeds, and the workers go.
+    /// The launcher succeeds, and the workers are deleted.
     Succeeds,
-    /// The launcher's pod fails, its Job makes another one, and that succeeds; the workers stay.
+    /// The launcher's pod fails, its Job creates another one, and that succeeds; the workers stay.
     Retried,
-    /// The launcher's pod fails, which was its last chance; the workers go.
+    /// The launcher's pod fails at the backoff limit; the workers are deleted.
     Fails,
-    /// A worker fails and is made again, then the launcher succeeds.
+    /// A worker fails and is recreated, then the launcher succeeds.
     WorkerReplaced,
     /// The launcher waits for its workers.
     Waits,
@@ -31,18 +31,18 @@ pub enum MpiLife {
     Suspended,
     /// Created suspended, resumed, succeeds.
     BornSuspended,
-    /// Two workers become three, and one, while all run.
+    /// Two workers are scaled to three, then to one, while all run.
     Scaled,
-    /// Everything but the job itself goes some seconds after its success.
+    /// All objects except the job itself are deleted some seconds after its success.
     TimeToLive,
-    /// Written through `v1`: what goes then is the job.
+    /// The same for a job of `v1`, which is deleted itself.
     V1TimeToLive,
     /// The user deletes it while all run.
     Deleted,
 }
 
 impl MpiLife {
-    /// Every life that a sweep goes through.
+    /// Every life cycle of a sweep.
     pub const ALL: [Self; 11] = [
         Self::Succeeds,
         Self::Retried,
@@ -81,7 +81,7 @@ impl MpiLife {
         }
     }
 
-    pub(super) async fn conduct(self, actor: &Actor<'_>) -> Result<()> {
+    pub(super) async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
         let hands = Hands(actor);
         if self == Self::Waits {
             hands.until_workers(2).await?;
@@ -163,8 +163,8 @@ impl MpiLife {
     }
 }
 
-/// What only this kind's jobs are done to and waited for.
-struct Hands<'a>(&'a Actor<'a>);
+/// Actions and waits that are specific to this kind.
+struct Hands<'a>(&'a StepRunner<'a>);
 
 impl Hands<'_> {
     fn pods(&self, role: &str) -> Vec<SeenPod> {
@@ -189,18 +189,18 @@ impl Hands<'_> {
         .await
     }
 
-    /// There are so many workers, all placed.
+    /// Waits until there are so many workers, all scheduled.
     async fn until_workers(&self, wanted: usize) -> Result<()> {
         self.until("worker", wanted, |_| true).await
     }
 
-    /// There are so many launchers that have not ended, all placed.
+    /// Waits until there are so many launchers that have not ended, all scheduled.
     async fn until_launchers(&self, wanted: usize) -> Result<()> {
         self.until("launcher", wanted, |pod| !pod.is_finished())
             .await
     }
 
-    /// The status says that the launcher and so many workers run, and the script names those.
+    /// Waits until the status says that the launcher and so many workers run, and the script lists these workers.
     async fn until_active(&self, workers: usize) -> Result<()> {
         let wanted = i64::try_from(workers)?;
         self.0
@@ -225,7 +225,7 @@ impl Hands<'_> {
         .await
     }
 
-    /// Launcher and workers run, and the status says so.
+    /// Makes launcher and workers run, and waits until the status says so.
     async fn run(&self, workers: usize) -> Result<()> {
         self.until_workers(workers).await?;
         self.until_launchers(1).await?;
@@ -259,8 +259,8 @@ impl Hands<'_> {
     }
 }
 
-impl Actor<'_> {
-    /// Its files and its Service are gone.
+impl StepRunner<'_> {
+    /// Waits until its ConfigMap, Secret and Service are gone.
     pub(crate) async fn until_nothing_is_left(&self) -> Result<()> {
         let (client, namespace) = (&self.world.client, self.world.namespace());
         let configs: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -277,7 +277,7 @@ impl Actor<'_> {
         .await
     }
 
-    /// The launcher's pod becomes this.
+    /// Sets the launcher's pod to a state.
     async fn launcher(&self, state: &State) -> Result<()> {
         let kubelet = &self.world.kubelet;
         let pods = kubelet.pods(self.world.namespace(), self.name).into_iter();
@@ -287,12 +287,12 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// The launcher's program ends well.
+    /// Makes the launcher succeed.
     pub async fn launcher_succeeds(&self) -> Result<()> {
         self.launcher(&State::Succeeded).await
     }
 
-    /// The launcher's program ends badly.
+    /// Makes the launcher fail.
     pub async fn launcher_fails(&self) -> Result<()> {
         let message = String::new();
         let exit_code = 1;

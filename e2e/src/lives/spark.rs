@@ -1,4 +1,4 @@
-//! Lives of a `SparkApplication`: S-13.
+//! Life cycles of a `SparkApplication`: S-13.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,13 +10,13 @@ use training_testkit::kubelet::State;
 use training_testkit::wait::{HANG, Seen, eventually};
 use training_testkit::{SPARK_APP_NAME, SPARK_ROLE};
 
-use super::Actor;
+use super::StepRunner;
 
-/// The driver's state that the status calls running.
+/// The status's state of a running driver.
 const RUNNING: &str = "RUNNING";
-/// The label that names the submission of a pod.
+/// The label with a pod's submission.
 const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
-/// Labels that an executor takes over from its driver, in the way of Spark.
+/// Labels that Spark copies from a driver to its executors.
 const SHARED: [&str; 4] = [
     SPARK_APP_NAME,
     "sparkoperator.k8s.io/launched-by-spark-operator",
@@ -24,10 +24,10 @@ const SHARED: [&str; 4] = [
     "spark-app-selector",
 ];
 
-/// What happens to an application of one driver.
+/// A life cycle of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SparkLife {
-    /// An executor appears and goes, and the driver succeeds.
+    /// An executor appears and disappears, and the driver succeeds.
     Succeeds,
     /// The driver fails while an executor runs, and the next driver succeeds.
     Retried,
@@ -35,11 +35,11 @@ pub enum SparkLife {
     Suspended,
     /// The spec is edited while the driver runs; the driver of the new spec succeeds.
     Edited,
-    /// The driver fails for good.
+    /// The driver fails without a retry.
     Fails,
-    /// A part of S-14: the driver is evicted by its kubelet, and the next driver succeeds.
+    /// S-14: the driver is evicted by its kubelet, and the next driver succeeds.
     Evicted,
-    /// A part of S-14: the driver's node is lost and its pod removed, and the next driver succeeds.
+    /// S-14: the driver's node is lost and its pod removed, and the next driver succeeds.
     NodeLost,
     /// The operator deletes it a second after its success.
     TimeToLive,
@@ -48,7 +48,7 @@ pub enum SparkLife {
 }
 
 impl SparkLife {
-    /// Every life that a sweep goes through.
+    /// Every life cycle of a sweep.
     pub const ALL: [Self; 9] = [
         Self::Succeeds,
         Self::Retried,
@@ -84,7 +84,7 @@ impl SparkLife {
         }
     }
 
-    pub(super) async fn conduct(self, actor: &Actor<'_>) -> Result<()> {
+    pub(super) async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
         let hands = Hands(actor);
         let first = hands.submitted(None).await?;
         hands.driver(&State::Running).await?;
@@ -144,14 +144,14 @@ fn failed() -> State {
     }
 }
 
-/// The state of an application, in the words of its API.
+/// Returns the state of an application.
 pub(super) fn state(app: &Value) -> &str {
     let state = &app["status"]["applicationState"]["state"];
     state.as_str().unwrap_or_default()
 }
 
-/// What only this kind's applications are done to and waited for.
-struct Hands<'a>(&'a Actor<'a>);
+/// Actions and waits that are specific to this kind.
+struct Hands<'a>(&'a StepRunner<'a>);
 
 impl Hands<'_> {
     fn driver_name(&self) -> String {
@@ -170,7 +170,7 @@ impl Hands<'_> {
         self.0.until(wanted, |app| state(app) == wanted).await
     }
 
-    /// Waits until another submission than the former one is recorded and its driver has a node. Answers the submission's id.
+    /// Waits until a submission other than the former one is recorded and its driver has a node. Returns the submission's id.
     async fn submitted(&self, former: Option<String>) -> Result<String> {
         let id = |app: &Value| app["status"]["submissionID"].as_str().map(str::to_owned);
         let jobs = &self.0.world.jobs;
@@ -215,7 +215,7 @@ impl Hands<'_> {
         self.0.set("exec-1", state).await
     }
 
-    /// The driver makes an executor, which runs: it belongs to the driver, and to whom the driver's owner is.
+    /// Creates a running executor as the driver would, with the driver as its owner and the driver's labels.
     async fn executor_runs(&self) -> Result<()> {
         let driver = self.pods().get(&self.driver_name()).await?;
         let labels = SHARED.iter().map(|key| {
@@ -251,7 +251,7 @@ impl Hands<'_> {
             .await
     }
 
-    /// The driver removes its executor.
+    /// Deletes the executor as the driver would.
     async fn executor_goes(&self) -> Result<()> {
         let world = self.0.world;
         world

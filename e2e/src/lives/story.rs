@@ -1,4 +1,4 @@
-//! What happens in each life, step by step.
+//! The steps of each life cycle.
 
 use anyhow::Result;
 use kube::api::{DeleteParams, PropagationPolicy};
@@ -7,13 +7,13 @@ use training_testkit::job::is_true;
 use training_testkit::kubelet::State;
 
 use super::actor::count;
-use super::{Actor, CleanPods, Deletion, Life, Moment};
+use super::{CleanPods, Deletion, Life, Moment, StepRunner};
 
 const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
 
 impl Life {
-    /// Creates the job and leads it to its end.
-    pub async fn conduct(self, actor: &Actor<'_>) -> Result<()> {
+    /// Creates the job and drives it to its end.
+    pub async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
         actor.create(self.job(actor.world.kind, actor.name)).await?;
         match self {
             Self::Succeeds(policy) => {
@@ -64,7 +64,7 @@ impl Life {
             }
             Self::Deadline => {
                 actor.run_all().await?;
-                // Two seconds from now: the operator has to wake by itself.
+                // About two seconds from now: the operator has to requeue the job by itself.
                 let deadline = actor.age().await? + 1;
                 let policy = json!({ "activeDeadlineSeconds": deadline });
                 actor
@@ -102,15 +102,15 @@ impl Life {
     }
 }
 
-/// Worker 1 is replaced for the first time, and all run again.
-async fn replaced(actor: &Actor<'_>) -> Result<()> {
+/// Waits until worker 1 is replaced for the first time, and makes all run again.
+async fn replaced(actor: &StepRunner<'_>) -> Result<()> {
     actor.until_replaced("worker-1", 1).await?;
     actor.set("worker-1", &State::Running).await?;
     actor.until_all_active().await
 }
 
-/// Two workers succeed, then the master, or the third worker.
-async fn succeeds(actor: &Actor<'_>) -> Result<()> {
+/// Makes two workers succeed, then the master, or the third worker.
+async fn succeeds(actor: &StepRunner<'_>) -> Result<()> {
     actor.succeed(&WORKERS).await?;
     actor
         .until("with both workers succeeded", |job| {
@@ -122,7 +122,7 @@ async fn succeeds(actor: &Actor<'_>) -> Result<()> {
     actor.until_left(actor.ranks(), actor.ranks()).await
 }
 
-async fn suspended(actor: &Actor<'_>) -> Result<()> {
+async fn suspended(actor: &StepRunner<'_>) -> Result<()> {
     actor
         .until("suspended without pods", |job| {
             is_true(job, "Suspended")
@@ -133,7 +133,7 @@ async fn suspended(actor: &Actor<'_>) -> Result<()> {
     actor.until_left(&[], &[]).await
 }
 
-async fn elastic(actor: &Actor<'_>) -> Result<()> {
+async fn elastic(actor: &StepRunner<'_>) -> Result<()> {
     actor.run(0, 2).await?;
     actor.scale(4).await?;
     actor.run(0, 4).await?;
@@ -144,7 +144,7 @@ async fn elastic(actor: &Actor<'_>) -> Result<()> {
     actor.until_true("Succeeded").await
 }
 
-async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Result<()> {
+async fn deleted(actor: &StepRunner<'_>, moment: Moment, deletion: Deletion) -> Result<()> {
     match moment {
         Moment::Creating => {
             actor.until_held().await?;
@@ -176,12 +176,12 @@ async fn deleted(actor: &Actor<'_>, moment: Moment, deletion: Deletion) -> Resul
     match (moment, deletion) {
         (_, Deletion::Background | Deletion::Foreground) => actor.until_left(&[], &[]).await,
         (Moment::Running, Deletion::Orphan) => actor.until_left(actor.ranks(), actor.ranks()).await,
-        // Which was faster, the held request or the end of the ownership, is chance.
+        // The held request races with the removal of the owner.
         (Moment::Creating | Moment::Finishing, Deletion::Orphan) => Ok(()),
     }
 }
 
-async fn recreated(actor: &Actor<'_>) -> Result<()> {
+async fn recreated(actor: &StepRunner<'_>) -> Result<()> {
     actor.run_all().await?;
     actor.world.kubelet.finish_deletes(false);
     actor.delete(&DeleteParams::background()).await?;

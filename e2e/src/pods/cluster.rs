@@ -1,4 +1,4 @@
-//! The cluster that pod-level tests run on, and the ways into its node.
+//! The cluster of pod-level tests, and access to its node.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use training_testkit::control_plane::{client_from, target_directory};
 
-/// The cluster, as the one who runs the tests gave it.
+/// The given cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     kubeconfig: PathBuf,
@@ -17,7 +17,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster of this run.
+    /// Returns the cluster of this run.
     pub fn given() -> Result<Self> {
         let path = |name: &str| env::var_os(name).map(PathBuf::from);
         let wanted = |name: &str| {
@@ -32,32 +32,32 @@ impl Cluster {
         })
     }
 
-    /// Acts as an administrator.
+    /// Returns an administrator's client.
     pub async fn client(&self) -> Result<Client> {
         client_from(&self.kubeconfig).await
     }
 
-    /// What kubectl prints.
+    /// Runs kubectl and returns its output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.node);
         command
             .arg("kubectl")
             .args(args)
             .env("KUBECONFIG", &self.kubeconfig)
-            // It would keep what it discovers in the home directory.
+            // Keeps its discovery cache out of the home directory.
             .env("KUBECACHEDIR", target_directory()?.join("discovery"));
         output(&mut command)
     }
 
-    /// Whether commands can be run inside the node; in a cluster of the user's own they can't.
+    /// Returns whether commands can run inside the node, which is impossible on the user's own cluster.
     pub fn is_open(&self) -> bool {
         self.state.is_some()
     }
 
-    /// The number of a container's first process inside the node.
+    /// Returns the id of a container's first process inside the node.
     pub fn first_process(&self, container: &str) -> Result<String> {
         let id = container.rsplit('/').next().unwrap_or(container);
-        // The lowest number: all others are its children.
+        // The lowest id: all others are its children.
         let script = r#"
             for pid in $(ls /proc | grep -E '^[0-9]+$' | sort -n); do
                 if grep -qs "$0" "/proc/$pid/cgroup"; then echo "$pid"; exit; fi
@@ -66,13 +66,13 @@ impl Cluster {
         Ok(self.inside(&["sh", "-c", script, id])?.trim().to_owned())
     }
 
-    /// Kills the first process of a container from outside of it, as the kernel would.
+    /// Kills the first process of a container from outside, as the kernel would.
     pub fn kill(&self, container: &str) -> Result<()> {
         let pid = self.first_process(container)?;
         self.inside(&["kill", "-9", &pid]).map(drop)
     }
 
-    /// What a command inside the node prints.
+    /// Runs a command inside the node and returns its output.
     pub fn inside(&self, args: &[&str]) -> Result<String> {
         let state = self.state.as_ref().context("no way into the node")?;
         let mut command = Command::new(&self.node);

@@ -11,7 +11,7 @@ use training_testkit::wait::Seen;
 use super::{OPERATORS, eventually};
 use crate::look;
 
-/// The pods of the operator that is deployed for a kind.
+/// Returns the pods of the deployed operator of a kind.
 pub async fn operator_pods(client: &Client, kind: &Kind) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
     let ours = format!("app.kubernetes.io/name={}", kind.operator);
@@ -21,7 +21,7 @@ pub async fn operator_pods(client: &Client, kind: &Kind) -> Result<Vec<Pod>> {
     Ok(list)
 }
 
-/// The pod of the deployed operator of `PyTorchJob`, once it is ready.
+/// Returns the pod of the deployed operator of `PyTorchJob`, once it is ready.
 pub async fn ready_operator(client: &Client) -> Result<Value> {
     eventually("a ready operator", async || {
         let pods: Vec<Value> = operator_pods(client, &PYTORCH)
@@ -41,16 +41,16 @@ pub async fn ready_operator(client: &Client) -> Result<Value> {
     .await
 }
 
-/// The operator neither panicked nor asked for anything that its role doesn't grant.
+/// Asserts that the operator neither panicked nor sent a request that its role doesn't allow.
 pub async fn assert_operator_content(client: &Client, kind: &Kind) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), OPERATORS);
     for pod in operator_pods(client, kind).await? {
-        // It may be going just now, or not be there yet: then the other one's log is read.
+        // It may be terminating, or not exist yet: then the other pod's log is read.
         let Ok(log) = pods.logs(&pod.name_any(), &LogParams::default()).await else {
             continue;
         };
         for line in log.lines() {
-            // So RBAC says it. A namespace that is going away forbids, too, and is no defect.
+            // RBAC's wording. A terminating namespace also forbids writes, which is no defect.
             let denied = line.contains("forbidden: User");
             ensure!(
                 !denied && !line.contains("panicked"),

@@ -1,4 +1,4 @@
-//! What a user reads about a job: the columns and the description that kubectl prints, and the events.
+//! A user's view of a job: kubectl's columns and description, and the events.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -10,21 +10,21 @@ use crate::look;
 /// Type, reason and message.
 pub type Event = (String, String, String);
 
-/// The line of a job in `kubectl get -o wide`, without name and age.
+/// A job's line in `kubectl get -o wide`, without name and age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The last condition's type.
     pub state: String,
     /// Ready or finished pods of all pods.
     pub ready: String,
-    /// How often containers or pods were started again.
+    /// The number of restarts of containers or pods.
     pub restarts: String,
     /// The last condition's reason.
     pub reason: String,
 }
 
 impl Row {
-    /// A line to compare with.
+    /// Creates an expected line.
     pub fn new(state: &str, ready: &str, restarts: u32, reason: &str) -> Self {
         Self {
             state: state.to_owned(),
@@ -36,14 +36,14 @@ impl Row {
 }
 
 impl Site {
-    /// What kubectl prints in the namespace.
+    /// Runs kubectl in the namespace and returns its output.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut all = vec!["-n", &self.namespace];
         all.extend(args);
         self.cluster.kubectl(&all)
     }
 
-    /// What `kubectl get -o wide` says of a job.
+    /// Returns a job's line in `kubectl get -o wide`.
     pub fn row(&self, job: &str) -> Result<Row> {
         let text = self.kubectl(&["get", self.kind.plural, job, "-o", "wide"])?;
         let cells = table(&text)?;
@@ -62,12 +62,12 @@ impl Site {
         row().with_context(|| format!("a column is missing:\n{text}"))
     }
 
-    /// What `kubectl describe` says of a job.
+    /// Returns the output of `kubectl describe` for a job.
     pub fn describe(&self, job: &str) -> Result<String> {
         self.kubectl(&["describe", self.kind.plural, job])
     }
 
-    /// Checks what there is to read of a job, through the API and through kubectl, and gives it.
+    /// Checks a job's output in the API and in kubectl, and returns it.
     pub async fn assert_reads(
         &self,
         job: &str,
@@ -89,13 +89,13 @@ impl Site {
         Ok(object)
     }
 
-    /// The events about a job, once there is one with this reason.
+    /// Returns the events about a job, once there is one with this reason.
     pub async fn events(&self, job: &str, reason: &str) -> Result<Vec<Event>> {
         look::events_with(&self.client, &self.namespace, job, reason).await
     }
 }
 
-/// The message of the only event of this type and reason.
+/// Returns the message of the only event of this type and reason.
 pub fn said<'a>(events: &'a [Event], kind: &str, reason: &str) -> Result<&'a str> {
     let mut found = events
         .iter()
@@ -107,7 +107,7 @@ pub fn said<'a>(events: &'a [Event], kind: &str, reason: &str) -> Result<&'a str
     Ok(&first.2)
 }
 
-/// What follows a word in the last line of a log that has it.
+/// Returns the text after a word in the last log line with that word.
 pub fn after<'a>(log: &'a str, word: &str) -> Result<&'a str> {
     let found = log.lines().rev().find_map(|line| {
         let (_, rest) = line.split_once(word)?;
@@ -116,7 +116,7 @@ pub fn after<'a>(log: &'a str, word: &str) -> Result<&'a str> {
     found.with_context(|| format!("no {word:?} in {log}"))
 }
 
-/// The cells of a table that kubectl prints for one object, by column. A cell may be empty.
+/// Returns the cells of kubectl's table for one object, by column. A cell may be empty.
 pub fn table(text: &str) -> Result<Vec<(&str, &str)>> {
     let lines: Vec<&str> = text.lines().collect();
     let [head, row] = lines[..] else {

@@ -1,4 +1,4 @@
-//! Pods and jobs that the tests submit, and the conditions that they come to.
+//! Pods and jobs that the tests submit, and their expected conditions.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,19 +12,19 @@ use crate::look;
 
 /// The image of small containers.
 const PYTHON: &str = "trainyard/python:1";
-/// Where the pod spec of a Master is, as a JSON pointer.
+/// The JSON pointer of a Master's pod spec.
 pub const MASTER: &str = "/spec/pytorchReplicaSpecs/Master/template/spec";
-/// Where the pod spec of a Worker is, as a JSON pointer.
+/// The JSON pointer of a Worker's pod spec.
 pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec";
-/// The annotation that says which attempt a pod is of.
+/// The annotation with a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 
-/// A pod with one container that runs a shell script, for a `PyTorchJob`.
+/// Returns a pod with one container that runs a shell script, for a `PyTorchJob`.
 pub fn shell(script: &str) -> Value {
     shell_of(&PYTORCH, script)
 }
 
-/// The same for a job of any kind.
+/// Returns the same for a job of any kind.
 pub fn shell_of(kind: &Kind, script: &str) -> Value {
     json!({
         // A shell as first process ignores SIGTERM.
@@ -39,12 +39,12 @@ pub fn shell_of(kind: &Kind, script: &str) -> Value {
     })
 }
 
-/// A `PyTorchJob` of one master and one worker with these pods.
+/// Returns a `PyTorchJob` with one master and one worker with these pods.
 pub fn pair(name: &str, master: Value, worker: Value) -> Job {
     pair_of(&PYTORCH, name, master, worker)
 }
 
-/// The same of any kind.
+/// Returns the same for any kind.
 pub fn pair_of(kind: &Kind, name: &str, master: Value, worker: Value) -> Job {
     let template = |role: &str| format!("/spec/{}/{role}/template/spec", kind.replica_map);
     kind.job(name)
@@ -54,14 +54,14 @@ pub fn pair_of(kind: &Kind, name: &str, master: Value, worker: Value) -> Job {
         .set(&template("Worker"), worker)
 }
 
-/// Pods that run or are on their way out, as the job says.
+/// Returns the job's number of active pods, which includes terminating ones.
 pub fn active(job: &Value) -> i64 {
     let roles = job["status"]["replicaStatuses"].as_object();
     let of = |role: &String| counters(job, role).get("active").copied().unwrap_or(0);
     roles.into_iter().flat_map(|r| r.keys()).map(of).sum()
 }
 
-/// The job in an example file.
+/// Reads the job in an example file.
 pub fn example(file: &str) -> Result<Value> {
     let path = training_testkit::control_plane::workspace()
         .join("examples")
@@ -75,48 +75,48 @@ pub fn example(file: &str) -> Result<Value> {
     documents.pop().context("an empty example")
 }
 
-/// The first condition of every job.
+/// Returns the first condition of every job.
 pub fn created(name: &str) -> Condition {
     let message = format!("PyTorchJob {name} is created.");
     Condition::new("Created", "True", "PyTorchJobCreated", &message)
 }
 
-/// The condition of a job that runs.
+/// Returns the condition of a running job.
 pub fn running(name: &str) -> Condition {
     let message = format!("PyTorchJob {name} is running.");
     Condition::new("Running", "True", "PyTorchJobRunning", &message)
 }
 
-/// The condition of a job that has run.
+/// Returns the condition `Running` of a job that no longer runs.
 pub fn no_longer_running(name: &str) -> Condition {
     let message = format!("PyTorchJob {name} is running.");
     Condition::new("Running", "False", "PyTorchJobRunning", &message)
 }
 
-/// The condition of a job that ended well.
+/// Returns the condition of a succeeded job.
 pub fn succeeded(name: &str) -> Condition {
     let message = format!("PyTorchJob {name} is successfully completed.");
     Condition::new("Succeeded", "True", "PyTorchJobSucceeded", &message)
 }
 
-/// The condition of a job that ended badly.
+/// Returns the condition of a failed job.
 pub fn failed(message: &str) -> Condition {
     Condition::new("Failed", "True", "PyTorchJobFailed", message)
 }
 
-/// The id of a pod's main container.
+/// Returns the id of a pod's main container.
 pub fn container(pod: &Value) -> Result<&str> {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
     id.with_context(|| format!("{} has no container", look::name(pod)))
 }
 
-/// Asks for a pod's deletion, as `kubectl delete pod` does.
+/// Deletes a pod, as `kubectl delete pod` does.
 pub async fn delete(pods: &Api<Pod>, name: &str) -> Result<()> {
     pods.delete(name, &DeleteParams::default()).await?;
     Ok(())
 }
 
-/// The attempt that a pod was made for.
+/// Returns a pod's attempt.
 pub fn attempt(pod: &Value) -> &str {
     pod["metadata"]["annotations"][ATTEMPT]
         .as_str()

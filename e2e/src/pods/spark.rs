@@ -1,4 +1,4 @@
-//! Spark's applications on pods, and a diary of what becomes of them.
+//! Spark applications on pods, and a diary of their changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,17 +20,17 @@ use training_testkit::wait::Seen;
 use super::{Site, Weight, eventually};
 use crate::look;
 
-/// Whose application a pod is of.
+/// The label with a pod's application.
 pub const APP_NAME: &str = "sparkoperator.k8s.io/app-name";
-/// Which submission a pod is of.
+/// The label with a pod's submission.
 pub const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
 /// Keeps executors busy until the name `go` resolves.
 const UNTIL_GO: &str = include_str!("until_go.py");
-/// What runs for seconds is not worth the second compiler's work, least of all on two cores.
+/// Disables the second compiler, which doesn't pay off for runs of seconds on two cores.
 const QUICK: &str = "-XX:TieredStopAtLevel=1";
 
 impl Site {
-    /// A namespace in which drivers may make executors.
+    /// Opens a namespace in which drivers may create executors.
     pub async fn spark(prefix: &str, weight: Weight) -> Result<Self> {
         let site = Self::of(SPARK, prefix, weight).await?;
         let file = workspace().join("manifests/spark-operator/jobs/rbac.yaml");
@@ -46,7 +46,7 @@ impl Site {
         Ok(site)
     }
 
-    /// A ConfigMap with one file, for applications to mount.
+    /// Creates a ConfigMap with one file, for applications to mount.
     pub async fn file(&self, map: &str, name: &str, text: &str) -> Result<()> {
         let map = serde_json::from_value(json!({
             "metadata": { "name": map }, "data": { name: text },
@@ -57,12 +57,12 @@ impl Site {
         Ok(())
     }
 
-    /// The file that [`until_go`] runs.
+    /// Creates the file that [`until_go`] runs.
     pub async fn until_go_file(&self) -> Result<()> {
         self.file("programs", "until_go.py", UNTIL_GO).await
     }
 
-    /// Waits until an application looks as told. One that ended otherwise is not waited for.
+    /// Waits until an application fulfils a condition; fails if it ends before.
     pub async fn until_app(
         &self,
         name: &str,
@@ -91,7 +91,7 @@ impl Site {
         .await
     }
 
-    /// Waits until an application has ended well.
+    /// Waits until an application has completed.
     pub async fn until_completed(&self, name: &str) -> Result<Value> {
         let what = "COMPLETED";
         self.until_app(name, what, |app| state(app) == what).await
@@ -109,7 +109,7 @@ impl Site {
         .await
     }
 
-    /// The pods of an application with this role, in the order of their names.
+    /// Returns an application's pods with this role, sorted by name.
     pub async fn spark_pods(&self, app: &str, role: &str) -> Result<Vec<Value>> {
         let of = ListParams::default().labels(&format!("{APP_NAME}={app},spark-role={role}"));
         let pods = self.pods().list(&of).await?;
@@ -132,7 +132,7 @@ impl Site {
         .await
     }
 
-    /// What one container of a pod has printed.
+    /// Returns the log of one container of a pod.
     pub async fn log_of(&self, pod: &str, container: &str) -> Result<String> {
         let parameters = LogParams {
             container: Some(container.to_owned()),
@@ -141,14 +141,14 @@ impl Site {
         Ok(self.pods().logs(pod, &parameters).await?)
     }
 
-    /// What an HTTP server in the namespace answers. `of` is such as `pods/NAME:PORT` or `services/NAME:PORT`.
+    /// Returns the response of an HTTP server in the namespace. `of` is like `pods/NAME:PORT` or `services/NAME:PORT`.
     pub fn http(&self, of: &str, path: &str) -> Result<String> {
         let namespace = &self.namespace;
         let url = format!("/api/v1/namespaces/{namespace}/{of}/proxy{path}");
         self.kubectl(&["get", "--raw", &url])
     }
 
-    /// The same, once there is an answer that has these words.
+    /// Returns the same, once the response contains these words.
     pub async fn until_http(&self, of: &str, path: &str, words: &[&str]) -> Result<String> {
         eventually(&format!("{words:?} of {of}{path}"), async || {
             let text = self.http(of, path)?;
@@ -162,18 +162,18 @@ impl Site {
     }
 }
 
-/// An application's state.
+/// Returns an application's state.
 pub fn state(app: &Value) -> &str {
     let state = &app["status"]["applicationState"]["state"];
     state.as_str().unwrap_or_default()
 }
 
-/// Whether an application is over.
+/// Returns whether an application has ended.
 pub fn has_ended(app: &Value) -> bool {
     ["COMPLETED", "FAILED"].contains(&state(app))
 }
 
-/// An application of `PySpark` on so many executors that have something to do until the name `go` resolves.
+/// Returns a `PySpark` application with so many executors that are busy until the name `go` resolves.
 /// Needs [`Site::until_go_file`].
 pub fn until_go(name: &str, executors: u32) -> Value {
     json!({
@@ -204,7 +204,7 @@ pub fn until_go(name: &str, executors: u32) -> Value {
     })
 }
 
-/// All that became of the pods and applications of a namespace, in the order in which the API server stored it.
+/// All changes of pods and applications in a namespace, in the API server's order.
 pub struct Diary {
     entries: Arc<Mutex<Vec<Entry>>>,
     tasks: Vec<JoinHandle<()>>,
@@ -213,15 +213,15 @@ pub struct Diary {
 /// One change of one object.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Of the change, the same for all kinds.
+    /// The resource version of the change, comparable between kinds.
     pub version: u64,
     /// `Pod` or `SparkApplication`.
     pub kind: &'static str,
     /// The object's name.
     pub name: String,
-    /// And what tells it from others of that name.
+    /// The object's uid.
     pub uid: String,
-    /// With this change it was deleted.
+    /// Whether this change is the deletion.
     pub gone: bool,
     /// The object.
     pub object: Value,
@@ -240,7 +240,7 @@ impl Entry {
 }
 
 impl Diary {
-    /// Begins to write.
+    /// Starts the diary.
     pub fn of(site: &Site) -> Self {
         let entries = Arc::new(Mutex::new(Vec::new()));
         let pods = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
@@ -253,7 +253,7 @@ impl Diary {
         Self { entries, tasks }
     }
 
-    /// What there is so far, in order.
+    /// Returns the entries so far, in order.
     pub fn entries(&self) -> Vec<Entry> {
         let entries = self.entries.lock();
         let mut entries = entries.unwrap_or_else(PoisonError::into_inner).clone();
@@ -261,7 +261,7 @@ impl Diary {
         entries
     }
 
-    /// The same, once an application's present state stands in it.
+    /// Returns the same, once it contains an application's current state.
     pub async fn up_to(&self, app: &Value) -> Result<Vec<Entry>> {
         let version = version(app).context("no version")?;
         eventually("the diary", async || {
@@ -296,7 +296,7 @@ async fn write(api: Api<DynamicObject>, kind: &'static str, entries: Arc<Mutex<V
     let mut listed = false;
     loop {
         let (object, gone) = match events.try_next().await {
-            // A second list may hide deletions: what waits for the rest of the story waits in vain.
+            // A second list may hide deletions, so the diary ends here, and waits for further entries fail.
             Ok(Some(Event::Init)) if std::mem::replace(&mut listed, true) => return,
             Ok(Some(Event::Apply(object) | Event::InitApply(object))) => (object, false),
             Ok(Some(Event::Delete(object))) => (object, true),
@@ -324,8 +324,8 @@ async fn write(api: Api<DynamicObject>, kind: &'static str, entries: Arc<Mutex<V
     }
 }
 
-/// Runs of one application never overlap: neither a new driver is made nor the application called suspended while pods of
-/// an earlier submission are there. Gives the application's states, without repetitions, and how many drivers it had.
+/// Asserts that runs of one application never overlap: while pods of an earlier submission exist, no new driver is created and
+/// the application isn't suspended. Returns the application's states, without repetitions, and the number of its drivers.
 pub fn assert_one_run_at_a_time(entries: &[Entry], app: &str) -> Result<(Vec<String>, usize)> {
     let mut there: BTreeMap<&str, &Entry> = BTreeMap::new();
     let (mut states, mut drivers) = (Vec::new(), 0);

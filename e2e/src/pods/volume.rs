@@ -1,4 +1,4 @@
-//! The volumes of the examples, each test with one of its own.
+//! The volumes of the examples; each test has its own.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use training_testkit::manifest;
 
 use super::{Cluster, Site};
 
-/// A volume of the cluster that goes when this is dropped.
+/// A volume of the cluster that is deleted when this is dropped.
 #[derive(Debug)]
 pub struct Volume {
     cluster: Cluster,
@@ -15,7 +15,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Volume and claim of an example's file, for this namespace alone: with a name and a directory of its own.
+    /// Creates volume and claim of an example's file for this namespace, with a unique name and directory.
     pub async fn of_example(site: &Site, file: &str) -> Result<Self> {
         let mut objects = manifest::documents(&workspace().join("examples").join(file))?;
         let name = site.namespace.clone();
@@ -39,7 +39,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // It waits for its claim, which goes with the namespace.
+        // Its deletion waits for its claim, which is deleted with the namespace.
         let _ = self
             .cluster
             .kubectl(&["delete", "pv", &self.name, "--wait=false"]);

@@ -1,26 +1,26 @@
-//! The command line that the published operator makes of an application, and the files that it writes for it.
+//! The command line and files that the published operator generates for an application.
 //!
-//! Source: the published mapping of fields to arguments. It knows nothing of our own submission: it reads the application as JSON,
-//! and is written from the contract alone.
+//! Source: the published mapping of fields to arguments. This code is independent of our own submission: it reads the application
+//! as JSON, and implements only the contract.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-/// What `spark-submit` is run with.
+/// The input of `spark-submit`.
 #[derive(Debug)]
 pub struct Submission {
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Files that have to be there, by path.
+    /// Required files, by path.
     pub files: BTreeMap<String, String>,
 }
 
 const LOCAL_DIR: &str = "spark-local-dir-";
 const POD_NAME: &str = "spark.kubernetes.driver.pod.name";
 
-/// The arguments, one group after the other. Of two of one key the last one counts.
+/// The arguments, one group after the other. For duplicate keys, the last one wins.
 struct Line(Vec<String>);
 
 impl Line {
@@ -33,7 +33,7 @@ impl Line {
             .extend(["--conf".to_owned(), format!("{key}={value}")]);
     }
 
-    /// A scalar that is set.
+    /// Adds a scalar if it is set.
     fn set(&mut self, key: &str, value: &Value) {
         match value {
             Value::Null | Value::Array(_) | Value::Object(_) => {}
@@ -42,14 +42,14 @@ impl Line {
         }
     }
 
-    /// A text that isn't empty.
+    /// Adds a text if it isn't empty.
     fn text(&mut self, key: &str, value: &Value) {
         if let Some(text) = value.as_str().filter(|t| !t.is_empty()) {
             self.conf(key, text);
         }
     }
 
-    /// One property for each entry of a map.
+    /// Adds one property for each entry of a map.
     fn map(&mut self, prefix: &str, map: &Value) {
         for (key, value) in map.as_object().into_iter().flatten() {
             self.set(&format!("{prefix}{key}"), value);
@@ -57,7 +57,7 @@ impl Line {
     }
 }
 
-/// What the defaulting webhook fills in.
+/// Applies the defaults of the defaulting webhook.
 fn defaulted(application: &Value) -> Value {
     let mut spec = application["spec"].clone();
     let conf = spec["sparkConf"].clone();
@@ -86,7 +86,7 @@ fn list(value: &Value) -> Vec<&str> {
     items.filter_map(Value::as_str).collect()
 }
 
-/// What is run for an application, with this master and submission's id.
+/// Returns the submission of an application, with this master and submission id.
 pub fn submission(application: &Value, named: &str, master: &str, id: &str) -> Result<Submission> {
     let spec = &defaulted(application);
     let metadata = &application["metadata"];
@@ -290,7 +290,7 @@ fn dynamic_allocation(line: &mut Line, block: &Value) {
     line.set(&key("shuffleTracking.timeout"), timeout);
 }
 
-/// The role's own template, else an empty one; with the application as an owner.
+/// Returns the role's own template, else an empty one, with the application as an owner.
 fn template(application: &Value, role: &str) -> Value {
     let own = &application["spec"][role]["template"];
     let mut template = if own.is_null() {
@@ -298,7 +298,7 @@ fn template(application: &Value, role: &str) -> Value {
     } else {
         own.clone()
     };
-    // It is written with the list of containers, also where that has none.
+    // The list of containers is written even if it is empty.
     if template["spec"]["containers"].is_null() {
         template["spec"]["containers"] = json!([]);
     }

@@ -1,4 +1,4 @@
-//! The real `spark-submit`, in a throw-away copy of an image that shares this machine's network.
+//! Runs the real `spark-submit` in a temporary copy of an image that shares this machine's network.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use training_testkit::control_plane::workspace;
 
-/// The program that makes and runs images, for those who have built it elsewhere.
+/// The path of the image tool, if it was built elsewhere.
 const TOOL_VARIABLE: &str = "TRAINYARD_IMAGE";
 
-/// Reads a line for each submission, and writes one for its end. Packages come from a repository without a network.
+/// Reads a line for each submission, and writes one at its end. Packages come from an offline repository.
 const RUNNER: &str = r#"
 import json, os, pathlib, subprocess, sys
 
@@ -36,21 +36,21 @@ for line in sys.stdin:
     print(json.dumps({"code": done.returncode, "output": done.stdout.decode(errors="replace")}), flush=True)
 "#;
 
-/// A copy of an image in which commands are run one after the other. It ends with this value.
+/// A copy of an image that runs commands one after the other. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Sandbox {
     child: Child,
-    /// Until it is to end.
+    /// `None` when it should end.
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its code.
+    /// Its exit code.
     pub code: i64,
-    /// All that it printed.
+    /// Its whole output.
     pub output: String,
 }
 
@@ -76,7 +76,7 @@ fn tool() -> Result<PathBuf> {
 }
 
 impl Sandbox {
-    /// A copy of an image, which is built if it isn't there.
+    /// Opens a copy of an image; builds the image if it is missing.
     pub fn open(image: &str) -> Result<Self> {
         let mut child = Command::new(tool()?)
             .current_dir(workspace())
@@ -113,7 +113,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // With nothing more to read it ends by itself, and takes its copy of the image along.
+        // It ends at the end of its input, and removes its copy of the image.
         drop(self.input.take());
         let end = Instant::now() + Duration::from_secs(30);
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {

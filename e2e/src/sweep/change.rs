@@ -1,4 +1,4 @@
-//! What happens to a job while nobody is looking, and how it is led to an end after that.
+//! Changes to a job while no operator runs, and how the job is driven to an end afterwards.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,36 +15,36 @@ use training_testkit::job::is_true;
 use training_testkit::kubelet::SeenPod;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use crate::lives::{Actor, Life, has_ended};
+use crate::lives::{Life, StepRunner, has_ended};
 
-/// How often a job is looked at on its way to its end.
+/// The polling interval of a job on its way to its end.
 const PAUSE: Duration = Duration::from_millis(80);
-/// Longer than the time to live that is set.
+/// Longer than the TTL that is set.
 const TIME_TO_LIVE: Duration = Duration::from_millis(1_100);
 
-/// R3: how the world moves on while the operator is dead.
+/// R3: a change while the operator is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// All pods that there are end well.
+    /// All existing pods succeed.
     AllFinished,
     /// One pod fails.
     PodFailed,
-    /// The object of one pod vanishes.
+    /// The object of one pod disappears.
     PodDeleted,
     /// The job is deleted.
     JobDeleted,
-    /// The job is deleted, and made again under its name.
+    /// The job is deleted, and recreated under its name.
     JobRecreated,
     /// The template of a role is edited.
     SpecEdited,
     /// The job is suspended.
     Suspended,
-    /// The job gets a time to live, which is over before anybody looks.
+    /// The job gets a TTL, which expires before an operator runs.
     TimeToLiveElapsed,
 }
 
 impl Change {
-    /// All of them.
+    /// All changes.
     pub const ALL: [Self; 8] = [
         Self::AllFinished,
         Self::PodFailed,
@@ -56,8 +56,8 @@ impl Change {
         Self::TimeToLiveElapsed,
     ];
 
-    /// Makes it happen, or the next one of all that can: where there is no pod yet, none can fail.
-    pub(super) async fn happen_or_next(self, life: Life, actor: &Actor<'_>) -> Result<()> {
+    /// Makes this change, or the next possible one: without pods, none can fail.
+    pub(super) async fn happen_or_next(self, life: Life, actor: &StepRunner<'_>) -> Result<()> {
         let others = Self::ALL.into_iter().cycle();
         let others = others.skip_while(|change| *change != self);
         for change in others.take(Self::ALL.len()) {
@@ -68,8 +68,8 @@ impl Change {
         bail!("nothing could happen instead of {self}")
     }
 
-    /// Makes it happen; false if there is nothing that it can happen to.
-    async fn happen(self, life: Life, actor: &Actor<'_>) -> Result<bool> {
+    /// Makes this change; returns false if it is impossible.
+    async fn happen(self, life: Life, actor: &StepRunner<'_>) -> Result<bool> {
         let (kubelet, namespace) = (&actor.world.kubelet, actor.world.namespace());
         let there = actor.world.jobs.exists(actor.name).await?;
         match self {
@@ -130,9 +130,9 @@ impl Change {
     }
 }
 
-/// Does something to a pod, by its name; false if there is none. Deletes may have been under way when the operator died, and the
-/// kubelet hears of them later: then it happens to another pod.
-async fn to_a_pod(actor: &Actor<'_>, act: impl AsyncFn(&str) -> Result<()>) -> Result<bool> {
+/// Applies an action to a pod, by its name; returns false if there is none. If a delete was in flight when the operator died and
+/// the pod disappears, tries another pod.
+async fn to_a_pod(actor: &StepRunner<'_>, act: impl AsyncFn(&str) -> Result<()>) -> Result<bool> {
     while let Some(pod) = a_pod(actor) {
         let Err(error) = act(&pod.name).await else {
             return Ok(true);
@@ -150,8 +150,8 @@ async fn to_a_pod(actor: &Actor<'_>, act: impl AsyncFn(&str) -> Result<()>) -> R
     Ok(false)
 }
 
-/// A pod that something can happen to.
-fn a_pod(actor: &Actor<'_>) -> Option<SeenPod> {
+/// Returns a pod that can change.
+fn a_pod(actor: &StepRunner<'_>) -> Option<SeenPod> {
     let pods = actor
         .world
         .kubelet
@@ -161,8 +161,8 @@ fn a_pod(actor: &Actor<'_>) -> Option<SeenPod> {
         .max_by(|a, b| a.name.cmp(&b.name))
 }
 
-/// Whatever state a job is in: all its pods end well until it has ended, or is gone with all that it had.
-pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
+/// Drives a job in any state to an end: makes all its pods succeed until it has ended, or is gone with its children.
+pub(super) async fn lead_to_end(actor: &StepRunner<'_>) -> Result<()> {
     let world = actor.world;
     world.kubelet.finish_deletes(true);
     let end = eventually("an end of the job", HANG, async || {
@@ -180,7 +180,7 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
         if policy(&job)["suspend"] == true && !ended {
             actor.suspend(false).await?;
         }
-        // A pod that goes at this very moment is no failure.
+        // A pod that disappears at this moment is no failure.
         let ended = actor.all_end_well().await;
         let ended = ended.err().map(|error| format!("{error:#}"));
         Ok(Seen::NotYet(format!("{} {ended:?}", job["status"])))
@@ -203,9 +203,9 @@ pub(super) async fn lead_to_end(actor: &Actor<'_>) -> Result<()> {
     }
 }
 
-/// Waits until nothing is left of a former job of that name. Its end depends on the garbage collector, not on us: the job may end
-/// before it, with a master that is done while a worker still waits for its name.
-async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
+/// Waits until no object of a former job with that name is left. That depends on the garbage collector: the new job may end
+/// before, with a succeeded master while a worker still waits for its name.
+async fn until_collected(actor: &StepRunner<'_>, job: &Value) -> Result<()> {
     let (client, namespace) = (&actor.world.client, actor.world.namespace());
     let uid = job["metadata"]["uid"].as_str().unwrap_or_default();
     let former = |owner: &OwnerReference| {
@@ -236,7 +236,7 @@ async fn until_collected(actor: &Actor<'_>, job: &Value) -> Result<()> {
     actor.world.auditor.settled().await
 }
 
-/// What is asked of a job as a whole.
+/// Returns a job's run policy.
 fn policy(job: &Value) -> &Value {
     if job["kind"] == SPARK.name {
         &job["spec"]
@@ -251,7 +251,7 @@ fn is_timed(job: &Value) -> bool {
 }
 
 fn goes_by_itself(job: &Value) -> bool {
-    // Of an MPIJob of v2beta1 only what it had goes with its time.
+    // The TTL of an MPIJob of v2beta1 deletes only its children.
     let stays = job["kind"] == "MPIJob" && job["spec"]["submittedAs"] != "v1";
     is_timed(job) && !stays || job["metadata"]["deletionTimestamp"].is_string()
 }

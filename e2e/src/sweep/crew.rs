@@ -1,4 +1,4 @@
-//! The operator of a stage, and who takes its place.
+//! The operator of a stage, and its successor.
 
 use std::path::Path;
 
@@ -8,36 +8,36 @@ use training_testkit::operator::OperatorProcess;
 
 use crate::World;
 
-/// As short as whole seconds allow: every kill of a leader costs one.
+/// As short as whole seconds allow: every kill of a leader costs a lease duration.
 const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
-/// How long an operator waits for an answer where one may never come: longer than a busy machine takes for one that does come.
+/// The operator's call timeout if a response may never arrive; longer than any response takes on a busy machine.
 const PATIENCE: &str = "15s";
 
-/// Who comes when the operator dies.
+/// The successor of a killed operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successor {
-    /// It is started again.
+    /// It is restarted.
     Itself,
     /// A standby that waits for the lease.
     Standby,
 }
 
-/// What all stages of a sweep have in common.
+/// The common settings of a sweep's stages.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The kind of the jobs.
     pub kind: Kind,
     /// The seed of the operator's jitter.
     pub seed: u64,
-    /// Who comes when the operator dies.
+    /// The successor of a killed operator.
     pub successor: Successor,
-    /// S-09: jobs are gangs of Kubernetes' own.
+    /// S-09: jobs are Kubernetes' own gangs.
     pub gangs: bool,
-    /// CS-7: reads are broken, and the operator is started anew for every run.
+    /// CS-7: reads fail, and the operator is restarted for every run.
     pub reads: bool,
 }
 
-/// One operator that works, and maybe one that waits.
+/// A leading operator, and possibly a standby.
 pub(super) struct Crew {
     working: OperatorProcess,
     waiting: Option<OperatorProcess>,
@@ -80,27 +80,27 @@ impl Crew {
         Ok(Self { working, waiting })
     }
 
-    pub(super) fn kill9(&mut self) -> Result<()> {
-        self.working.kill9()
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.working.kill()
     }
 
-    /// Returns when somebody works again.
+    /// Waits until an operator works again.
     pub(super) async fn recover(&mut self) -> Result<()> {
         let Some(waiting) = &mut self.waiting else {
             return self.working.restart().await;
         };
         std::mem::swap(&mut self.working, waiting);
-        // The dead one comes back only then, so that it can't be the one that takes over.
+        // The killed one restarts only then, so that it can't take over itself.
         self.working.until_leads(true).await?;
         waiting.restart().await
     }
 
-    /// Starts the one that works again, and does not wait until it is ready.
+    /// Restarts the killed operator without waiting until it is ready.
     pub(super) fn recover_unready(&mut self) -> Result<()> {
         self.working.respawn()
     }
 
-    /// Both, or the one there is.
+    /// Returns all operators.
     pub(super) fn members(&self) -> impl Iterator<Item = &OperatorProcess> {
         std::iter::once(&self.working).chain(&self.waiting)
     }

@@ -1,4 +1,4 @@
-//! Watches the operator's writes go by, one after the other, and cuts at the right one.
+//! Watches the operator's writes one by one, and cuts at the right one.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use training_testkit::proxy::{Action, Answer, Applied, Call, Effect, Gate, Proxy
 
 use super::crew::Crew;
 use super::point::{Cut, Key, Keys, Plan, Restart};
-use crate::lives::Actor;
+use crate::lives::StepRunner;
 
-/// The name of the rule that cuts, and what its answers say.
+/// The name of the rule that cuts, and the message of its responses.
 pub(super) const CUT: &str = "cut";
-/// How long the other writes that were begun together with a cut one get to arrive.
+/// How long other writes in parallel to a cut one have to arrive.
 const OTHERS: Duration = Duration::from_millis(30);
-/// How long an operator with old lists must have written nothing before it sees what is new.
+/// The quiet period of an operator with stale lists before it sees the current state.
 const STALE: Duration = Duration::from_millis(300);
-/// How often a rule is asked whether it has hit.
+/// The polling interval of a rule.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What is known of a run while it goes on.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) struct Diary {
-    /// The writes that were executed and answered well, in their order.
+    /// The executed and successful writes, in order.
     pub written: RefCell<Vec<Key>>,
-    /// When something happened last: a write, or a start.
+    /// The time of the last write or start.
     pub last: Cell<Instant>,
-    /// The cut was made, and all that it brings with it is over.
+    /// Whether the cut and its consequences are complete.
     pub cut: Cell<bool>,
-    /// The process is dead or on its way to be, or sees old lists.
+    /// Whether the process is dead, is being killed, or sees stale lists.
     pub dying: Cell<bool>,
-    /// Nobody goes on with the life.
+    /// Whether the life cycle was abandoned.
     pub abandoned: Cell<bool>,
-    /// The operator of this run works.
+    /// Whether the operator of this run works.
     pub begun: Cell<bool>,
-    /// How often a cut came between the create of a Secret and the record of its name.
+    /// The number of cuts between the create of a Secret and the record of its name.
     pub secrets: Cell<usize>,
 }
 
@@ -66,63 +66,63 @@ impl Diary {
     }
 }
 
-/// One run's cut, and everything that leads to it.
+/// Executes the cut of a run.
 pub(super) struct Cutter<'a> {
     proxy: &'a Proxy,
     crew: &'a mut Crew,
     diary: &'a Diary,
-    actor: &'a Actor<'a>,
+    actor: &'a StepRunner<'a>,
     plan: Option<&'a Plan>,
-    /// The cut that is due, if one is.
+    /// The due cut, if any.
     due: Option<Due>,
-    /// What hits before the request is executed.
+    /// The rule that cuts before the request is executed.
     before: Option<Rule>,
-    /// The same for the second cut, which waits for the first.
+    /// The same for the second cut, after the first.
     second: Option<Rule>,
-    /// The second cut is due.
+    /// Whether the second cut is due.
     armed: Arc<AtomicBool>,
-    /// While it is set, no write passes.
+    /// Blocks all writes while it is set.
     stopped: Arc<AtomicBool>,
-    /// What an operator sees that was started with old lists.
+    /// The stale view of a restarted operator.
     stale: Option<Stale>,
-    /// The revisions of the store before each write, the first one at the beginning.
+    /// The store's revision before each write.
     revisions: Vec<String>,
     applied: UnboundedReceiver<Applied>,
     keys: Keys,
-    /// The operator is dead, and is started for this run.
+    /// Whether the operator must be started for this run.
     anew: bool,
 }
 
-/// A cut that is still to be made.
+/// A pending cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// The one that the plan's key names.
+    /// The cut at the plan's key.
     First,
-    /// The one that is made after so many more writes.
+    /// The cut after so many more writes.
     Second(Cut, usize),
 }
 
 /// Rules that show an operator an older state.
 struct Stale {
     lists: Rule,
-    /// Those of jobs, and those of what jobs have.
+    /// The watches of jobs, and of their children.
     watches: [(Rule, Gate); 2],
     old: Arc<AtomicBool>,
 }
 
 impl<'a> Cutter<'a> {
-    /// Tells the proxy what to do in this run. Rules that are there already come first.
+    /// Sets the proxy's rules for this run. Existing rules have precedence.
     pub(super) fn new(
         proxy: &'a Proxy,
         crew: &'a mut Crew,
         diary: &'a Diary,
-        actor: &'a Actor<'a>,
+        actor: &'a StepRunner<'a>,
         plan: Option<&'a Plan>,
         anew: bool,
     ) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
-        // It is never opened: what waits here dies with its author's connection.
+        // Never opened: held requests end with the killed process's connection.
         let nothing_passes = Action::Hold(Gate::closed());
         proxy.add(&Rule::new("stopped", nothing_passes.clone(), move |call| {
             call.is_job_write() && stop.load(Ordering::SeqCst)
@@ -166,7 +166,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Goes on for ever; returns only when something is wrong.
+    /// Runs forever; returns only on errors.
     pub(super) async fn run(mut self) -> Result<()> {
         self.begin().await?;
         loop {
@@ -183,10 +183,10 @@ impl<'a> Cutter<'a> {
     async fn begin(&mut self) -> Result<()> {
         self.note_revision().await?;
         if self.anew {
-            // Its reads are a part of the run, and one of them may be broken.
+            // Its reads are part of the run, and one of them may fail.
             tokio::select! {
                 outcome = self.crew.recover() => outcome?,
-                end = pass(&mut self.applied) => end,
+                end = reconcile(&mut self.applied) => end,
             }
         }
         self.diary.note();
@@ -194,7 +194,7 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    /// What is stored now, for a run that shows it again later.
+    /// Records the store's current revision, for a run that shows it again later.
     async fn note_revision(&mut self) -> Result<()> {
         if matches!(self.plan.map(|p| p.restart), Some(Restart::Stale(_))) {
             let world = self.actor.world;
@@ -206,7 +206,7 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    /// A write has been executed, and its author waits for the answer.
+    /// Handles an executed write whose response is pending.
     async fn written(&mut self, write: Applied) -> Result<()> {
         self.diary.note();
         if write.code >= 300 {
@@ -240,7 +240,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// The rule that cuts before the request is executed has hit.
+    /// Handles a hit of the rule that cuts before the request is executed.
     async fn hit(&mut self) -> Result<()> {
         self.before = None;
         self.diary.note();
@@ -251,7 +251,7 @@ impl<'a> Cutter<'a> {
         };
         self.diary.dying.set(cut.is_some_and(Cut::kills));
         if cut == Some(Cut::Before) {
-            // The others of the same moment pass: this write is the only one that is missing.
+            // Parallel writes pass: only this write is missing.
             let until = Instant::now() + OTHERS;
             let due = self.due.take();
             while let Ok(Some(write)) = tokio::time::timeout_at(until, self.applied.recv()).await {
@@ -272,13 +272,12 @@ impl<'a> Cutter<'a> {
     async fn kill(&mut self, write: Option<Applied>) -> Result<()> {
         self.diary.dying.set(true);
         self.armed.store(false, Ordering::SeqCst);
-        self.crew.kill9()?;
-        // What the dead process still had on its connections must not reach the API server: those
-        // are ended before the next write gets its turn.
+        self.crew.kill()?;
+        // Data of the dead process on its connections must not reach the API server: closes them before the next write.
         self.proxy.refuse();
         self.proxy.accept().await?;
         drop(write);
-        // Executed too, in the moment before the kill.
+        // Also executed, just before the kill.
         while let Ok(write) = self.applied.try_recv() {
             if write.code < 300 {
                 self.note_revision().await?;
@@ -296,7 +295,7 @@ impl<'a> Cutter<'a> {
                 self.due = Some(Due::Second(cut, nth));
                 self.before = self.second.take();
                 self.armed.store(true, Ordering::SeqCst);
-                // The second cut may come before the operator says that it is ready.
+                // The second cut may occur before the operator is ready.
                 self.crew.recover_unready()?;
             }
             Some(Restart::Stale(writes)) => {
@@ -309,12 +308,12 @@ impl<'a> Cutter<'a> {
             }
         }
         self.diary.note();
-        // A run with old lists goes on until the operator has seen what is new, also where nothing is left to do.
+        // A run with stale lists continues until the operator has seen the current state, even if nothing is left to do.
         self.diary.dying.set(self.stale.is_some());
         Ok(())
     }
 
-    /// Whether a Secret was created whose name may not be stored yet: pods and Jobs, which mount it, come after that.
+    /// Returns whether a Secret was created whose name may not be stored yet: pods and Jobs, which mount it, are created after that.
     fn has_unrecorded_secret(&self) -> bool {
         let written = self.diary.written.borrow();
         let created = |resources: &[&str]| {
@@ -324,7 +323,7 @@ impl<'a> Cutter<'a> {
         created(&["secrets"]) && !created(&["pods", "jobs"])
     }
 
-    /// From now on lists show what was stored so many writes ago, and watches wait.
+    /// Makes lists show the state of so many writes ago, and holds watches.
     fn show_what_was(&mut self, writes: usize) {
         let at = self.revisions.len().saturating_sub(1 + writes);
         let at = at.max(last_made(&self.diary.written.borrow()));
@@ -356,8 +355,8 @@ impl<'a> Cutter<'a> {
         });
     }
 
-    /// An operator with old lists has nothing to do any more: it sees what became of jobs, and when it has nothing more to do, the
-    /// rest. Before that it must have looked.
+    /// Releases the watches of jobs once the operator with stale lists has listed and is idle, and then, when it is idle again, the
+    /// other watches.
     fn show_what_is_new(&mut self) -> Result<()> {
         self.diary.note();
         let Some(stale) = &self.stale else {
@@ -381,7 +380,7 @@ impl<'a> Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    /// What happens while nobody is looking, and after anybody else has let go of the job.
+    /// Changes the job while no operator runs, after all other actors have stopped.
     async fn change_the_world(&self) -> Result<()> {
         let Some((life, Restart::After(change))) = self.plan.map(|p| (p.life, p.restart)) else {
             return Ok(());
@@ -396,8 +395,8 @@ impl Cutter<'_> {
     }
 }
 
-/// How many writes there were when the last object was made that is deleted by now. Lists from before show neither that it was
-/// there nor that it is gone, and its name is free: any operator would make it again.
+/// Returns the number of writes at the creation of the last object that is deleted by now. Older lists show neither its creation
+/// nor its deletion, and its name is free: any operator would create it again.
 fn last_made(written: &[Key]) -> usize {
     let same = |a: &Key, b: &Key| (&a.resource, &a.what) == (&b.resource, &b.what);
     let is_gone = |at: usize| {
@@ -410,18 +409,18 @@ fn last_made(written: &[Key]) -> usize {
 }
 
 /// Lets all writes pass.
-async fn pass(applied: &mut UnboundedReceiver<Applied>) {
+async fn reconcile(applied: &mut UnboundedReceiver<Applied>) {
     while let Some(write) = applied.recv().await {
         write.release();
     }
 }
 
-/// Whether a read is about jobs and what they own: not about leases, and not about the server.
+/// Returns whether a read is about jobs and their children, not about leases or the server.
 pub(super) fn of_a_job(call: &Call) -> bool {
     !call.resource.is_empty() && !matches!(call.resource.as_str(), "leases" | "events")
 }
 
-/// What breaks the request of a plan before it is executed, or its answer.
+/// Returns the rule that breaks a plan's request before it is executed, or its response.
 fn cut_before(plan: &Plan, job: &str) -> Rule {
     let action = match plan.cut {
         Cut::Before | Cut::After | Cut::Answered => Action::Hold(Gate::closed()),
@@ -444,14 +443,14 @@ fn cut_before(plan: &Plan, job: &str) -> Rule {
     Rule::new(CUT, action, move |call| key.names(call, &job)).nth(plan.key.nth)
 }
 
-/// Returns when the rule has hit; without a rule, never.
+/// Waits until the rule has hit; forever without a rule.
 async fn hit(rule: Option<&Rule>) {
     while rule.is_none_or(|rule| rule.hits() == 0) {
         sleep(POLL).await;
     }
 }
 
-/// Returns when the operator has written nothing for so long.
+/// Waits until the operator has written nothing for so long.
 async fn rests(diary: &Diary, quiet: Duration) {
     while diary.last.get().elapsed() < quiet {
         sleep(POLL).await;
@@ -473,7 +472,7 @@ mod tests {
         let (create, delete) = (|what| key("create", what), |what| key("delete", what));
         assert_eq!(last_made(&[create("a"), create("b")]), 0);
         assert_eq!(last_made(&[create("a"), create("b"), delete("a")]), 1);
-        // One that is there again may be hidden.
+        // An object that exists again may be hidden.
         assert_eq!(last_made(&[create("a"), delete("a"), create("a")]), 1);
     }
 }

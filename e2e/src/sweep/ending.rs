@@ -1,4 +1,4 @@
-//! What is compared between two runs of a life.
+//! The final state of a run, which is compared between two runs of a life cycle.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,23 +12,23 @@ use training_testkit::snapshot::Snapshot;
 use crate::World;
 use crate::lives::Likeness;
 
-/// What stands for a gang of Kubernetes' own.
+/// The objects of a Kubernetes gang.
 const GROUPS: [GroupKind; 2] = [GroupKind::Workload, GroupKind::PodGroup];
 
-/// What an object on its way out has.
+/// The field of a terminating object.
 const LEAVING: &str = ".metadata.deletionTimestamp";
 
-/// How a run ended, without the name of its job.
+/// The final state of a run, without the name of its job.
 #[derive(Clone, Debug)]
 pub struct Ending {
     /// O1: every object of the job.
     snapshot: Snapshot,
-    /// O2: how often each was made and deleted.
+    /// O2: how often each was created and deleted.
     churn: Summary,
 }
 
 impl Ending {
-    /// As it is now; with the groups of a gang, where jobs are gangs.
+    /// Takes the current state, including gang objects if jobs are gangs.
     pub async fn take(world: &World, name: &str, gangs: bool) -> Result<Self> {
         let namespace = world.namespace();
         let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
@@ -61,8 +61,8 @@ impl Ending {
         Ok(Self { snapshot, churn })
     }
 
-    /// The groups that are left of a gang. One whose deletion was asked for is not: Kubernetes keeps it until its last pod has
-    /// ended, and the clean-up policy may leave pods at work.
+    /// Returns the remaining gang objects, without terminating ones: Kubernetes keeps those until the last pod has ended, and the
+    /// clean-up policy may keep pods running.
     pub fn groups(&self) -> Vec<&String> {
         let of_a_gang = |object: &str| {
             GROUPS
@@ -75,7 +75,7 @@ impl Ending {
             .collect()
     }
 
-    /// What differs from the ending of an undisturbed run; empty if nothing does. There may be so many Secrets more.
+    /// Returns the differences from an undisturbed run; empty if there are none. Allows so many additional Secrets.
     pub fn difference(&self, undisturbed: &Self, likeness: Likeness, secrets: usize) -> String {
         let this = self.without_more_secrets(undisturbed, secrets);
         match likeness {
@@ -88,9 +88,9 @@ impl Ending {
         }
     }
 
-    /// The same without Secrets that took the place of the first one, as far as those may be there. A Secret is never read: where an
-    /// answer was lost nobody knows whether the first one is the job's, and the job gets another one. It must be the job's, like the
-    /// first one in everything but its name, and have come and gone as often.
+    /// Removes allowed additional Secrets. The operator never reads Secrets: after a lost response it doesn't know whether the first
+    /// one is the job's, and creates another one. That must belong to the job, differ only in its name, and be created and
+    /// deleted as often.
     fn without_more_secrets(&self, undisturbed: &Self, most: usize) -> Self {
         let mut this = self.clone();
         let mut room = most;
@@ -127,7 +127,7 @@ impl Ending {
         this
     }
 
-    /// What was made more than once, or deleted more often than it was made.
+    /// Returns objects that were created more than once, or deleted more often than created.
     fn excess(&self) -> String {
         let mut text = String::new();
         for (object, churn) in &self.churn {
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// An ending with these Secrets, with their owners, of which pods use the last.
+    /// Returns a state with these Secrets and their owners; pods use the last one.
     fn ending(secrets: &[(&str, &str)]) -> Ending {
         let mut snapshot = Snapshot::default();
         let mut churn = Summary::new();

@@ -1,14 +1,14 @@
-//! The crash sweep: every life is run undisturbed to learn which writes it has, and then once more
-//! for each of them, with a cut around that write. The end and everything made and deleted on the
-//! way must be as if nothing had happened. Other sweeps kill twice, show a restarted operator an old state, or break reads.
+//! The crash sweep: runs every life cycle undisturbed to learn its writes, and then again for each of them, with a cut around
+//! that write. The final state, and all creations and deletions, must equal the undisturbed run's. Other sweeps kill twice,
+//! show a restarted operator a stale state, or break reads.
 //!
 //! ```text
-//!   point    which request, and what is done to it
-//!   crew     the operator, and who takes its place
-//!   change   what happens while it is dead
-//!   cutter   watches the operator's writes go by, and cuts at the right one
-//!   ending   what is compared
-//!   stage    a namespace, a proxy, an operator: where runs take place, one after the other
+//!   point    the request and the cut
+//!   crew     the operator and its successor
+//!   change   changes while it is dead
+//!   cutter   watches the operator's writes, and cuts at the right one
+//!   ending   the compared final state
+//!   stage    a namespace, a proxy and an operator for sequential runs
 //!   tour     all runs of a sweep on several stages, and the figures
 //! ```
 

@@ -1,4 +1,4 @@
-//! Which write of a life, and what is done to it.
+//! The points of a sweep: a request of a life cycle, and the cut around it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,50 +12,50 @@ use training_testkit::proxy::Call;
 use super::change::Change;
 use crate::lives::Life;
 
-/// What a change of a status says that changes no condition and no state.
+/// The name of a status change without a condition or state.
 pub(super) const COUNTS: &str = "counts";
 /// The length of a UUID.
 const UUID: usize = 36;
-/// So many hexadecimal digits or more are derived from an id, or a time in milliseconds.
+/// At least so many hexadecimal digits count as derived from an id, or as a time in milliseconds.
 const LEAST_DIGITS: usize = 12;
 
-/// A request by its meaning, so that requests that are made at once don't change each other's names.
+/// A request by its meaning, so that its name doesn't depend on the order of parallel requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// `create`, `patch`, `delete`; of a read `get`, `list`, `watch`.
+    /// `create`, `patch`, `delete`; for reads `get`, `list`, `watch`.
     pub verb: String,
     /// The resource, with its subresource: `pods`, `pytorchjobs/status`.
     pub resource: String,
-    /// The end of the object's name, `worker-1`; of a status what it says, `Running`; empty for the job itself, and for lists and
-    /// watches. Digits that stand for one run are left out.
+    /// The suffix of the object's name, `worker-1`; for a status its content, `Running`; empty for the job itself, and for lists and
+    /// watches. Without digits that differ between runs.
     pub what: String,
-    /// Which of the requests that have all this in common, counted from one.
+    /// The index among requests with the same other fields, from one.
     pub nth: usize,
 }
 
-/// What is done around a request.
+/// A fault around a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cut {
     /// C1: the process is killed before the write reaches the API server.
     Before,
-    /// C2: it is killed when the write has been executed and before it is answered.
+    /// C2: it is killed after the write was executed and before the response.
     After,
-    /// C3: it is killed when it has the answer, and before its next write.
+    /// C3: it is killed after the response, and before its next write.
     Answered,
-    /// C4: the write is executed, and in place of the answer the connection is reset.
+    /// C4: the write is executed, and the connection is reset instead of a response.
     Reset,
-    /// C4: the write is executed, and the answer is a timeout.
+    /// C4: the write is executed, and the response is a timeout.
     Timeout,
-    /// C5: the write is not executed, and the answer is a conflict.
+    /// C5: the write is not executed, and the response is a conflict.
     Conflict,
-    /// CS-7: the read is answered with this error.
+    /// CS-7: the read gets this error.
     Refused(u16),
-    /// CS-7: the read is never answered.
+    /// CS-7: the read gets no response.
     Silence,
 }
 
 impl Plan {
-    /// How often an operator is killed in it.
+    /// Returns the number of kills in it.
     pub(super) fn kills(&self) -> usize {
         let again = matches!(self.restart, Restart::Again(..));
         usize::from(self.cut.kills()) + usize::from(again)
@@ -73,7 +73,7 @@ impl Cut {
         Self::Timeout,
     ];
 
-    /// CS-7: everything that is done to a read.
+    /// CS-7: all faults of a read.
     pub const READS: [Self; 6] = [
         Self::Reset,
         Self::Refused(500),
@@ -83,51 +83,51 @@ impl Cut {
         Self::Silence,
     ];
 
-    /// Whether the process dies of it.
+    /// Returns whether it kills the process.
     pub fn kills(self) -> bool {
         Self::KILLS.contains(&self)
     }
 
-    /// Those that kill.
+    /// The cuts that kill.
     pub const KILLS: [Self; 3] = [Self::After, Self::Before, Self::Answered];
 
-    /// Whether it is decided before the write is executed.
+    /// Returns whether it takes effect before the write is executed.
     pub(super) fn comes_before(self) -> bool {
         !matches!(self, Self::After | Self::Answered)
     }
 }
 
-/// How it goes on when the operator has been killed.
+/// What follows after the operator was killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Restart {
-    /// R1: the same operator is started again, at once.
+    /// R1: the same operator restarts at once.
     #[default]
     Same,
     /// R2: a standby takes over.
     Standby,
-    /// R3: the same operator is started again when this has happened.
+    /// R3: the same operator restarts after this change.
     After(Change),
-    /// CS-2: the same operator is started again, and killed again in this way at its write of this number, counted from one.
+    /// CS-2: the same operator restarts, and is killed again in this way at its write with this index, from one.
     Again(Cut, usize),
-    /// CS-4: the same operator is started again. Its lists show what was stored so many writes before the kill, and its watches are
-    /// held back, until it has nothing more to do.
+    /// CS-4: the same operator restarts. Its lists show the state of so many writes before the kill, and its watches are held until
+    /// it is idle.
     Stale(usize),
 }
 
-/// One run: what replays it alone.
+/// The plan of one run, which can be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The life.
+    /// The life cycle.
     pub life: Life,
-    /// What is done.
+    /// The cut.
     pub cut: Cut,
-    /// Around which write.
+    /// The write.
     pub key: Key,
-    /// And then.
+    /// The restart.
     pub restart: Restart,
 }
 
-/// Which of all runs are wanted: `S-02`, `TFJob/S-02`, `S-02,C1` or a whole plan.
+/// A selection of runs: `S-02`, `TFJob/S-02`, `S-02,C1` or a whole plan.
 #[derive(Clone, Debug)]
 pub struct Choice {
     kind: Kind,
@@ -137,14 +137,14 @@ pub struct Choice {
     restart: Option<Restart>,
 }
 
-/// Counts writes as they go by.
+/// Counts writes.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     seen: BTreeMap<Key, usize>,
 }
 
 impl Key {
-    /// The kind of write that a call is, for the job of this name.
+    /// Returns the key of a call for the job with this name, without its index.
     pub(super) fn of(call: &Call, job: &str) -> Self {
         let resource = match call.subresource.as_str() {
             "" => call.resource.clone(),
@@ -164,17 +164,17 @@ impl Key {
         }
     }
 
-    /// Whether it is a read.
+    /// Returns whether it is a read.
     pub(super) fn is_read(&self) -> bool {
         ["get", "list", "watch"].contains(&self.verb.as_str())
     }
 
-    /// Its class: what is done to what.
+    /// Returns its class: verb and resource.
     pub(super) fn class(&self) -> (&str, &str) {
         (&self.verb, &self.resource)
     }
 
-    /// Whether a call is one of the requests that this key numbers.
+    /// Returns whether a call matches this key except for its index.
     pub(super) fn names(&self, call: &Call, job: &str) -> bool {
         let other = Self::of(call, job);
         (&self.verb, &self.resource, &self.what) == (&other.verb, &other.resource, &other.what)
@@ -182,7 +182,7 @@ impl Key {
 }
 
 impl Keys {
-    /// The key of the request that has just gone by.
+    /// Counts a request and returns its key.
     pub(super) fn next(&mut self, call: &Call, job: &str) -> Key {
         let key = Key::of(call, job);
         let count = self.seen.entry(key.clone()).or_default();
@@ -191,7 +191,7 @@ impl Keys {
     }
 }
 
-/// A text without the digits and ids that differ from run to run.
+/// Removes the digits and ids that differ between runs.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -218,13 +218,13 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// Such as `01234567-89ab-cdef-0123-456789abcdef`.
+/// Returns whether a text is like `01234567-89ab-cdef-0123-456789abcdef`.
 fn is_uuid(text: &str) -> bool {
     let parts: Vec<usize> = text.split('-').map(str::len).collect();
     parts == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
 }
 
-/// What a change of a status says: the state or condition that it ends with, or that it changes counts alone.
+/// Names a status change: its state or last condition, or `counts`.
 fn said(change: &Value) -> String {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     if let Some(state) = change["applicationState"]["state"].as_str() {
@@ -332,27 +332,27 @@ impl fmt::Display for Plan {
 }
 
 impl Choice {
-    /// The kind that is wanted.
+    /// Returns the selected kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The cut that is wanted, where not all are.
+    /// Returns the selected cut, if there is one.
     pub fn cut(&self) -> Option<Cut> {
         self.cut
     }
 
-    /// What is wanted after the cut, where it is told.
+    /// Returns the selected restart, if there is one.
     pub fn restart(&self) -> Option<Restart> {
         self.restart
     }
 
-    /// The life that is wanted.
+    /// Returns the selected life cycle.
     pub fn life(&self) -> Life {
         self.life
     }
 
-    /// The one run that is wanted, if no more than one can be.
+    /// Returns the selected plan, if the selection is a single run.
     pub fn plan(&self) -> Option<Plan> {
         Some(Plan {
             life: self.life,
@@ -362,7 +362,7 @@ impl Choice {
         })
     }
 
-    /// Whether this run is wanted.
+    /// Returns whether this run is selected.
     pub fn wants(&self, plan: &Plan) -> bool {
         self.life == plan.life
             && self.cut.is_none_or(|cut| cut == plan.cut)

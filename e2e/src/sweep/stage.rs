@@ -1,4 +1,4 @@
-//! A namespace, a proxy and an operator, where runs take place one after the other.
+//! A namespace, a proxy and an operator for sequential runs.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -14,21 +14,20 @@ use super::cutter::{CUT, Cutter, Diary, of_a_job};
 use super::ending::Ending;
 use super::point::{Key, Keys, Plan, Restart};
 use crate::World;
-use crate::lives::{Actor, Life, Likeness};
+use crate::lives::{Life, Likeness, StepRunner};
 
-/// How long nothing may be written before a run that is not compared counts as over.
+/// The quiet period after which a run that is not compared counts as over.
 const QUIET: Duration = Duration::from_secs(1);
-/// The same for a run that has already come to the expected end. The stage looks at all of its runs
-/// once more when it is struck.
+/// The same for a run that has already reached the expected result. The stage checks all of its runs once more at its end.
 const SHORT_QUIET: Duration = Duration::from_millis(150);
-/// How long nothing may be written before the last look at all runs of a stage.
+/// The quiet period before the final check of all runs of a stage.
 const LONG_QUIET: Duration = Duration::from_millis(1_500);
-/// How often it is looked whether the operator dies.
+/// The polling interval for the operator's death.
 const POLL: Duration = Duration::from_millis(2);
-/// How often a job is compared. A comparison costs three lists.
+/// The interval of comparisons. A comparison costs three lists.
 const PAUSE: Duration = Duration::from_millis(80);
 
-/// Where runs take place. The jobs of earlier runs stay, so that each start of the operator meets
+/// The environment of runs. The jobs of earlier runs stay, so that each start of the operator meets
 /// them too, and they are compared once more at the end.
 pub struct Stage {
     world: World,
@@ -38,12 +37,12 @@ pub struct Stage {
     past: Vec<Past>,
 }
 
-/// A run that is over.
+/// A finished run.
 struct Past {
     job: String,
     what: String,
     likeness: Likeness,
-    /// Secrets that there may be beside the first one.
+    /// The number of additional Secrets that are allowed.
     secrets: usize,
     ending: Ending,
 }
@@ -51,18 +50,18 @@ struct Past {
 /// One run.
 #[derive(Debug)]
 pub struct Run {
-    /// How it ended.
+    /// Its final state.
     pub ending: Ending,
     /// Its writes.
     pub written: Vec<Key>,
     /// Its reads.
     pub read: Vec<Key>,
-    /// Whether all cuts were made. A run without the request in question cuts nothing.
+    /// Whether all cuts were made. If the request doesn't occur, there is no cut.
     pub cut: bool,
 }
 
 impl Stage {
-    /// A stage with an operator of its own; `None` where somebody else runs the pods.
+    /// Creates a stage with its own operator; `None` on a cluster with its own kubelet.
     pub async fn start(setting: Setting) -> Result<Option<Self>> {
         let Some(world) = World::of(setting.kind, "sweep", lockstep()).await? else {
             return Ok(None);
@@ -78,17 +77,17 @@ impl Stage {
         }))
     }
 
-    /// How many runs it has seen.
+    /// Returns its number of runs.
     pub fn runs(&self) -> usize {
         self.past.len()
     }
 
-    /// A run without any cut.
+    /// Runs a life cycle without a cut.
     pub async fn undisturbed(&mut self, life: Life) -> Result<Run> {
         Box::pin(self.live(life, None, None)).await
     }
 
-    /// A run with a cut, compared with one without.
+    /// Runs a plan, and compares the result with an undisturbed run.
     pub async fn disturbed(&mut self, plan: &Plan, undisturbed: &Ending) -> Result<Run> {
         Box::pin(self.live(plan.life, Some(plan), Some(undisturbed))).await
     }
@@ -100,20 +99,20 @@ impl Stage {
         undisturbed: Option<&Ending>,
     ) -> Result<Run> {
         let what = plan.map_or_else(|| format!("{life}, undisturbed"), Plan::to_string);
-        // No part of it is found anywhere else, so that it can be taken out of any text.
+        // Unique in all texts, so that it can be removed from them.
         let job = format!("x{:03}q", self.past.len());
         let (world, proxy, gangs) = (&self.world, &self.proxy, self.setting.gangs);
         world.kubelet.finish_deletes(true);
         if self.setting.reads {
-            // What the former one still reads is no part of this run.
-            self.crew.kill9()?;
+            // The former operator's reads are not part of this run.
+            self.crew.kill()?;
             proxy.accept().await?;
         }
         proxy.clear_rules();
         proxy.clear_records();
         let held = life.held(&job);
         let diary = Diary::new();
-        let actor = Actor {
+        let actor = StepRunner {
             world,
             name: &job,
             held: held.as_ref(),
@@ -129,9 +128,9 @@ impl Stage {
         );
         let late = plan.is_some_and(|p| matches!(p.restart, Restart::After(_)));
         let take = async || Ending::take(world, &job, gangs).await;
-        let until_at_rest = async || {
-            // Under load more than a moment passes between a job's end and its clean-up.
-            world.auditor.until_at_rest().await?;
+        let until_settled = async || {
+            // Under load, clean-up may follow a job's end late.
+            world.auditor.until_settled().await?;
             until_quiet(&diary, QUIET).await
         };
         let whole = async {
@@ -141,12 +140,12 @@ impl Stage {
             if late {
                 live_until_the_cut(life, &actor, &diary).await?;
                 change::lead_to_end(&actor).await?;
-                until_at_rest().await?;
+                until_settled().await?;
                 return take().await;
             }
             life.conduct(&actor).await?;
             match undisturbed {
-                None => until_at_rest().await?,
+                None => until_settled().await?,
                 Some(undisturbed) => {
                     until_like(&take, life, &diary, undisturbed).await?;
                 }
@@ -171,7 +170,7 @@ impl Stage {
         self.past.push(Past {
             job,
             what,
-            // What was led to its own end is compared with that.
+            // A run that was driven to its own end is compared with that.
             likeness: if late {
                 Likeness::Exact
             } else {
@@ -188,7 +187,7 @@ impl Stage {
         })
     }
 
-    /// I-46: the role allows all that was asked.
+    /// I-46: asserts that the role allows all requests.
     fn assert_allowed(&self) -> Result<()> {
         for record in self.proxy.records() {
             let denied = record.code == Some(403) && record.rule.as_deref() != Some(CUT);
@@ -197,10 +196,10 @@ impl Stage {
         Ok(())
     }
 
-    /// The end of a stage: a last look at everything that took place on it. Answers what is wrong.
+    /// Ends the stage: checks all of its runs once more, and returns the failures.
     pub async fn strike(self) -> Result<Vec<String>> {
         let diary = Diary::new();
-        // A lease is renewed for ever.
+        // Leases are always renewed.
         let counts = || {
             let mut counts = self.proxy.counts();
             counts.retain(|call, _| !call.contains("leases"));
@@ -240,7 +239,7 @@ impl Stage {
                 .collect();
             wrong.push(format!("{broken:#}\nwhere {}", jobs.join("; ")));
         }
-        // O5: the one secret that the process has.
+        // O5: the only secret of the process.
         let token = self.world.control.token(&self.world.kind.user()).await?;
         if self.crew.members().any(|o| o.log().contains(&token)) {
             wrong.push("I-51: the token is in the log".to_owned());
@@ -249,8 +248,8 @@ impl Stage {
     }
 }
 
-/// Goes the way of a life until the operator dies. A life without the write in question goes to its end.
-async fn live_until_the_cut(life: Life, actor: &Actor<'_>, diary: &Diary) -> Result<()> {
+/// Runs a life cycle until the operator dies. If the write doesn't occur, runs it to its end.
+async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, diary: &Diary) -> Result<()> {
     let dies = async {
         while !diary.dying.get() {
             tokio::time::sleep(POLL).await;
@@ -261,7 +260,7 @@ async fn live_until_the_cut(life: Life, actor: &Actor<'_>, diary: &Diary) -> Res
         () = dies => {}
         lived = life.conduct(actor) => {
             lived?;
-            // The last write of all may be on its way.
+            // The very last write may be in flight.
             until_quiet(diary, SHORT_QUIET).await?;
         }
     }
@@ -283,7 +282,7 @@ async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {
     .await
 }
 
-/// Waits until a run has come to the expected end, and to rest there.
+/// Waits until a run has reached the expected result, and no writes follow.
 async fn until_like(
     take: impl AsyncFn() -> Result<Ending>,
     life: Life,

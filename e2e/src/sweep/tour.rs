@@ -1,4 +1,4 @@
-//! All runs of a sweep, and what they came to.
+//! All runs of a sweep, and their figures.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,41 +15,41 @@ use super::point::{COUNTS, Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
 use crate::lives::Life;
 
-/// Stages at a time: a run waits more than it works.
+/// The number of parallel stages: a run mostly waits.
 const STAGES: usize = 6;
-/// How often each life is run undisturbed: what differs between these differs by itself.
+/// The number of undisturbed runs per life cycle: differences between them are normal.
 const UNDISTURBED: usize = 3;
-/// Runs after which a stage is struck. Each start of an operator meets the jobs of all of them.
+/// The number of runs after which a stage is replaced. Each start of an operator meets the jobs of all of its runs.
 const RUNS_PER_STAGE: usize = 20;
-/// CS-2: the second kill comes within so many writes after the restart.
+/// CS-2: the second kill is within so many writes after the restart.
 const SOON: usize = 3;
-/// CS-4: how many writes ago the state was that an operator sees.
+/// CS-4: the ages of stale lists, in writes.
 const AGES: [usize; 3] = [1, 2, 4];
-/// How often a run is tried whose write did not come: counts may be stored in one write or in two.
+/// How often a run is retried whose write did not occur: counts may be stored in one write or in two.
 const TRIES: usize = 3;
-/// A defect shows in many runs; after so many of them the rest is not run.
+/// The number of failures after which a sweep stops, since a defect shows in many runs.
 const MOST_FAILURES: usize = 10;
 
-/// What a sweep came to.
+/// The figures of a sweep.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Requests that were cut around, by life.
+    /// Requests with a cut, by life cycle.
     points: BTreeMap<String, BTreeSet<Key>>,
-    /// Runs with a cut, by cut.
+    /// The number of runs by cut.
     cuts: BTreeMap<Cut, usize>,
-    /// How often an operator was killed in these.
+    /// The number of kills in these runs.
     kills: usize,
-    /// Runs without one.
+    /// The number of runs without a cut.
     undisturbed: usize,
-    /// Plans whose request did not come, however often it was tried.
+    /// Plans whose request did not occur after all retries.
     pub missed: Vec<String>,
-    /// What went wrong, with the plan that replays it.
+    /// Failures, with the plans that replay them.
     pub failures: Vec<String>,
     took: Duration,
 }
 
 impl Figures {
-    /// Runs with a cut.
+    /// Returns the number of runs with a cut.
     pub fn runs(&self) -> usize {
         self.cuts.values().sum()
     }
@@ -64,7 +64,7 @@ impl Figures {
         self.kills += plan.kills();
     }
 
-    /// Requests that were cut around.
+    /// Returns the number of requests with a cut.
     pub fn points(&self) -> usize {
         self.points.values().map(BTreeSet::len).sum()
     }
@@ -97,18 +97,18 @@ impl fmt::Display for Figures {
     }
 }
 
-/// What was learned of a life that nobody disturbed.
+/// The results of a life cycle's undisturbed runs.
 struct Learned {
     life: Life,
     ending: Ending,
     keys: BTreeSet<Key>,
     reads: BTreeSet<Key>,
-    /// The writes of each run in their order.
+    /// The writes of each run, in order.
     orders: Vec<Vec<Key>>,
 }
 
 impl Learned {
-    /// How many writes are sure to follow a write: counts may be stored together with something else.
+    /// Returns how many writes follow a write at least: counts may be stored together with other changes.
     fn follow(&self, key: &Key) -> usize {
         let follow = self.orders.iter().map(|order| {
             let mut order = order.iter().skip_while(|other| *other != key);
@@ -119,7 +119,7 @@ impl Learned {
     }
 }
 
-/// A sweep on its way.
+/// A running sweep.
 pub struct Tour {
     setting: Setting,
     begun: Instant,
@@ -128,12 +128,12 @@ pub struct Tour {
 }
 
 impl Tour {
-    /// Sets up the usual number of stages; `None` where somebody else runs the pods.
+    /// Creates the usual number of stages; `None` on a cluster with its own kubelet.
     pub async fn begin(setting: Setting) -> Result<Option<Self>> {
         Self::on(STAGES, setting).await
     }
 
-    /// The same with so many stages.
+    /// Creates so many stages.
     pub async fn on(stages: usize, setting: Setting) -> Result<Option<Self>> {
         let begun = Instant::now();
         let stages = join_all((0..stages).map(|_| Stage::start(setting))).await;
@@ -146,7 +146,7 @@ impl Tour {
         }))
     }
 
-    /// R1: runs each life undisturbed, and then with each of these cuts at each of its writes, where such a run is wanted.
+    /// R1: runs each life cycle undisturbed, and then with each of these cuts at each of its writes, if the run is selected.
     pub async fn sweep(
         &mut self,
         lives: &[Life],
@@ -165,7 +165,7 @@ impl Tour {
             });
             self.replay(plans.filter(&wanted).collect(), Vec::new(), &learned)
                 .await?;
-            // All cuts together take long.
+            // Prints progress, since all cuts together take long.
             let figures = self.figures.borrow();
             eprintln!(
                 "{cut}: {} runs, {} failures so far, {:.0} s",
@@ -177,8 +177,8 @@ impl Tour {
         Ok(())
     }
 
-    /// R2 or R3, as the stages are: one kill in each life at one write of each class. Over all lives, every class meets every kind
-    /// of kill, and every change of the world.
+    /// R2 or R3, depending on the stages: one kill in each life cycle at one write of each class. Over all life cycles, every class
+    /// meets every type of kill, and every change.
     pub async fn pairs(&mut self, lives: &[Life], wanted: impl Fn(&Plan) -> bool) -> Result<()> {
         let learned = self.learn(lives).await?;
         let successor = self.setting.successor;
@@ -204,15 +204,14 @@ impl Tour {
             .await
     }
 
-    /// CS-2: a second kill within the first writes after the restart, at most so many of all such pairs. Answers how many runs that
-    /// are.
+    /// CS-2: a second kill within the first writes after the restart, at most so many of all such pairs. Returns the number of runs.
     pub async fn doubles(&mut self, lives: &[Life], most: usize) -> Result<usize> {
         let learned = self.learn(lives).await?;
         let mut plans = Vec::new();
         for learned in &learned {
             for key in &learned.keys {
                 for cut in Cut::KILLS {
-                    // A write that was not executed comes again. How many follow one that was executed depends on what is made at once,
+                    // A write that was not executed is repeated. The number of writes after an executed one depends on parallel writes,
                     // and a restarted operator may store two changes in one write: a plan may not be met.
                     let likely = match cut {
                         Cut::Before => 1,
@@ -233,8 +232,8 @@ impl Tour {
         self.replay_some(plans, most, &learned).await
     }
 
-    /// CS-4: an operator that is killed after a write sees the state before some writes when it comes back, at most so many of all
-    /// such runs, and those after a delete first. Answers how many runs that are.
+    /// CS-4: an operator that is killed after a write restarts with a state before some writes, at most so many of all such runs,
+    /// those after a delete first. Returns the number of runs.
     pub async fn stale(&mut self, lives: &[Life], most: usize) -> Result<usize> {
         let learned = self.learn(lives).await?;
         let plans = learned.iter().flat_map(|learned| {
@@ -254,7 +253,7 @@ impl Tour {
         self.replay_some(plans, most, &learned).await
     }
 
-    /// CS-7: each read of a life fails once in each way, at most so many of all such runs. Answers how many runs that are.
+    /// CS-7: each read of a life cycle fails once in each way, at most so many of all such runs. Returns the number of runs.
     pub async fn reads(&mut self, lives: &[Life], most: usize) -> Result<usize> {
         let learned = self.learn(lives).await?;
         let plans = learned.iter().flat_map(|learned| {
@@ -272,12 +271,12 @@ impl Tour {
         self.replay_some(plans, most, &learned).await
     }
 
-    /// Puts plans into an order that the seed decides.
+    /// Shuffles plans with the seed.
     fn shuffle(&self, plans: &mut [Plan]) {
         fastrand::Rng::with_seed(self.setting.seed).shuffle(plans);
     }
 
-    /// Runs the first plans, at most so many; the others take the place of those that are not met.
+    /// Runs the first plans, at most so many; the others replace plans that are not met.
     async fn replay_some(
         &mut self,
         mut plans: Vec<Plan>,
@@ -290,13 +289,13 @@ impl Tour {
         Ok(wanted)
     }
 
-    /// This run alone.
+    /// Runs only this plan.
     pub async fn alone(&mut self, plan: Plan) -> Result<()> {
         let learned = self.learn(&[plan.life]).await?;
         self.replay(vec![plan], Vec::new(), &learned).await
     }
 
-    /// The undisturbed runs: how each life ends, and which writes it has.
+    /// Runs each life cycle undisturbed to learn its result and its writes.
     async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
         let work: Vec<(usize, Life)> = (0..UNDISTURBED)
             .flat_map(|_| lives.iter().copied().enumerate())
@@ -328,7 +327,7 @@ impl Tour {
                 "{life} leaves {left:?} behind"
             );
             let keys = runs.iter().flat_map(|run| run.written.iter().cloned());
-            // What is read once only was asked after a slow answer, and need not come again.
+            // A read that occurs only once followed a slow response, and may not recur.
             let mut reads: BTreeSet<Key> = first.read.iter().cloned().collect();
             for run in &runs {
                 reads.retain(|key| run.read.contains(key));
@@ -344,7 +343,7 @@ impl Tour {
         Ok(all)
     }
 
-    /// Runs all of these plans. A spare one takes the place of each that is not met.
+    /// Runs all of these plans. Spare plans replace those that are not met.
     async fn replay(
         &mut self,
         plans: Vec<Plan>,
@@ -375,7 +374,7 @@ impl Tour {
                         );
                         eprintln!("{text}");
                         figures.borrow_mut().failures.push(text);
-                        // Whatever it left behind is nothing for the next run.
+                        // The next run must not meet its leftovers.
                         return replace(stage, setting).await.map(drop);
                     }
                 }
@@ -386,7 +385,7 @@ impl Tour {
         .await
     }
 
-    /// The last look at everything, and the figures.
+    /// Checks all stages once more, and returns the figures.
     pub async fn end(self) -> Result<Figures> {
         let mut figures = self.figures.into_inner();
         for wrong in join_all(self.stages.into_iter().map(Stage::strike)).await {
@@ -397,7 +396,7 @@ impl Tour {
     }
 }
 
-/// Whether a plan's cuts were all made, in one of a few runs.
+/// Runs a plan a few times; returns whether all its cuts were made in one of the runs.
 async fn meet(stage: &mut Stage, plan: &Plan, ending: &Ending) -> Result<bool> {
     for _ in 0..TRIES {
         if stage.disturbed(plan, ending).await?.cut {
@@ -407,7 +406,7 @@ async fn meet(stage: &mut Stage, plan: &Plan, ending: &Ending) -> Result<bool> {
     Ok(false)
 }
 
-/// Does all work, as much at a time as there are stages.
+/// Distributes all work to the stages.
 async fn each<W>(
     stages: &mut [Stage],
     work: Vec<W>,
@@ -427,7 +426,7 @@ async fn each<W>(
     join_all(players).await.into_iter().collect()
 }
 
-/// Strikes a stage that has seen enough, and sets up another.
+/// Replaces a stage that has had enough runs.
 async fn renew(stage: &mut Stage, setting: Setting, figures: &RefCell<Figures>) -> Result<()> {
     if stage.runs() >= RUNS_PER_STAGE {
         let wrong = replace(stage, setting).await?.strike().await?;
@@ -436,7 +435,7 @@ async fn renew(stage: &mut Stage, setting: Setting, figures: &RefCell<Figures>) 
     Ok(())
 }
 
-/// Sets up another stage, and gives the one that was there.
+/// Creates another stage, and returns the former one.
 async fn replace(stage: &mut Stage, setting: Setting) -> Result<Stage> {
     let new = Stage::start(setting).await?.context("no stage any more")?;
     Ok(std::mem::replace(stage, new))

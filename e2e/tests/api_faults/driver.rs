@@ -543,7 +543,7 @@ impl Trial {
         anyhow::ensure!(operator.starts() == 1, "the operator was started again");
         let operator = self.operator()?;
         for world in [&self.world, &self.canary] {
-            world.auditor.until_at_rest().await?;
+            world.auditor.until_settled().await?;
             let found = world.assert_clean(operator).await;
             let wrong = world.auditor.violations();
             let excused = excused.is_some_and(|id| wrong.iter().all(|w| w.starts_with(id)));

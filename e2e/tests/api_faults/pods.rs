@@ -455,12 +455,12 @@ async fn group_deleted(kind: Kind) -> Result<()> {
     let strip = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     eventually("another group", HANG, async || {
         let group = groups.get_opt(JOB).await?;
-        if let Some(leaving) = group
+        if let Some(terminating) = group
             .as_ref()
             .filter(|g| g.metadata.deletion_timestamp.is_some())
         {
             // The one who keeps it until its last pod is gone gives way.
-            let name = leaving.metadata.name.as_deref().unwrap_or_default();
+            let name = terminating.metadata.name.as_deref().unwrap_or_default();
             groups.patch(name, &PatchParams::default(), &strip).await?;
         }
         let new = group.is_some_and(|group| group.metadata.uid != before);

@@ -225,7 +225,7 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     for _ in 0..2 {
         holds_for(Duration::from_secs(5), async || {
             anyhow::ensure!(
-                !standby.says_it_leads(true).await?,
+                !standby.reports_leader(true).await?,
                 "a standby leads beside the leader"
             );
             Ok(())
@@ -244,7 +244,7 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     }
     standby_proxy.cut().await?;
     eventually("the standby to lead", HANG, async || {
-        Ok(if standby.says_it_leads(true).await? {
+        Ok(if standby.reports_leader(true).await? {
             Seen::Yes(())
         } else {
             Seen::NotYet("it waits".into())
@@ -330,7 +330,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         holds_for(
             Duration::from_secs(lasts * if deep() { 4 } else { 2 }),
             async || {
-                anyhow::ensure!(!standby.says_it_leads(true).await?, "the lease was lost");
+                anyhow::ensure!(!standby.reports_leader(true).await?, "the lease was lost");
                 Ok(())
             },
         )
@@ -350,7 +350,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         let log = operator.log();
         anyhow::ensure!(log.contains("leading"), "the log tells nothing");
         anyhow::ensure!(!log.contains("not leading any more"), "the lease was lost");
-        standby.kill9()?;
+        standby.kill()?;
         trial.world.jobs.create(&Trial::job().build()).await?;
         trial.end(Phase::Creating).await
     };
@@ -405,7 +405,7 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
     .await?;
     trial.until_canary().await?;
     let operator = trial.operator_mut()?;
-    operator.kill9()?;
+    operator.kill()?;
     operator.restart().await?;
     let job = pytorch_job("last").master().build();
     trial.world.jobs.create(&job).await?;

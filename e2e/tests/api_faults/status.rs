@@ -363,7 +363,7 @@ async fn f_20_a_quota_that_is_exceeded_is_told_and_waited_for() -> Result<()> {
     for_each_kind(TRAINING, quota).await
 }
 
-async fn hopeless(kind: Kind) -> Result<()> {
+async fn permanent(kind: Kind) -> Result<()> {
     let life = Life(kind);
     for phase in [Phase::Creating, Phase::Running] {
         let Some(mut trial) = Trial::of(life, "f24").await? else {
@@ -417,35 +417,35 @@ async fn hopeless(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_the_job_once() -> Result<()> {
-    hopeless(PYTORCH).await
+    permanent(PYTORCH).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_a_tf_job_once() -> Result<()> {
-    hopeless(TENSORFLOW).await
+    permanent(TENSORFLOW).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_an_xgboost_job_once() -> Result<()> {
-    hopeless(XGBOOST).await
+    permanent(XGBOOST).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_a_paddle_job_once() -> Result<()> {
-    hopeless(PADDLE).await
+    permanent(PADDLE).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_a_jax_job_once() -> Result<()> {
-    hopeless(JAX).await
+    permanent(JAX).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_an_mpi_job_once() -> Result<()> {
-    hopeless(MPI).await
+    permanent(MPI).await
 }
 
 #[tokio::test]
 async fn f_24_a_pod_that_can_never_be_made_ends_a_spark_application_once() -> Result<()> {
-    hopeless(SPARK).await
+    permanent(SPARK).await
 }

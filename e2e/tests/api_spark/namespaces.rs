@@ -95,7 +95,7 @@ async fn namespaces_are_served_while_they_have_the_labels_and_named_ones_always(
 
     // What an operator finds when it starts counts as well.
     label(&stage, other, "serves", Some("nobody")).await?;
-    stage.operator.lock().await.kill9()?;
+    stage.operator.lock().await.kill()?;
     stage.operator.lock().await.restart().await?;
     until_submitted(&stage, other, "late").await?;
     stage.assert_clean().await

@@ -58,7 +58,7 @@ async fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_once_and_never_taken_
         return Ok(());
     };
     // While nothing is recorded, nothing but its name says which pod is the driver.
-    stage.operator.lock().await.kill9()?;
+    stage.operator.lock().await.kill()?;
     stage.apply(&pi()).await?;
     forge(&stage, "forged-early").await?;
     stage.operator.lock().await.restart().await?;

@@ -403,7 +403,7 @@ async fn b_176_an_operator_that_dies_between_objects_submits_once() -> Result<()
     stage.apply(&pi()).await?;
     stage.until(State::Submitted).await?;
     let former = stage.driver().await?.uid();
-    stage.operator.lock().await.kill9()?;
+    stage.operator.lock().await.kill()?;
     stage.runs(DRIVER).await?;
     stage.operator.lock().await.restart().await?;
     stage.until(State::Running).await?;

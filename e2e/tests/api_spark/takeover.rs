@@ -209,7 +209,7 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
     let Some(stage) = Stage::open("spark-takeover").await? else {
         return Ok(());
     };
-    stage.operator.lock().await.kill9()?;
+    stage.operator.lock().await.kill()?;
     let all = all();
     for (number, left) in all.iter().enumerate() {
         let name = left.name(number);
@@ -230,7 +230,7 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
         ensure!(same == (left.drivers == 0), "{name}: {status:?}");
     }
     // Once more: what has no place to go stays there.
-    stage.operator.lock().await.kill9()?;
+    stage.operator.lock().await.kill()?;
     stage.operator.lock().await.restart().await?;
     // What comes last is looked at last.
     stage.apply(&pi()).await?;
@@ -248,6 +248,6 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
         }
     }
     // What the other operator made has neither our labels nor all times, so that the auditor is asked for the rest alone.
-    stage.auditor.until_at_rest().await?;
+    stage.auditor.until_settled().await?;
     stage.operator.lock().await.assert_no_panic()
 }

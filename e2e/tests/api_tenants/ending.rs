@@ -209,7 +209,7 @@ async fn mt_39_nothing_holds_a_deletion_up() -> Result<()> {
         tenant.until_quiet().await?;
         tenant.jobs.delete("refused").await?;
         tenant.until_gone("refused").await?;
-        operator.kill9()?;
+        operator.kill()?;
         tenant.create("unseen").await?;
         for name in ["running", "unseen"] {
             let job = tenant.jobs.get(name).await?;

@@ -259,7 +259,7 @@ async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> 
     // What a few jobs take is lost in what the process takes for a moment.
     let most = if is_deep() { 4 * 1024 } else { 32 * 1024 };
     ensure!(each <= most, "{each} bytes for each job");
-    operator.kill9()?;
+    operator.kill()?;
     let begin = audit.mark().await?;
     operator.restart().await?;
     tenant.until_quiet().await?;

@@ -96,7 +96,7 @@ async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result
         large.until_pods(usize::try_from(workers)? + 1).await?;
         large.until_quiet().await?;
         assert_fits(&kind, &operator)?;
-        operator.kill9()?;
+        operator.kill()?;
         operator.restart().await?;
         canary(&calm, "after", 3 * pods).await?;
         large.until_quiet().await?;

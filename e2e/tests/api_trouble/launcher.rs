@@ -201,3 +201,37 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
     world.kubelet.assert_no_errors()?;
     world.auditor.assert_clean().await
 }
+
+/// Its Job counts such a pod as its own and deletes it, because it wants one pod only.
+#[tokio::test]
+async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<()> {
+    let Some(world) = World::of(MPI, "forged-launcher", lockstep()).await? else {
+        return Ok(());
+    };
+    let kubeconfig = world.control.kubeconfig(&MPI.user()).await?;
+    let operator = OperatorProcess::start(world.options(&kubeconfig)).await?;
+    let launcher = launched(&world).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet
+        .set(namespace, &launcher.name, &State::Running)
+        .await?;
+    world.jobs.until_true("pi", "Running").await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
+    let real = pods.get(&launcher.name).await?.metadata;
+    let mut forged: Pod = serde_json::from_value(json!({
+        "metadata": { "name": "forged" },
+        "spec": { "containers": [{ "name": "a", "image": "i" }], "restartPolicy": "Never" },
+    }))?;
+    forged.metadata.labels = real.labels;
+    forged.metadata.owner_references = real.owner_references;
+    pods.create(&PostParams::default(), &forged).await?;
+    let reason = "UnknownLauncherPod";
+    look::events_with(&world.client, namespace, "pi", reason).await?;
+    ends_well(&world, &launcher).await?;
+    let events = look::events_with(&world.client, namespace, "pi", "MPIJobSucceeded").await?;
+    let named: Vec<_> = events.iter().filter(|e| e.1 == reason).collect();
+    ensure!(named.len() == 1, "{events:?}");
+    ensure!(named[0].2.contains("pod forged "), "{events:?}");
+    // No auditor: the forged pod breaks what it checks.
+    operator.assert_no_panic()
+}

@@ -38,7 +38,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     assert!(site.log("pt-worker-0").await?.contains("before"));
     let suspend = json!({ "spec": { "runPolicy": { "suspend": true } } });
     site.jobs.merge("pt", &suspend).await?;
-    let mut leaving = 0;
+    let mut terminating = 0;
     eventually("a suspended job without pods", async || {
         // The job first: nothing may still run that did so when it said that none was active.
         let job = site.jobs.get("pt").await?;
@@ -50,11 +50,14 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
                 return Ok(Seen::Yes(()));
             }
         }
-        leaving += usize::from(is_true(&job, "Suspended") && active(&job) > 0);
+        terminating += usize::from(is_true(&job, "Suspended") && active(&job) > 0);
         Ok(Seen::NotYet(job["status"].to_string()))
     })
     .await?;
-    assert!(leaving > 0, "it never was suspended with pods that leave");
+    assert!(
+        terminating > 0,
+        "it never was suspended with pods that leave"
+    );
     let services = look::services(&site.client, &site.namespace, "pt").await?;
     assert!(services.is_empty(), "{:?}", look::names(&services));
     let message = "PyTorchJob pt is suspended.";
@@ -117,7 +120,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     said(&events, "Normal", "PyTorchJobResumed")?;
     said(&events, "Normal", "SuccessfulDeletePod")?;
     site.finish(&format!(
-        "{leaving} looks at a suspended job with active pods on their way out"
+        "{terminating} looks at a suspended job with active pods on their way out"
     ))
     .await
 }

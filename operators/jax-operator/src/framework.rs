@@ -1,10 +1,12 @@
 //! What is specific to JAX: one role, the variables of `jax.distributed`, and an end that all processes share.
 
 use training_api::RestartPolicy;
-use training_core::verdict::{Enough, Saying, no_replica_decides, role_decides, say_qualified};
+use training_core::verdict::{
+    JobMessage, SuccessPolicy, no_replica_decides, role_decides, say_qualified,
+};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Others, Rank, Replicas, RoleSet,
-    SpecError, Verdict, names, training_job,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, OtherTypes, Rank, Replicas,
+    RoleSet, SpecError, Verdict, names, training_job,
 };
 
 use crate::api::{CONTAINER, JAXJob, KIND, REPLICA_MAP, WORKER};
@@ -25,9 +27,9 @@ impl Framework for JAX {
     const REPLICAS: Replicas = Replicas {
         field: REPLICA_MAP,
         types: &[WORKER],
-        others: Others::Refused,
-        speakers: &[],
-        stand_in: Some(WORKER),
+        others: OtherTypes::Refused,
+        master_types: &[],
+        fallback_master_type: Some(WORKER),
         container: CONTAINER,
         port: ("jaxjob-port", 6666),
         restart: RestartPolicy::Never,
@@ -40,7 +42,7 @@ impl Framework for JAX {
         Self::REPLICAS.roles(name, &job.spec.jax_replica_specs)
     }
 
-    /// What `jax.distributed.initialize` needs. Process 0 is the coordinator.
+    /// The variables for `jax.distributed.initialize`. Process 0 is the coordinator.
     fn env(&self, cx: &JobCx<'_, JAXJob>, me: Rank<'_>) -> Result<EnvSet, SpecError> {
         let port = Self::REPLICAS.port(cx.roles, WORKER);
         let mut env = EnvSet::default();
@@ -53,7 +55,7 @@ impl Framework for JAX {
     }
 
     fn judge(&self, cx: &JobCx<'_, JAXJob>, census: &Census<'_>) -> Verdict {
-        role_decides(cx.roles, census, WORKER, Enough::All)
+        role_decides(cx.roles, census, WORKER, SuccessPolicy::All)
     }
 
     fn endless(&self, cx: &JobCx<'_, JAXJob>) -> Option<String> {
@@ -64,7 +66,7 @@ impl Framework for JAX {
         vec![("replicas", Digest::of(&cx.roles.total()))]
     }
 
-    fn say(&self, cx: &JobCx<'_, JAXJob>, what: &Saying<'_>) -> String {
+    fn say(&self, cx: &JobCx<'_, JAXJob>, what: &JobMessage<'_>) -> String {
         say_qualified(KIND, cx.namespace, cx.name, what)
     }
 }

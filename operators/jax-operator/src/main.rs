@@ -1,4 +1,4 @@
-//! `jax-operator`.
+//! The binary `jax-operator`.
 
 use jax_operator::{ABOUT, JAX};
 use training_runtime::entry::{self, NoArgs};

@@ -1,6 +1,6 @@
-//! What holds for every kind, of this one.
+//! Runs the tests of every kind for this kind.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../every-kind/mod.rs"]

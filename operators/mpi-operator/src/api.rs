@@ -1,9 +1,9 @@
 //! The custom resource: `MPIJob` in `kubeflow.org/v2beta1`, which is also served as `kubeflow.org/v1`.
 //!
-//! Source: the published CRDs of the MPI operator 0.8 (`v2beta1`) and of the Kubeflow training operator 1.9 (`v1`). Both versions
-//! have all fields of both, so that nothing is lost whichever one a client reads or writes. They differ in one default: that of
-//! `spec.submittedAs`, which remembers for good through which version a job came, because the two mean different things by the
-//! same fields.
+//! Source: the published CRDs of the MPI operator 0.8 (`v2beta1`) and of the Kubeflow training operator 1.9 (`v1`). Each version
+//! has the fields of both, so nothing is lost whichever one a client reads or writes. They differ only in the default of
+//! `spec.submittedAs`, which records through which version a job was created, because the two give the same fields different
+//! meanings.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{Reason, Rule};
@@ -19,11 +19,11 @@ pub const REPLICA_MAP: &str = "mpiReplicaSpecs";
 pub const LAUNCHER: &str = "Launcher";
 /// The replica type of the hosts that `mpirun` starts ranks on.
 pub const WORKER: &str = "Worker";
-/// Where the keys are mounted if nothing else is said.
+/// Default mount path of the SSH keys.
 pub const KEY_PATH: &str = "/root/.ssh";
-/// The launcher is made at once.
+/// The launcher is created immediately.
 pub const AT_STARTUP: &str = "AtStartup";
-/// The launcher is made when every worker is ready.
+/// The launcher is created when every worker is ready.
 pub const WAIT_FOR_WORKERS_READY: &str = "WaitForWorkersReady";
 /// The stored version.
 pub const V2BETA1: &str = "v2beta1";
@@ -32,7 +32,7 @@ pub const V1: &str = "v1";
 /// The value of `spec.runPolicy.managedBy` that means the MPI operator.
 pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
 
-/// What an MPIJob is to run.
+/// The spec of an MPIJob.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "kubeflow.org",
@@ -67,42 +67,43 @@ pub const MANAGED_BY_MPI_OPERATOR: &str = "kubeflow.org/mpi-operator";
     validation = origin_stays()
 )]
 pub struct MPIJobSpec {
-    /// The pods by replica type: `Launcher` (exactly one), which runs `mpirun`, and `Worker`, on which it starts ranks. `Worker` may
-    /// be left out.
+    /// Pod templates by replica type: `Launcher` (exactly one), which runs `mpirun`, and `Worker` (optional), on which `mpirun`
+    /// starts ranks.
     pub mpi_replica_specs: ReplicaSpecs,
     /// Ranks per host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 1))]
     pub slots_per_worker: Option<i32>,
-    /// True: ranks run in the launcher's pod as well, the first ones.
+    /// If true, the first ranks run in the launcher's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub run_launcher_as_worker: Option<bool>,
-    /// The MPI of the image: `OpenMPI`, `Intel` or `MPICH`. It decides the form of the host file and the launcher's variables.
+    /// The MPI implementation in the image: `OpenMPI`, `Intel` or `MPICH`. It decides the format of the host file and the
+    /// launcher's variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "OpenMPI", "enum" = ["OpenMPI", "Intel", "MPICH"]))]
     pub mpi_implementation: Option<String>,
-    /// When the launcher is made: `AtStartup`, together with the workers, or `WaitForWorkersReady`. Any other value reads as the
+    /// When the launcher is created: `AtStartup`, together with the workers, or `WaitForWorkersReady`. Any other value means the
     /// latter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "AtStartup"))]
     pub launcher_creation_policy: Option<String>,
-    /// Where the job's SSH keys are mounted: `.ssh` in the home directory of the user whom the pods run as.
+    /// Mount path of the job's SSH keys: `.ssh` in the home directory of the user that the pods run as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^/.*[^/].*$"), extend("default" = "/root/.ssh"))]
     pub ssh_auth_mount_path: Option<String>,
-    /// Jobs of `v1` only: what is deleted once the job has finished, where `runPolicy` doesn't say it.
+    /// Jobs of `v1` only: what is deleted once the job has finished, if `runPolicy` doesn't set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_pod_policy: Option<String>,
-    /// Jobs of `v1` only: the container of a worker in which ranks run. Unset: the first.
+    /// Jobs of `v1` only: the container of a worker in which ranks run. Defaults to the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub main_container: Option<String>,
-    /// When the job ends, what is cleaned up then, and who looks after it.
-    // Always there in what is stored: Python clients of v1 can't read a job without it.
+    /// When the job ends, what is cleaned up then, and which controller reconciles it.
+    // Stored jobs always have it: Python clients of v1 can't read a job without it.
     #[serde(default)]
     pub run_policy: RunPolicy,
-    /// The version of the API through which the job was made, and whose meaning its fields have: `v2beta1` or `v1`. It is filled in
-    /// by itself, and can't be changed.
+    /// The API version through which the job was created, which decides the meaning of its fields: `v2beta1` or `v1`. The API
+    /// server fills it in; it is immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "v2beta1", "enum" = ["v1", "v2beta1"]))]
     pub submitted_as: Option<String>,
@@ -110,7 +111,7 @@ pub struct MPIJobSpec {
 
 training_job!(MPIJob, mpi_replica_specs);
 
-/// The version of the API whose meaning the fields of a job have.
+/// The API version that decides the meaning of a job's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// The MPI operator's.
@@ -121,7 +122,7 @@ pub enum Origin {
 }
 
 impl MPIJobSpec {
-    /// The version through which the job came. Without a word it is the stored one.
+    /// The version through which the job was created; the stored version by default.
     pub fn origin(&self) -> Origin {
         match self.submitted_as.as_deref() {
             Some(V1) => Origin::V1,
@@ -154,7 +155,7 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
 
 const SPEC: &str = "/schema/openAPIV3Schema/properties/spec/properties";
 
-/// What this kind means by the shared run policy, where that is something else.
+/// Describes this kind's meaning of the shared run policy, where it differs.
 fn own_run_policy(version: &mut Value) {
     let Some(policy) = version.pointer_mut(&format!("{SPEC}/runPolicy/properties")) else {
         return;
@@ -196,7 +197,7 @@ fn own_run_policy(version: &mut Value) {
         ]);
         field.insert("enum".to_owned(), values);
     }
-    // The published kind lets the queue be changed.
+    // The published kind allows changes of the queue.
     if let Some(queue) = policy
         .pointer_mut("/schedulingPolicy/properties/queue")
         .and_then(Value::as_object_mut)
@@ -206,7 +207,7 @@ fn own_run_policy(version: &mut Value) {
     }
 }
 
-/// The same version under its other name: the properties are the same, or what one knows would be lost through the other.
+/// Returns the same version as `v1`. Both have the same properties, or reading through one would lose what the other knows.
 fn as_v1(version: &Value) -> Value {
     let mut v1 = version.clone();
     v1["name"] = json!(V1);
@@ -217,7 +218,7 @@ fn as_v1(version: &Value) -> Value {
     v1
 }
 
-/// `<job>-launcher` is a host name, as is `<job>-worker-0`.
+/// Limits the job's name so that `<job>-launcher` and `<job>-worker-0` are valid host names.
 fn launcher_name_fits() -> Rule {
     Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 54")
         .message(
@@ -228,7 +229,7 @@ fn launcher_name_fits() -> Rule {
         .optional_old_self(true)
 }
 
-/// `v1` knows two replica types; what else a job of `v2beta1` has is left alone, as published.
+/// Allows only two replica types in `v1`. `v2beta1` ignores other types, as published.
 fn types_of_v1_are_known() -> Rule {
     Rule::new(format!(
         "self.?submittedAs.orValue('{V2BETA1}') != '{V1}' || \
@@ -239,7 +240,7 @@ fn types_of_v1_are_known() -> Rule {
     .field_path(format!(".{REPLICA_MAP}"))
 }
 
-/// `v1` takes no word on the number of workers for none; `v2beta1` wants one, and at least one worker.
+/// Treats an unset number of workers as none in `v1`. `v2beta1` requires at least one worker.
 fn workers_are_counted() -> Rule {
     let workers = format!("self.{REPLICA_MAP}['{WORKER}']");
     Rule::new(format!(
@@ -251,7 +252,7 @@ fn workers_are_counted() -> Rule {
     .field_path(format!(".{REPLICA_MAP}['{WORKER}'].replicas"))
 }
 
-/// `v2beta1` has two of the four restart policies.
+/// Allows two of the four restart policies in `v2beta1`.
 fn restart_policies_are_known() -> Rule {
     Rule::new(format!(
         "self.?submittedAs.orValue('{V2BETA1}') == '{V1}' || \
@@ -263,7 +264,7 @@ fn restart_policies_are_known() -> Rule {
     .field_path(format!(".{REPLICA_MAP}"))
 }
 
-/// `v1` reads an unknown one as `All`, as its operator did.
+/// Accepts any value in `v1`: an unknown one means `All`, as in its operator.
 fn clean_pod_policy_is_known() -> Rule {
     Rule::new(format!(
         "self.?submittedAs.orValue('{V2BETA1}') == '{V1}' || \
@@ -275,7 +276,7 @@ fn clean_pod_policy_is_known() -> Rule {
 }
 
 fn origin_stays() -> Rule {
-    // Each compared with a constant: the API server can't tell how long two values of its own would be.
+    // Each side is compared with a constant: the API server can't estimate the cost of comparing two values of unbounded length.
     let v1 =
         |object: &str| format!("(has({object}.submittedAs) && {object}.submittedAs == '{V1}')");
     Rule::new(format!("{} == {}", v1("self"), v1("oldSelf")))

@@ -1,5 +1,5 @@
-//! The binary's arguments, and those of the published operator that mean the same. They are here, and not in the binary, so that
-//! documents are generated from them.
+//! The binary's arguments, including those of the published operator. They are in the library because documents are generated from
+//! them.
 
 use std::ffi::OsString;
 
@@ -8,12 +8,12 @@ use training_runtime::{JobArgs, RuntimeArgs, cli};
 
 use crate::gate::GateArgs;
 
-/// The image of the launcher's init container where the operator is not told which one is its own.
+/// The default image of the launcher's init container.
 pub const OWN_IMAGE: &str = concat!("trainyard/mpi-operator:", env!("CARGO_PKG_VERSION"));
 
-/// What these flags stand under in the help; without it they would stand under the heading before them.
+/// The help heading of these flags; without it they would appear under the preceding heading.
 const JOBS: &str = "MPIJobs";
-/// The same of flags that change nothing.
+/// The help heading of flags without effect.
 const INERT: &str = "Accepted for compatibility, without effect";
 
 /// Runs `MPIJobs` (kubeflow.org/v2beta1 and v1)
@@ -25,19 +25,19 @@ const INERT: &str = "Accepted for compatibility, without effect";
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
-    /// Something else than to run the operator.
+    /// A command other than running the operator.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// What operators understand whose jobs are made of replicas.
+    /// Flags of operators whose jobs consist of replicas.
     #[command(flatten)]
     pub jobs: JobArgs,
 
-    /// What every operator understands.
+    /// Flags of every operator.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
 
-    /// Launchers wait until their hosts answer, so that they don't fail over a worker that is only late
+    /// Launchers wait until their hosts answer, so that a slow worker doesn't make them fail
     #[arg(
         long,
         env = "TRAINYARD_LAUNCHER_GATE",
@@ -51,7 +51,7 @@ pub struct Cli {
     )]
     pub launcher_gate: bool,
 
-    /// Image of the init container that waits: the operator's own
+    /// Image of the init container that waits; defaults to the operator's own
     #[arg(
         long,
         env = "TRAINYARD_LAUNCHER_GATE_IMAGE",
@@ -60,8 +60,8 @@ pub struct Cli {
     )]
     pub launcher_gate_image: String,
 
-    /// Delete an MPIJob of v2beta1 at the end of its time to live, as one of v1 is. Otherwise all that belongs to it goes then, and
-    /// the MPIJob stays
+    /// Delete an MPIJob of v2beta1 when its TTL expires, as one of v1 is. Otherwise its objects are deleted then, and the MPIJob
+    /// stays
     #[arg(
         long,
         env = "TRAINYARD_TTL_DELETES_JOB",
@@ -79,7 +79,7 @@ pub struct Cli {
     #[arg(long, value_name = "URL", help_heading = INERT)]
     pub master: Option<String>,
 
-    /// Without effect: nothing waits behind a rate
+    /// Without effect: there is no rate limit on the queue
     #[arg(long, value_name = "RATE", help_heading = INERT)]
     pub controller_queue_rate_limit: Option<String>,
 
@@ -140,26 +140,26 @@ pub struct Cli {
     pub skip_log_headers: Option<String>,
 }
 
-/// What the binary does beside running the operator.
+/// Commands of the binary other than running the operator.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     /// Waits until the hosts of a job answer; the init container of launchers
     WaitForHosts(GateArgs),
 }
 
-/// Published flags, and ours that mean the same.
+/// Published flags and their equivalents here.
 const SAME: [(&str, &str); 4] = [
     ("--kubeConfig", "--kubeconfig"),
     ("--lock-namespace", "--leader-election-namespace"),
     ("--threadiness", "--controller-threads"),
     ("--gang-scheduling", "--gang-scheduler-name"),
 ];
-/// The published port of metrics.
+/// The published flag for the metrics port.
 const METRICS_PORT: &str = "--monitoring-port";
-/// The published variable that names the one namespace to serve.
+/// The published variable with the one namespace to serve.
 pub const NAMESPACE: &str = "KUBEFLOW_NAMESPACE";
 
-/// Reads a command line, also one of the published operator. `namespace` is what its variable says.
+/// Parses a command line, including that of the published operator. `namespace` is the value of its variable.
 pub fn parse(args: impl Iterator<Item = OsString>, namespace: Option<OsString>) -> Cli {
     Cli::parse_from(translated(cli::normalise_args(args), namespace))
 }
@@ -180,7 +180,7 @@ fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString>
                     .to_string_lossy()
                     .into_owned(),
             };
-            // 0 is the published word for none.
+            // The published operator disables metrics with 0.
             let bind = if port == "0" {
                 port
             } else {

@@ -1,5 +1,5 @@
-//! The launcher of a job that the training operator began: a bare pod, `<job>-launcher`, that no Job has made. It is followed to
-//! its end. What runs after it is ours: such pods have no keys, and no launcher of ours reaches them.
+//! The launcher of a job that the training operator started: a bare pod, `<job>-launcher`, without a Job. The operator follows it
+//! until it ends and makes later runs its own way: the pods of such a run have no keys, so our launchers can't reach them.
 
 use kube::Resource as _;
 use training_core::{
@@ -10,7 +10,7 @@ use crate::api::{MPIJob, Origin};
 use crate::hosts;
 use crate::names::{LAUNCHER_BARE, SECRET};
 
-/// The job's own pods of that name; one that is there at most.
+/// Returns the pods with the launcher's name that the job owns, at most one of which exists at a time.
 pub(crate) fn pods<'a>(
     job: &MPIJob,
     seen: &'a Observed,
@@ -22,8 +22,8 @@ pub(crate) fn pods<'a>(
     pods.filter(move |pod| Some(pod.batch) == uid && *pod.name == *name)
 }
 
-/// The bare launcher that is the job's present one: the job was begun by that operator, and nothing of it is ours yet. Once one is
-/// recorded no other takes its place: whoever may create pods can give one any name.
+/// Returns the bare launcher of the job's present run, if the training operator started it and this operator has made nothing yet.
+/// Once one is recorded, no other replaces it: anybody who may create pods can use any name.
 pub(crate) fn followed<'a>(
     job: &MPIJob,
     seen: &'a Observed,
@@ -41,18 +41,18 @@ pub(crate) fn followed<'a>(
         .find(|pod| known.is_none_or(|uid| uid == pod.pod.uid))
 }
 
-/// True if no run of the job was ours: each of ours stores the name of its Secret before its first pod.
+/// Returns true if this operator has started no run of the job: it stores the name of the Secret before the first pod.
 pub(crate) fn is_untouched(memory: &Memory) -> bool {
     memory.gang_attempt == 0 && !memory.made_once.contains_key(SECRET)
 }
 
-/// Deletes a bare launcher, unless it is on its way out.
+/// Deletes a bare launcher unless it is terminating.
 pub(crate) fn delete(pod: &BatchPod, draft: &mut Draft) {
-    if !pod.pod.leaving {
+    if !pod.pod.terminating {
         draft.steps.push(Step::DeletePod {
             name: pod.name.to_string(),
             uid: pod.pod.uid,
-            how: Deletion::Orderly,
+            how: Deletion::Graceful,
         });
     }
 }

@@ -1,7 +1,7 @@
-//! What becomes of a job: its own objects first, then its workers, then its launcher, whose end is the job's.
+//! The life cycle of a job: it creates the job's own objects, then the workers, then the launcher, whose end is the job's.
 //!
-//! The launcher is a `batch/v1` Job, which tries it again by itself. A worker is a host and no more: one that is lost is made again
-//! under its name, and the launcher's next attempt finds it there.
+//! The launcher is a `batch/v1` Job, whose controller retries it. A worker is only a host: a lost one is recreated under its name,
+//! where the launcher's next attempt finds it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use training_core::{
     BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
     JobCx, Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure,
     RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod,
-    verdict::Saying,
+    verdict::JobMessage,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
@@ -43,8 +43,8 @@ impl Lifecycle for Mpi {
         let look = Look::new(self, cx, &setup, seen, draft);
         let resumes = draft.memory.holds(ConditionType::Suspended);
         if resumes && look.still_launches() {
-            // The Job was never suspended, for instance because of a conflict. Its pod is of the former run and would hold the former
-            // group: it stops before the job resumes.
+            // The Job was never suspended, for instance because of a conflict. Its pod belongs to the former run and would occupy
+            // the former group, so it stops before the job resumes.
             return self.rest(cx, seen, draft);
         }
         look.tell_created(draft);
@@ -56,9 +56,11 @@ impl Lifecycle for Mpi {
         } else {
             gang::take_over(cx, seen, draft);
         }
-        if draft.memory.started.is_none() && !gang::holds_back(self.gang_habits(cx), seen, draft) {
+        if draft.memory.started.is_none()
+            && !gang::holds_back(self.gang_conventions(cx), seen, draft)
+        {
             draft.memory.started = Some(draft.now);
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         }
         let census = look.census(cx.roles, draft);
         if look.ends(&census, draft) {
@@ -97,7 +99,7 @@ impl Lifecycle for Mpi {
         Ok(())
     }
 
-    /// The launcher's Job of a suspended job is there and suspended, as published, and there is no worker.
+    /// Suspends the job: as published, the launcher's Job exists and is suspended, and no workers exist.
     fn rest(
         &self,
         cx: &JobCx<'_, MPIJob>,
@@ -126,7 +128,7 @@ impl Lifecycle for Mpi {
         let bare = bare.count();
         let counts = draft.memory.counts.get_or_insert_default();
         if look.batch.is_some() || !setup.waits_for_workers || bare > 0 {
-            // Every pod that has not ended: quota given away on 0 must really be free.
+            // Every pod that has not ended counts: quota released at 0 must really be free.
             let living = look.living().filter(|p| Some(p.batch) == look.batch_uid());
             counts.entry(LAUNCHER.to_owned()).or_default().active = there(living.count() + bare);
         }
@@ -138,7 +140,7 @@ impl Lifecycle for Mpi {
         draft.memory.worker_selector = Some(pods::worker_selector(&setup));
         draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
         if bare > 0 {
-            // What it mounts stays until it is gone.
+            // The objects that it mounts stay until it is gone.
             return Ok(());
         }
         let Some(secret) = look.secret(&census, false, draft) else {
@@ -153,7 +155,7 @@ impl Lifecycle for Mpi {
         Ok(())
     }
 
-    /// Workers go as the clean-up policy says, and at the end of its time to live everything that belongs to the job.
+    /// Deletes workers as the clean-up policy says, and everything that belongs to the job once its TTL has expired.
     fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
         let name = job.name_any();
         gang::remove(&name, seen, draft);
@@ -173,7 +175,7 @@ impl Lifecycle for Mpi {
                 bare::delete(pod, draft);
             }
         }
-        for object in seen.objects.iter().filter(|o| !o.leaving) {
+        for object in seen.objects.iter().filter(|o| !o.terminating) {
             let ended = object.batch.as_ref().is_none_or(|b| b.end.is_some());
             let all = policy == CleanPodPolicy::All && job.spec.origin() == Origin::V1;
             let launcher =
@@ -186,19 +188,19 @@ impl Lifecycle for Mpi {
 }
 
 impl Mpi {
-    /// Ends the run of a suspended job: no worker stays, and the launcher's Job runs no pod.
+    /// Ends the run of a suspended job: deletes the workers and suspends the launcher's Job.
     fn stop(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
         if !draft.memory.holds(ConditionType::Suspended) {
             let reason = format!("{KIND}Suspended");
-            let message = self.say(cx, &Saying::Suspended);
-            let paused = self.say(cx, &Saying::Paused);
+            let message = self.say(cx, &JobMessage::Suspended);
+            let paused = self.say(cx, &JobMessage::Paused);
             draft.set(ConditionType::Running, false, &reason, &paused);
-            // The last one is what is shown.
+            // Clients show the last condition.
             draft.set(ConditionType::Suspended, true, &reason, &message);
             draft.notes.push(Note::normal(reason, message));
             let runs = !seen.pods.is_empty() || bare::pods(cx.job, seen).next().is_some();
             if draft.memory.started.is_some() || runs {
-                // Whatever is left of the run so far is outdated when the job is resumed.
+                // What is left of the run is outdated when the job resumes.
                 draft.memory.next_gang_attempt(seen.newest_gang());
             }
             draft.memory.made_from = None;
@@ -214,12 +216,12 @@ impl Mpi {
         gang::remove(cx.name, seen, draft);
         if let Some((view, batch)) = launcher_of(cx.name, seen)
             && !batch.suspended
-            && !view.leaving
+            && !view.terminating
         {
             let suspend = json!({"spec": {"suspend": true}});
             draft.steps.push(change(view, suspend));
         }
-        // Every pod that is still there: quota given away on 0 must really be free.
+        // Every remaining pod counts: quota released at 0 must really be free.
         let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
         for (role, there) in [(LAUNCHER, living.count()), (WORKER, seen.pods.len())] {
             let counts = draft.memory.counts.as_mut();
@@ -230,7 +232,7 @@ impl Mpi {
     }
 }
 
-/// The launcher's Job.
+/// Finds the launcher's Job.
 fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a BatchView)> {
     let view = seen.object(ObjectKind::Job, &hosts::launcher(job))?;
     Some((view, view.batch.as_deref()?))
@@ -238,18 +240,18 @@ fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a
 
 /// The reason of a Job whose pods failed too often.
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
-/// So long after its start a Job has made its pod, unless something refuses it. Units: seconds.
+/// The time in which a started Job creates its pod, unless something refuses it. Unit: seconds.
 const LAUNCHER_POD: i64 = 30;
-/// In a status: the uid of the launcher's Job.
+/// Status key: the uid of the launcher's Job.
 const LAUNCHER_UID: &str = "launcher";
-/// In a status: what the launcher's Job was made from.
+/// Status key: the hash of the template that the launcher's Job was created from.
 const LAUNCHER_TEMPLATE: &str = "launcherTemplate";
-/// In a status: the pod whose gate was told of.
+/// Status key: the pod whose init container's report was recorded as an event.
 const GATE_TOLD: &str = "gateTold";
 
 type Cx<'a> = JobCx<'a, MPIJob>;
 
-/// One job in one look.
+/// One reconcile of a job.
 struct Look<'a> {
     mpi: &'a Mpi,
     cx: &'a Cx<'a>,
@@ -257,7 +259,7 @@ struct Look<'a> {
     seen: &'a Observed,
     /// The launcher's Job.
     batch: Option<(&'a ObjectView, &'a BatchView)>,
-    /// The launcher of a run that the training operator began.
+    /// The launcher of a run that the training operator started.
     followed: Option<&'a BatchPod>,
 }
 
@@ -298,7 +300,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The pods of the launcher's present Job, or the launcher that is followed.
+    /// The pods of the launcher's present Job, or the followed launcher.
     fn launchers(&self) -> impl Iterator<Item = &'a BatchPod> {
         let batch = self.batch_uid();
         let pods = self.seen.batch_pods.iter();
@@ -306,19 +308,19 @@ impl<'a> Look<'a> {
             .chain(self.followed)
     }
 
-    /// Those of them that have not ended: a Job that is suspended keeps the others.
+    /// The launchers that have not ended. A suspended Job keeps the ended ones.
     fn living(&self) -> impl Iterator<Item = &'a BatchPod> {
         self.launchers().filter(|p| !p.pod.phase.has_ended())
     }
 
-    /// True if a pod of a launcher's Job that is gone still runs: two launchers are never there at once.
+    /// Returns true if a pod of a deleted launcher's Job still runs: two launchers must never run at once.
     fn former_lives(&self) -> bool {
         let batch = self.batch_uid();
         let mut pods = self.seen.batch_pods.iter();
         pods.any(|p| Some(p.batch) != batch && !p.pod.phase.has_ended())
     }
 
-    /// Who is where. The launcher's place is taken while its Job is there: that looks after the launcher's pod.
+    /// Counts pods by slot. The launcher's slot is live while its Job exists, because the Job manages the launcher's pod.
     fn census(&self, roles: &RoleSet<'_>, draft: &Draft) -> Census<'a> {
         let mut census = Census::take(roles, self.seen, &draft.memory);
         if (self.batch.is_some() || self.followed.is_some())
@@ -340,7 +342,7 @@ impl<'a> Look<'a> {
 
 fn policy_of(job: &MPIJob, seen: &Observed, draft: &Draft) -> CleanPodPolicy {
     let own = job.spec.run_policy.clean_pod_policy.as_deref();
-    // A job of v1 may say it beside the run policy.
+    // A job of v1 may set it outside the run policy.
     let own = own.or(job.spec.clean_pod_policy.as_deref());
     finished::stricter(CleanPodPolicy::parse(own), &draft.memory, seen.rules)
 }
@@ -348,13 +350,13 @@ fn policy_of(job: &MPIJob, seen: &Observed, draft: &Draft) -> CleanPodPolicy {
 impl<'a> Look<'a> {
     fn tell_created(&self, draft: &mut Draft) {
         if draft.transitions.contains(&Transition::Created) {
-            let message = self.mpi.say(self.cx, &Saying::Created);
+            let message = self.mpi.say(self.cx, &JobMessage::Created);
             let note = Note::normal(format!("{KIND}Created"), message);
             draft.notes.push(note);
         }
     }
 
-    /// Tells which variables of the templates give way to ours, when a run begins.
+    /// Records, at the start of a run, which variables of the templates the operator overrides.
     fn tell_replaced(&self, common: &Common<'_>, draft: &mut Draft) -> Result<(), SpecError> {
         let mut replaced = pods::launcher(common)?.replaced;
         if self.setup.workers.is_some() {
@@ -365,11 +367,12 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// The end of a launcher that is followed, in the words of the operator that began it. True if it is the job's.
+    /// Ends the job with the followed launcher unless its failure is retried, with the messages of the operator that started it.
+    /// Returns true if the job ended.
     fn ends_as(&self, pod: &BatchPod, draft: &mut Draft) -> bool {
         match pod.pod.phase {
             PodPhase::Succeeded => self.succeed(&BatchView::default(), None, draft),
-            PodPhase::Failed if !pod.pod.leaving => {
+            PodPhase::Failed if !pod.pod.terminating => {
                 let role = LAUNCHER.to_owned();
                 let cause = match answer(self.setup.launcher.restart, &pod.pod) {
                     Answer::Fail => FailureCause::Replicas { role, count: 1 },
@@ -394,11 +397,10 @@ impl<'a> Look<'a> {
         self.last_counts(&failed, 0, draft);
     }
 
-    /// A run that the training operator began goes on as it is until its launcher ends; nothing is made for it. A retry is a run of
-    /// ours.
+    /// Leaves a run that the training operator started alone until its launcher ends. A retry becomes a run of this operator.
     fn follow(&self, pod: &BatchPod, census: &Census<'a>, draft: &mut Draft) {
         let (cx, seen) = (self.cx, self.seen);
-        if pod.pod.phase == PodPhase::Failed && !pod.pod.leaving {
+        if pod.pod.phase == PodPhase::Failed && !pod.pod.terminating {
             let charged = u32::from(!pod.pod.disrupted);
             let spent = draft.memory.counted_failures.saturating_add(charged);
             let limit = cx.job.spec.run_policy.backoff_limit.filter(|l| *l >= 0);
@@ -408,7 +410,7 @@ impl<'a> Look<'a> {
             draft.memory.counted_failures = spent;
             draft.memory.recreated = draft.memory.recreated.saturating_add(1);
             draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
-            let message = self.mpi.say(cx, &Saying::Restarting { role: LAUNCHER });
+            let message = self.mpi.say(cx, &JobMessage::Restarting { role: LAUNCHER });
             let reason = format!("{KIND}Restarting");
             draft.set(ConditionType::Restarting, true, &reason, &message);
             draft.notes.push(Note::warning(reason, message));
@@ -420,7 +422,7 @@ impl<'a> Look<'a> {
             return;
         }
         if !draft.memory.replicas.is_empty() {
-            // A worker of ours is none that this launcher reaches.
+            // The followed launcher can't reach a worker of this operator.
             return self.begin_anew(draft);
         }
         let uid = pod.pod.uid.to_string();
@@ -428,7 +430,7 @@ impl<'a> Look<'a> {
         self.tell_whether_it_runs(census, draft);
     }
 
-    /// All pods are made anew, as ours.
+    /// Recreates all pods, as this operator's.
     fn begin_anew(&self, draft: &mut Draft) {
         draft.memory.next_gang_attempt(self.seen.newest_gang());
         draft.memory.made_once.remove(LAUNCHER_BARE);
@@ -437,7 +439,7 @@ impl<'a> Look<'a> {
         draft.urgency(Urgency::First);
     }
 
-    /// Workers that the training operator left without a launcher have no keys: they are made anew.
+    /// Recreates workers that the training operator left without a launcher, because they have no keys.
     fn renew_foreign(&self, draft: &mut Draft) {
         let left = self.setup.origin == Origin::V1
             && self.batch.is_none()
@@ -447,7 +449,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The launcher's end is the job's. True if it has come.
+    /// Ends the job when its launcher has ended. Returns true if it has.
     fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
         if let Some(pod) = self.followed {
             if !self.ends_as(pod, draft) {
@@ -469,7 +471,7 @@ impl<'a> Look<'a> {
             if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {
                 return false;
             }
-            // Only a finished Job is removed by its time to live. Another one would run the program again.
+            // Only a finished Job is deleted by its TTL. A new one would run the program again.
             let text = "the launcher's Job went at the end of its time to live before anybody saw how it ended; \
                         it is not run again";
             self.fail(&BatchView::default(), "LauncherGone", text, draft);
@@ -482,7 +484,7 @@ impl<'a> Look<'a> {
 
     fn succeed(&self, batch: &BatchView, at: Option<Timestamp>, draft: &mut Draft) {
         let reason = format!("{KIND}Succeeded");
-        let message = self.mpi.say(self.cx, &Saying::Succeeded);
+        let message = self.mpi.say(self.cx, &JobMessage::Succeeded);
         self.never_ran(draft);
         draft.set(ConditionType::Succeeded, true, &reason, &message);
         let start = draft.memory.started;
@@ -515,7 +517,7 @@ impl<'a> Look<'a> {
                 message = format!("{message}: {}", gate.as_deref().unwrap_or(said));
             }
         } else if let Some(known) = self.last_restart(draft).filter(|_| reason == BACKOFF_LIMIT) {
-            // A Job removes the pods that its kubelets restarted: what they said is known from before.
+            // A Job deletes pods whose containers the kubelet restarts, so the message comes from the recorded failure.
             reason = format!("{reason}/{}", known.reason.as_deref().unwrap_or_default());
             message = format!(
                 "{message}: {}",
@@ -532,19 +534,19 @@ impl<'a> Look<'a> {
         self.never_ran(draft);
         let note = Note::warning(reason.clone(), message.clone());
         failing::end(draft, &reason, &message, note);
-        // As little as is counted: what was ready when it failed depends on when one looked.
+        // The minimum, because readiness at the failure depends on when the operator reconciled.
         draft.memory.ready = Some(format!("0/{}", self.cx.roles.total()));
         self.last_counts(batch, 0, draft);
     }
 
-    /// The last failure, if it was one of the launcher.
+    /// The last failure, if the launcher's.
     fn last_restart<'d>(&self, draft: &'d Draft) -> Option<&'d LastFailure> {
         let launcher = format!("{}-", hosts::launcher(self.setup.name));
         let last = draft.memory.last_failure.as_ref();
         last.filter(|last| last.pod.starts_with(&launcher))
     }
 
-    /// A launcher that fails is started again in its pod, as a rule: what it said is known as long as the pod is there.
+    /// Records a restart of the launcher's container while its pod exists: usually the kubelet restarts it in place.
     fn remember_restarts(&self, draft: &mut Draft) {
         let restarts = self.launchers().map(|p| p.pod.restarts);
         let restarts = restarts.fold(0, u32::saturating_add);
@@ -561,10 +563,10 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The launcher's pod is made by the controller of Jobs, which says only on the Job why it can't.
+    /// Reports a launcher without a pod. The Job controller creates the pod and explains failures only on the Job.
     fn tell_of_a_missing_pod(&self, draft: &mut Draft) {
         let waits = |(view, batch): &(&ObjectView, &BatchView)| {
-            let runs = !batch.suspended && batch.end.is_none() && !view.leaving;
+            let runs = !batch.suspended && batch.end.is_none() && !view.terminating;
             runs && batch.failed == 0 && self.launchers().next().is_none()
         };
         let Some((view, since)) = self
@@ -575,7 +577,7 @@ impl<'a> Look<'a> {
             return;
         };
         if since.duration_until(draft.now).as_secs() < LAUNCHER_POD {
-            return draft.wake_after(since, LAUNCHER_POD);
+            return draft.requeue_after(since, LAUNCHER_POD);
         }
         let text = format!(
             "Job {0} has made no pod for {LAUNCHER_POD} s. kubectl describe job {0} says why; a quota or a policy refuses it, as a rule.",
@@ -584,7 +586,7 @@ impl<'a> Look<'a> {
         draft.stall.get_or_insert(("LauncherPodMissing", text));
     }
 
-    /// The init container is ours: who reads that it doesn't start must not look for it in the template.
+    /// Reports a failing init container as the operator's own, so that users don't look for it in the template.
     fn tell_of_a_gate_in_trouble(&self, draft: &mut Draft) {
         if self.launching() > 0 {
             return;
@@ -596,14 +598,14 @@ impl<'a> Look<'a> {
         for pod in self.living() {
             match health::find(&pod.pod, draft.now) {
                 Finding::Is(cause) if gate_trouble::is_its(&pod.pod) => found = Some((pod, cause)),
-                // Something else is in the way now.
+                // Something else blocks the launcher now.
                 Finding::Is(_) => return,
                 Finding::Recovering(at) if gate_trouble::is_its(&pod.pod) => {
                     let told = [Cause::CrashLoopBackOff, Cause::RunContainerError];
                     let told = told
                         .into_iter()
                         .find(|c| known.as_deref() == Some(c.reason()));
-                    draft.wake_after(at, 0);
+                    draft.requeue_after(at, 0);
                     found = told.map(|cause| (pod, cause)).or(found);
                 }
                 Finding::Nothing | Finding::Until(_) | Finding::Recovering(_) => {}
@@ -623,7 +625,7 @@ impl<'a> Look<'a> {
         draft.stall.get_or_insert((cause.reason(), text));
     }
 
-    /// Every ended job says whether it was seen to run.
+    /// Sets the Running condition of a job that ended without it.
     fn never_ran(&self, draft: &mut Draft) {
         let running = ConditionType::Running.as_str();
         if draft.memory.conditions.iter().all(|c| c.type_ != running) {
@@ -640,7 +642,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Workers are not counted any more, as published.
+    /// Writes the final counts. They omit workers, as published.
     fn last_counts(&self, batch: &BatchView, succeeded: i32, draft: &mut Draft) {
         let launcher = ReplicaStatus {
             succeeded,
@@ -665,8 +667,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// A worker that ended badly is made again under its name: a launcher that is tried again needs all of its hosts. In `v1` it
-    /// means what it means for the other kinds.
+    /// Recreates failed workers under their names, because a retried launcher needs all its hosts. In `v1` a failure means the same
+    /// as for the other kinds.
     fn replace_failed(&self, census: &Census<'a>, draft: &mut Draft) {
         let (cx, seen) = (self.cx, self.seen);
         if self.setup.origin == Origin::V1 {
@@ -724,26 +726,26 @@ impl<'a> Look<'a> {
         draft.urgency(Urgency::First);
     }
 
-    /// The name of the job's Secret, once there is one. Before that everything else that pods mount is made as well, and nothing is
-    /// stored: what is stored first names the Secret.
+    /// Returns the name of the job's Secret once it exists. Until then this creates the other objects that pods mount and withholds
+    /// the status, so that the first status written names the Secret.
     ///
-    /// `retried`: the launcher has failed since the last look.
+    /// `retried`: the launcher has failed since the last reconcile.
     fn secret(&self, census: &Census<'a>, retried: bool, draft: &mut Draft) -> Option<String> {
         if let Some(name) = draft.memory.made_once.get(SECRET).cloned() {
-            // Somebody may have deleted it. It is never read: who begins asks for it again.
+            // Somebody may have deleted it. The operator never reads it, so it requests it again when a run starts.
             if draft.starts || retried {
                 let object = Object::Secret(objects::secret(&self.common(&name)));
-                draft.steps.push(Step::RenewSecret(Box::new(object)));
+                draft.steps.push(Step::RecreateSecret(Box::new(object)));
             }
             return Some(name);
         }
         let known = &self.seen.secret;
-        // One of v1 without a Job was begun by an operator that knows no keys.
+        // A job of v1 without a Job was started by an operator without keys.
         let keyless = self.setup.origin == Origin::V1 && self.batch.is_none();
         let begun = self.batch.is_some() || !self.seen.pods.is_empty() && !keyless;
         let name = match &known.made {
             Some(name) => name.to_string(),
-            // Another operator began, under the published name.
+            // Another operator started the job, under the published name.
             None if begun => names::secret(self.setup.name, 0),
             None => {
                 let name = names::secret(self.setup.name, known.taken);
@@ -754,7 +756,7 @@ impl<'a> Look<'a> {
                 draft
                     .steps
                     .push(Step::CreateObject(Box::new(Object::Secret(secret))));
-                // Where that goes wrong the job says at least that it was seen.
+                // If the creation keeps failing, the status at least shows that the job was seen.
                 (draft.withheld, draft.again) = (!self.seen.failing, true);
                 return None;
             }
@@ -764,16 +766,14 @@ impl<'a> Look<'a> {
             .made_once
             .insert(SECRET.to_owned(), name.clone());
         draft.urgency(if begun {
-            Urgency::CanWait
+            Urgency::Batched
         } else {
             Urgency::First
         });
         Some(name)
     }
 
-    /// Makes the Services and the ConfigMap what they should be.
-    ///
-    /// True once all of them are there: pods need them.
+    /// Creates or updates the Services and the ConfigMap. Returns true once all of them exist: pods need them.
     fn settle_objects(&self, common: &Common<'_>, census: &Census<'a>, draft: &mut Draft) -> bool {
         let mut complete = true;
         let running = self.workers(census).filter(|s| runs(s));
@@ -793,14 +793,14 @@ impl<'a> Look<'a> {
                     complete = false;
                     draft.steps.push(Step::CreateObject(Box::new(object)));
                 }
-                Some(view) if view.leaving || view.digest == object.digest() => {}
+                Some(view) if view.terminating || view.digest == object.digest() => {}
                 Some(view) => draft.steps.push(change(view, body(&object, view))),
             }
         }
         complete
     }
 
-    /// Makes the workers and the launcher those that the job should have.
+    /// Creates and deletes workers and the launcher as the job's spec says.
     fn settle_pods(
         &self,
         common: &Common<'_>,
@@ -824,7 +824,7 @@ impl<'a> Look<'a> {
         }
         gang::clear(cx.name, self.seen, draft);
         let run = draft.memory.gang.clone().unwrap_or_default();
-        // A launcher that waits for its workers can't be one of those that start together.
+        // A launcher that waits for its workers can't start together with them.
         let workers = || RoleSet::new(setup.workers.iter().cloned().collect());
         let workers = setup.waits_for_workers.then(workers);
         let without = workers.as_ref().map(|roles| {
@@ -834,7 +834,7 @@ impl<'a> Look<'a> {
         let (of_gang, counted) = without.as_ref().map_or((cx, census), |(cx, c)| (cx, c));
         let mut gang = gang::of(self.mpi, of_gang, self.seen, counted, &run)?;
         if let Some(gang) = &mut gang {
-            // Also where it is no member.
+            // Applies also if the launcher is no member.
             gang.first_class = training_core::gang::class_of(&setup.launcher);
         }
         if let Some(gang) = &gang
@@ -868,12 +868,13 @@ impl<'a> Look<'a> {
         self.settle_launcher(common, census, gang.as_ref(), draft)
     }
 
-    /// Whether the launcher's Job runs pods, or may.
+    /// Returns true if the launcher runs pods or may create them.
     fn still_launches(&self) -> bool {
         let bare = self.followed.is_some_and(|p| !p.pod.phase.has_ended());
         let batch = self.batch;
-        bare || batch
-            .is_some_and(|(view, batch)| !batch.suspended && batch.end.is_none() && !view.leaving)
+        bare || batch.is_some_and(|(view, batch)| {
+            !batch.suspended && batch.end.is_none() && !view.terminating
+        })
     }
 
     fn settle_launcher(
@@ -884,7 +885,7 @@ impl<'a> Look<'a> {
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let ready = |s: &Slot<'_>| {
-            s.state == SlotState::Live && s.pod.is_some_and(|p| p.ready && !p.leaving)
+            s.state == SlotState::Live && s.pod.is_some_and(|p| p.ready && !p.terminating)
         };
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
@@ -894,14 +895,14 @@ impl<'a> Look<'a> {
             return Ok(());
         };
         self.remember_launcher(view, batch, draft);
-        if view.leaving || !batch.suspended || !may_run {
+        if view.terminating || !batch.suspended || !may_run {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
         if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {
-            // What can't be changed is made anew, now that none of its pods is left.
+            // The Job's template is immutable, so the Job is recreated once none of its pods is left.
             if self.living().next().is_none() {
-                // Stored before it goes: what is gone without a word may have run.
+                // The status is written before the deletion: a Job that disappears unrecorded may have run.
                 draft.memory.made_once.remove(LAUNCHER_UID);
                 draft.urgency(Urgency::First);
                 draft.steps.push(delete(view));
@@ -924,11 +925,11 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Its uid is remembered, so that a launcher that has run is not run again when its Job is gone: at once where Kubernetes may
-    /// remove it, else with the next counts.
+    /// Remembers the Job's uid, so that a launcher that has run doesn't run again when its Job is gone. This is written immediately
+    /// if the Job has a TTL, otherwise with the next counts.
     fn remember_launcher(&self, view: &ObjectView, batch: &BatchView, draft: &mut Draft) {
         let ttl = self.cx.job.spec.run_policy.ttl_seconds_after_finished;
-        let may_run = !view.leaving && (!batch.suspended || batch.started);
+        let may_run = !view.terminating && (!batch.suspended || batch.started);
         if !may_run || ttl.is_none() && self.launching() == 0 {
             return;
         }
@@ -936,7 +937,7 @@ impl<'a> Look<'a> {
         draft.memory.made_once.insert(LAUNCHER_UID.to_owned(), uid);
     }
 
-    /// Stands for what of the launcher's template a Job that is there can't follow.
+    /// Hashes the fields of the launcher's template that an existing Job can't adopt.
     fn launcher_digest(&self, common: &Common<'_>, gang: Option<&Gang<'_>>) -> String {
         let mut template = self.setup.launcher.template.cloned().unwrap_or_default();
         if let Some(meta) = &mut template.metadata {
@@ -953,19 +954,19 @@ impl<'a> Look<'a> {
             setup.slots,
             setup.launcher_works,
         );
-        // What a gang puts into a pod is there from the beginning, or never.
+        // A pod gets its gang's fields at creation or never.
         let gang = gang.map(|gang| gang.provider.to_string());
-        // Whoever changes or leaves out the init container that waits for the hosts means the next run.
+        // A change of the init container that waits for the hosts applies to the next run.
         let gate = common.gate.as_ref().map(|gate| gate.image);
         Digest::of(&(template, gang, ranks, setup.key_path, setup.main, gate)).to_string()
     }
 
-    /// The launcher's template with the marks of its gang.
+    /// Adds the gang's labels and fields to the launcher's template.
     fn stamped(&self, template: PodTemplateSpec, gang: Option<&Gang<'_>>) -> PodTemplateSpec {
         let Some(gang) = gang else {
             return template;
         };
-        // A gang marks pods.
+        // A gang stamps pods.
         let mut pod = Pod {
             metadata: template.metadata.unwrap_or_default(),
             spec: template.spec,
@@ -996,7 +997,7 @@ impl<'a> Look<'a> {
         if known != Some(digest) {
             draft.urgency(Urgency::First);
         }
-        // It is shown from the moment in which it is made.
+        // The status shows the launcher as soon as it is created.
         let counts = draft.memory.counts.get_or_insert_default();
         counts.entry(LAUNCHER.to_owned()).or_default();
         draft
@@ -1005,7 +1006,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// True if more pods of the launcher's Job have failed than the status counts.
+    /// Returns true if more pods of the launcher's Job have failed than the status counts.
     fn has_failed_again(&self, draft: &Draft) -> bool {
         let counts = draft.memory.counts.as_ref();
         let known = counts.and_then(|c| c.get(LAUNCHER)).map_or(0, |c| c.failed);
@@ -1013,7 +1014,7 @@ impl<'a> Look<'a> {
         failed > known
     }
 
-    /// The launcher's pods that run.
+    /// Counts the launcher's running pods.
     fn launching(&self) -> u32 {
         let running = self
             .launchers()
@@ -1049,7 +1050,7 @@ impl<'a> Look<'a> {
         draft.memory.ready = Some(format!("{up}/{}", cx.roles.total()));
     }
 
-    /// A launcher that began without some of its hosts.
+    /// Records an event about a launcher that started without some of its hosts.
     fn tell_of_the_gate(&self, draft: &mut Draft) {
         let said = |p: &'a BatchPod| Some((p, p.said.as_deref()?));
         let Some((pod, said)) = self.launchers().find_map(said) else {
@@ -1062,7 +1063,7 @@ impl<'a> Look<'a> {
         if told.as_deref() != Some(&*pod.name) {
             let text = format!("Pod {}: {said}", pod.name);
             draft.notes.push(Note::warning("HostsNotAnswering", text));
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         }
     }
 
@@ -1072,26 +1073,26 @@ impl<'a> Look<'a> {
             && !draft.memory.holds(ConditionType::Running)
         {
             let reason = format!("{KIND}Running");
-            let message = self.mpi.say(self.cx, &Saying::Running);
+            let message = self.mpi.say(self.cx, &JobMessage::Running);
             draft.set(ConditionType::Running, true, &reason, &message);
             let told = message.trim_end_matches('.').to_owned();
             draft.notes.push(Note::normal(reason, told));
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         }
     }
 }
 
-/// A worker's pod runs, and nobody has asked it to go.
+/// Returns true if the worker's pod runs and is not terminating.
 fn runs(slot: &Slot<'_>) -> bool {
     slot.pod
-        .is_some_and(|p| p.phase == PodPhase::Running && !p.leaving)
+        .is_some_and(|p| p.phase == PodPhase::Running && !p.terminating)
 }
 
 fn number(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// A change of an object as it was seen, and no other.
+/// Patches an object only in the version that was seen.
 fn change(view: &ObjectView, mut patch: Value) -> Step {
     patch["metadata"] = json!({
         "uid": view.uid.to_string(),
@@ -1113,7 +1114,7 @@ fn delete(view: &ObjectView) -> Step {
     }
 }
 
-/// A map that replaces another one: a merge keeps what it doesn't name.
+/// Replaces a map: a merge patch keeps keys that it doesn't name.
 fn replacing(map: Option<&BTreeMap<String, String>>, view: &ObjectView) -> Value {
     let mut all: serde_json::Map<String, Value> = view
         .keys
@@ -1126,7 +1127,7 @@ fn replacing(map: Option<&BTreeMap<String, String>>, view: &ObjectView) -> Value
     Value::Object(all)
 }
 
-/// What makes a Service or a ConfigMap that is there what it should be.
+/// Returns the patch for an existing Service or ConfigMap.
 fn body(object: &Object, view: &ObjectView) -> Value {
     match object {
         Object::Service(service) => {
@@ -1142,8 +1143,8 @@ fn body(object: &Object, view: &ObjectView) -> Value {
     }
 }
 
-/// What a suspended Job is to run with: where its pods may go is taken over from the template, as far as a Job that has not started
-/// lets it be changed.
+/// Returns the patch that resumes a suspended Job. It updates the scheduling fields of the template, as far as they are mutable in
+/// a Job that has not started.
 fn resumed(template: &PodTemplateSpec, view: &ObjectView) -> Value {
     let meta = template.metadata.clone().unwrap_or_default();
     let spec = template.spec.clone().unwrap_or_default();

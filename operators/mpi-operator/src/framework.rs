@@ -1,16 +1,16 @@
-//! MPI as the core sees it: roles, words, rights, and whose course is its own.
+//! MPI as a framework of the core: roles, messages, RBAC, and its own life cycle.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
 use training_api::{JobCondition, RestartPolicy};
-use training_core::Habits;
+use training_core::GangConventions;
 use training_core::grants::Grant;
-use training_core::object::FreshSecret;
-use training_core::verdict::{Saying, failures, progressing, say_qualified, say_short};
+use training_core::object::SecretGenerator;
+use training_core::verdict::{JobMessage, failures, progressing, say_qualified, say_short};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, Others, Rank,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, OtherTypes, Rank,
     Replicas, RoleSet, SpecError, Verdict,
 };
 
@@ -23,17 +23,17 @@ use crate::names::{CONTROLLER, CONTROLLER_V1, EVENT_SOURCE};
 use crate::pods;
 use crate::setup::{Implementation, Setup, main_of};
 
-/// The kind in words.
+/// The kind in messages.
 pub(crate) const KIND: &str = "MPIJob";
 
-/// The MPI framework, as its operator is set.
+/// The MPI framework with the operator's settings.
 #[derive(Clone, Debug, Default)]
 pub struct Mpi {
     /// The cluster's domain, appended to host names; empty for none.
     pub domain: String,
-    /// The image of the launcher's init container; none where launchers don't wait for their hosts.
+    /// The image of the launcher's init container; `None` if launchers don't wait for their hosts.
     pub gate_image: Option<String>,
-    /// A job of `v2beta1` goes at the end of its time to live, as one of `v1` does.
+    /// A job of `v2beta1` is deleted when its TTL expires, as one of `v1` is.
     pub ttl_deletes_job: bool,
 }
 
@@ -49,22 +49,22 @@ impl Framework for Mpi {
     const REPLICA_SERVICES: bool = false;
     const OBJECTS: &'static [ObjectKind] =
         &[ObjectKind::Service, ObjectKind::ConfigMap, ObjectKind::Job];
-    const FRESH_SECRET: Option<FreshSecret> = Some(fresh_keys);
+    const SECRET_GENERATOR: Option<SecretGenerator> = Some(fresh_keys);
     const INVALID: (&'static str, &'static str) = ("ValidationError", "Found validation errors: ");
     const OWN_METRICS: Option<(&'static str, &'static str)> = Some(("mpi_operator", "-launcher"));
     const REPLICAS: Replicas = Replicas {
         field: REPLICA_MAP,
         types: &[LAUNCHER, WORKER],
-        others: Others::Served,
-        speakers: &[LAUNCHER],
-        stand_in: None,
+        others: OtherTypes::Served,
+        master_types: &[LAUNCHER],
+        fallback_master_type: None,
         // The first one, whatever its name.
         container: "",
         port: ("", 0),
         restart: RestartPolicy::Never,
     };
     const ENV_ON: EnvOn = EnvOn::First;
-    // The published status of this kind has none among its counts.
+    // The published status of this kind has no selectors in its counts.
     const SELECTORS: bool = false;
 
     fn roles<'a>(&self, job: &'a MPIJob) -> Result<RoleSet<'a>, SpecError> {
@@ -82,7 +82,7 @@ impl Framework for Mpi {
         })
     }
 
-    /// What is as nobody set it has no part, so that most statuses carry none.
+    /// Skips defaults, so that most statuses store nothing.
     fn rendezvous(&self, cx: &JobCx<'_, MPIJob>) -> Vec<(&'static str, Digest)> {
         let Ok(setup) = Setup::of(cx.job) else {
             return Vec::new();
@@ -106,13 +106,13 @@ impl Framework for Mpi {
         set.map(|(field, _, digest)| (field, digest)).collect()
     }
 
-    /// What the workers say: only of a job of `v1` do they decide anything.
+    /// Judges the workers, which decide the outcome only of a job of `v1`.
     fn judge(&self, cx: &JobCx<'_, MPIJob>, census: &Census<'_>) -> Verdict {
         failures(cx.roles, census).unwrap_or_else(|| progressing(cx.roles, census, LAUNCHER))
     }
 
-    /// The published operator says that a job with an evicted worker has failed, and goes on with it: without a completion time it
-    /// has not ended.
+    /// Drops the Failed condition that the published operator sets when a worker is evicted. That operator goes on with the job:
+    /// without a completion time it has not ended.
     fn reread(&self, memory: &mut Memory) {
         if memory.completed.is_none() {
             let evicted = |c: &JobCondition| {
@@ -153,7 +153,7 @@ impl Framework for Mpi {
                 main_of(role, setup.main).is_none_or(|c| c.name != name)
             };
             let others: Vec<_> = roles().filter(other).collect();
-            // In a job of v1 it is enough that one template has the name: the other's first container is its only one, mostly.
+            // In a job of v1 one template with this name is enough: usually the first container of the other is its only one.
             let somewhere = setup.origin == Origin::V1 && others.len() < roles().count();
             for role in others.into_iter().filter(|_| !somewhere) {
                 let why = match setup.origin {
@@ -179,25 +179,29 @@ impl Framework for Mpi {
         notes
     }
 
-    fn say(&self, cx: &JobCx<'_, MPIJob>, what: &Saying<'_>) -> String {
+    fn say(&self, cx: &JobCx<'_, MPIJob>, what: &JobMessage<'_>) -> String {
         let (namespace, name) = (cx.namespace, cx.name);
         if cx.job.spec.origin() == Origin::V1 {
             return say_qualified(KIND, namespace, name, what);
         }
         match what {
-            Saying::Created => format!("{KIND} {namespace}/{name} is created."),
-            Saying::Suspended => format!("{KIND} suspended"),
-            Saying::Resumed => format!("{KIND} resumed"),
-            Saying::Paused => format!("{KIND} {namespace}/{name} is suspended."),
-            Saying::Running | Saying::Succeeded => say_qualified(KIND, namespace, name, what),
-            Saying::Restarting { .. } | Saying::Failed { .. } => say_short(KIND, name, what),
+            JobMessage::Created => format!("{KIND} {namespace}/{name} is created."),
+            JobMessage::Suspended => format!("{KIND} suspended"),
+            JobMessage::Resumed => format!("{KIND} resumed"),
+            JobMessage::Paused => format!("{KIND} {namespace}/{name} is suspended."),
+            JobMessage::Running | JobMessage::Succeeded => {
+                say_qualified(KIND, namespace, name, what)
+            }
+            JobMessage::Restarting { .. } | JobMessage::Failed { .. } => {
+                say_short(KIND, name, what)
+            }
         }
     }
 
-    fn gang_habits(&self, cx: &JobCx<'_, MPIJob>) -> Habits {
+    fn gang_conventions(&self, cx: &JobCx<'_, MPIJob>) -> GangConventions {
         match cx.job.spec.origin() {
-            Origin::V1 => Habits::Training,
-            Origin::V2beta1 => Habits::Mpi,
+            Origin::V1 => GangConventions::Training,
+            Origin::V2beta1 => GangConventions::Mpi,
         }
     }
 
@@ -206,19 +210,19 @@ impl Framework for Mpi {
     }
 }
 
-/// Beside what is made of pods.
+/// Permissions beyond those on pods.
 const GRANTS: &[Grant] = &[
     Grant {
         group: "",
         resources: &["configmaps", "services"],
         verbs: &["create", "delete", "get", "list", "patch", "watch"],
-        why: "A job has a Service by which its hosts are found, and a ConfigMap that lists them; both follow its size. get answers one question: who owns a name that is taken.",
+        why: "A job has a Service for its host names and a ConfigMap that lists them; both follow its size. get finds the owner of a name that is taken.",
     },
     Grant {
         group: "",
         resources: &["secrets"],
         verbs: &["create"],
-        why: "A job's SSH keys are made once. They are never read.",
+        why: "A job's SSH keys are created once and never read.",
     },
     Grant {
         group: "batch",
@@ -230,25 +234,25 @@ const GRANTS: &[Grant] = &[
         group: "batch",
         resources: &["jobs/status"],
         verbs: &["patch"],
-        why: "The pod template of a Job that had started can be changed only once its start time is cleared.",
+        why: "The pod template of a Job that has started is mutable only after its start time is cleared.",
     },
 ];
 
-/// Where lost pods are given up: by default nobody's status is written but that of the operator's own kind.
+/// Permissions for giving up lost pods. By default the operator writes only the status of its own kind.
 pub const LOST_PODS: &[Grant] = &[Grant {
     group: "",
     resources: &["pods/status"],
     verbs: &["patch"],
-    why: "The controller of Jobs holds a launcher's pod until it has failed. Nobody else says so of a pod on a lost node.",
+    why: "The Job controller keeps a launcher's pod until it has failed. Nothing else marks a pod on a lost node as failed.",
 }];
 
-/// What the Secret of a job holds.
+/// Generates the data of a job's Secret.
 fn fresh_keys() -> Result<BTreeMap<String, ByteString>, String> {
     let pair = KeyPair::generate().map_err(|e| e.to_string())?;
     Ok(pair.secret_data())
 }
 
-/// True if a time to live ends the job itself, not only what belongs to it.
+/// Returns true if the TTL deletes the job itself, not only its objects.
 pub(crate) fn goes_with_time(mpi: &Mpi, job: &MPIJob) -> bool {
     job.spec.origin() == Origin::V1 || mpi.ttl_deletes_job
 }

@@ -1,5 +1,5 @@
-//! The launcher's init container: it lets the launcher begin once every host answers, so that `mpirun` doesn't fail over a worker
-//! that is only late. It never keeps a launcher for good: what still doesn't answer after a time may be as its user wants it.
+//! The launcher's init container: it delays the launcher until every host answers, so that `mpirun` doesn't fail because of a slow
+//! worker. It gives up after a timeout: a host that still doesn't answer may be meant to be silent.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,29 +13,29 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The pause after the first look at a host; each one after it is twice as long.
+/// The pause after the first check of a host; it doubles after each check.
 const PAUSE: Duration = Duration::from_millis(500);
-/// No pause is longer: a thousand hosts that are looked for twice a second are a load for the cluster's DNS.
+/// The longest pause: checking a thousand hosts twice a second would load the cluster's DNS.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long one connection may take to say what it is.
+/// The timeout for a connection's greeting.
 const GREETING: Duration = Duration::from_secs(3);
-/// Hosts that are looked at side by side.
+/// Hosts that are checked concurrently.
 const AT_ONCE: usize = 64;
-/// What an SSH server says first. Source: RFC 4253, 4.2.
+/// The first bytes that an SSH server sends. Source: RFC 4253, 4.2.
 const BANNER: &[u8] = b"SSH-";
 
-/// What to wait for.
+/// Which hosts to wait for, and how long.
 #[derive(clap::Args, Clone, Debug)]
 pub struct GateArgs {
     /// The file that lists the hosts
     #[arg(long, default_value = "/etc/mpi/hostfile")]
     pub hostfile: PathBuf,
 
-    /// The host that is not waited for: the launcher's own
+    /// The launcher's own host, which is skipped
     #[arg(long)]
     pub own: Option<String>,
 
-    /// A name that must resolve, whatever answers there
+    /// A name that must only resolve
     #[arg(long = "resolves")]
     pub resolves: Vec<String>,
 
@@ -43,29 +43,29 @@ pub struct GateArgs {
     #[arg(long = "port", default_values_t = [22, 2222])]
     pub ports: Vec<u16>,
 
-    /// One host that answers is enough
+    /// Stop waiting when one host answers
     #[arg(long)]
     pub any: bool,
 
-    /// Seconds for names to resolve
+    /// Seconds to wait for names to resolve
     #[arg(long, default_value_t = 600)]
     pub unresolved: u64,
 
-    /// Seconds for the SSH server of a host that resolves
+    /// Seconds to wait for the SSH server of a host that resolves
     #[arg(long, default_value_t = 60)]
     pub silent: u64,
 
-    /// Where the kubelet reads what was given up
+    /// File in which the kubelet finds the hosts that were given up
     #[arg(long, default_value = "/dev/termination-log")]
     pub report: PathBuf,
 }
 
-/// Why a host was given up.
+/// Why the gate gave up on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// Its name doesn't resolve.
     Unresolved,
-    /// No SSH server answers there.
+    /// No SSH server answers.
     Silent,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for GivenUp {
     }
 }
 
-/// Waits for a job's hosts, and says which ones the launcher begins without.
+/// Waits for a job's hosts, and returns those that it gave up on.
 ///
 /// # Errors
 /// If the file that lists the hosts can't be read.
@@ -108,11 +108,11 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
         .collect()
         .await;
     let ports = Some(args.ports.as_slice());
-    // All are waited for at once, or those that don't answer would make the others wait.
+    // All hosts are checked concurrently, so that silent ones don't delay the others.
     let all = hosts.len().max(1);
     let mut looks = futures::stream::iter(hosts)
         .map(|host| {
-            // A job that is made smaller has fewer hosts after a while.
+            // A job that is scaled down has fewer hosts after a while.
             let still = {
                 let host = host.clone();
                 move || is_listed(&args.hostfile, &host)
@@ -126,7 +126,7 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     }
     while let Some((host, end)) = looks.next().await {
         match end {
-            Ok(Found::NoHost) => println!("{host} is no host of the job any more"),
+            Ok(Found::NoHost) => println!("{host} is no longer a host of the job"),
             Ok(Found::There) => {
                 println!("{host} answers");
                 if args.any {
@@ -144,9 +144,10 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     Ok(given_up)
 }
 
-/// Writes what was given up to where the kubelet reads it. It is told as an event of the job, and costs nothing if it fails.
+/// Writes the hosts that were given up to the container's termination message, which the operator records as an event. An error is
+/// harmless.
 pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
-    /// Hosts that are named; a termination message has 4 KiB.
+    /// Hosts that the message names; a termination message has at most 4 KiB.
     const NAMED: usize = 10;
     if given_up.is_empty() {
         return;
@@ -163,16 +164,16 @@ pub fn report(file: &Path, given_up: &[(String, GivenUp)]) {
         String::new()
     };
     let text = format!("the launcher begins without {}{more}", named.join(", "));
-    // Nobody is there to be told, and the launcher is to begin in any case.
+    // Nobody handles an error here, and the launcher must start anyway.
     let _ = std::fs::write(file, text);
 }
 
-/// What became of a host that is not waited for any more.
+/// Why the gate stopped waiting for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// It answers.
     There,
-    /// The host file doesn't list it any more.
+    /// The host file no longer lists it.
     NoHost,
 }
 
@@ -182,7 +183,7 @@ struct Limits {
     silent: Duration,
 }
 
-/// The hosts of a host file: what stands before the slots.
+/// Returns the hosts of a host file, without the slots.
 fn hosts(text: &str) -> impl Iterator<Item = &str> {
     let host = |line: &str| line.find([' ', '\t', ':']).unwrap_or(line.len());
     text.lines()
@@ -191,29 +192,29 @@ fn hosts(text: &str) -> impl Iterator<Item = &str> {
         .map(move |line| &line[..host(line)])
 }
 
-/// The hosts to wait for: each once, without `own`.
+/// Returns the distinct hosts to wait for, without `own`.
 fn waited_for(text: &str, own: Option<&str>) -> BTreeSet<String> {
     let others = hosts(text).filter(|host| Some(*host) != own);
     others.map(str::to_owned).collect()
 }
 
-/// True unless a host file can be read and doesn't list a host any more.
+/// Returns false only if the host file is readable and no longer lists the host.
 fn is_listed(hostfile: &Path, host: &str) -> bool {
     std::fs::read_to_string(hostfile).map_or(true, |text| hosts(&text).any(|listed| listed == host))
 }
 
-/// What all looks have in common.
+/// What all checks share.
 #[derive(Clone, Copy, Debug)]
 struct Gate<'a> {
     limits: Limits,
-    /// The resolver's file.
+    /// The content of `resolv.conf`.
     search: &'a str,
-    /// Who looks has one; who waits has none.
+    /// Limits concurrent checks; a waiting host holds no permit.
     turns: &'a Semaphore,
 }
 
 impl Gate<'_> {
-    /// Looks at one host until it answers at one of the ports, or resolves where none is given, or is no host of the job any more.
+    /// Checks one host until it answers at one of the ports, or resolves if no ports are given, or is no longer a host of the job.
     async fn look(
         self,
         host: String,
@@ -249,9 +250,9 @@ impl Gate<'_> {
         }
     }
 
-    /// One look: whether the name resolves, and whether somebody answers there.
+    /// Checks once whether the name resolves and whether an SSH server answers.
     async fn ask(self, name: &str, ports: Option<&[u16]>) -> (bool, bool) {
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let found: Vec<_> = match lookup_host((name, 0)).await {
             Ok(found) => found.collect(),
@@ -270,8 +271,8 @@ impl Gate<'_> {
     }
 }
 
-/// The whole name of a host of a Service, which no search list completes: each of its entries would be one more question. Any other
-/// name stays as it is.
+/// Makes the name of a Service's host absolute, so that the resolver doesn't query each entry of its search list. Leaves any other
+/// name as it is.
 fn absolute(host: &str, resolver: &str) -> String {
     let entries = resolver
         .lines()
@@ -286,7 +287,7 @@ fn absolute(host: &str, resolver: &str) -> String {
     }
 }
 
-/// True if an SSH server greets there.
+/// Returns true if an SSH server sends its greeting.
 async fn greets(at: std::net::SocketAddr) -> bool {
     let greeting = async {
         let mut stream = TcpStream::connect(at).await?;
@@ -323,7 +324,7 @@ mod tests {
         file
     }
 
-    /// A server that says this to everybody; answers with its port.
+    /// Starts a server that sends this to every client; returns its port.
     async fn server(says: &'static [u8]) -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();

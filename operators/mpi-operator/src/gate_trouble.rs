@@ -1,18 +1,18 @@
-//! The words for a launcher whose init container, which waits for the hosts, doesn't start or fails. Its image is the operator's own, so
-//! nothing in the job's templates explains it.
+//! Messages about a launcher whose init container, which waits for the hosts, doesn't start or fails. Its image is the operator's
+//! own, so nothing in the job's templates explains the failure.
 
 use training_core::{BatchPod, Cause, PodView, health};
 
 use crate::init::GATE;
 use crate::setup::INIT_CONTAINER;
 
-/// True if that container is what is wrong with a pod.
+/// Returns true if that container causes the pod's trouble.
 pub(crate) fn is_its(pod: &PodView) -> bool {
     let trouble = pod.trouble.as_deref();
     trouble.is_some_and(|t| t.init && t.container == INIT_CONTAINER)
 }
 
-/// What is wrong with it, and what to do. `image` is the one that the operator gives it now.
+/// Says what is wrong with it and what to do. `image` is the init container's image as configured now.
 pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String {
     let trouble = pod.pod.trouble.as_deref();
     let said = trouble.map_or("", |t| t.message.trim());
@@ -45,7 +45,7 @@ pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String
     };
     let said = match cause {
         _ if !said.is_empty() => said.to_owned(),
-        Cause::CrashLoopBackOff | Cause::RunContainerError => health::obituary(&pod.pod),
+        Cause::CrashLoopBackOff | Cause::RunContainerError => health::explain_failure(&pod.pod),
         _ => String::new(),
     };
     format!(
@@ -55,7 +55,7 @@ pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String
     )
 }
 
-/// True if these are a container runtime's words for a program or an image that the node's processor can't run.
+/// Returns true if a container runtime's message says that the node's architecture can't run a program or an image.
 fn is_of_another_platform(said: &str) -> bool {
     let said = said.to_ascii_lowercase();
     [

@@ -1,17 +1,17 @@
-//! The hosts of a job by name, and the two files that list them.
+//! The host names of a job, and the two files that list them.
 
 use std::fmt::Write as _;
 
 use crate::setup::{Implementation, Setup};
 
-/// Where a job's hosts are to be found.
+/// What the host names of a job are made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Hosts<'a> {
-    /// The job's name, which is its Service's as well.
+    /// The job's name, which is also its Service's.
     pub job: &'a str,
     /// Its namespace.
     pub namespace: &'a str,
-    /// The cluster's domain behind `svc`; empty where the resolver's search list completes names.
+    /// The cluster's domain after `svc`; empty if the resolver's search list completes names.
     pub domain: &'a str,
     /// Number of workers.
     pub workers: u32,
@@ -19,12 +19,12 @@ pub struct Hosts<'a> {
     pub launcher_works: bool,
 }
 
-/// The name of a worker's pod, which is its host name.
+/// Returns the name of a worker's pod, which is its host name.
 pub fn worker(job: &str, index: u32) -> String {
     format!("{job}-worker-{index}")
 }
 
-/// The name of the launcher's Job, which is its pod's host name.
+/// Returns the name of the launcher's Job, which is its pod's host name.
 pub fn launcher(job: &str) -> String {
     format!("{job}-launcher")
 }
@@ -43,18 +43,18 @@ impl<'a> Hosts<'a> {
 }
 
 impl Hosts<'_> {
-    /// A host's full name. Shape: `<host>.<job>.<namespace>.svc[.<domain>]`.
+    /// Returns a host's full name: `<host>.<job>.<namespace>.svc[.<domain>]`.
     pub fn qualified(&self, host: &str) -> String {
         self.service(&format!("{host}.{}", self.job))
     }
 
-    /// The full name of a Service in the job's namespace, or of a host of one.
+    /// Returns the full name of a Service in the job's namespace, or of a host of one.
     pub fn service(&self, name: &str) -> String {
         let dot = if self.domain.is_empty() { "" } else { "." };
         format!("{name}.{}.svc{dot}{}", self.namespace, self.domain)
     }
 
-    /// The hosts that run ranks, in rank order, whether they are there or not.
+    /// The hosts that run ranks, in rank order, whether their pods exist or not.
     fn all(&self) -> impl Iterator<Item = String> + '_ {
         let launcher = self.launcher_works.then(|| launcher(self.job));
         let workers = (0..self.workers).map(|index| worker(self.job, index));
@@ -64,7 +64,7 @@ impl Hosts<'_> {
             .map(|host| self.qualified(&host))
     }
 
-    /// The file that `mpirun` reads: one line per host with its slots. Every line ends with a newline.
+    /// Returns the file that `mpirun` reads: one line per host with its slots. Every line ends with a newline.
     pub fn hostfile(&self, implementation: Implementation, slots: u32) -> String {
         let mut file = String::new();
         for host in self.all() {
@@ -77,8 +77,8 @@ impl Hosts<'_> {
         file
     }
 
-    /// The script that elastic launchers run to learn which hosts are there: the workers with these indices, sorted by their
-    /// names as texts, so that `worker-10` comes before `worker-2`. `slots` are told where the job's version has them in it.
+    /// Returns the script that elastic launchers run to list the running hosts: the workers with these indices, in the lexical
+    /// order of their names, so that `worker-10` comes before `worker-2`. `slots` is `None` for a version whose script omits them.
     pub fn discovery(&self, running: impl IntoIterator<Item = u32>, slots: Option<u32>) -> String {
         let mut workers: Vec<String> = running.into_iter().map(|i| worker(self.job, i)).collect();
         workers.sort_unstable();

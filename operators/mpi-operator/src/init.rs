@@ -1,6 +1,7 @@
-//! The init container that keeps a launcher from starting before its hosts answer: what it waits for, and what it looks like.
+//! The init container that delays a launcher until its hosts answer.
 //!
-//! It takes nothing from the user's image, no rights of the pod's account, and no more of the node than the launcher itself.
+//! It uses nothing of the user's image, has no rights of the pod's service account, and needs no more resources than the launcher
+//! itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,19 +19,19 @@ use crate::setup::{
     CONFIG_PATH, CONFIG_VOLUME, INIT_CONTAINER, Implementation, Setup, main_in, main_of,
 };
 
-/// On a job: `false` leaves it out.
+/// Job annotation: `false` leaves the init container out.
 pub const GATE: &str = "trainyard.dev/launcher-gate";
-/// On a job: the port at which the SSH servers of its workers answer.
+/// Job annotation: the port of its workers' SSH servers.
 pub const SSH_PORT: &str = "trainyard.dev/ssh-port";
-/// Where SSH servers answer if nothing else is said: the usual port, and the one of images without root.
+/// The default ports of SSH servers: the usual one, and that of rootless images.
 const PORTS: [u16; 2] = [22, 2222];
-/// Where a pod finds the token of its account.
+/// Where a pod finds its service account token.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// The resources that it shares with the launcher's main container.
+/// The resources that it copies from the launcher's main container.
 const SHARED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// The ports at which a job's SSH servers may answer: what the annotation says, a container port named `ssh`, a probe, the worker's
-/// own command, or the usual ones.
+/// Returns the ports at which a job's SSH servers may answer: from the annotation, a container port named `ssh`, a probe or the
+/// worker's command, or else the usual ones.
 pub fn ports(
     annotation: Option<&str>,
     workers: &RoleSpec<'_>,
@@ -71,11 +72,11 @@ fn probed(main: &Container) -> Option<u16> {
     sockets.map(|s| &s.port).find_map(port)
 }
 
-/// The number behind `-p` in the command of an SSH server, which may be a shell's text.
+/// Returns the number after `-p` in an SSH server's command, which may be a shell script.
 fn commanded(main: &Container) -> Option<u16> {
     let parts = main.command.iter().chain(&main.args).flatten();
     let words: Vec<&str> = parts.flat_map(|part| part.split_whitespace()).collect();
-    // A directory of this name is often made first.
+    // Scripts often create a directory of this name first.
     let at = words.iter().position(|word| word.ends_with("/sshd"))?;
     let mut rest = words[at + 1..].iter();
     while let Some(word) = rest.next() {
@@ -91,7 +92,7 @@ fn commanded(main: &Container) -> Option<u16> {
     None
 }
 
-/// True for a launcher that looks for its hosts itself while it runs, so that it can begin with any one of them.
+/// Returns true for a launcher that discovers its hosts while it runs, so that it can start with any one of them.
 fn discovers(setup: &Setup<'_>) -> bool {
     main_of(&setup.launcher, setup.main).is_some_and(|c| {
         let mut parts = c.command.iter().chain(&c.args).flatten();
@@ -99,7 +100,7 @@ fn discovers(setup: &Setup<'_>) -> bool {
     })
 }
 
-/// Adds the container to a launcher's pod, behind the user's own init containers. A job without workers has nobody to wait for.
+/// Adds the container to a launcher's pod, after the user's own init containers. A job without workers needs none.
 pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) {
     let setup = cx.setup;
     let Some(workers) = setup.workers.as_ref().filter(|w| w.replicas > 0) else {
@@ -123,7 +124,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
             volume_mounts: Some(vec![
                 mount(CONFIG_VOLUME, CONFIG_PATH),
-                // Over the token that the pod's account would have there.
+                // Hides the service account token of the pod.
                 mount(INIT_CONTAINER, TOKEN_PATH),
             ]),
             ..Container::default()
@@ -142,7 +143,7 @@ fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
     let mut args = vec![format!("--own={}", hosts.qualified(&own))];
     args.extend(ports.iter().map(|port| format!("--port={port}")));
     if setup.implementation != Implementation::OpenMpi {
-        // Hydra's proxies call back to it, and a resolver that was asked too early remembers the answer.
+        // Hydra's proxies call back to it, and a resolver that was asked too early caches the negative answer.
         args.push(format!("--resolves={}", hosts.service(&own)));
     }
     if discovers(setup) {
@@ -151,7 +152,7 @@ fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
     args
 }
 
-/// As much as the main container has: an init container that needs no more than what runs after it costs a node nothing.
+/// Copies the main container's resources: an init container that needs no more than the containers after it costs the node nothing.
 fn share(main: &ResourceRequirements) -> ResourceRequirements {
     let some = |all: &Option<BTreeMap<String, Quantity>>| {
         let mut some = all.clone()?;
@@ -165,7 +166,7 @@ fn share(main: &ResourceRequirements) -> ResourceRequirements {
     }
 }
 
-/// What the restricted level of Pod Security asks for.
+/// What the restricted Pod Security Standard requires.
 fn restricted() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -207,8 +208,8 @@ mod tests {
             replicas: 1,
             restart: training_api::RestartPolicy::Never,
             template: Some(&template),
-            speaks: false,
-            stands_in: false,
+            is_master: false,
+            is_fallback_master: false,
             path: String::new(),
         };
         ports(annotation, &role, None).into_iter().collect()

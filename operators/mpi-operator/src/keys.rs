@@ -1,4 +1,4 @@
-//! The key pair of a job: by it every pod of the job lets the others in, and nobody else.
+//! The key pair of a job, with which only pods of the job can log in to each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use ssh_key::PublicKey;
 use ssh_key::public::{EcdsaPublicKey, KeyData};
 use zeroize::Zeroizing;
 
-/// A private key and its public half, as OpenSSH reads them.
+/// A private key and its public half, in OpenSSH's formats.
 #[derive(Clone)]
 pub struct KeyPair {
     /// SEC1 in PEM: `-----BEGIN EC PRIVATE KEY-----`.
@@ -29,10 +29,10 @@ impl fmt::Debug for KeyPair {
 }
 
 impl KeyPair {
-    /// A new pair on the curve P-521, of the system's randomness. It takes milliseconds: not for a thread that others wait for.
+    /// Generates a P-521 pair from the system's randomness. This takes milliseconds, so don't block an async thread with it.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system's random source fails.
     pub fn generate() -> Result<Self, KeyError> {
         let odd = |error: &dyn fmt::Display| KeyError(error.to_string());
         let secret = SecretKey::try_generate().map_err(|e| odd(&e))?;
@@ -41,7 +41,7 @@ impl KeyPair {
         Ok(Self { private, public })
     }
 
-    /// The pair as the Secret of a job holds it.
+    /// Returns the data of the job's Secret.
     pub fn secret_data(&self) -> BTreeMap<String, ByteString> {
         let entry =
             |key: &str, value: &str| (key.to_owned(), ByteString(value.as_bytes().to_vec()));
@@ -53,12 +53,12 @@ impl KeyPair {
     }
 }
 
-/// A pair could not be made.
+/// A key pair could not be generated.
 #[derive(Debug, thiserror::Error)]
 #[error("no SSH key could be made: {0}")]
 pub struct KeyError(String);
 
-/// The line of an `authorized_keys` file that lets the owner of a key in.
+/// Returns the line of an `authorized_keys` file for a key.
 fn authorized(secret: &SecretKey) -> Result<String, ssh_key::Error> {
     let point = secret.public_key().to_sec1_bytes();
     let data = KeyData::from(EcdsaPublicKey::from_sec1_bytes(&point)?);

@@ -1,12 +1,12 @@
-//! The MPIJob operator: what is peculiar to MPI, without I/O.
+//! The MPIJob operator: everything specific to MPI, without I/O.
 //!
 //! - [`api`]: the custom resource, in both versions
-//! - [`setup`]: a job with its defaults, checked
-//! - [`hosts`]: names of hosts, and the files that list them
+//! - [`setup`]: a validated job with defaults
+//! - [`hosts`]: host names, and the files that list them
 //! - [`keys`]: the SSH keys of a job
-//! - [`pods`], [`objects`]: what is made for a job
-//! - [`framework`], [`course`]: what becomes of a job
-//! - [`init`]: what makes the launcher wait for its hosts, and `gate`, how it waits
+//! - [`pods`], [`objects`]: the objects of a job
+//! - [`framework`], [`course`]: the life cycle of a job
+//! - [`init`]: the launcher's init container that waits for the hosts, and `gate`, the program in it
 
 pub mod api;
 #[cfg(feature = "bin")]

@@ -1,4 +1,4 @@
-//! `mpi-operator`: the operator, and the small helper that the init container of launchers runs.
+//! `mpi-operator`: the operator, and the helper that the launcher's init container runs.
 
 use mpi_operator::args::{self, Command, NAMESPACE};
 use mpi_operator::{Mpi, gate};

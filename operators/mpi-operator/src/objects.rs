@@ -1,4 +1,4 @@
-//! What a job has beside its workers: Services, the ConfigMap that lists the hosts, the Secret, and the launcher's Job.
+//! A job's objects other than workers: Services, the ConfigMap that lists the hosts, the Secret, and the launcher's Job.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::names::config_map;
 use crate::pods::{self, Rendered, selector};
 use crate::setup::{Implementation, Setup, main_in};
 
-/// Metadata of an object of this name.
+/// Returns the metadata of an object with this name.
 fn metadata(cx: &Common<'_>, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -47,15 +47,15 @@ fn headless(
     }
 }
 
-/// The Service by which all hosts of the job are found. Hosts that are not ready are in it only where ranks run in the launcher,
-/// which is not ready before they do.
+/// Returns the Service for all hosts of the job. It publishes hosts that are not ready only if ranks run in the launcher, which is
+/// not ready before they run.
 pub fn service(cx: &Common<'_>) -> Service {
     let unready = cx.setup.launcher_works;
     headless(cx, cx.setup.name.to_owned(), selector(cx.setup), unready)
 }
 
-/// The Service by which workers find the launcher, ready or not: Hydra's proxies call it back before any rank runs. `None` for an
-/// implementation that doesn't.
+/// Returns the Service by which workers find the launcher, ready or not: Hydra's proxies call it back before any rank runs. `None`
+/// for implementations that don't call back.
 pub fn launcher_service(cx: &Common<'_>) -> Option<Service> {
     if cx.setup.implementation == Implementation::OpenMpi {
         return None;
@@ -69,7 +69,7 @@ pub fn launcher_service(cx: &Common<'_>) -> Option<Service> {
     Some(headless(cx, hosts::launcher(cx.setup.name), to, true))
 }
 
-/// The files that list the hosts, given the indices of the workers that run.
+/// Returns the files that list the hosts, given the indices of the running workers.
 pub fn config_data(
     setup: &Setup<'_>,
     domain: &str,
@@ -99,7 +99,7 @@ pub fn config(cx: &Common<'_>, running: impl IntoIterator<Item = u32>) -> Config
     }
 }
 
-/// The Secret that is to hold the keys, without them: they are made when it is sent.
+/// Returns the Secret for the keys, which are generated when it is sent.
 pub fn secret(cx: &Common<'_>) -> Secret {
     Secret {
         metadata: metadata(cx, cx.secret.to_owned()),
@@ -108,13 +108,13 @@ pub fn secret(cx: &Common<'_>) -> Secret {
     }
 }
 
-/// Exit codes that a new try would only repeat.
+/// Exit codes for which a retry is pointless.
 const PERMANENT: std::ops::RangeInclusive<i32> = 1..=127;
 
-/// The Job that runs the launcher.
+/// Builds the Job that runs the launcher.
 ///
 /// # Errors
-/// The field of the spec that makes its pod impossible.
+/// The field of the spec that makes its pod invalid.
 pub fn launcher(
     cx: &Common<'_>,
     policy: &RunPolicy,
@@ -123,7 +123,7 @@ pub fn launcher(
     let Rendered { made, replaced } = pods::launcher(cx)?;
     let setup = cx.setup;
     let restart = setup.launcher.restart;
-    // A Job knows two restart policies; what v1 means by the others is said in its own terms.
+    // A Job allows only two restart policies; the pod failure policy implements the others of v1.
     let mut template = made;
     if let Some(spec) = template.spec.as_mut() {
         spec.restart_policy = Some(
@@ -154,8 +154,8 @@ pub fn launcher(
     Ok(Rendered { made, replaced })
 }
 
-/// What the Job makes of a pod that failed, where that is not to try again. A Job of `v2beta1` has no such policy, as published.
-/// A policy can't tell an eviction by the kubelet, which is the pod's own doing, from a drain: both are ignored.
+/// Returns the pod failure policy for exits that are not to be retried. A Job of `v2beta1` has none, as published. The policy can't
+/// distinguish an eviction by the kubelet, which is the pod's own fault, from a drain, so it ignores both.
 fn failure_policy(
     origin: Origin,
     restart: RestartPolicy,
@@ -163,7 +163,7 @@ fn failure_policy(
 ) -> Option<PodFailurePolicy> {
     let never = match restart {
         RestartPolicy::Never | RestartPolicy::ExitCode => true,
-        // A Job takes no policy for pods whose kubelet restarts them.
+        // A Job rejects the policy for pods that the kubelet restarts.
         RestartPolicy::Always | RestartPolicy::OnFailure => false,
     };
     let ignored = PodFailurePolicyRule {

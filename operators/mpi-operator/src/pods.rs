@@ -1,4 +1,4 @@
-//! The pods of a job: workers, and what the launcher's Job makes its pod from.
+//! The pods of a job: workers, and the launcher's pod template.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::setup::{
     CONFIG_PATH, CONFIG_VOLUME, Implementation, KEY_VOLUME, Setup, main_container, main_in,
 };
 
-/// The names that the operator gives to a job's pods: the label of whoever's meaning its fields have.
+/// The labels of a job's pods; the operator's name depends on the job's API version.
 fn base_labels(setup: &Setup<'_>, role: &str) -> BTreeMap<String, String> {
     let mut labels = vec![(keys::JOB_NAME, setup.name.to_owned())];
     match setup.origin {
@@ -43,9 +43,9 @@ fn base_labels(setup: &Setup<'_>, role: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The role of the launcher's pod in its labels.
+/// The launcher's value of the role label.
 pub const LAUNCHER_LABEL: &str = "launcher";
-/// The role of a worker's pod in its labels.
+/// A worker's value of the role label.
 pub const WORKER_LABEL: &str = "worker";
 
 /// The labels that select all pods of a job.
@@ -55,12 +55,12 @@ pub fn selector(setup: &Setup<'_>) -> BTreeMap<String, String> {
     labels
 }
 
-/// The index that a worker's label shows: where ranks run in the launcher too, it has index 0.
+/// Returns the index in a worker's label: it starts at 1 if the launcher is rank 0.
 pub fn shown_index(setup: &Setup<'_>, index: u32) -> u32 {
     index.saturating_add(u32::from(setup.shows_launcher()))
 }
 
-/// What both kinds of pods are made from.
+/// What workers and launchers have in common.
 struct Draft {
     template: PodTemplateSpec,
     replaced: Vec<String>,
@@ -79,7 +79,8 @@ impl Draft {
             .ok_or_else(|| SpecError::new(format!("{}.template", role.path), "is required"))?;
         let meta = template.metadata.take().unwrap_or_default();
         let mut labels = meta.labels.unwrap_or_default();
-        // Of the names of ours only those that this version has: by others the pod would be taken for another one.
+        // Of the operator's own labels a pod keeps only those of the job's version; others would make it look like another
+        // operator's.
         for own in [keys::REPLICA_TYPE, keys::REPLICA_INDEX, keys::JOB_ROLE] {
             labels.remove(own);
         }
@@ -100,7 +101,7 @@ impl Draft {
         if let Some(main) = main_container(spec, cx.setup.main)
             && main.termination_message_policy.is_none()
         {
-            // The last lines of a failure then reach the job's status without anybody reading logs.
+            // A failure's last lines then reach the job's status through the kubelet.
             main.termination_message_policy = Some("FallbackToLogsOnError".to_owned());
         }
         Ok(Self {
@@ -113,7 +114,7 @@ impl Draft {
         self.template.spec.get_or_insert_with(PodSpec::default)
     }
 
-    /// Names within the job's Service then resolve without it: Hydra calls its launcher back by the short name.
+    /// Makes names in the job's Service resolve without it: Hydra calls its launcher back by the short name.
     fn search(&mut self, cx: &Common<'_>) {
         let domain = if cx.domain.is_empty() {
             "cluster.local"
@@ -202,8 +203,8 @@ impl Draft {
     }
 }
 
-/// As narrow as OpenSSH and a Secret's volume allow: the files belong to root, and a caller who owns a key is refused if others
-/// can read it, while any other user can read it only then. `None` is the API's default, 0644.
+/// Returns the strictest mode that OpenSSH and a Secret volume allow: root owns the files; OpenSSH rejects a key that belongs to
+/// the caller if others can read it, but any other user can read it only then. `None` is the API's default, 0644.
 fn key_mode(spec: &PodSpec, setup: &Setup<'_>) -> Option<i32> {
     let own = main_in(spec, setup.main);
     let own = own.and_then(|c: &Container| c.security_context.as_ref());
@@ -214,17 +215,17 @@ fn key_mode(spec: &PodSpec, setup: &Setup<'_>) -> Option<i32> {
         .or(pod.and_then(|s| s.run_as_non_root));
     let group = pod.and_then(|s| s.fs_group).is_some();
     match (user, not_root) {
-        // Elsewhere is the home of another user, as whom ranks may run beside a server of root.
+        // Other paths are the home of another user, as whom ranks may run although the server runs as root.
         (Some(0), _) => setup.key_path.starts_with("/root/").then_some(0o600),
-        // The kubelet gives the files to the group.
+        // The kubelet makes the files readable for the group.
         (Some(_), _) | (None, Some(true)) if group => Some(0o440),
         (Some(_), _) | (None, Some(true)) => None,
-        // Who the image runs as is not known here: as published.
+        // The image's user is unknown: as published.
         (None, _) => (setup.key_path == KEY_PATH).then_some(0o600),
     }
 }
 
-/// Whom the main container runs as, where the template says it.
+/// The user that the main container runs as, if the template sets it.
 fn user_of(spec: &PodSpec, main: Option<&str>) -> Option<i64> {
     let own = main_in(spec, main);
     let own = own.and_then(|c: &Container| c.security_context.as_ref());
@@ -233,7 +234,7 @@ fn user_of(spec: &PodSpec, main: Option<&str>) -> Option<i64> {
         .or(pod.and_then(|s| s.run_as_user))
 }
 
-/// True if the keys of a root user are readable by a group: the kubelet gives them to it, and SSH then refuses them.
+/// Returns true if a group can read the keys of a root user: the kubelet sets the group, and SSH then rejects the keys.
 pub(crate) fn group_opens_keys(role: &RoleSpec<'_>, main: Option<&str>) -> bool {
     let spec = role.template.and_then(|t| t.spec.as_ref());
     spec.is_some_and(|spec| {
@@ -242,7 +243,7 @@ pub(crate) fn group_opens_keys(role: &RoleSpec<'_>, main: Option<&str>) -> bool 
     })
 }
 
-/// The selector of a job's workers, as the scale subresource wants it.
+/// Returns the selector of a job's workers for the scale subresource.
 pub(crate) fn worker_selector(setup: &Setup<'_>) -> String {
     let labels = base_labels(setup, WORKER_LABEL).into_iter();
     let parts: Vec<String> = labels
@@ -251,19 +252,19 @@ pub(crate) fn worker_selector(setup: &Setup<'_>) -> String {
     parts.join(",")
 }
 
-/// A pod, and the names of variables in which ours replaced the user's value.
+/// A pod, and the names of the user's variables that the operator overrode.
 #[derive(Clone, Debug)]
 pub struct Rendered<T> {
-    /// What was made.
+    /// The rendered object.
     pub made: T,
     /// Replaced variables.
     pub replaced: Vec<String>,
 }
 
-/// The pod of one worker.
+/// Renders the pod of one worker.
 ///
 /// # Errors
-/// The field of the spec that makes it impossible.
+/// The field of the spec that makes it invalid.
 pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<Pod>, SpecError> {
     let setup = cx.setup;
     let Some(role) = &setup.workers else {
@@ -282,7 +283,7 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
         match setup.origin {
             Origin::V2beta1 if no_args => main.command = Some(words(&SSHD)),
             Origin::V2beta1 => {}
-            // The published operator of v1 came without SSH, and its images without a server that takes keys from a Secret's volume.
+            // Images for the published operator of v1 have no SSH server set up for keys from a Secret volume.
             Origin::V1 => {
                 main.command = Some(words(&[&SSHD[..], &["-o", "StrictModes=no"]].concat()));
                 main.args = None;
@@ -315,10 +316,10 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
     })
 }
 
-/// What the launcher's Job makes its pods from.
+/// Renders the pod template of the launcher's Job.
 ///
 /// # Errors
-/// The field of the spec that makes it impossible.
+/// The field of the spec that makes it invalid.
 pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError> {
     let setup = cx.setup;
     let host = hosts::launcher(setup.name);
@@ -346,23 +347,23 @@ pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError>
 const HOSTFILE: &str = "/etc/mpi/hostfile";
 const RETRY: &str = "-o ConnectionAttempts=10";
 
-/// What a client of v1 is told besides: its images know no host keys.
+/// Extra SSH options of v1's clients, whose images have no known hosts.
 const UNKNOWN_HOSTS: &str = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
-/// What a worker runs where its template has no command.
+/// The default command of a worker.
 const SSHD: [&str; 2] = ["/usr/sbin/sshd", "-De"];
 
 fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A worker's variables.
+/// Returns a worker's variables.
 pub(crate) fn worker_env() -> EnvSet {
     let mut env = EnvSet::default();
     env.require("K_MPI_JOB_ROLE", WORKER_LABEL);
     env
 }
 
-/// The launcher's variables, in their published order; those of ours come right behind the ones that they stand beside.
+/// Returns the launcher's variables in their published order; added ones follow the published one that they complement.
 pub(crate) fn launcher_env(setup: &Setup<'_>) -> EnvSet {
     let slots = setup.slots.to_string();
     let retry = match setup.origin {
@@ -377,8 +378,8 @@ pub(crate) fn launcher_env(setup: &Setup<'_>) -> EnvSet {
             .require("OMPI_MCA_orte_default_hostfile", HOSTFILE)
             .require("OMPI_MCA_plm_rsh_args", &*retry)
             .require("OMPI_MCA_orte_set_default_slots", slots)
-            // Open MPI 5 reads none of the above: it would start all ranks beside the launcher, and call that success. Users who
-            // knew that have set them.
+            // Open MPI 5 reads none of the above: it would start all ranks beside the launcher and report success. Users who know
+            // this have set these variables.
             .offer("PRTE_MCA_prte_default_hostfile", HOSTFILE)
             .offer("PRTE_MCA_plm_ssh_args", &*retry),
         Implementation::Intel => env
@@ -388,7 +389,7 @@ pub(crate) fn launcher_env(setup: &Setup<'_>) -> EnvSet {
         Implementation::Mpich => env
             .require("HYDRA_HOST_FILE", HOSTFILE)
             .require("HYDRA_LAUNCH_EXTRA_ARGS", &*retry)
-            // The name that Hydra reads.
+            // Hydra's own variable.
             .offer("HYDRA_LAUNCHER_EXTRA_ARGS", &*retry),
     };
     if !setup.launcher_works {

@@ -1,4 +1,4 @@
-//! A job with the defaults of its version applied, and checked: what everything else is made from.
+//! A validated job with the defaults of its version, from which everything else is rendered.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use training_api::{ReplicaSpec, RestartPolicy};
@@ -21,7 +21,7 @@ pub enum Implementation {
 }
 
 impl Implementation {
-    /// As it is written in manifests.
+    /// Returns its name in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OpenMpi => "OpenMPI",
@@ -38,7 +38,7 @@ pub struct Setup<'a> {
     pub name: &'a str,
     /// Its namespace.
     pub namespace: &'a str,
-    /// Whose meaning its fields have.
+    /// The API version that decides the meaning of its fields.
     pub origin: Origin,
     /// The MPI of its image.
     pub implementation: Implementation,
@@ -46,17 +46,17 @@ pub struct Setup<'a> {
     pub slots: u32,
     /// The launcher.
     pub launcher: RoleSpec<'a>,
-    /// The workers, where the job has the replica type.
+    /// The workers, if the job has that replica type.
     pub workers: Option<RoleSpec<'a>>,
     /// Ranks run in the launcher's pod too.
     pub launcher_works: bool,
-    /// The launcher is made when all workers are ready.
+    /// The launcher is created when all workers are ready.
     pub waits_for_workers: bool,
     /// Where the keys are mounted.
     pub key_path: &'a str,
-    /// The name of the main container, where the job says it.
+    /// The name of the main container, if the job sets it.
     pub main: Option<&'a str>,
-    /// The replica types that nobody makes pods for.
+    /// The replica types that get no pods.
     pub unknown: Vec<&'a str>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Setup<'a> {
     /// Reads a job.
     ///
     /// # Errors
-    /// The first field that makes it impossible to run.
+    /// The first invalid field.
     pub fn of(job: &'a MPIJob) -> Result<Self, SpecError> {
         let spec = &job.spec;
         let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -111,7 +111,7 @@ impl<'a> Setup<'a> {
             check::template(role, None)?;
             free_for_keys(role, main, key_path)?;
         }
-        // Also without workers, as published: the host name of the first is as long as the launcher's.
+        // Checked also without workers, as published: the first worker's host name is as long as the launcher's.
         let first = RoleSpec {
             label: "worker".to_owned(),
             replicas: workers.as_ref().map_or(1, |w| w.replicas.max(1)),
@@ -142,7 +142,7 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// True where the launcher is shown as rank 0, so that workers are shown from 1.
+    /// Returns true if the launcher is shown as rank 0, so that workers start at 1.
     pub fn shows_launcher(&self) -> bool {
         self.launcher_works && self.origin == Origin::V2beta1
     }
@@ -152,7 +152,7 @@ impl<'a> Setup<'a> {
         self.workers.as_ref().map_or(0, |w| w.replicas)
     }
 
-    /// True if the policy of creation is a word that nobody published.
+    /// Returns true if the launcher's creation policy is not a published value.
     pub fn policy_is_odd(job: &MPIJob) -> bool {
         let policy = job.spec.launcher_creation_policy.as_deref();
         policy.is_some_and(|p| p != AT_STARTUP && p != WAIT_FOR_WORKERS_READY)
@@ -183,13 +183,13 @@ fn read<'a>(
         replicas,
         restart,
         template: spec.template.as_deref(),
-        speaks: key == LAUNCHER,
-        stands_in: false,
+        is_master: key == LAUNCHER,
+        is_fallback_master: false,
         path,
     })
 }
 
-/// `v1` reads an unknown word as `All`, as its operator did, and says so.
+/// Checks the policy of `v2beta1`. `v1` treats an unknown value as `All`, as its operator did, and reports it.
 fn clean_pod_policy(word: Option<&str>) -> Result<(), SpecError> {
     match word {
         None | Some("None" | "Running" | "All") => Ok(()),
@@ -212,7 +212,7 @@ fn implementation(word: Option<&str>) -> Result<Implementation, SpecError> {
     }
 }
 
-/// A directory that keys can be mounted at.
+/// Checks that keys can be mounted at the path.
 fn absolute(path: &str) -> Result<&str, SpecError> {
     if path.starts_with('/') && !path.trim_matches('/').is_empty() {
         return Ok(path);
@@ -227,15 +227,14 @@ fn absolute(path: &str) -> Result<&str, SpecError> {
 
 /// The volume of the keys.
 pub(crate) const KEY_VOLUME: &str = "ssh-auth";
-/// The name of the init container that makes a launcher wait for its hosts, and of its one volume.
+/// The init container that makes a launcher wait for its hosts, and its volume.
 pub const INIT_CONTAINER: &str = "trainyard-wait-for-hosts";
 /// The launcher's volume of the host file.
 pub(crate) const CONFIG_VOLUME: &str = "mpi-job-config";
-/// Where the launcher finds the host file.
+/// The launcher's mount path of the host file.
 pub(crate) const CONFIG_PATH: &str = "/etc/mpi";
 
-/// The main container's mounts leave the place of ours free, and no volume has the name of ours: such a pod is none that the API
-/// server takes.
+/// Checks that the template doesn't use the operator's mount paths and volume names: the API server rejects such a pod.
 fn free_for_keys(role: &RoleSpec<'_>, main: Option<&str>, key_path: &str) -> Result<(), SpecError> {
     let Some(spec) = role.template.and_then(|t| t.spec.as_ref()) else {
         return Ok(());
@@ -276,7 +275,7 @@ fn free_for_keys(role: &RoleSpec<'_>, main: Option<&str>, key_path: &str) -> Res
     Ok(())
 }
 
-/// True if a container of the launcher has a limit on GPUs: in `v1` such a launcher runs ranks.
+/// Returns true if a container of the launcher has a GPU limit: in `v1` such a launcher runs ranks.
 fn has_gpus(launcher: &RoleSpec<'_>) -> bool {
     let spec = launcher.template.and_then(|t| t.spec.as_ref());
     let limits = |c: &Container| {
@@ -286,23 +285,23 @@ fn has_gpus(launcher: &RoleSpec<'_>) -> bool {
     spec.is_some_and(|s| s.containers.iter().any(limits))
 }
 
-/// Which container is the main one: that of the name that the job gives, else the first.
+/// Returns the index of the main container: the one that the job names, or else the first.
 pub(crate) fn main_index(containers: &[Container], main: Option<&str>) -> usize {
     let named = main.and_then(|main| containers.iter().position(|c| c.name == main));
     named.unwrap_or(0)
 }
 
-/// The main container of a pod.
+/// Returns the main container of a pod.
 pub(crate) fn main_in<'a>(spec: &'a PodSpec, main: Option<&str>) -> Option<&'a Container> {
     spec.containers.get(main_index(&spec.containers, main))
 }
 
-/// The main container of a role.
+/// Returns the main container of a role.
 pub(crate) fn main_of<'a>(role: &RoleSpec<'a>, main: Option<&str>) -> Option<&'a Container> {
     main_in(role.template?.spec.as_ref()?, main)
 }
 
-/// The same of a pod in the making.
+/// Returns the main container of a pod, mutably.
 pub(crate) fn main_container<'a>(
     spec: &'a mut PodSpec,
     main: Option<&str>,

@@ -1,6 +1,6 @@
-//! What becomes of a job, look by look, in a simulated cluster.
+//! The life cycle of a job, reconcile by reconcile, in a simulated cluster.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn world() -> World<Mpi> {
     world_of(|_| ())
 }
 
-/// The launcher's Job makes a pod, which runs.
+/// The launcher's Job creates a pod, which runs.
 fn launch(world: &mut World<Mpi>) {
     world.batch_moves(LAUNCHER);
     world.change_batch_pod(|p| {
@@ -32,7 +32,7 @@ fn launch(world: &mut World<Mpi>) {
     });
 }
 
-/// Pods that were asked to go are gone, and the operator has seen it.
+/// Terminating pods are gone, and the operator has seen it.
 fn let_go(world: &mut World<Mpi>) {
     for _ in 0..world.pod_names().len() {
         world.happen(Move::Gone(0));
@@ -40,7 +40,7 @@ fn let_go(world: &mut World<Mpi>) {
     world.settle();
 }
 
-/// A job whose workers and launcher run.
+/// A job with running workers and a running launcher.
 fn running(change: impl FnOnce(&mut Value)) -> World<Mpi> {
     let mut world = world_of(change);
     world.settle();
@@ -263,10 +263,10 @@ fn a_launcher_may_wait_until_every_worker_is_ready() {
         world.change(pod, |p| p.phase = PodPhase::Running);
     }
     world.settle();
-    assert!(!launcher(&world), "running is not ready");
+    assert!(!launcher(&world), "a running worker is not ready");
     world.run(&["pi-worker-0"]);
     world.settle();
-    assert!(!launcher(&world), "one is not all");
+    assert!(!launcher(&world), "only one worker is ready");
     world.run_all();
     world.settle();
     assert!(launcher(&world));
@@ -596,7 +596,7 @@ fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
     world.crash();
     world.settle();
     assert_eq!(told(&world), 1);
-    // The Job removes it at its end.
+    // The Job deletes its pod when it ends.
     world.lose_living_batch_pods();
     world.change_batch(LAUNCHER, |b| {
         b.end = Some(BatchEnd::Failed {
@@ -689,7 +689,7 @@ fn a_launcher_that_somebody_deletes_is_made_again_unless_it_may_have_ended() {
     world.settle();
     assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
 
-    // Also where Kubernetes may have removed it, if it was seen to go before its end.
+    // Recreated even with a TTL, if the Job was seen to go before its end.
     let with_ttl = || running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(0));
     let mut world = with_ttl();
     world.lose_object(ObjectKind::Job, LAUNCHER);
@@ -758,7 +758,7 @@ fn i_23_b_089_at_the_end_of_its_time_to_live_the_job_alone_stays() {
     assert_eq!(
         world.object_names(),
         ["Secret pi-ssh"],
-        "it can't be told from somebody else's"
+        "it may be somebody else's"
     );
     let_go(&mut world);
     assert_eq!(world.pod_names(), Vec::<&str>::new());
@@ -832,7 +832,7 @@ fn i_42_a_job_that_another_operator_began_keeps_its_keys() {
 fn what_cant_be_made_is_told_before_anything_else_is_known_of_the_job() {
     let mut world = world();
     world.refusing = true;
-    world.passes(3);
+    world.reconciles(3);
     assert_eq!(world.conditions(), ["Stalled=True", "Created=True"]);
     world.refusing = false;
     world.settle();
@@ -938,11 +938,11 @@ fn a_launcher_that_was_never_suspended_stops_before_its_job_resumes() {
     let mut world = running(|_| ());
     suspend(&mut world, true);
     world.settle();
-    // The patch met a conflict, and the user resumes before the operator tries again.
+    // The patch met a conflict, and the user resumes the job before the operator retries.
     world.change_batch(LAUNCHER, |b| b.suspended = false);
     suspend(&mut world, false);
     world.writes.clear();
-    world.passes(1);
+    world.reconciles(1);
     assert_eq!(world.conditions().last().unwrap(), "Suspended=True");
     assert_eq!(world.writes, ["change Job pi-launcher"]);
     assert!(is_suspended(&world));
@@ -968,7 +968,7 @@ fn a_launcher_that_had_failed_once_holds_no_quota_while_the_job_is_suspended() {
     world.lose_living_batch_pods();
     world.settle();
     assert_eq!(counts(&world, "Launcher")["active"], Value::Null);
-    // What has another program now is made anew, although a time to live is set: it went by our own hand.
+    // A Job with an outdated template is recreated, even with a TTL: the operator itself deleted it.
     let image = "/spec/mpiReplicaSpecs/Launcher/template/spec/containers";
     world.set(image, json!([{ "name": "any", "image": "other" }]));
     suspend(&mut world, false);
@@ -994,8 +994,8 @@ fn what_the_published_operator_calls_failed_for_an_eviction_goes_on() {
     status["conditions"].as_array_mut().unwrap().push(evicted);
     world.edit(|job| job["status"] = status);
     world.crash();
-    world.passes(20);
-    // The one end that is none: it is taken back as soon as anything else is written.
+    world.reconciles(20);
+    // The only terminal condition that may be withdrawn: the next status write removes it.
     world.breaches.retain(|b| b != "Failed did not last");
     world.settle();
     assert_eq!(world.pod_names().len(), 2);
@@ -1024,7 +1024,7 @@ fn pods_wait_for_what_they_mount_and_are_found_by() {
 #[test]
 fn a_secret_that_somebody_deleted_is_made_again_where_a_run_begins() {
     let renewed = |world: &World<Mpi>| world.object_names().contains(&"Secret pi-ssh".to_owned());
-    // On a resume.
+    // On resume.
     let mut world = running(|_| ());
     suspend(&mut world, true);
     world.settle();
@@ -1032,16 +1032,16 @@ fn a_secret_that_somebody_deleted_is_made_again_where_a_run_begins() {
     world.batch_moves(LAUNCHER);
     world.lose_secrets();
     world.settle();
-    assert!(!renewed(&world), "nobody needs it");
+    assert!(!renewed(&world), "a suspended job needs no Secret");
     suspend(&mut world, false);
     world.settle();
     assert!(renewed(&world));
     assert_eq!(world.status_json()["madeOnce"]["secret"], "pi-ssh");
-    // When the launcher is tried again; it is asked for once.
+    // When the launcher is retried; it is requested once.
     let mut world = running(|_| ());
     world.lose_secrets();
     world.settle();
-    assert!(!renewed(&world), "it is never read");
+    assert!(!renewed(&world), "the operator never reads it");
     world.change_batch_pod(|p| p.phase = PodPhase::Failed);
     world.change_batch(LAUNCHER, |b| b.failed = 1);
     world.settle();

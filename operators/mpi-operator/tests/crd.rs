@@ -1,6 +1,6 @@
-//! The custom resource in its two versions, as it is installed.
+//! The installed CRD in its two versions.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-/// The whole CRD; making it takes a while without optimisation.
+/// The whole CRD; building it is slow without optimisation.
 static CRD: LazyLock<Value> =
     LazyLock::new(|| serde_json::to_value(mpi_operator::api::crd().unwrap()).unwrap());
 
@@ -24,7 +24,7 @@ fn spec(version: &Value) -> &Value {
     &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 }
 
-/// The names of all properties below a schema, with their paths.
+/// Collects the paths of all properties of a schema.
 fn properties(path: &str, schema: &Value, all: &mut Vec<String>) {
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -106,7 +106,7 @@ fn the_published_defaults_are_there() {
         assert_eq!(
             spec["launcherCreationPolicy"]["enum"],
             Value::Null,
-            "any word is read"
+            "any value is accepted"
         );
         let policy = &spec["runPolicy"]["properties"];
         assert_eq!(policy["suspend"]["default"], false);
@@ -122,7 +122,7 @@ fn the_published_defaults_are_there() {
         assert_eq!(
             queue["x-kubernetes-validations"],
             Value::Null,
-            "it may change"
+            "it is mutable"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! Gangs of MPI jobs: who is a member, and what carries the gang's mark.
+//! Gangs of MPI jobs: their members, and the pods that carry the gang's label.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ mod scene;
 
 use mpi_operator::Mpi;
 use scene::job;
-use training_core::{ObjectKind, Offers, Provider, Step};
+use training_core::{Availabilities, ObjectKind, Provider, Step};
 use training_testkit::scene::Scene;
 use training_testkit::world::World;
 
@@ -24,11 +24,11 @@ fn world(provider: Provider, change: impl FnOnce(&mut Value)) -> World<Mpi> {
     });
     let mut world = World::new(Mpi::default(), job);
     world.gang.provider = provider;
-    world.gang.offers = Offers::all();
+    world.gang.offers = Availabilities::all();
     world
 }
 
-/// The spec of the group that is made first.
+/// The spec of the first group created.
 fn group(world: &mut World<Mpi>) -> Value {
     for _ in 0..6 {
         let made = world.plan().steps.into_iter().find_map(|step| match step {
@@ -38,23 +38,23 @@ fn group(world: &mut World<Mpi>) -> Value {
         if let Some(spec) = made {
             return spec;
         }
-        world.pass();
+        world.reconcile();
     }
     panic!("no group: {:?}", world.writes);
 }
 
-/// What is done until nothing is left to do.
+/// All steps until the job settles.
 fn steps(world: &mut World<Mpi>) -> Vec<Step> {
     let mut all = Vec::new();
     for _ in 0..8 {
         world.view_all();
         all.extend(world.plan().steps);
-        world.pass();
+        world.reconcile();
     }
     all
 }
 
-/// The spec of the first change of a group.
+/// The spec of the first patch of a group.
 fn changed(world: &mut World<Mpi>) -> Value {
     let change = steps(world).into_iter().find_map(|step| match step {
         Step::ChangeGroup { patch, .. } => Some(patch["spec"].clone()),
@@ -225,7 +225,7 @@ fn the_class_of_a_group_is_the_policys_else_the_launchers_else_the_workers() {
             });
             group(&mut world)["priorityClassName"].clone()
         };
-    // Also where the launcher comes later and is no member.
+    // Also if the launcher comes later and is no member.
     for when in ["AtStartup", "WaitForWorkersReady"] {
         assert_eq!(
             classes(when, Some("p"), Some("l"), Some("w")),

@@ -1,6 +1,6 @@
-//! The published example, field by field. Written by hand from the contract.
+//! The published example, field by field, written by hand from the contract.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use k8s_openapi::api::core::v1::Secret;
@@ -42,7 +42,7 @@ fn typed(job: Value) -> MPIJob {
     serde_json::from_value(job).unwrap()
 }
 
-/// Everything that is made for a job: Services, ConfigMap, Secret, workers, launcher.
+/// A job's objects: Services, ConfigMap, Secret, workers, launcher.
 struct Made {
     services: Vec<Value>,
     config: Value,
@@ -90,7 +90,7 @@ fn with_gate(job: &MPIJob, domain: &str, gate: Option<Gate<'_>>) -> Made {
     }
 }
 
-/// Serialisation behind a reference, so that one closure does for all objects.
+/// Object-safe serialisation, so that one closure serves all objects.
 mod erased {
     use serde::Serialize;
     use serde_json::Value;
@@ -160,7 +160,7 @@ fn vars(parts: &[&[(&str, &str)]]) -> Value {
     env(&parts.concat())
 }
 
-/// The fields that we add to the published objects: nothing else differs.
+/// Removes the fields that we add to the published objects: nothing else differs.
 fn without_ours(mut launcher_or_pod: Value, pointer: &str) -> Value {
     let spec = launcher_or_pod.pointer_mut(pointer).unwrap();
     for container in spec["containers"].as_array_mut().unwrap() {
@@ -340,7 +340,7 @@ fn i_09_the_other_implementations_have_their_own_variables_and_lines() {
             made.config["data"]["hostfile"],
             "pi-worker-0.pi.default.svc:1\npi-worker-1.pi.default.svc:1\n"
         );
-        // By which Hydra's proxies find their launcher.
+        // Hydra's proxies find their launcher by it.
         let mut to_launcher = SELECTOR();
         to_launcher["training.kubeflow.org/job-role"] = json!("launcher");
         assert_eq!(
@@ -520,7 +520,7 @@ fn a_job_of_v1_runs_with_images_that_were_made_without_ssh_in_mind() {
             "{given:?}"
         );
     }
-    // A command of the user's own stays, with its arguments.
+    // The user's own command stays, with its arguments.
     job.pointer_mut(worker).unwrap()["command"] = json!(["run"]);
     let made = made(&typed(job), "");
     let container = &made.workers[0]["spec"]["containers"][0];

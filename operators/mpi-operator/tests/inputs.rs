@@ -1,6 +1,6 @@
-//! What a user may write in an `MPIJob`: what the operator says of it past the API server, and what must not become of it.
+//! Inputs of an `MPIJob`: how the operator validates what passes the API server, and what input must not cause.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -8,14 +8,14 @@ mod scene;
 use mpi_operator::{MPIJob, Mpi};
 use scene::job;
 use serde_json::{Value, json};
-use training_core::{Object, Offers, Provider, Step};
+use training_core::{Availabilities, Object, Provider, Step};
 use training_testkit::builders::MPI;
 use training_testkit::hostile::{self, HOSTILE};
 use training_testkit::scene::Scene;
 use training_testkit::validation::{MPI_VERSIONS, Row, Table};
 use training_testkit::world::World;
 
-/// Refused rows that the types can't decode: the job is set aside with a Warning.
+/// Refused rows that the types can't decode: the operator skips the job with a Warning.
 const SET_ASIDE: &[&str] = &[
     "B-001 ",
     "B-002 ",
@@ -28,9 +28,9 @@ const SET_ASIDE: &[&str] = &[
     "a probe's port beyond 32 bits",
     "B-069 slots that are a string",
 ];
-/// Refused rows in which a stored object shows nothing wrong: changes, and jobs of another manager.
+/// Refused rows whose stored object is valid: changes, and jobs of another manager.
 const ELSEWHERE: &[&str] = &["B-092 managed by ", "B-148 "];
-/// Rows that the API server refuses by rules or in words of its own.
+/// Rows that the API server refuses with rules or messages of its own.
 const OTHER_WORDS: &[&str] = &[
     "B-008 an empty replica map",
     "B-009 the only replica spec is null",
@@ -45,10 +45,10 @@ fn is_of(row: &Row, names: &[&str]) -> bool {
     names.iter().any(|name| row.name.starts_with(name))
 }
 
-/// The message with which the operator ends the job at its first look, if it does.
+/// Returns the message with which the operator fails the job at its first reconcile, if it does.
 fn ends(job: MPIJob) -> Option<String> {
     let mut world = World::new(Mpi::default(), job);
-    world.pass();
+    world.reconcile();
     let last = world.status().conditions.pop()?;
     let invalid = last.type_ == "Failed" && last.reason.as_deref() == Some("InvalidSpec");
     if invalid {
@@ -57,8 +57,8 @@ fn ends(job: MPIJob) -> Option<String> {
     invalid.then(|| last.message.unwrap_or_default())
 }
 
-/// `map.Key` and `map[Key]` are the same place: the API server spells it by which of its parts refuses.
-fn same_place(path: &str) -> String {
+/// Normalises `map.Key` and `map[Key]`: the API server's spelling depends on the part that refuses.
+fn same_slot(path: &str) -> String {
     path.replace(['[', ']'], ".")
         .replace("..", ".")
         .trim_end_matches('.')
@@ -67,7 +67,7 @@ fn same_place(path: &str) -> String {
 
 fn judge(table: &Table, row: &Row, version: &str) -> Result<(), String> {
     let mut stored = table.stored(row, &MPI).unwrap();
-    // As the definition's default says.
+    // The CRD's default.
     if stored["spec"].is_object() {
         stored["spec"]["submittedAs"] = json!(version);
     }
@@ -81,8 +81,8 @@ fn judge(table: &Table, row: &Row, version: &str) -> Result<(), String> {
         (Some(_), Err(_)) if is_of(row, SET_ASIDE) => Ok(()),
         (Some(refused), Ok(Some(said))) if !is_of(row, ELSEWHERE) && !is_of(row, SET_ASIDE) => {
             let (field, problem) = said.split_once(": ").unwrap_or((&said, ""));
-            // A rule over all roles names their map, and the operator the role.
-            let same = same_place(field).starts_with(&same_place(&refused.field));
+            // A rule over all roles names their map, the operator the role.
+            let same = same_slot(field).starts_with(&same_slot(&refused.field));
             let words = problem.contains(&refused.text) || is_of(row, OTHER_WORDS);
             let otherwise = format!(
                 "{} {}, but the operator says {said}",
@@ -118,7 +118,7 @@ fn i_43_the_operator_judges_every_row_as_the_crd_does_in_both_versions() {
     }
 }
 
-/// Everything that is made for a job until it rests, as its operator sends it.
+/// Every object created for a job until it settles, as the operator sends it.
 fn made(mut world: World<Mpi>) -> Vec<Value> {
     let mut made = Vec::new();
     for _ in 0..8 {
@@ -135,7 +135,7 @@ fn made(mut world: World<Mpi>) -> Vec<Value> {
                 other => panic!("{other:?}"),
             });
         }
-        world.pass();
+        world.reconcile();
     }
     made
 }
@@ -158,11 +158,11 @@ fn templates(job: &mut Value) -> [&mut Value; 2] {
     [roles.next().unwrap(), roles.next().unwrap()]
 }
 
-/// What users are told of a job that an operator with this gang scheduler sees for the first time.
+/// Events of a job that an operator with this gang scheduler sees for the first time.
 fn told(provider: Provider, change: impl FnOnce(&mut Value)) -> String {
     let mut world = World::new(Mpi::default(), job(change));
     world.gang.provider = provider;
-    world.gang.offers = Offers::all();
+    world.gang.offers = Availabilities::all();
     world.settle();
     world.events().join("\n")
 }
@@ -270,7 +270,7 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
             .iter()
             .filter(|v| v["projected"].is_object())
             .collect();
-        assert_eq!(projected, [&token], "the user's own and no other");
+        assert_eq!(projected, [&token], "only the user's own");
     }
 }
 
@@ -329,7 +329,7 @@ fn mt_13_the_launchers_gate_has_no_token() {
     }
 }
 
-/// A job with this text wherever a user writes freely.
+/// A job with this text in every free-text field.
 fn hostile(text: &str) -> impl FnOnce(&mut Value) {
     let text = text.to_owned();
     move |job| {
@@ -365,7 +365,7 @@ fn mt_20_mt_21_mt_22_no_text_of_a_users_becomes_a_part_of_another_text() {
         assert_eq!(made.len(), 6, "{text:?}");
         let places = hostile::places(&made, text);
         assert!(places.iter().any(|p| p.path.contains("args")), "{text:?}");
-        // The directory of the keys is a path that the user gives whole, with a slash before it here.
+        // The directory of the keys is an absolute path, so it gets a slash here.
         let parts: Vec<_> = places
             .iter()
             .filter(|p| !p.whole && !p.path.ends_with(".mountPath"))
@@ -444,7 +444,7 @@ fn mt_55_no_annotation_of_a_job_changes_what_its_pods_may_do() {
         plain,
         made_for(|job| job["metadata"]["annotations"] = annotations)
     );
-    // Those that have an effect say where the gate looks, or leave it out.
+    // Valid values decide where the gate connects, or disable it.
     let port =
         made_for(|job| job["metadata"]["annotations"] = json!({"trainyard.dev/ssh-port": "7"}));
     let off = made_for(|job| {

@@ -1,6 +1,6 @@
-//! What keeps a launcher's pod from starting or from going: its init container, and its node.
+//! What keeps a launcher's pod from starting or terminating: its init container, and its node.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use k8s_openapi::jiff::SignedDuration;
@@ -33,7 +33,7 @@ fn runs(world: &mut World<Mpi>) {
     });
 }
 
-/// A world in which launchers wait for their hosts, and this one's pod has just been made.
+/// A world whose launchers wait for their hosts and whose launcher pod was just created.
 fn gated(change: impl FnOnce(&mut Value)) -> World<Mpi> {
     let framework = Mpi {
         gate_image: Some(GATE_IMAGE.to_owned()),
@@ -46,7 +46,7 @@ fn gated(change: impl FnOnce(&mut Value)) -> World<Mpi> {
     world
 }
 
-/// An init container of the launcher's pod waits or has ended so.
+/// Sets the state of an init container of the launcher's pod.
 fn init_says(world: &mut World<Mpi>, container: &str, cause: Option<Cause>, message: &str) {
     world.change_batch_pod(|p| {
         p.trouble = Some(Box::new(Trouble {
@@ -64,7 +64,7 @@ fn init_says(world: &mut World<Mpi>, container: &str, cause: Option<Cause>, mess
     });
 }
 
-/// Whether this names the container, its image and every way out.
+/// Returns true if this names the container, its image and every remedy.
 fn is_told_as_ours(said: &str) -> bool {
     [
         GATE,
@@ -100,7 +100,7 @@ fn a_gate_for_another_architecture_is_told_with_its_image_and_what_to_do() {
         (Some(Cause::ImagePullBackOff), pull, "ImagePullBackOff"),
         (Some(Cause::RunContainerError), exec, "RunContainerError"),
         (Some(Cause::CrashLoopBackOff), exec, "CrashLoopBackOff"),
-        // A launcher with `restartPolicy: Never`, whose Job tries it again.
+        // A launcher with `restartPolicy: Never`, which its Job retries.
         (None, exec, "RunContainerError"),
     ] {
         let mut world = gated(|_| ());
@@ -189,16 +189,16 @@ fn a_resumed_job_leaves_the_gate_out_where_it_was_switched_off_meanwhile() {
     }
 }
 
-/// Nothing is heard of the node of the launcher's pod any more.
-fn lose_launcher(world: &mut World<Mpi>, leaving: bool) {
+/// The node of the launcher's pod stops responding.
+fn lose_launcher(world: &mut World<Mpi>, terminating: bool) {
     let now = world.now;
     world.change_batch_pod(|p| {
-        (p.ready, p.leaving, p.disrupted) = (false, leaving, leaving);
+        (p.ready, p.terminating, p.disrupted) = (false, terminating, terminating);
         p.trouble = Some(Box::new(Trouble {
             cause: Some(Cause::NodeLost),
             node: "n1".to_owned(),
             since: Some(now),
-            gone_by: leaving.then_some(now),
+            gone_by: terminating.then_some(now),
             ..Trouble::default()
         }));
     });
@@ -207,7 +207,7 @@ fn lose_launcher(world: &mut World<Mpi>, leaving: bool) {
 
 #[test]
 fn f_60_a_lost_launcher_is_forced_only_where_the_operator_is_set_to_and_its_job_makes_it_again() {
-    for leaving in [false, true] {
+    for terminating in [false, true] {
         let mut world = World::new(Mpi::default(), job(|_| ()));
         world.rules.force_lost_after = Some(SignedDuration::from_secs(600));
         world.settle();
@@ -216,26 +216,26 @@ fn f_60_a_lost_launcher_is_forced_only_where_the_operator_is_set_to_and_its_job_
         runs(&mut world);
         world.settle();
         let old = world.batch_pods().next().unwrap().0.to_owned();
-        lose_launcher(&mut world, leaving);
+        lose_launcher(&mut world, terminating);
         assert_eq!(condition(&world, "Stalled")["reason"], "NodeLost");
         world.writes.clear();
         world.tick(599);
         world.settle();
-        assert_eq!(world.writes, [] as [&str; 0], "{leaving}");
+        assert_eq!(world.writes, [] as [&str; 0], "{terminating}");
         world.tick(1);
         world.settle();
-        let deletes = || vec![format!("delete pod {old}"); if leaving { 1 } else { 2 }];
+        let deletes = || vec![format!("delete pod {old}"); if terminating { 1 } else { 2 }];
         let pods: Vec<_> = world
             .writes
             .iter()
             .filter(|w| *w != "status")
             .cloned()
             .collect();
-        assert_eq!(pods, deletes(), "it is asked to go before it is forced");
+        assert_eq!(pods, deletes(), "it is deleted gracefully first");
         assert_eq!(world.batch_pods().count(), 0);
         let told = world.notes.iter().filter(|n| n.reason == "LostPodDeleted");
         assert_eq!(told.count(), 1, "{:?}", world.events());
-        // Its Job makes another one, and the job goes on.
+        // Its Job creates a new pod, and the job goes on.
         world.batch_moves(LAUNCHER);
         runs(&mut world);
         world.settle();
@@ -245,7 +245,7 @@ fn f_60_a_lost_launcher_is_forced_only_where_the_operator_is_set_to_and_its_job_
         assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
         assert!(world.breaches.is_empty(), "{:?}", world.breaches);
     }
-    // By default it is waited for.
+    // By default the operator waits for it.
     let mut world = World::new(Mpi::default(), job(|_| ()));
     world.settle();
     world.run_all();

@@ -1,6 +1,6 @@
-//! Defaults, and what is wrong with jobs that can't run.
+//! Defaults, and validation errors.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -252,6 +252,6 @@ fn jobs_of_v1_mean_what_they_meant_there() {
     assert_eq!(
         Setup::of(&job("pi", odd)).unwrap().unknown,
         ["Chief"],
-        "left alone, as published"
+        "ignored, as published"
     );
 }

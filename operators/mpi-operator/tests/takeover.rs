@@ -1,6 +1,6 @@
-//! Jobs of `v1` that the training operator began: their launcher is a bare pod, and nothing of them has keys.
+//! Jobs of `v1` that the training operator started: their launcher is a bare pod, and they have no keys.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use training_testkit::world::{Move, World};
 
 const LAUNCHER: &str = "pi-launcher";
 
-/// What that operator had written.
+/// The status that the training operator wrote.
 fn published_status() -> Value {
     let condition = |type_: &str, message: &str| {
         json!({
@@ -30,7 +30,7 @@ fn published_status() -> Value {
     })
 }
 
-/// Both workers and the launcher run as that operator made them; ours has just begun.
+/// Both workers and the launcher run as that operator made them; ours has just started.
 fn left_with(launcher: &str, change: impl FnOnce(&mut Value)) -> World<Mpi> {
     let mut world = World::new(
         Mpi::default(),
@@ -105,7 +105,7 @@ fn i_42_a_running_launcher_of_the_training_operator_is_followed_to_its_end() {
     assert_eq!(status["replicaStatuses"]["Worker"], json!({ "active": 2 }));
     assert_eq!(status["ready"], "3/3");
     assert_eq!(status["startTime"], "1970-01-01T00:00:00Z");
-    // Also by an operator that begins later.
+    // Also after an operator restart.
     world.crash();
     world.settle();
     assert!(is_untouched(&world), "{:?}", world.writes);
@@ -174,13 +174,13 @@ fn i_42_a_followed_launcher_or_worker_that_fails_fails_the_job_in_the_published_
         } else {
             assert!(
                 world.writes.contains(&"delete pod pi-launcher".to_owned()),
-                "it still ran"
+                "it was still running"
             );
         }
     }
 }
 
-/// Everything of the present run is ours.
+/// Every object of the present run is ours.
 fn is_ours(world: &World<Mpi>) {
     assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
     assert!(world.batch_pods().all(|(name, _)| name != LAUNCHER));
@@ -210,7 +210,7 @@ fn a_retry_of_what_the_training_operator_began_is_ours() {
             world.settle();
             assert!(
                 world.object(ObjectKind::Job, LAUNCHER).is_none(),
-                "its launcher is not gone"
+                "its launcher still exists"
             );
         }
         let_go(&mut world);
@@ -248,13 +248,13 @@ fn a_followed_launcher_goes_when_its_job_is_suspended_and_the_resume_is_ours() {
     assert_eq!(
         world.object_names(),
         Vec::<String>::new(),
-        "it is not gone yet"
+        "it still exists"
     );
     assert_eq!(
         world.status_json()["replicaStatuses"]["Launcher"]["active"],
         1
     );
-    // A resume in between waits for it.
+    // A resume in between waits for its deletion.
     world.set("/spec/runPolicy/suspend", json!(false));
     world.settle();
     assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
@@ -294,7 +294,7 @@ fn mt_53_a_pod_that_takes_the_launchers_name_ends_no_job_of_ours() {
         end_with(world, 0);
         assert!(!world.conditions().contains(&"Succeeded=True".to_owned()));
     };
-    // Of a job that nobody had begun, and of one that ours runs.
+    // For a job that has not been started, and one that our operator runs.
     let mut world = World::new(
         Mpi::default(),
         job(|job| job["spec"]["submittedAs"] = json!("v1")),
@@ -302,7 +302,7 @@ fn mt_53_a_pod_that_takes_the_launchers_name_ends_no_job_of_ours() {
     forged(&mut world);
     world.settle();
     assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
-    // Beside a followed one that is gone.
+    // After a followed launcher that is gone.
     let mut world = left(|_| ());
     world.settle();
     world.delete_own_pod(LAUNCHER);
@@ -311,7 +311,7 @@ fn mt_53_a_pod_that_takes_the_launchers_name_ends_no_job_of_ours() {
     let mut world = left_with("pi-other", |_| ());
     end_with(&mut world, 0);
     assert!(!world.conditions().contains(&"Succeeded=True".to_owned()));
-    // Of a job of v2beta1, which never had any.
+    // For a job of v2beta1, which never has a bare launcher.
     let mut world = World::new(Mpi::default(), job(|_| ()));
     world.settle();
     forged(&mut world);

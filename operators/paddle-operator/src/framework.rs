@@ -2,10 +2,10 @@
 
 use training_api::RestartPolicy;
 use training_core::verdict::{
-    Enough, Saying, no_replica_decides, role_decides, say_qualified, say_short,
+    JobMessage, SuccessPolicy, no_replica_decides, role_decides, say_qualified, say_short,
 };
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Others, Rank, Replicas,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, OtherTypes, Rank, Replicas,
     RoleSet, SpecError, Verdict, names, training_job,
 };
 
@@ -29,9 +29,9 @@ impl Framework for Paddle {
     const REPLICAS: Replicas = Replicas {
         field: REPLICA_MAP,
         types: &[MASTER, WORKER],
-        others: Others::Refused,
-        speakers: &[MASTER],
-        stand_in: None,
+        others: OtherTypes::Refused,
+        master_types: &[MASTER],
+        fallback_master_type: None,
         container: CONTAINER,
         port: ("master", 36543),
         restart: RestartPolicy::OnFailure,
@@ -44,7 +44,8 @@ impl Framework for Paddle {
         Self::REPLICAS.roles(name, &job.spec.paddle_replica_specs)
     }
 
-    /// What `paddle.distributed.launch` needs. Replica 0 of the deciding role is the rendezvous; it knows itself by its IP address.
+    /// The variables for `paddle.distributed.launch`. Replica 0 of the deciding role is the rendezvous; it finds itself by its IP
+    /// address.
     fn env(&self, cx: &JobCx<'_, PaddleJob>, me: Rank<'_>) -> Result<EnvSet, SpecError> {
         let decider = decider(cx);
         let port = Self::REPLICAS.port(cx.roles, decider);
@@ -70,7 +71,7 @@ impl Framework for Paddle {
     }
 
     fn judge(&self, cx: &JobCx<'_, PaddleJob>, census: &Census<'_>) -> Verdict {
-        role_decides(cx.roles, census, decider(cx), Enough::All)
+        role_decides(cx.roles, census, decider(cx), SuccessPolicy::All)
     }
 
     fn endless(&self, cx: &JobCx<'_, PaddleJob>) -> Option<String> {
@@ -90,7 +91,7 @@ impl Framework for Paddle {
         vec![("replicas", Digest::of(&cx.roles.total()))]
     }
 
-    fn say(&self, cx: &JobCx<'_, PaddleJob>, what: &Saying<'_>) -> String {
+    fn say(&self, cx: &JobCx<'_, PaddleJob>, what: &JobMessage<'_>) -> String {
         if has_master(cx) {
             say_short(KIND, cx.name, what)
         } else {

@@ -1,4 +1,4 @@
-//! `paddle-operator`.
+//! The binary `paddle-operator`.
 
 use paddle_operator::{ABOUT, Paddle};
 use training_runtime::entry::{self, NoArgs};

@@ -1,6 +1,6 @@
-//! What PaddlePaddle's processes get in both modes, written out by hand from the published contract, and how a job ends.
+//! The variables of PaddlePaddle's processes in both modes, written by hand from the published contract, and how a job ends.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -11,7 +11,7 @@ use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::{first_pods, placed};
 
-/// The pods that the first plan of a job makes.
+/// The pods of a job's first plan.
 fn pods(job: Job) -> Vec<Pod> {
     first_pods(&framework(), &typed(job))
 }

@@ -1,7 +1,7 @@
 //! The custom resource: `PyTorchJob` in `kubeflow.org/v1`.
 //!
-//! Source: the published CRD and webhook of the Kubeflow training operator 1.9. Fields and their meaning are the published
-//! ones; what its webhook refused, the schema refuses here, so that no webhook is needed.
+//! Source: the published CRD and webhook of the Kubeflow training operator 1.9. Fields have their published meaning. The schema
+//! rejects what the webhook rejected, so no webhook is needed.
 
 use k8s_openapi::api::autoscaling::v2::MetricSpec;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -21,13 +21,13 @@ pub const MASTER: &str = "Master";
 pub const WORKER: &str = "Worker";
 /// The container that trains. Other containers of a pod are the user's helpers.
 pub const CONTAINER: &str = "pytorch";
-/// The init container that makes workers wait until their master can be found.
+/// The init container that makes workers wait until their master's name resolves.
 pub const INIT_CONTAINER: &str = "init-pytorch";
 
-/// What `nprocPerNode` may be: a device, or a number above 0.
+/// The pattern of `nprocPerNode`: a device, or a number above 0.
 pub const NPROC: &str = r"^([A-Za-z][A-Za-z0-9_.-]*|\+?0*[1-9][0-9]{0,8})?$";
 
-/// What a PyTorchJob is to run.
+/// The spec of a PyTorchJob.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "kubeflow.org",
@@ -73,8 +73,8 @@ pub struct PyTorchJobSpec {
         regex(pattern = NPROC)
     )]
     pub nproc_per_node: Option<String>,
-    /// When the job ends, what is cleaned up then, and who looks after it.
-    // Always there in what is stored: Python clients of this kind can't read a job without it.
+    /// Limits, clean-up, suspension and scheduling of the whole job.
+    // Always present in stored objects: Python clients of this kind can't read a job without it.
     #[serde(default)]
     pub run_policy: RunPolicy,
 }
@@ -84,11 +84,11 @@ pub struct PyTorchJobSpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = bounds_are_in_order())]
 pub struct ElasticPolicy {
-    /// Fewest workers with which training goes on. Unset: the upper bound, or the number of workers.
+    /// Minimum number of workers with which training continues. Unset: the maximum, or the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_replicas: Option<i32>,
-    /// Most workers. Unset: the lower bound, or the number of workers.
+    /// Maximum number of workers. Unset: the minimum, or the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_replicas: Option<i32>,
@@ -115,11 +115,11 @@ pub struct ElasticPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub n_proc_per_node: Option<i32>,
-    /// How often `torchrun` starts its processes again.
+    /// How often `torchrun` restarts its processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<i32>,
-    /// Metrics of a `HorizontalPodAutoscaler` with the job's name, which the operator makes and which keeps the number of workers
-    /// between the bounds. Unset: there is none.
+    /// Metrics of a `HorizontalPodAutoscaler` with the job's name, which the operator creates to keep the number of workers between
+    /// the bounds. Unset: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Vec<MetricSpec>>,
 }
@@ -135,7 +135,7 @@ pub struct RdzvConf {
     pub value: Option<String>,
 }
 
-/// The CRD as it is installed.
+/// Returns the installed CRD.
 ///
 /// # Errors
 /// Never: see [`schema::finish`].
@@ -169,7 +169,7 @@ fn bounds_are_in_order() -> Rule {
     .field_path(".minReplicas")
 }
 
-/// Workers with a master get our init container: a container of that name would make every pod of theirs invalid.
+/// Workers of jobs with a master get the operator's init container. A user's container of that name would make their pods invalid.
 fn init_container_is_free() -> Rule {
     let pod = format!("self.{REPLICA_MAP}['{WORKER}'].template.spec");
     Rule::new(format!(

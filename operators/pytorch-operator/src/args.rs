@@ -1,4 +1,4 @@
-//! The binary's arguments. They are here, and not in the binary, so that documents are generated from them.
+//! The binary's arguments. They are in the library so that documentation can be generated from them.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use training_runtime::{JobArgs, RuntimeArgs, wait};
 
 use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES};
 
-/// What these flags stand under in the help; without it they would stand under the heading before them.
+/// The help heading of these flags. Without it, they would appear under the previous heading.
 const INIT: &str = "Init container of workers";
 
 /// Runs PyTorchJobs (kubeflow.org/v1)
@@ -19,15 +19,15 @@ const INIT: &str = "Init container of workers";
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
-    /// Something else than to run the operator.
+    /// A subcommand to run instead of the operator.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// What operators understand whose jobs are made of replicas.
+    /// The arguments of operators whose jobs consist of replicas.
     #[command(flatten)]
     pub jobs: JobArgs,
 
-    /// What every operator understands.
+    /// The arguments of all operators.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
 
@@ -59,7 +59,7 @@ pub struct Cli {
     pub pytorch_init_container_max_tries: u32,
 }
 
-/// What the binary does beside running the operator.
+/// The subcommands of the binary.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     /// Waits until a host name resolves; the init container of workers

@@ -1,14 +1,14 @@
-//! Elastic jobs: what `torchrun` is told about its rendezvous.
+//! Elastic jobs: the rendezvous settings of `torchrun`.
 
 use training_core::{Autoscaling, Digest, EnvSet, JobCx, RoleSet, SpecError, check, names};
 
 use crate::api::{ElasticPolicy, NPROC, PyTorchJob, REPLICA_MAP, WORKER};
 use crate::replicas::REPLICAS;
 
-/// Checks what only holds across fields.
+/// Validates rules across fields.
 ///
 /// # Errors
-/// The field that makes the job impossible.
+/// The error names the invalid field.
 pub(crate) fn verify(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecError> {
     if let Some(value) = job.spec.nproc_per_node.as_deref() {
         let device = value.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -56,14 +56,14 @@ pub(crate) fn verify(job: &PyTorchJob, roles: &RoleSet<'_>) -> Result<(), SpecEr
     Ok(())
 }
 
-/// The number that a text of `nprocPerNode` stands for, if it is one: digits, one plus sign before them.
+/// Parses `nprocPerNode` if it is a number: digits, with an optional plus sign before them.
 pub(crate) fn processes(text: &str) -> Option<u64> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let number = digits.bytes().all(|b| b.is_ascii_digit());
     number.then(|| digits.parse().ok()).flatten()
 }
 
-/// Fewest and most workers: one bound stands for both, none for the present number of workers.
+/// Returns the minimum and maximum number of workers. One bound stands for both; without bounds, the current number of workers does.
 fn bounds(policy: &ElasticPolicy, roles: &RoleSet<'_>) -> (i64, i64) {
     let workers = roles.get(WORKER).map_or(0, |w| i64::from(w.replicas));
     let (min, max) = (
@@ -76,13 +76,13 @@ fn bounds(policy: &ElasticPolicy, roles: &RoleSet<'_>) -> (i64, i64) {
     )
 }
 
-/// The fewest replicas with which `torchrun` trains; `None` for a job that is not elastic.
+/// Returns the minimum number of replicas with which `torchrun` trains; `None` for a job that is not elastic.
 pub(crate) fn fewest(cx: &JobCx<'_, PyTorchJob>) -> Option<u32> {
     let policy = cx.job.spec.elastic_policy.as_ref()?;
     u32::try_from(bounds(policy, cx.roles).0).ok()
 }
 
-/// The autoscaler that the job asks for: one with metrics, also with an empty list of them.
+/// Returns the job's autoscaler, if the job has metrics, even an empty list.
 pub(crate) fn autoscaling<'a>(cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<'a>> {
     let policy = cx.job.spec.elastic_policy.as_ref()?;
     let (min, max) = bounds(policy, cx.roles);
@@ -93,8 +93,8 @@ pub(crate) fn autoscaling<'a>(cx: &JobCx<'a, PyTorchJob>) -> Option<Autoscaling<
     })
 }
 
-/// What pods are told of the spec beside their template. The number of an elastic job's workers is not among it: `torchrun`
-/// finds out by itself.
+/// Returns the parts of the spec, other than the templates, that pods depend on. For an elastic job these exclude the number of
+/// workers: `torchrun` discovers it.
 pub(crate) fn rendezvous(cx: &JobCx<'_, PyTorchJob>) -> Vec<(&'static str, Digest)> {
     let spec = &cx.job.spec;
     let mut parts = Vec::new();
@@ -104,7 +104,7 @@ pub(crate) fn rendezvous(cx: &JobCx<'_, PyTorchJob>) -> Vec<(&'static str, Diges
     match &spec.elastic_policy {
         None => parts.push(("replicas", Digest::of(&cx.roles.total()))),
         Some(policy) => {
-            // The autoscaler reads these, and it follows.
+            // Only the autoscaler uses the metrics, and it follows edits.
             let metrics = None;
             let told = ElasticPolicy {
                 metrics,

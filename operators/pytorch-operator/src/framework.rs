@@ -1,8 +1,8 @@
-//! What is peculiar to PyTorch: roles, rendezvous variables, and who decides the job's end.
+//! What is specific to PyTorch: roles, rendezvous variables, and the role that decides the job's outcome.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_core::grants::{self, Grant};
-use training_core::verdict::{Enough, Saying, role_decides, say_qualified, say_short};
+use training_core::verdict::{JobMessage, SuccessPolicy, role_decides, say_qualified, say_short};
 use training_core::{
     Autoscaling, Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas,
     RoleSet, RoleSpec, SpecError, Verdict, check, training_job,
@@ -16,7 +16,7 @@ use crate::replicas::REPLICAS;
 /// The PyTorch framework.
 #[derive(Clone, Debug, Default)]
 pub struct PyTorch {
-    /// The init container that makes workers wait for their master's name.
+    /// The init container that makes workers wait until their master's name resolves.
     pub init: InitContainer,
 }
 
@@ -54,10 +54,10 @@ impl Framework for PyTorch {
 
     fn judge(&self, cx: &JobCx<'_, PyTorchJob>, census: &Census<'_>) -> Verdict {
         let (decider, enough) = match (has_master(cx), &cx.job.spec.elastic_policy) {
-            (true, _) => (MASTER, Enough::All),
-            (false, None) => (WORKER, Enough::All),
-            // An elastic run is over for all as soon as it is over for one.
-            (false, Some(_)) => (WORKER, Enough::Any),
+            (true, _) => (MASTER, SuccessPolicy::All),
+            (false, None) => (WORKER, SuccessPolicy::All),
+            // An elastic run ends for all workers as soon as one succeeds.
+            (false, Some(_)) => (WORKER, SuccessPolicy::Any),
         };
         role_decides(cx.roles, census, decider, enough)
     }
@@ -90,7 +90,7 @@ impl Framework for PyTorch {
         if let Some(elastic) = &cx.job.spec.elastic_policy {
             let replicas = cx.job.spec.pytorch_replica_specs.get(WORKER);
             if elastic.metrics.is_some() && replicas.is_some_and(|w| w.replicas.is_none()) {
-                // Autoscalers go by the scale subresource, which doesn't answer without that number.
+                // Autoscalers use the scale subresource, which doesn't work without this number.
                 ignored(format!(
                     "spec.elasticPolicy.metrics has no effect until spec.{REPLICA_MAP}[{WORKER}].replicas is written"
                 ));
@@ -117,7 +117,7 @@ impl Framework for PyTorch {
         grants::AUTOSCALERS
     }
 
-    fn say(&self, cx: &JobCx<'_, PyTorchJob>, what: &Saying<'_>) -> String {
+    fn say(&self, cx: &JobCx<'_, PyTorchJob>, what: &JobMessage<'_>) -> String {
         if has_master(cx) {
             say_short(KIND, cx.name, what)
         } else {
@@ -127,7 +127,7 @@ impl Framework for PyTorch {
 }
 
 impl PyTorch {
-    /// A container of the user's with the name of ours would make every worker pod invalid.
+    /// Rejects user containers with the name of the operator's: they would make every worker pod invalid.
     fn check_init_names(&self, worker: &RoleSpec<'_>) -> Result<(), SpecError> {
         let Some(spec) = worker.template.and_then(|t| t.spec.as_ref()) else {
             return Ok(());
@@ -153,16 +153,16 @@ fn has_master(cx: &JobCx<'_, PyTorchJob>) -> bool {
     cx.roles.get(MASTER).is_some()
 }
 
-/// The service of the pod with rank 0.
+/// Returns the service name of the pod with rank 0.
 fn master_address(cx: &JobCx<'_, PyTorchJob>) -> String {
     let role = if has_master(cx) { "master" } else { "worker" };
     training_core::names::replica(cx.name, role, 0)
 }
 
-/// The variables of one replica, in their published order.
+/// Returns the variables of one replica, in their published order.
 ///
-/// `RANK` is the rank of the pod, `WORLD_SIZE` counts processes. Without a master and without elasticity, worker 0 takes the
-/// master's part; with elasticity and without a master only `torchrun`'s own variables are set.
+/// `RANK` is the rank of the pod; `WORLD_SIZE` counts processes. In jobs without a master, worker 0 acts as the master. Elastic
+/// jobs without a master only get `torchrun`'s own variables.
 fn environment(cx: &JobCx<'_, PyTorchJob>, me: Rank<'_>) -> EnvSet {
     let mut env = EnvSet::default();
     env.require("PYTHONUNBUFFERED", "1");

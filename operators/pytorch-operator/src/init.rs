@@ -1,23 +1,23 @@
-//! The init container that keeps a worker from starting before its master's name resolves.
+//! The init container that holds a worker back until its master's name resolves.
 //!
-//! Its template is YAML with the published variables. It is parsed first and filled in afterwards, inside strings only, so that
-//! no value can change its structure.
+//! Its template is YAML with the published variables. The variables are replaced after parsing and only inside strings, so that no
+//! value can change the structure.
 
 use k8s_openapi::api::core::v1::Container;
 use serde_json::Value;
 
-/// The published default image: it has the shell and `nslookup` that the built-in template calls.
+/// The published default image. It has the shell and `nslookup`, which the built-in template calls.
 pub const DEFAULT_IMAGE: &str = "alpine:3.10";
 /// The published default number of tries, two seconds apart.
 pub const DEFAULT_TRIES: u32 = 100;
 
-/// The variable that differs from job to job.
+/// The variable with a value per job.
 const ADDRESS: &str = "{{.MasterAddr}}";
 
 /// The init container of workers.
 #[derive(Clone, Debug)]
 pub struct InitContainer {
-    /// The template, with everything filled in but the address.
+    /// The template, with all variables replaced except the address.
     template: Vec<Value>,
     names: Vec<String>,
 }
@@ -28,13 +28,13 @@ impl Default for InitContainer {
     }
 }
 
-/// A template that can't be used.
+/// An invalid template.
 #[derive(Debug, thiserror::Error)]
 #[error("the init container template is not a YAML list of containers: {0}")]
 pub struct TemplateError(String);
 
 impl InitContainer {
-    /// An init container with this image and number of tries, from a template file's text or the built-in template.
+    /// Returns an init container with this image and number of tries, from a template file's text or the built-in template.
     ///
     /// # Errors
     /// If the text is not a YAML list whose items read as containers.
@@ -67,9 +67,9 @@ impl InitContainer {
         it
     }
 
-    /// The containers for a job whose master has this address.
+    /// Returns the containers for a job whose master has this address.
     pub fn render(&self, master: &str) -> Vec<Container> {
-        // Every item was read as a container when the template was accepted, and filling in changes only strings.
+        // Every item was decoded as a container when the template was accepted, and replacing variables only changes strings.
         self.template
             .iter()
             .filter_map(|item| fill(item, master).ok())
@@ -109,7 +109,7 @@ fn built_in() -> Vec<Value> {
             "limits": {"cpu": "100m", "memory": "20Mi"},
             "requests": {"cpu": "50m", "memory": "10Mi"}
         },
-        // Address and tries are arguments: nothing of a job's is ever part of the shell's text.
+        // Address and tries are arguments, so that no value from a job becomes part of the shell script.
         "command": [
             "sh", "-c",
             "tries=0; until nslookup \"$0\"; do tries=$((tries + 1)); [ \"$tries\" -lt \"$1\" ] || exit 1; echo waiting for master; sleep 2; done",

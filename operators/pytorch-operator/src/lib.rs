@@ -1,8 +1,8 @@
-//! The PyTorchJob operator: what is peculiar to PyTorch, without I/O.
+//! The PyTorchJob operator: what is specific to PyTorch, without I/O.
 //!
 //! - [`api`]: the custom resource
-//! - [`framework`]: roles, rendezvous variables, who decides the end
-//! - `elastic`: what `torchrun` is told
+//! - [`framework`]: roles, rendezvous variables, the role that decides the outcome
+//! - `elastic`: the rendezvous settings of `torchrun`
 //! - [`init`]: the init container of workers
 //! - `args`: the binary's arguments, with the feature `bin`
 

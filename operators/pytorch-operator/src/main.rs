@@ -1,4 +1,4 @@
-//! `pytorch-operator`: the operator, and the small helper that its init container runs.
+//! `pytorch-operator`: the operator, and the helper that its init container runs.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn main() -> anyhow::Result<()> {
     entry::serve(operator, cli.runtime)
 }
 
-/// The template's text, or nothing where there is no such file.
+/// Reads the template file; `None` if it doesn't exist.
 fn template(file: &Path) -> anyhow::Result<Option<String>> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),

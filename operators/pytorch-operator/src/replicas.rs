@@ -1,7 +1,7 @@
 //! The replica specs of the kind.
 
 use training_api::RestartPolicy;
-use training_core::{Others, Replicas};
+use training_core::{OtherTypes, Replicas};
 
 use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER};
 
@@ -9,9 +9,9 @@ use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER};
 pub const REPLICAS: Replicas = Replicas {
     field: REPLICA_MAP,
     types: &[MASTER, WORKER],
-    others: Others::Refused,
-    speakers: &[MASTER],
-    stand_in: Some(WORKER),
+    others: OtherTypes::Refused,
+    master_types: &[MASTER],
+    fallback_master_type: Some(WORKER),
     container: CONTAINER,
     port: ("pytorchjob-port", 23456),
     restart: RestartPolicy::OnFailure,

@@ -1,6 +1,6 @@
-//! Published behaviour that PyTorch alone has: elasticity, its variables, its init container, Workers without a Master.
+//! Published behaviour that only PyTorch has: elasticity, its variables, its init container, Workers without a Master.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -12,7 +12,7 @@ use training_testkit::builders::Job;
 use training_testkit::scene::{by_name, first_objects};
 use training_testkit::world::Move;
 
-/// The pods and services that the first plan makes, by `Kind name`.
+/// Returns the pods and services that the first plan creates, by `Kind name`.
 fn made(job: Job) -> std::collections::BTreeMap<String, Value> {
     by_name(first_objects(&framework(), &typed(job)))
 }
@@ -60,11 +60,11 @@ fn one_running_worker_of_four_makes_the_job_run() {
         world.settle();
         world.run(&["nm-worker-0"]);
         if missing {
-            // The API server takes nothing more at the moment.
+            // The API server rejects creates for now.
             world.refusing = true;
             world.happen(Move::Vanish(3));
         }
-        world.passes(3);
+        world.reconciles(3);
         assert_eq!(
             world.conditions().pop().unwrap(),
             "Running=True",

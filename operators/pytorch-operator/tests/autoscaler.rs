@@ -1,13 +1,13 @@
 //! An elastic job with metrics has an autoscaler while it runs, and only then.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
 
 use scene::{KindWorld, Scene, el, pt, world};
 use serde_json::{Value, json};
-use training_core::{Blocked, Step};
+use training_core::{Action as _, Blocked, Step};
 
 fn metrics(percent: u32) -> Value {
     json!([{"type": "Resource", "resource": {"name": "cpu",
@@ -20,7 +20,7 @@ fn scaled(policy: Value) -> KindWorld {
     world(el(2, policy))
 }
 
-/// The autoscaler that the first plan makes.
+/// Returns the autoscaler that the first plan creates.
 fn made(world: &KindWorld) -> Value {
     let steps = world.plan().steps;
     let Some(Step::CreateAutoscaler(made)) = steps.last() else {
@@ -125,7 +125,7 @@ fn a_job_whose_spec_becomes_invalid_keeps_it() {
     let before = world.autoscaler().cloned();
     assert!(before.is_some());
     world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(0));
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(world.breaches, Vec::<String>::new());
     assert_eq!(world.autoscaler(), before.as_ref());
     world.set("/spec/pytorchReplicaSpecs/Worker/replicas", json!(2));
@@ -166,7 +166,7 @@ fn it_goes_on_suspension_and_is_back_on_resume() {
     world.settle();
     assert_eq!(world.autoscaler(), None);
     world.set("/spec/runPolicy/suspend", json!(false));
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(bounds(&world), Some((Some(1), 3)));
     assert_eq!(world.breaches, Vec::<String>::new());
 }
@@ -208,13 +208,13 @@ fn it_goes_at_the_end_whatever_the_clean_up_policy() {
 fn a_taken_name_keeps_neither_pods_nor_their_replacements() {
     let mut world = scaled(json!({"minReplicas": 1, "maxReplicas": 3}));
     world.taken = true;
-    world.passes(6);
+    world.reconciles(6);
     assert_eq!(world.pod_names(), ["el-worker-0", "el-worker-1"]);
     assert_eq!(world.conditions(), ["Stalled=True", "Created=True"]);
     world.run_all();
-    world.passes(6);
+    world.reconciles(6);
     world.fail("el-worker-1", 137);
-    world.passes(12);
+    world.reconciles(12);
     assert!(
         world
             .writes
@@ -224,7 +224,7 @@ fn a_taken_name_keeps_neither_pods_nor_their_replacements() {
             == 2
     );
     world.taken = false;
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(bounds(&world), Some((Some(1), 3)));
     assert!(!world.conditions().contains(&"Stalled=True".to_owned()));
 }

@@ -1,6 +1,6 @@
-//! How jobs are kept in memory: as text, as far as the cache has room.
+//! The cache of jobs: as text, within a memory limit.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -11,14 +11,12 @@ use std::sync::Arc;
 use pytorch_operator::PyTorchJob;
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, JOBS, NOTHING, STATUS, worker_with};
+use server::{CHILD, JOB, JOBS, STATUS, worker_with};
 use training_api::JobStatus;
 use training_runtime::cache::Cache;
-use training_runtime::controller::panicked;
+use training_runtime::controller::Reconciler as _;
 use training_runtime::feed::jobs::{Found, Jobs};
 use training_runtime::key::{JobKey, Scope};
-use training_runtime::metrics::Metrics;
-use training_runtime::retry::Backoff;
 
 const ENV: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/env";
 
@@ -26,7 +24,7 @@ fn key(name: &str) -> JobKey {
     JobKey::new("ns1", name)
 }
 
-/// A job at a version, with a variable of so many bytes.
+/// A job at this version, with a variable of this many bytes.
 fn job(name: &str, version: &str, bytes: usize) -> PyTorchJob {
     let env = json!([{ "name": "LARGE", "value": "x".repeat(bytes) }]);
     let mut job = typed(pt(1).set(ENV, env).annotation("team", "a"));
@@ -46,7 +44,10 @@ fn a_large_job_is_the_same_when_it_is_asked_for() {
         let job = job(name, "1", bytes);
         assert!(jobs.apply(job.clone()));
         assert_eq!(jobs.get(&key(name)).as_deref(), Some(&job), "{name}");
-        assert!(!jobs.apply(job), "the same once more is no news");
+        assert!(
+            !jobs.apply(job),
+            "applying the same object again changes nothing"
+        );
     }
     assert_eq!(jobs.away(), 0);
 }
@@ -60,7 +61,7 @@ fn jobs_for_which_there_is_no_room_are_known_and_not_kept() {
     assert_eq!((jobs.len(), jobs.away()), (3, 1));
     assert!(jobs.contains(&key("c")));
     assert_eq!(jobs.get(&key("c")), None);
-    // Room that one gives back serves the next.
+    // The space that one job frees serves the next.
     jobs.remove(&key("a"));
     assert!(jobs.apply(job("c", "2", 100_000)));
     assert_eq!((jobs.len(), jobs.away()), (2, 0));
@@ -85,7 +86,7 @@ fn a_list_of_what_is_kept_takes_no_further_room() {
             assert_eq!((jobs.len(), jobs.away()), (2, 0));
         }
     }
-    // Of new versions both the old and the new are there for a moment.
+    // While versions are replaced, the old and the new ones exist for a moment.
     assert_eq!((jobs.len(), jobs.away()), (2, 2));
 }
 
@@ -135,7 +136,7 @@ fn a_job_that_loses_its_room_while_it_is_reconciled_stays_until_it_is_closed() {
     let jobs = Jobs::new(room(size));
     jobs.apply(first.clone());
     assert!(matches!(jobs.open(&key("a")), Found::Here(_)));
-    // Our own write is no news to the watch: nothing else wakes the job.
+    // The watch doesn't report the operator's own write as a change, so nothing else requeues the job.
     jobs.written(&Arc::new(first), status, "2".to_owned());
     assert_eq!(jobs.away(), 1);
     assert_eq!(version_of(&jobs, "a").as_deref(), Some("2"));
@@ -196,7 +197,7 @@ fn small_jobs_need_no_place_and_the_last_places_are_for_namespaces_that_have_non
 fn huge_jobs_are_reconciled_one_after_the_other() {
     let jobs: Jobs<PyTorchJob> = Jobs::new(room(0));
     for name in ["a", "b"] {
-        // Short, and yet it takes megabytes.
+        // The JSON is short, but takes megabytes in memory.
         let tolerations: Vec<_> = (0..30_000).map(|_| json!({})).collect();
         let template = "/spec/pytorchReplicaSpecs/Worker/template/spec/tolerations";
         let mut job = typed(pt(1).set(template, json!(tolerations)));
@@ -216,7 +217,7 @@ async fn a_job_that_is_not_kept_is_read_when_it_is_reconciled() {
     let stored = job("pt", "9", 10);
     let (worker, mut server) = worker_with(stored.clone(), &[], room(0));
     assert_eq!(worker.jobs.away(), 1);
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     let list = server.asked().await;
     assert_eq!(list.what, JOBS);
     list.with(200, &json!({ "items": [stored] }));
@@ -239,17 +240,17 @@ async fn a_job_that_is_not_kept_is_read_when_it_is_reconciled() {
         [&pods, &pods, &services, &services].map(String::clone)
     );
     server.silence().await;
-    pass.await.unwrap();
+    reconcile.await.unwrap();
     assert_eq!(worker.jobs.get(&key("pt")), None, "it is closed again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_gone_when_it_is_read_is_looked_at_again() {
     let (worker, mut server) = worker_with(job("pt", "9", 10), &[], room(0));
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     let list = server.asked().await;
     list.with(200, &json!({ "items": [] }));
-    assert!(pass.await.unwrap().is_some());
+    assert!(reconcile.await.unwrap().is_some());
     server.silence().await;
     assert!(matches!(worker.jobs.open(&key("pt")), Found::Away(true)));
 }
@@ -257,36 +258,35 @@ async fn a_job_that_is_gone_when_it_is_read_is_looked_at_again() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_cannot_be_read_is_read_again_after_its_backoff_or_when_it_has_changed() {
     let (worker, mut server) = worker_with(job("pt", "9", 10), &[], room(0));
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     server.asked().await.with(500, &Value::Null);
-    let next = pass.await.unwrap();
+    let next = reconcile.await.unwrap();
     assert!(next.is_some());
-    let woken = Arc::clone(&worker).pass(key("pt")).await;
+    let woken = Arc::clone(&worker).reconcile(key("pt")).await;
     assert_eq!(woken, next, "without a request");
     worker.jobs.apply(job("pt", "10", 10));
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     server.asked().await.with(500, &Value::Null);
-    let next = pass.await.unwrap().unwrap();
+    let next = reconcile.await.unwrap().unwrap();
     tokio::time::sleep_until(next).await;
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key("pt")));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key("pt")));
     let list = server.asked().await;
     list.with(200, &json!({ "items": [] }));
-    pass.await.unwrap();
+    reconcile.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_reconcile_panics_hears_of_it_also_where_it_is_not_in_memory() {
     for bytes in [1_000_000, 0] {
-        let jobs = Jobs::new(room(bytes));
-        jobs.apply(job("pt", "9", 10));
-        assert_eq!(jobs.away(), usize::from(bytes == 0));
+        let (mut worker, _) = worker_with(job("pt", "9", 10), &[], room(bytes));
+        assert_eq!(worker.jobs.away(), usize::from(bytes == 0));
         let (events, mut server) = server::events();
+        Arc::get_mut(&mut worker).unwrap().tools.events = events;
         let panic: tokio::task::JoinError = tokio::spawn(async { panic!("a defect") })
             .await
             .unwrap_err();
-        let (backoff, metrics) = (Backoff::new(NOTHING, NOTHING, 1), Metrics::new("pytorch"));
-        panicked(&key("pt"), &panic, &jobs, &backoff, &metrics, &events);
-        assert_eq!(backoff.failures(&key("pt")), 1);
+        worker.panicked(&key("pt"), &panic);
+        assert_eq!(worker.tools.backoff.failures(&key("pt")), 1);
         let asked = server.asked().await;
         assert_eq!(asked.what, "POST /api/v1/namespaces/ns1/events");
         let about = &asked.body["involvedObject"];

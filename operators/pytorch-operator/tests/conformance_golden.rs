@@ -1,7 +1,7 @@
-//! The two published examples whole: a job of one Master and two Workers, and an elastic one of Workers only. Every label,
-//! every variable in its order, every port, and the status at each moment of the job's life, written out by hand.
+//! The two published examples in full: a job of one Master and two Workers, and an elastic one of Workers only. Every label, every
+//! variable in order, every port, and the status at each point of the life cycle, written by hand.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -15,7 +15,7 @@ use training_testkit::world::Move;
 
 const L: &str = "training.kubeflow.org";
 
-/// What the first plan makes, in its order, as `Kind name`, and the objects.
+/// Returns the objects that the first plan creates, in order, each with its `Kind name`.
 fn objects(job: Job) -> Vec<(String, Value)> {
     let objects = first_objects(&PyTorch::default(), &typed(job));
     objects.into_iter().map(|o| (title(&o), o)).collect()
@@ -40,11 +40,11 @@ fn metadata(job: &str, role: &str, index: &str) -> Value {
     })
 }
 
-/// One replica's pod, but for the init container.
-fn pod(job: &str, role: &str, index: &str, speaks: bool, env: &[(&str, &str)]) -> Value {
+/// One replica's pod, without the init container.
+fn pod(job: &str, role: &str, index: &str, is_master: bool, env: &[(&str, &str)]) -> Value {
     let mut metadata = metadata(job, role, index);
     metadata["annotations"] = json!({"trainyard.dev/attempt": "0.0"});
-    if speaks {
+    if is_master {
         metadata["labels"][format!("{L}/job-role")] = json!("master");
     }
     let env: Vec<Value> = env
@@ -83,12 +83,12 @@ fn init_of(pod: &mut Value) -> Option<(String, String)> {
     let [init] = init.as_array().unwrap().as_slice() else {
         panic!("{init:#}")
     };
-    // A shell, its script, the host that the script is given.
+    // The command: a shell and its flag, the script, and the host as its argument.
     let text = |v: &Value| v.as_str().unwrap().to_owned();
     Some((text(&init["name"]), text(&init["command"][3])))
 }
 
-/// The example `pt`: its six objects, with so many processes per node.
+/// Checks the six objects of the example `pt` with this many processes per node.
 fn check_pt(job: Job, nproc: &str, world_size: &str) {
     let mut made = objects(job);
     let names: Vec<&str> = made.iter().map(|(name, _)| name.as_str()).collect();
@@ -174,11 +174,11 @@ fn golden_the_objects_of_an_elastic_job_are_these_four() {
     assert_eq!(made, expected);
 }
 
-/// The status of a job at some moments, without what is ours: `ready`, `restarts`, `finishedIndices`.
+/// The status of a job at several points, without Trainyard's additions: `ready`, `restarts`, `finishedIndices`.
 struct Moments {
     world: KindWorld,
     job: &'static str,
-    /// The job as its messages name it.
+    /// The job's name as its messages spell it.
     called: &'static str,
     conditions: Vec<Value>,
 }
@@ -193,7 +193,7 @@ impl Moments {
             called,
             conditions: Vec::new(),
         };
-        // The first condition has the short form of the name in all jobs.
+        // The message of the first condition always has the short name.
         let message = format!("PyTorchJob {job} is created.");
         moments.condition("Created", &message);
         moments
@@ -282,7 +282,7 @@ fn golden_the_status_of_a_master_and_two_workers_at_every_moment() {
         json!({"startTime": start, "completionTime": end}),
     );
 
-    // Nothing that happens to the workers afterwards changes it.
+    // Later events of the workers don't change the status.
     m.world.tick(5);
     m.world.fail("pt-worker-0", 1);
     m.world.happen(Move::Vanish(2));

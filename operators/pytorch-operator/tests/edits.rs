@@ -1,6 +1,6 @@
-//! Edits of a running job: what its pods can't follow is said, and no pod is touched for it.
+//! Edits of a running job: the operator reports what its pods can't follow, and changes no pod.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -21,7 +21,7 @@ fn elastic(policy: Value) -> Job {
     el(2, policy)
 }
 
-/// What was said about edits.
+/// Returns the events about edits.
 fn said(world: &KindWorld) -> Vec<&str> {
     let notes = world.notes.iter();
     notes
@@ -138,18 +138,18 @@ fn pods_that_are_made_anew_follow_so_nothing_is_said() {
     world.set(IMAGE, json!("train:3"));
     world.settle();
     world.set("/spec/runPolicy/suspend", json!(false));
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     assert_eq!(said(&world), [""; 0]);
     world.set(IMAGE, json!("train:4"));
     world.settle();
     assert_eq!(said(&world).len(), 1);
 
-    // A restart of all pods takes in what was edited before it.
+    // A restart of all pods applies earlier edits.
     let mut gang = running(pt(2).annotation("trainyard.dev/restart-scope", "Gang"));
     gang.fail("pt-worker-0", 137);
     gang.set(IMAGE, json!("train:2"));
     gang.settle();
-    gang.come_to_rest(false);
+    gang.run_until_settled(false);
     assert_eq!(said(&gang), [""; 0]);
 }
 
@@ -169,7 +169,7 @@ fn a_job_that_another_operator_started_costs_no_write_for_its_record() {
 #[test]
 fn the_record_comes_with_the_first_write_and_goes_with_the_last() {
     let mut world = world(pt(2));
-    world.pass();
+    world.reconcile();
     assert!(world.memory().made_from.is_some());
     assert_eq!(world.writes.iter().filter(|w| *w == "status").count(), 1);
     world.settle();

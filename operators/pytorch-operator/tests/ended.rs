@@ -1,6 +1,6 @@
-//! Ended jobs: packed in memory, and looked after as before.
+//! Finished jobs: compressed in the cache, and reconciled as before.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -22,7 +22,7 @@ use training_testkit::builders;
 /// An annotation that the operator reads.
 const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
-/// A job that has ended, at this version.
+/// A finished job at this version.
 fn ended(version: &str, change: impl FnOnce(builders::Job) -> builders::Job) -> PyTorchJob {
     let condition = |name: &str| {
         json!({
@@ -49,18 +49,21 @@ fn an_ended_job_keeps_all_but_its_templates_and_its_users_annotations() {
     let jobs = Jobs::default();
     let mut job = ended("41", |job| job.run_policy("ttlSecondsAfterFinished", 60));
     assert!(jobs.apply(job.clone()));
-    assert!(!jobs.apply(job.clone()), "the same once more is no news");
+    assert!(
+        !jobs.apply(job.clone()),
+        "applying the same object again changes nothing"
+    );
     job.shrink();
     job.annotations_mut().remove("team");
     let key = JobKey::new("ns1", "pt");
     assert_eq!(jobs.get(&key).as_deref(), Some(&job));
-    // A second one, which is kept as what differs from the first.
+    // A second job, which is stored as its differences from the first.
     let mut other = job.clone();
     other.metadata.name = Some("other".to_owned());
     jobs.apply(other.clone());
     let key = JobKey::new("ns1", "other");
     assert_eq!(jobs.get(&key).as_deref(), Some(&other));
-    // A write of ours moves it on, a write of an older base does not.
+    // The operator's own write updates the cached job; a write based on an older version doesn't.
     let known = jobs.get(&key).unwrap();
     let mut status = known.status.clone().unwrap();
     status.ready = Some("0/2".to_owned());
@@ -76,7 +79,7 @@ async fn an_ended_job_comes_alive_again_when_a_pod_appears_or_its_time_to_live_i
     let key = JobKey::new("ns1", "pt");
     let clean = |job: builders::Job| job.run_policy("cleanPodPolicy", "Running");
     let (worker, mut server) = worker(ended("41", clean), &[]);
-    Arc::clone(&worker).pass(key.clone()).await;
+    Arc::clone(&worker).reconcile(key.clone()).await;
     server.silence().await;
 
     let seen: slim::SlimPod = serde_json::from_value(pod("worker", "Running")).unwrap();
@@ -86,24 +89,24 @@ async fn an_ended_job_comes_alive_again_when_a_pod_appears_or_its_time_to_live_i
         &mut slim::Roles::default(),
     );
     server.children.pods.apply(view.unwrap());
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key.clone()));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
     let delete = server.asked().await;
     assert_eq!(
         delete.what,
         "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0"
     );
     delete.done(CHILD);
-    pass.await.unwrap();
+    reconcile.await.unwrap();
     server.silence().await;
 
     let edited = ended("42", |job| job.run_policy("ttlSecondsAfterFinished", 1));
     assert!(worker.jobs.apply(edited));
-    let pass = tokio::spawn(Arc::clone(&worker).pass(key));
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key));
     let delete = server.asked().await;
     assert_eq!(
         delete.what,
         "DELETE /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt"
     );
     delete.done(JOB);
-    pass.await.unwrap();
+    reconcile.await.unwrap();
 }

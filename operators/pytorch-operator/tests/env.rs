@@ -1,6 +1,6 @@
-//! The environment of every role and rank, written out by hand from the published contract.
+//! The environment of every role and rank, written by hand from the published contract.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -12,7 +12,7 @@ use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::first_pods;
 
-/// The pods that the first plan of a job makes.
+/// Returns the pods that the first plan of a job creates.
 fn pods(job: Job) -> Vec<Pod> {
     first_pods(&PyTorch::default(), &typed(job))
 }
@@ -27,7 +27,7 @@ fn spec(pods: &[Pod], name: &str) -> PodSpec {
         .unwrap()
 }
 
-/// The variables of a container, in order.
+/// Returns the variables of a container, in order.
 fn env(pods: &[Pod], name: &str, container: usize) -> Vec<(String, String)> {
     let container = &spec(pods, name).containers[container];
     let vars = container.env.iter().flatten();

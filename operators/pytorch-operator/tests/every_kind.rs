@@ -1,6 +1,6 @@
-//! What holds for every kind, of this one.
+//! The tests that every kind has, for this kind.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../every-kind/mod.rs"]

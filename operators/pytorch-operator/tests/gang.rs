@@ -1,6 +1,6 @@
-//! Gangs of PyTorchJobs: which objects stand for them, what pods carry, and when.
+//! Gangs of PyTorchJobs: their group objects, the marks on pods, and the order of events.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -8,7 +8,9 @@ mod scene;
 use scene::{KindWorld, Scene, pt, typed, world};
 use serde_json::{Value, json};
 use training_core::provider::Setting;
-use training_core::{GroupKind, Mark, Observed, Offer, Offers, Provider, Step, plan};
+use training_core::{
+    Availabilities, Availability, GroupKind, Mark, Observed, Provider, Step, plan,
+};
 use training_testkit::builders::Job;
 use training_testkit::world::{Fate, Move};
 
@@ -21,7 +23,7 @@ fn under(provider: &str, job: Job) -> KindWorld {
 fn setting(provider: &str) -> Setting {
     Setting {
         provider: Provider::parse(provider).unwrap(),
-        offers: Offers::all(),
+        offers: Availabilities::all(),
         kueue: None,
     }
 }
@@ -36,7 +38,7 @@ fn example() -> Job {
     cpu(cpu(pt(2), "Master", "1"), "Worker", "1").set("/metadata/annotations", json!({"team": "a"}))
 }
 
-/// The groups that the first plans make, in their order, each made once the one before it is there.
+/// Returns the groups that the first plans create, in order. Each group exists before the next one is created.
 fn groups(world: &mut KindWorld) -> Vec<Value> {
     let mut out = Vec::new();
     for _ in 0..4 {
@@ -50,7 +52,7 @@ fn groups(world: &mut KindWorld) -> Vec<Value> {
             break;
         }
         out.extend(made);
-        world.pass();
+        world.reconcile();
         world.happen(Move::Group(5));
     }
     out
@@ -120,7 +122,10 @@ fn kubernetes_own_groups_are_a_workload_and_then_its_pod_group() {
 fn kubernetes_1_36_gets_its_own_version_of_them() {
     let mut world = under("native", example());
     for kind in [GroupKind::Workload, GroupKind::PodGroup] {
-        world.gang.offers.set(kind, Offer::Served("v1alpha2"));
+        world
+            .gang
+            .offers
+            .set(kind, Availability::Served("v1alpha2"));
     }
     let [workload, group] = groups(&mut world).try_into().unwrap();
     assert_eq!(workload["apiVersion"], "scheduling.k8s.io/v1alpha2");
@@ -132,7 +137,7 @@ fn kubernetes_1_36_gets_its_own_version_of_them() {
     });
     assert_eq!(group["spec"], expected);
 
-    // Its minimum can't be changed.
+    // The group's minimum is immutable.
     world.settle();
     world.run_all();
     world.finish("pt-worker-0");
@@ -140,7 +145,7 @@ fn kubernetes_1_36_gets_its_own_version_of_them() {
     assert_eq!(stored(&world), ["workloads:0", "podgroups:3"]);
 }
 
-/// The first pod, as a plan with everything in place makes it.
+/// Returns the first pod of a plan with all groups in place.
 fn pod(provider: &str, job: Job) -> Value {
     let mut world = under(provider, job);
     groups(&mut world);
@@ -242,7 +247,7 @@ fn no_pod_and_no_start_before_volcano_lets_the_group_in() {
     assert!(world.status_json().get("startTime").is_some());
 }
 
-/// What the job says that it waits for, with this reason.
+/// Returns the message of the stalled condition, which must have this reason.
 fn stalled(world: &KindWorld, reason: &str) -> String {
     let condition = &world.status_json()["conditions"][0];
     assert_eq!(condition["reason"], reason);
@@ -255,7 +260,7 @@ fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
     world
         .gang
         .offers
-        .set(GroupKind::SchedulerPlugins, Offer::Missing);
+        .set(GroupKind::SchedulerPlugins, Availability::Missing);
     world.settle();
     assert_eq!(world.pods().count(), 0);
     let message = stalled(&world, "SchedulerMissing");
@@ -263,7 +268,7 @@ fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
         message.contains("scheduling.x-k8s.io/v1alpha1"),
         "{message}"
     );
-    world.gang.offers = Offers::all();
+    world.gang.offers = Availabilities::all();
     world.settle();
     assert_eq!(world.pods().count(), 2);
 }
@@ -272,7 +277,7 @@ fn a_scheduler_that_is_not_there_is_said_and_no_pod_is_made() {
 fn a_cluster_that_can_not_be_asked_for_the_scheduler_is_said_on_the_job() {
     let mut world = under("native", pt(1));
     let words = "the server is currently unable to handle the request";
-    let failing = Offer::Unanswered(words.to_owned());
+    let failing = Availability::Unanswered(words.to_owned());
     world.gang.offers.set(GroupKind::Workload, failing);
     world.settle();
     assert_eq!((world.pods().count(), world.groups().count()), (0, 0));
@@ -282,7 +287,7 @@ fn a_cluster_that_can_not_be_asked_for_the_scheduler_is_said_on_the_job() {
         "{message}"
     );
     assert!(message.ends_with(words), "{message}");
-    world.gang.offers = Offers::all();
+    world.gang.offers = Availabilities::all();
     world.settle();
     assert_eq!(world.pods().count(), 2);
 }
@@ -290,7 +295,7 @@ fn a_cluster_that_can_not_be_asked_for_the_scheduler_is_said_on_the_job() {
 #[test]
 fn nothing_is_made_before_it_is_known_what_the_cluster_serves() {
     let mut world = under("native", pt(1));
-    world.gang.offers = Offers::default();
+    world.gang.offers = Availabilities::default();
     world.settle();
     assert_eq!((world.pods().count(), world.groups().count()), (0, 0));
     assert_eq!(world.conditions(), ["Created=True"]);
@@ -358,19 +363,19 @@ fn a_resumed_job_waits_for_the_group_of_its_former_run_and_gets_a_new_one() {
     world.settle();
     world.happen(Move::Suspend(false));
     world.settle();
-    // The pods are still going, and with them the group.
-    assert!(world.pods().all(|(_, p)| p.leaving));
-    world.come_to_rest(false);
+    // The pods are still terminating, and so is the group.
+    assert!(world.pods().all(|(_, p)| p.terminating));
+    world.run_until_settled(false);
     assert_eq!(world.breaches, Vec::<String>::new());
     let after = world
         .groups()
         .find(|g| g.kind == GroupKind::PodGroup)
         .unwrap();
-    assert!(after.uid != before && !after.leaving);
+    assert!(after.uid != before && !after.terminating);
     assert!(
         world
             .pods()
-            .all(|(_, p)| p.mark == Mark::Native && !p.leaving)
+            .all(|(_, p)| p.mark == Mark::Native && !p.terminating)
     );
 }
 
@@ -397,9 +402,9 @@ fn a_run_keeps_its_scheduler_until_it_is_suspended() {
             "{first} then {second}"
         );
         world.happen(Move::Suspend(true));
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         world.happen(Move::Suspend(false));
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         assert_eq!(world.breaches, Vec::<String>::new());
         assert!(
             world.pods().all(|(_, p)| p.mark != mark),
@@ -457,7 +462,8 @@ fn a_run_that_another_operator_began_is_scheduled_as_its_pods_say() {
     );
 }
 
-/// A world whose job another operator runs under the same scheduler, with one object of this kind; the operator has just started.
+/// A world with a job that another operator runs under the same scheduler, with one group of this kind. The operator has just
+/// started.
 fn taken_over(provider: &str, kind: GroupKind) -> KindWorld {
     let mut world = under(provider, pt(1));
     world.settle();
@@ -496,7 +502,7 @@ fn another_operators_group_goes_also_when_its_job_rests_at_the_first_look() {
                 let deletes = world.writes.iter().filter(|w| w.contains(kind.as_str()));
                 assert_eq!(deletes.count(), 1, "{case}: {:?}", world.writes);
                 assert_eq!(world.status_json().get("gangScheduler"), None, "{case}");
-                world.come_to_rest(false);
+                world.run_until_settled(false);
                 assert_eq!(world.breaches, Vec::<String>::new(), "{case}");
             }
         }
@@ -519,7 +525,7 @@ fn what_is_to_be_removed_of_another_operators_survives_a_crash_at_the_end() {
 #[test]
 fn a_group_that_was_never_there_is_looked_for_once() {
     let mut world = taken_over("volcano", GroupKind::Volcano);
-    // It is gone for good.
+    // The group is gone for good.
     world.happen(Move::Group(0));
     world.happen(Move::Finish(0));
     world.settle();
@@ -563,7 +569,7 @@ fn a_run_that_was_taken_over_keeps_the_scheduler_that_its_pods_name() {
     let again = world.pod("pt-worker-0").unwrap();
     assert_eq!(again.scheduler.as_ref().unwrap().as_str(), "theirs");
 
-    // A name that stands in the user's template says nothing about the operator's.
+    // The scheduler of the user's template says nothing about the operator's.
     let master = "/spec/pytorchReplicaSpecs/Master/template/spec/schedulerName";
     let mut world = taken_over("scheduler-plugins/theirs", GroupKind::SchedulerPlugins);
     world.set(master, json!("theirs"));
@@ -608,13 +614,16 @@ fn a_resumed_run_has_its_own_class_also_while_the_group_of_the_former_one_ends()
     world.settle();
     world.happen(Move::Suspend(true));
     world.settle();
-    assert!(world.groups().any(|g| g.leaving), "its protection holds it");
+    assert!(
+        world.groups().any(|g| g.terminating),
+        "its protection holds it"
+    );
     world.set(class, json!({"priorityClass": "high"}));
     world.happen(Move::Suspend(false));
     let workload = groups(&mut world).remove(0);
     let template = &workload["spec"]["podGroupTemplates"][0];
     assert_eq!(template["priorityClassName"], "high");
-    world.come_to_rest(false);
+    world.run_until_settled(false);
     let classes: Vec<Option<String>> = world.groups().map(|g| g.class.clone()).collect();
     assert!(classes.contains(&Some("high".to_owned())), "{classes:?}");
     assert!(!classes.contains(&Some("low".to_owned())), "{classes:?}");

@@ -1,6 +1,6 @@
-//! Whatever happens, in whatever order: groups are there before pods, outlive restarts, and go at the end.
+//! For any sequence of events: groups exist before pods, outlive restarts, and are deleted at the end.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../every-kind/histories.rs"]
@@ -11,7 +11,7 @@ use histories::{cases, history};
 use proptest::prelude::*;
 use scene::{el, pt, world};
 use serde_json::json;
-use training_core::{Offers, Provider};
+use training_core::{Availabilities, Provider};
 use training_testkit::builders::Job;
 
 const PROVIDERS: [&str; 4] = ["native", "volcano", "scheduler-plugins", "none"];
@@ -54,16 +54,16 @@ proptest! {
         job in job(), set in 0..4usize, history in history(),
     ) {
         let mut world = world(job);
-        world.gang.offers = Offers::all();
+        world.gang.offers = Availabilities::all();
         world.gang.provider = provider(set);
         world.providers = (0..4).map(provider).collect();
         for step in history {
             world.happen(step);
             prop_assert!(world.breaches.is_empty(), "{:?} after {:?}", world.breaches, step);
         }
-        world.come_to_rest(false);
+        world.run_until_settled(false);
         prop_assert!(world.breaches.is_empty(), "{:?} at rest", world.breaches);
-        world.come_to_rest(true);
+        world.run_until_settled(true);
         prop_assert!(world.breaches.is_empty(), "{:?} at the end", world.breaches);
     }
 }

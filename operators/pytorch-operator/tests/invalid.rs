@@ -1,6 +1,6 @@
-//! A spec that can't run ends its job for good, with the name of the field, and without a single pod.
+//! An invalid spec fails its job for good, with the name of the field, and without creating a pod.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -27,7 +27,7 @@ fn in_other_case(both: bool) -> Job {
     job.set("/spec/pytorchReplicaSpecs/worker", worker)
 }
 
-/// Row of the programme, job, field.
+/// Row of the test plan, job, field.
 #[rustfmt::skip]
 #[allow(clippy::too_many_lines)]
 fn rows() -> Vec<(&'static str, Job, &'static str)> {
@@ -282,7 +282,7 @@ fn b_119_an_init_container_that_the_operator_renames_fails_no_job_that_runs() {
     );
     world.settle();
     assert_eq!(world.conditions()[0], "Stalled=True");
-    assert_eq!(world.pods().filter(|(_, p)| !p.leaving).count(), 3);
+    assert_eq!(world.pods().filter(|(_, p)| !p.terminating).count(), 3);
 }
 
 #[test]

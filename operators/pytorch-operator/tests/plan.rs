@@ -1,6 +1,6 @@
-//! The objects of the smallest distributed job field by field, and what its status says over its life.
+//! The objects of the smallest distributed job field by field, and its status over its life cycle.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -186,7 +186,7 @@ fn the_status_tells_a_whole_life_in_the_published_words() {
         "type": "Created", "status": "True", "reason": "PyTorchJobCreated",
         "message": "PyTorchJob pt is created.", "lastUpdateTime": start, "lastTransitionTime": start,
     });
-    // Digests are stored: other ones would look like an edit of every running job.
+    // The hashes are stored in clusters: other values would look like an edit of every running job.
     let made_from = ".replicas=2962302e,Master=3d5ffdb5,Worker=3d5ffdb5";
     let made_from = format!("generation=1,{made_from}");
     let golden = json!({

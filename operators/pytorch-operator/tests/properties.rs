@@ -1,6 +1,6 @@
-//! Histories of this kind's jobs.
+//! Property tests with histories of this kind's jobs.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../every-kind/histories.rs"]

@@ -1,7 +1,7 @@
-//! Objects of a job that the operator's watches don't show, because they lost its label or never had it: they are found by their
-//! names, and nothing is asked again and again.
+//! Objects of a job that the operator's watches don't show, because they lost its label or never had it: the operator finds them by
+//! name, without repeating requests.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -17,16 +17,15 @@ use kube_runtime::watcher;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, JOBS, STATUS, Server, pod, worker};
+use server::{CHILD, JOB, JOBS, PyTorchWorker, STATUS, Server, pod, worker};
 use tokio::time::Instant;
 use tower_test::mock;
-use training_core::{GroupKind, Offer, PodView, Provider, ServiceView, Uid};
+use training_core::{Availability, GroupKind, PodView, Provider, ServiceView, Uid};
 use training_runtime::feed::group::{Groups, group_view, watch_for_kueue, watch_groups};
 use training_runtime::feed::slim::{self, Owned};
 use training_runtime::feed::{self, Listener, Source};
 use training_runtime::key::{JobKey, Scope};
 use training_runtime::metrics::Metrics;
-use training_runtime::pass::Worker;
 
 const OPERATOR: &str = "training.kubeflow.org/operator-name";
 const GROUPS: &str = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns1/podgroups";
@@ -57,18 +56,18 @@ fn missing() -> (u16, Value) {
     (404, body)
 }
 
-/// One look at the job, while an API server answers: what it was asked, with the bodies, and when the job wants its next look.
-/// What `says` has no answer for is done.
+/// Reconciles the job once. Returns the requests with their bodies, and when to requeue. `says` may override the responses; all
+/// other requests succeed.
 async fn look(
-    worker: &Arc<Worker<PyTorch>>,
+    worker: &Arc<PyTorchWorker>,
     server: &mut Server,
     mut says: impl FnMut(&str, &Value) -> Option<(u16, Value)>,
 ) -> (Vec<(String, Value)>, Option<Instant>) {
-    let mut pass = tokio::spawn(Arc::clone(worker).pass(key()));
+    let mut reconcile = tokio::spawn(Arc::clone(worker).reconcile(key()));
     let mut asked = Vec::new();
     let next = loop {
         tokio::select! {
-            next = &mut pass => break next.unwrap(),
+            next = &mut reconcile => break next.unwrap(),
             one = server.asked() => {
                 asked.push((one.what.clone(), one.body.clone()));
                 assert!(asked.len() < 40, "{asked:?}");
@@ -92,7 +91,7 @@ fn told<'a>(asked: &'a [(String, Value)], of: &str) -> Vec<&'a str> {
     named.filter(|what| what.contains(of)).collect()
 }
 
-/// The stalled condition of the last status that was written.
+/// Returns the stalled condition of the last status write.
 fn stalled(asked: &[(String, Value)]) -> Option<(String, String, String)> {
     let statuses = asked.iter().filter(|(what, _)| what == STATUS);
     let mut conditions = statuses.filter_map(|(_, body)| body["status"]["conditions"].as_array());
@@ -109,7 +108,7 @@ fn view(pod: &Value) -> Owned<PodView> {
     slim::pod_view(&pod, feed::parent::<PyTorch>(), &mut slim::Roles::default()).unwrap()
 }
 
-/// The worker's pod without what makes the watch show it, at the version at which it lost that.
+/// The worker's pod without a label that the watch selects by.
 fn unlabelled(label: &str) -> Value {
     let mut pod = pod("worker", "Running");
     let labels = pod["metadata"]["labels"].as_object_mut().unwrap();
@@ -153,7 +152,7 @@ async fn a_pod_that_lost_its_labels_is_said_and_not_asked_for_again_and_again() 
     }
 }
 
-/// The watch shows nothing of what was made: a webhook may have taken its labels, or somebody may have deleted it at once.
+/// The watch shows none of the created objects: a webhook may have removed their labels, or somebody may have deleted them at once.
 #[tokio::test(start_paused = true)]
 async fn what_was_made_and_no_watch_shows_is_read_after_a_while() {
     for there in [false, true] {
@@ -241,7 +240,7 @@ async fn a_service_that_lost_its_label_is_said_as_well() {
     let (_, reason, message) = stalled(&asked).unwrap();
     assert_eq!(reason, "NameConflict");
     assert!(message.contains("it is the job's own"), "{message}");
-    // Before something is made for a job that lost it without us, the job itself is looked for.
+    // Before recreating what the job lost without the operator's doing, the operator looks up the job itself.
     let gets = told(&asked, "GET");
     assert_eq!(
         gets,
@@ -250,16 +249,16 @@ async fn a_service_that_lost_its_label_is_said_as_well() {
 }
 
 /// A worker under scheduler-plugins, which the cluster serves.
-fn under_plugins(job: PyTorchJob) -> (Arc<Worker<PyTorch>>, Server) {
+fn under_plugins(job: PyTorchJob) -> (Arc<PyTorchWorker>, Server) {
     let (mut worker, server) = worker(job, &[]);
-    let settings = &mut Arc::get_mut(&mut worker).unwrap().settings;
+    let settings = &mut Arc::get_mut(&mut worker).unwrap().planner.settings;
     settings.gang = Provider::parse("scheduler-plugins").unwrap();
-    let offer = Offer::Served("v1alpha1");
+    let offer = Availability::Served("v1alpha1");
     server.children.groups.offer(KIND, &Scope::new(None), offer);
     (worker, server)
 }
 
-/// A group as the operator made it, at a version.
+/// A group as the operator created it, at this version.
 fn group(version: &str, digest: &Value) -> Value {
     let mut metadata = server::master_of(JOB);
     (metadata["name"], metadata["resourceVersion"]) = (json!("pt"), json!(version));
@@ -281,7 +280,7 @@ fn digest(body: &Value) -> Value {
     body["metadata"]["annotations"]["trainyard.dev/gang"].clone()
 }
 
-/// The watch lost a group, at this version.
+/// The watch reports the deletion of a group, at this version.
 fn lose(server: &Server, version: &str) {
     let seen = serde_json::from_value(group(version, &json!("x"))).unwrap();
     let lost = group_view(&seen, KIND, feed::parent::<PyTorch>()).unwrap();
@@ -290,7 +289,7 @@ fn lose(server: &Server, version: &str) {
     index.deleted(&lost, Instant::now());
 }
 
-/// Answers about a group that has lost its label by version 8, and has it back at version 9.
+/// Responds for a group that has lost its label by version 8, and has it again at version 9.
 fn read_and_patched(what: &str, group: impl Fn(&str) -> Value) -> Option<(u16, Value)> {
     if what == format!("GET {GROUPS}/pt") {
         return Some((200, without_label(group("8"))));
@@ -298,7 +297,7 @@ fn read_and_patched(what: &str, group: impl Fn(&str) -> Value) -> Option<(u16, V
     (what == format!("PATCH {GROUPS}/pt")).then(|| (200, group("9")))
 }
 
-/// What was sent to change the group.
+/// Returns the patch of the group.
 fn patch_of_group(asked: &[(String, Value)]) -> &Value {
     let is_patch = |what: &str| what.starts_with("PATCH") && what != STATUS;
     let patch = asked.iter().find(|(what, _)| is_patch(what));
@@ -338,7 +337,7 @@ async fn a_group_that_lost_its_label_gets_it_back_by_one_patch() {
 async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
     let (worker, mut server) = under_plugins(stored());
     let mut made = Value::Null;
-    let leaving = |version: &str, made: &Value| {
+    let terminating = |version: &str, made: &Value| {
         let mut group = group(version, made);
         group["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         group
@@ -348,7 +347,7 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
             made = digest(body);
             return Some(exists());
         }
-        read_and_patched(what, |version| leaving(version, &made))
+        read_and_patched(what, |version| terminating(version, &made))
     })
     .await;
     let patch = patch_of_group(&asked);
@@ -360,8 +359,8 @@ async fn the_group_of_a_former_run_gets_its_label_so_that_its_end_is_seen() {
     assert_eq!(stalled(&asked).unwrap().1, "GangWaiting");
     assert_eq!(told(&asked, "podgroups").len(), 3, "{asked:?}");
 
-    // Its end.
-    let seen = serde_json::from_value(leaving("10", &made)).unwrap();
+    // The group's deletion.
+    let seen = serde_json::from_value(terminating("10", &made)).unwrap();
     let gone = group_view(&seen, KIND, feed::parent::<PyTorch>()).unwrap();
     server
         .children
@@ -438,15 +437,15 @@ async fn what_another_operator_left_of_a_job_at_its_end_is_found_by_its_name_and
     }
 }
 
-/// Hears which jobs are to be looked at.
+/// Records which jobs are requeued.
 #[derive(Default)]
-struct Ear(Mutex<Vec<JobKey>>);
+struct RequeueRecorder(Mutex<Vec<JobKey>>);
 
-impl Listener for Ear {
+impl Listener for RequeueRecorder {
     fn wake(&self, key: JobKey) {
         self.0.lock().unwrap().push(key);
     }
-    fn freed(&self, _: JobKey) {}
+    fn child_deleted(&self, _: JobKey) {}
     fn forget(&self, _: &JobKey) {}
     fn unreadable(&self, _: &kube::core::ObjectMeta, _: &str) {}
     fn watching(&self, _: &'static str, _: &Scope, _: Option<&watcher::Error>) {}
@@ -461,7 +460,10 @@ async fn a_cluster_that_does_not_say_what_it_serves_keeps_no_job_waiting_in_sile
         watches: Metrics::new("pytorch").watches().clone(),
         timeout: Duration::from_mins(5),
     };
-    let (groups, ear) = (Arc::new(Groups::default()), Arc::new(Ear::default()));
+    let (groups, ear) = (
+        Arc::new(Groups::default()),
+        Arc::new(RequeueRecorder::default()),
+    );
     groups.want(KIND, &key());
     let (sender, synced) = tokio::sync::watch::channel(false);
     let watching = tokio::spawn(watch_groups(
@@ -486,7 +488,7 @@ async fn a_cluster_that_does_not_say_what_it_serves_keeps_no_job_waiting_in_sile
     tokio::time::sleep(Duration::from_millis(1)).await;
     let known = groups.offers().of(KIND).clone();
     assert!(
-        matches!(&known, Offer::Unanswered(words) if words.contains("broken")),
+        matches!(&known, Availability::Unanswered(words) if words.contains("broken")),
         "{known:?}"
     );
     assert_eq!(*ear.0.lock().unwrap(), [key()], "told once");

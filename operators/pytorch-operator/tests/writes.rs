@@ -1,6 +1,6 @@
-//! What the operator sends, in which order, and what each request demands of the object that it changes.
+//! The operator's requests, their order, and their preconditions.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -28,7 +28,7 @@ fn uid() -> Uid {
     Uid::parse(CHILD).unwrap()
 }
 
-/// What a first plan of the job makes, without the rest of the plan.
+/// Returns the pod creation of the job's first plan.
 fn first_pod() -> Step {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let plan = training_core::plan(
@@ -68,7 +68,7 @@ async fn i_26_every_delete_names_the_uid_that_was_seen() {
             Step::DeletePod {
                 name: "pt-worker-0".to_owned(),
                 uid: uid(),
-                how: Deletion::Orderly,
+                how: Deletion::Graceful,
             },
             "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0",
             CHILD,
@@ -149,13 +149,13 @@ async fn f_60_a_pod_that_a_job_holds_is_told_that_it_has_failed_before_it_is_for
     assert!(deleting.await.unwrap().fault.is_none());
 }
 
-/// A delete is refused with a conflict, and then this is found under its name; whether the delete counts as done.
+/// Rejects a delete with a conflict, and then finds a pod with this uid under its name. Returns whether the delete counts as done.
 async fn refused_delete(found: Option<&str>) -> bool {
     let (executor, mut server) = executor();
     let step = Step::DeletePod {
         name: "pt-worker-0".to_owned(),
         uid: uid(),
-        how: Deletion::Orderly,
+        how: Deletion::Graceful,
     };
     let deleting = tokio::spawn(async move { executor.execute(&stored(), &[step], false).await });
     let status = |code: u16, reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no"});
@@ -185,7 +185,7 @@ async fn f_52_without_the_lease_no_request_leaves_the_process() {
         let step = Step::DeletePod {
             name: "pt-worker-0".to_owned(),
             uid: uid(),
-            how: Deletion::Orderly,
+            how: Deletion::Graceful,
         };
         let status = executor.caller.write_status(&stored(), &json!({})).await;
         let outcome = executor
@@ -203,7 +203,7 @@ async fn f_52_without_the_lease_no_request_leaves_the_process() {
     );
 }
 
-/// Creates the first pod where the name is taken by this object; how it ended, and the pods that the index knows then.
+/// Creates the first pod while an object with this metadata has its name. Returns the error, if any, and the cached pods.
 async fn taken_by(metadata: Value) -> (Option<&'static str>, Vec<PodView>) {
     let (executor, mut server) = executor();
     let creating =
@@ -261,7 +261,7 @@ async fn a_created_pod_is_known_before_the_watch_shows_it() {
     );
 }
 
-/// Requests that are under way at once belong together; deletes and creates of one plan have no order among themselves.
+/// Responds to requests that are in flight together. Deletes and creates of one plan are unordered.
 async fn answer_all(server: &mut Server, count: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for _ in 0..count {
@@ -280,7 +280,7 @@ async fn i_21_nothing_is_cleaned_up_before_the_end_is_stored() {
     let mut job = typed(pt(1).run_policy("cleanPodPolicy", "All"));
     job.metadata.resource_version = Some("41".to_owned());
     let (worker, mut server) = worker(job, &[pod("master", "Succeeded"), pod("worker", "Running")]);
-    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let end = server.asked().await;
     assert_eq!(end.what, STATUS);
     let conditions = end.body["status"]["conditions"].as_array().unwrap();
@@ -290,7 +290,7 @@ async fn i_21_nothing_is_cleaned_up_before_the_end_is_stored() {
     let mut rest = answer_all(&mut server, 2).await;
     rest.retain(|what| what.starts_with("DELETE"));
     assert_eq!(rest.len(), 2, "{rest:?}");
-    pass.await.unwrap();
+    reconcile.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,7 +298,7 @@ async fn i_07_no_pod_goes_before_the_suspension_is_stored() {
     let mut job = typed(pt(1).run_policy("suspend", true));
     job.metadata.resource_version = Some("41".to_owned());
     let (worker, mut server) = worker(job, &[pod("master", "Running"), pod("worker", "Running")]);
-    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let decision = server.asked().await;
     assert_eq!(decision.what, STATUS);
     let conditions = decision.body["status"]["conditions"].as_array().unwrap();
@@ -313,7 +313,7 @@ async fn i_07_no_pod_goes_before_the_suspension_is_stored() {
             "DELETE /api/v1/namespaces/ns1/pods/pt-worker-0"
         ]
     );
-    pass.abort();
+    reconcile.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +321,7 @@ async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
     let mut job = typed(pt(1));
     job.metadata.resource_version = Some("41".to_owned());
     let (worker, mut server) = worker(job, &[pod("master", "Running"), pod("worker", "Failed")]);
-    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let decision = server.asked().await;
     assert_eq!(decision.what, STATUS);
     assert_eq!(
@@ -331,7 +331,7 @@ async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
     );
     server.silence().await;
     decision.done(JOB);
-    // The status that follows may go beside the deletion.
+    // The following status write may happen in parallel with the deletion.
     let mut seen = Vec::new();
     while !seen
         .iter()
@@ -340,7 +340,7 @@ async fn i_22_a_new_attempt_is_stored_and_then_carried_out_in_the_same_look() {
         seen.extend(answer_all(&mut server, 1).await);
         assert!(seen.len() < 8, "{seen:?}");
     }
-    pass.abort();
+    reconcile.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -349,9 +349,9 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
     job.metadata.resource_version = Some("41".to_owned());
     let pods = [pod("master", "Running"), pod("worker", "Failed")];
     let (mut worker, mut server) = worker(job, &pods);
-    let settings = &mut Arc::get_mut(&mut worker).unwrap().settings;
-    settings.status_delay = Duration::from_millis(100);
-    let pass = tokio::spawn(Arc::clone(&worker).pass(JobKey::new("ns1", "pt")));
+    let times = &mut Arc::get_mut(&mut worker).unwrap().tools.times;
+    times.status_delay = Duration::from_millis(100);
+    let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(JobKey::new("ns1", "pt")));
     let decision = server.asked().await;
     assert_eq!(decision.what, STATUS);
     decision.done(JOB);
@@ -362,7 +362,7 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
         if next.what.starts_with("POST") && next.what.ends_with("/pods") {
             break;
         }
-        // The answer of a pod that had nothing to end: it is gone already.
+        // The response for a pod that had nothing to terminate: it is already gone.
         let gone = json!({"kind": "PartialObjectMetadata", "metadata": {
             "uid": CHILD, "resourceVersion": "50",
             "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0,
@@ -377,10 +377,10 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
             "POST /api/v1/namespaces/ns1/pods"
         ]
     );
-    pass.abort();
+    reconcile.abort();
 }
 
-/// What is asked before any answer comes.
+/// Returns all requests that are sent before any response.
 async fn outstanding(server: &mut Server) -> Vec<server::Asked> {
     let mut all = Vec::new();
     loop {
@@ -396,7 +396,7 @@ async fn outstanding(server: &mut Server) -> Vec<server::Asked> {
     }
 }
 
-/// Answers that these objects were made, each with a uid of its own.
+/// Responds that these objects were created, each with its own uid.
 fn made(asked: Vec<server::Asked>, next: &mut u128) {
     for asked in asked {
         *next += 1;
@@ -409,7 +409,7 @@ async fn one_fault_in_fifty_requests_stops_none_of_the_others() {
     let mut job = typed(pt(100));
     job.metadata.resource_version = Some("41".to_owned());
     let (worker, mut server) = worker(job, &[]);
-    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let (mut uid, mut creates) = (1_000, 0);
     loop {
         let asked = outstanding(&mut server).await;
@@ -432,7 +432,7 @@ async fn one_fault_in_fifty_requests_stops_none_of_the_others() {
         }
     }
     assert_eq!(creates, 202, "a pod and a service for each of 101 replicas");
-    assert!(pass.is_finished());
+    assert!(reconcile.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -444,7 +444,7 @@ async fn a_delete_that_is_denied_for_ever_stops_no_create() {
     surplus["metadata"]["name"] = json!("pt-worker-7");
     surplus["metadata"]["labels"]["training.kubeflow.org/replica-index"] = json!("7");
     let (worker, mut server) = worker(job, &[surplus]);
-    let pass = tokio::spawn(worker.pass(JobKey::new("ns1", "pt")));
+    let reconcile = tokio::spawn(worker.reconcile(JobKey::new("ns1", "pt")));
     let (mut uid, mut creates, mut deletes) = (1_000, 0, 0);
     loop {
         let asked = outstanding(&mut server).await;
@@ -465,7 +465,7 @@ async fn a_delete_that_is_denied_for_ever_stops_no_create() {
         }
     }
     assert_eq!((deletes, creates), (1, 6));
-    pass.abort();
+    reconcile.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -474,7 +474,7 @@ async fn after_a_refusal_a_job_begins_with_one_request_and_doubles() {
     job.metadata.resource_version = Some("41".to_owned());
     let (worker, mut server) = worker(job, &[]);
     let key = JobKey::new("ns1", "pt");
-    let refused = tokio::spawn(Arc::clone(&worker).pass(key.clone()));
+    let refused = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
     loop {
         let asked = outstanding(&mut server).await;
         if asked.is_empty() {
@@ -491,7 +491,7 @@ async fn after_a_refusal_a_job_begins_with_one_request_and_doubles() {
     }
     assert!(refused.is_finished());
     tokio::time::sleep(NOTHING * 2).await;
-    let pass = tokio::spawn(worker.pass(key));
+    let reconcile = tokio::spawn(worker.reconcile(key));
     let (mut uid, mut windows) = (1_000, Vec::new());
     while windows.len() < 5 {
         let asked = outstanding(&mut server).await;
@@ -507,5 +507,5 @@ async fn after_a_refusal_a_job_begins_with_one_request_and_doubles() {
         made(creates, &mut uid);
     }
     assert_eq!(windows, [1, 2, 4, 8, 16]);
-    pass.abort();
+    reconcile.abort();
 }

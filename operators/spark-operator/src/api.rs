@@ -1,15 +1,15 @@
 //! The custom resources: `SparkApplication` and `ScheduledSparkApplication` in `sparkoperator.k8s.io/v1beta2`.
 //!
-//! Source: the published CRDs of the Kubeflow Spark operator 2.5, and its development head of August 2026. All their fields are
-//! here, under their names. Fields of the status that are ours are additive, and marked so.
+//! Source: the published CRDs of the Kubeflow Spark operator 2.5, and its development head of August 2026. All their fields exist
+//! here under the same names. Status fields that this operator adds are marked "Ours".
 //!
-//! - [`application`]: what an application is to run
-//! - [`pod`]: what is said of its driver and of its executors
+//! - [`application`]: the spec of an application
+//! - [`pod`]: the specs of its driver and executors
 //! - [`part`]: the smaller parts of the spec
-//! - [`status`], [`state`]: what it reports
-//! - [`scheduled`]: applications that are made again and again
-//! - [`rule`]: what the API server refuses
-//! - [`crd`]: the CRDs as they are installed
+//! - [`status`], [`state`]: its status
+//! - [`scheduled`]: scheduled applications
+//! - [`rule`]: validation rules of the API server
+//! - [`crd`]: the CRDs as installed
 
 pub mod application;
 pub mod crd;

@@ -1,5 +1,5 @@
-//! The binary's arguments, and those of the published operator that mean the same. They are here, and not in the binary, so that
-//! documents are generated from them.
+//! The binary's arguments, and aliases for those of the published operator. They are part of the library so that the docs are
+//! generated from them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ use crate::submission::{
 use crate::work::Spark;
 use crate::work::metrics::{Naming, SparkMetrics};
 
-/// What these flags stand under in the help; without it they would stand under the heading before them.
+/// The help heading of these flags; otherwise they would appear under the previous heading.
 const APPS: &str = "SparkApplications";
-/// The same of flags that change nothing.
+/// The help heading of flags without effect.
 const INERT: &str = "Accepted for compatibility, without effect";
-/// Batch schedulers that are known by their names.
+/// Batch schedulers with built-in support.
 const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
 
 /// Runs `SparkApplications` and `ScheduledSparkApplications` (sparkoperator.k8s.io/v1beta2)
@@ -32,25 +32,25 @@ const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
 #[command(name = Spark::NAME, version, about)]
 #[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
 pub struct Cli {
-    /// What every operator understands.
+    /// The flags common to all operators.
     #[command(flatten)]
     pub runtime: RuntimeArgs,
 
-    /// Labels of namespaces to serve beside those of --namespace, as `kubectl get -l` takes them. The operator then watches all
-    /// namespaces, and serves none of them without the right to list and watch namespaces, which the namespaced install doesn't give.
-    /// Without effect where --namespace is given and empty, which means all
+    /// Labels of namespaces to serve in addition to those of --namespace, as in `kubectl get -l`. The operator then watches all
+    /// namespaces. It needs the right to list and watch namespaces, which the namespaced install doesn't give; without it, it
+    /// serves none of them. Without effect if --namespace is given and empty, which means all
     #[arg(long, env = "TRAINYARD_NAMESPACE_SELECTOR", default_value = "", hide_default_value = true, value_name = "SELECTOR", help_heading = APPS)]
     pub namespace_selector: String,
 
-    /// How long a driver that was submitted may be missing before its run counts as failed
+    /// How long a submitted driver may be missing before its run counts as failed
     #[arg(long, env = "TRAINYARD_DRIVER_POD_CREATION_GRACE_PERIOD", default_value = "10s", value_parser = parse_duration, help_heading = APPS)]
     pub driver_pod_creation_grace_period: Duration,
 
-    /// How long a driver may wait for its image, and for what its containers are made of, before its run counts as failed
+    /// How long a driver may wait for its image, volumes or configuration before its run counts as failed
     #[arg(long, env = "TRAINYARD_DRIVER_WAITING_LIMIT", default_value = "10m", value_parser = parse_duration, help_heading = APPS)]
     pub driver_waiting_limit: Duration,
 
-    /// Most executors that a status lists
+    /// The maximum number of executors that a status lists
     #[arg(
         long,
         env = "TRAINYARD_MAX_TRACKED_EXECUTOR_PER_APP",
@@ -60,7 +60,7 @@ pub struct Cli {
     )]
     pub max_tracked_executor_per_app: usize,
 
-    /// Seconds after which applications that have ended are deleted, where they don't say. 0: never
+    /// The default time to live of applications that have ended, in seconds. 0: never delete them
     #[arg(
         long,
         env = "TRAINYARD_DEFAULT_TIME_TO_LIVE_SECONDS",
@@ -71,45 +71,47 @@ pub struct Cli {
     )]
     pub default_time_to_live_seconds: i64,
 
-    /// A Spark property for all applications, KEY=VALUE; repeat it for several, or put each on a line of the variable. Whatever an application says wins
+    /// A default Spark property for all applications, KEY=VALUE; repeat the flag, or put one property on each line of the
+    /// variable. An application's own properties override it
     #[arg(long = "default-conf", env = "TRAINYARD_DEFAULT_CONF", value_delimiter = '\n', value_name = "KEY=VALUE", value_parser = parse_property, help_heading = APPS)]
     pub default_conf: Vec<(String, String)>,
 
-    /// What drivers know the API server as, such as `k8s://https://10.0.0.1:443`. Default: as the operator's own pod is told
+    /// The URL of the API server for drivers, such as `k8s://https://10.0.0.1:443`. Default: from the environment of the
+    /// operator's own pod
     #[arg(long, env = "TRAINYARD_SPARK_MASTER", value_name = "URL", help_heading = APPS)]
     pub spark_master: Option<String>,
 
-    /// Keep the last words of drivers, so that a failure says why
+    /// Keep the last output of drivers, so that a failure message includes the cause
     #[arg(long, env = "TRAINYARD_DRIVER_LAST_WORDS", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub driver_last_words: bool,
 
-    /// Services and Ingresses that applications ask for by driverIngressOptions are made; false: such applications are refused
+    /// Create the Services and Ingresses of driverIngressOptions; false: refuse applications that set them
     #[arg(long, env = "TRAINYARD_DRIVER_INGRESS", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub driver_ingress: bool,
 
-    /// A NetworkPolicy for executors, as Spark makes one from 4.2 on. It needs a right that the operator has not by default
+    /// Create a NetworkPolicy for executors, as Spark does since 4.2. It needs a right that the operator doesn't have by default
     #[arg(long, env = "TRAINYARD_NETWORK_POLICY", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub network_policy: bool,
 
-    /// A PodDisruptionBudget for drivers of applications that ask for it
+    /// Create a PodDisruptionBudget for drivers of applications that ask for it
     #[arg(long, env = "TRAINYARD_ENABLE_DRIVER_PDB", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub enable_driver_pdb: bool,
 
-    /// The cluster has the policy that sets memory limits of executors, so that nobody needs to be told that they are missing
+    /// The cluster has the admission policy that sets memory limits of executors, so the operator doesn't report them as ignored
     #[arg(long, env = "TRAINYARD_MEMORY_LIMIT_POLICY", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub memory_limit_policy: bool,
 
-    /// Every application has a Service for its web UI
+    /// Create a Service for the web UI of every application
     #[arg(long, env = "TRAINYARD_ENABLE_UI_SERVICE", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "true", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub enable_ui_service: bool,
 
-    /// The URL of web UIs, such as `{{$appName}}.spark.example.com`; without it they have no Ingress
+    /// The URL of web UIs, such as `{{$appName}}.spark.example.com`. Without it, they have no Ingress
     #[arg(long, env = "TRAINYARD_INGRESS_URL_FORMAT", default_value = "", hide_default_value = true, value_name = "FORMAT", help_heading = APPS)]
     pub ingress_url_format: String,
 
@@ -117,44 +119,45 @@ pub struct Cli {
     #[arg(long, env = "TRAINYARD_INGRESS_CLASS_NAME", default_value = "", hide_default_value = true, value_name = "NAME", help_heading = APPS)]
     pub ingress_class_name: String,
 
-    /// TLS of Ingresses whose application names none: a JSON list of TLS objects
+    /// Default TLS of Ingresses: a JSON list of TLS objects
     #[arg(long, env = "TRAINYARD_INGRESS_TLS", default_value = "", hide_default_value = true, value_name = "JSON", help_heading = APPS)]
     pub ingress_tls: String,
 
-    /// Annotations of Ingresses whose application names none: a JSON object
+    /// Default annotations of Ingresses: a JSON object
     #[arg(long, env = "TRAINYARD_INGRESS_ANNOTATIONS", default_value = "", hide_default_value = true, value_name = "JSON", help_heading = APPS)]
     pub ingress_annotations: String,
 
-    /// Host names that applications may ask for in Ingresses: these and all below them, such as `spark.example.com`; repeat it or
-    /// separate several by commas. It also concerns hosts of their TLS, but not --ingress-url-format. Default: any host
+    /// Host names that applications may use in Ingresses: these and their subdomains, such as `spark.example.com`; repeat the
+    /// flag or separate several by commas. Also applies to the hosts of their TLS, but not to --ingress-url-format. Default: any
+    /// host
     #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_HOST_SUFFIXES", value_delimiter = ',', value_name = "SUFFIX", help_heading = APPS)]
     pub ingress_allowed_host_suffixes: Vec<String>,
 
-    /// Classes that applications may name by the annotation `kubernetes.io/ingress.class`; repeat it or separate several by commas.
-    /// With it, --ingress-class-name must be one of them. Default: any class
+    /// Classes that applications may set in the annotation `kubernetes.io/ingress.class`; repeat the flag or separate several by
+    /// commas. --ingress-class-name must then be one of them. Default: any class
     #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_CLASSES", value_delimiter = ',', value_name = "NAME", help_heading = APPS)]
     pub ingress_allowed_classes: Vec<String>,
 
-    /// Annotations that applications may give Ingresses: keys, or beginnings of keys that end with `*` or `/`, such as
-    /// `nginx.ingress.kubernetes.io/proxy-*`; repeat it or separate several by commas. Keys with `snippet` in them are always
-    /// refused. Default: any other annotation
+    /// Annotations that applications may set on Ingresses: keys, or prefixes that end with `*` or `/`, such as
+    /// `nginx.ingress.kubernetes.io/proxy-*`; repeat the flag or separate several by commas. Keys that contain `snippet` are
+    /// always refused. Default: any other annotation
     #[arg(long, env = "TRAINYARD_INGRESS_ALLOWED_ANNOTATIONS", value_delimiter = ',', value_name = "KEY", help_heading = APPS)]
     pub ingress_allowed_annotations: Vec<String>,
 
-    /// Batch schedulers are served
+    /// Support batch schedulers
     #[arg(long, env = "TRAINYARD_ENABLE_BATCH_SCHEDULER", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", value_name = "true|false", value_parser = parse_bool, help_heading = APPS)]
     pub enable_batch_scheduler: bool,
 
-    /// Schedulers that have the coscheduling plugin; repeat it or separate several by commas
+    /// Schedulers with the coscheduling plugin; repeat the flag or separate several by commas
     #[arg(long, env = "TRAINYARD_KUBE_SCHEDULER_NAMES", value_delimiter = ',', value_name = "NAME", help_heading = APPS)]
     pub kube_scheduler_names: Vec<String>,
 
-    /// The batch scheduler of applications that name none
+    /// The default batch scheduler
     #[arg(long, env = "TRAINYARD_DEFAULT_BATCH_SCHEDULER", default_value = "", hide_default_value = true, value_name = "NAME", help_heading = APPS)]
     pub default_batch_scheduler: String,
 
-    /// What times in names of scheduled runs are counted in: nanos, micros, millis, seconds or minutes
+    /// The unit of times in the names of scheduled runs: nanos, micros, millis, seconds or minutes
     #[arg(
         long,
         env = "TRAINYARD_SCHEDULED_TIMESTAMP_PRECISION",
@@ -164,34 +167,34 @@ pub struct Cli {
     )]
     pub scheduled_spark_application_timestamp_precision: String,
 
-    /// Stands before the names of applications' metrics
+    /// The prefix of metrics of applications
     #[arg(long, env = "TRAINYARD_METRICS_PREFIX", default_value = "", hide_default_value = true, value_name = "PREFIX", help_heading = APPS)]
     pub metrics_prefix: String,
 
-    /// Labels of applications that their metrics are told apart by; repeat it or separate several by commas
+    /// Labels of applications to use as metric labels; repeat the flag or separate several by commas
     #[arg(long, env = "TRAINYARD_METRICS_LABELS", value_delimiter = ',', value_name = "LABEL", help_heading = APPS)]
     pub metrics_labels: Vec<String>,
 
-    /// Most values of such a label; further ones are told as `other`
+    /// The maximum number of values of such a label; the rest counts as `other`
     #[arg(long, env = "TRAINYARD_METRICS_LABEL_VALUES", default_value_t = 100, value_name = "COUNT", help_heading = APPS)]
     pub metrics_label_values: usize,
 
-    /// Upper bounds of the time from creation to submission, in seconds
+    /// Histogram buckets for the time from creation to submission, in seconds
     #[arg(long, env = "TRAINYARD_METRICS_JOB_SUBMIT_LATENCY_BUCKETS", value_delimiter = ',', default_value = "0.5,1,2,4,8,16,32,64,128,256",
         value_name = "SECONDS", help_heading = APPS)]
     pub metrics_job_submit_latency_buckets: Vec<f64>,
 
-    /// Upper bounds of the time from creation to the first run, in seconds
+    /// Histogram buckets for the time from creation to the first run, in seconds
     #[arg(long, env = "TRAINYARD_METRICS_JOB_START_LATENCY_BUCKETS", value_delimiter = ',',
         default_value = "30,60,90,120,150,180,210,240,270,300", value_name = "SECONDS", help_heading = APPS)]
     pub metrics_job_start_latency_buckets: Vec<f64>,
 
-    /// Without effect, but that `false` serves no metrics
+    /// Without effect, except that `false` disables metrics
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false",
         value_parser = parse_bool, help_heading = INERT)]
     pub enable_metrics: Option<bool>,
 
-    /// Without effect: metrics are at /metrics
+    /// Without effect: the path is /metrics
     #[arg(long, value_name = "PATH", help_heading = INERT)]
     pub metrics_endpoint: Option<String>,
 
@@ -211,15 +214,15 @@ pub struct Cli {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false", help_heading = INERT)]
     pub enable_http2: Option<String>,
 
-    /// Without effect: there is nothing to profile in this way
+    /// Without effect: the operator has no pprof endpoint
     #[arg(long, value_name = "ADDRESS", help_heading = INERT)]
     pub pprof_bind_address: Option<String>,
 
-    /// Without effect: the operator is ready when it knows everything
+    /// Without effect: the operator is ready once its caches are complete
     #[arg(long, value_name = "DURATION", help_heading = INERT)]
     pub cache_sync_timeout: Option<String>,
 
-    /// Without effect: nothing waits behind a rate
+    /// Without effect: the work queue has no rate limit
     #[arg(long, value_name = "RATE", help_heading = INERT)]
     pub workqueue_ratelimiter_bucket_qps: Option<String>,
 
@@ -231,18 +234,18 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", help_heading = INERT)]
     pub workqueue_ratelimiter_max_delay: Option<String>,
 
-    /// `PartialRestart=true`: an edit of nothing but `affinity`, `nodeSelector`, `priorityClassName`, `schedulerName` and `tolerations`
-    /// of executors is for those that are made later, and begins no new run. Other published gates have no effect: what they open is
-    /// always there, or an argument of its own
+    /// `PartialRestart=true`: an edit that only changes `affinity`, `nodeSelector`, `priorityClassName`, `schedulerName` and
+    /// `tolerations` of executors applies to new executors, and starts no new run. Other published gates have no effect: their
+    /// features are always on, or have a flag of their own
     #[arg(long, value_name = "NAME=BOOL,...", value_delimiter = ',', value_parser = Gate::parse)]
     pub feature_gates: Vec<Gate>,
 }
 
-/// Gates that do something here.
+/// Gates with an effect.
 const GATES: [&str; 2] = [PARTIAL_RESTART, "AllAlpha"];
 const PARTIAL_RESTART: &str = "PartialRestart";
 
-/// One word of `--feature-gates`.
+/// One entry of `--feature-gates`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {
     name: String,
@@ -250,7 +253,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Reads `NAME=BOOL`, with the words for true and false that Go reads.
+    /// Parses `NAME=BOOL`, with Go's words for true and false.
     fn parse(word: &str) -> Result<Self, String> {
         let (name, value) = word
             .split_once('=')
@@ -267,7 +270,7 @@ impl Gate {
     }
 }
 
-/// Published flags, and ours that mean the same.
+/// Published flags, and our equivalents.
 const SAME: [(&str, &str); 7] = [
     ("--namespaces", "--namespace"),
     ("--leader-election", "--leader-elect"),
@@ -281,7 +284,7 @@ const SAME: [(&str, &str); 7] = [
     ("--leader-election-retry-period", "--lease-retry-period"),
 ];
 
-/// Reads a command line, also one of the published operator, whose first words say what its process is to be.
+/// Parses a command line. Also accepts the published operator's, which starts with subcommands.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Cli {
     Cli::parse_from(translated(args))
 }
@@ -293,12 +296,12 @@ fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
             args.remove(1);
         }
     }
-    // A submitter of its own is asked for nothing here.
+    // There is no separate submitter.
     args.retain(|arg| !arg.to_string_lossy().starts_with("--submitter-"));
     args.into_iter().map(all_namespaces).collect()
 }
 
-/// Where any of the namespaces is the empty one, all are meant. The published chart writes that with quotes.
+/// If one namespace in the list is empty, all are meant. The published chart quotes it.
 fn all_namespaces(arg: OsString) -> OsString {
     let text = arg.to_string_lossy();
     let Some(list) = text.strip_prefix("--namespace=") else {
@@ -326,10 +329,10 @@ fn switch(on: bool) -> Switch {
 }
 
 impl Cli {
-    /// The operator that the arguments ask for.
+    /// Builds the operator from the arguments.
     ///
     /// # Errors
-    /// Names the argument and what it accepts. The process should end with it.
+    /// Names the argument and the accepted values. The process should exit with it.
     pub fn operator(&self) -> anyhow::Result<Spark> {
         let precision = &self.scheduled_spark_application_timestamp_precision;
         let Some(precision) = Precision::parse(precision) else {
@@ -347,7 +350,7 @@ impl Cli {
         })
     }
 
-    /// The labels of the namespaces to serve, unless all are served.
+    /// The label selector of the namespaces to serve, unless all are served.
     fn selector(&self) -> Option<String> {
         let all = self.runtime.names_all_namespaces();
         let selector = self.namespace_selector.trim();
@@ -405,7 +408,7 @@ impl Cli {
         }
     }
 
-    /// Whether a gate is open. Of several words on one the last counts.
+    /// True if a gate is open. The last entry for a gate wins.
     fn gate(&self, name: &str) -> bool {
         let all = [name, "AllAlpha"];
         let said = |of: &str| {
@@ -416,7 +419,7 @@ impl Cli {
     }
 
     fn rules(&self) -> Rules {
-        // Rounded up: none at all is something else than a little.
+        // Rounded up, so that a short time doesn't become zero.
         let seconds = |time: Duration| {
             let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
             i64::try_from(whole).unwrap_or(i64::MAX)
@@ -513,7 +516,7 @@ impl Cli {
         })
     }
 
-    /// Arguments for the process, where some of the published ones change them.
+    /// Returns the common arguments, adjusted by published flags.
     #[must_use]
     pub fn runtime(&self) -> RuntimeArgs {
         let mut runtime = self.runtime.clone();

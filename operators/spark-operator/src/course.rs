@@ -1,15 +1,15 @@
-//! What becomes of an application next: its state, what is made, what is removed, and when to look again.
+//! The life cycle of an application: decides its next state, which objects to create and delete, and when to reconcile again.
 //!
-//! [`plan`] is pure and total. It goes by what is there, never by what happened: whatever was interrupted, the next look finds what
-//! is missing. A submission is recorded once its driver is seen, and its id follows from what was recorded before
-//! ([`crate::digest::submission_id`]), so that one that was cut off in the middle is the same when it is tried again.
+//! [`plan`] is pure and total. It decides from observed state, never from past actions, so a reconcile after an interruption
+//! finds what is missing. A submission is recorded once its driver is observed. Its id derives from recorded state
+//! ([`crate::digest::submission_id`]), so retrying an interrupted submission yields the same id.
 //!
-//! - [`seen`]: what is known beside the application
-//! - `beside`: what a run goes on without
-//! - [`again`]: what is tried again, and when
-//! - [`executors`]: what the status says of executors
-//! - [`look`]: what is read of pods and other objects, [`mask`]: what is not told of them
-//! - [`step`]: what is to be done
+//! - [`seen`]: the observed state of an application's pods and objects
+//! - `beside`: objects that a run doesn't depend on
+//! - [`again`]: retries and their backoff
+//! - [`executors`]: executors in the status
+//! - [`look`]: the fields read from pods and other objects, [`mask`]: secrets to hide from them
+//! - [`step`]: the plan
 
 pub mod again;
 mod begin;
@@ -28,14 +28,14 @@ use training_core::{StatusWrite, Urgency};
 use crate::api::{SparkApplicationStatus, State};
 use crate::defaults;
 use again::Again;
-use begin::Placed;
+use begin::PlacementState;
 use draft::{Course, follows_its_spec};
 use step::Plan;
 
-pub use draft::{Inquiry, Rules};
+pub use draft::{PlanInput, Rules};
 
-/// Decides what is to be done for one application.
-pub fn plan(inquiry: Inquiry<'_>) -> Plan {
+/// Decides the next steps for one application.
+pub fn plan(inquiry: PlanInput<'_>) -> Plan {
     let app = inquiry.app;
     let old = app.status.clone().unwrap_or_default();
     let spec = defaults::apply(&app.spec, &inquiry.settings.defaults);
@@ -46,7 +46,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
         plan: Plan::default(),
     };
     if app.metadata.deletion_timestamp.is_some() {
-        // Somebody's finalizer may keep it for long, and its run must not go on meanwhile.
+        // A finalizer may keep the application for long, and its run must not continue meanwhile.
         course.remove_all();
         return Plan {
             steps: course.plan.steps,
@@ -54,7 +54,7 @@ pub fn plan(inquiry: Inquiry<'_>) -> Plan {
             ..Plan::default()
         };
     }
-    course.tell_impostors();
+    course.report_forged_drivers();
     course.decide();
     course.cut_message();
     let Course {
@@ -79,7 +79,7 @@ fn written(
         urgency: if decides {
             Urgency::First
         } else {
-            Urgency::CanWait
+            Urgency::Batched
         },
     })
 }
@@ -94,12 +94,12 @@ impl Course<'_> {
         if follows_its_spec(&state) {
             let change = self.change(&state);
             let placed = self.place(change, &state);
-            if placed == Placed::No {
-                // Also here, for it may be suspended before it runs again.
+            if placed == PlacementState::No {
+                // Also here, because it may be suspended before it runs again.
                 self.count_anew();
                 return self.go(State::Invalidating);
             }
-            if placed == Placed::Yes {
+            if placed == PlacementState::Yes {
                 self.keep_record(&state);
             }
         }
@@ -141,7 +141,7 @@ impl Course<'_> {
                 }
             }
             State::Completed | State::Failed => self.rest(),
-            // Somebody else's word: nobody knows what it asks for.
+            // An unpublished state: its meaning is unknown.
             State::Other(_) => {}
         }
     }

@@ -1,22 +1,22 @@
-//! Times that cron writes, in the form that the published operator reads.
+//! Cron schedules, in the syntax of the published operator.
 //!
-//! Source: the standard form of the cron parser that the published operator uses: five fields, Sunday is 0, `?` is `*`, a day has to
-//! match both the day of the month and the day of the week if one of them is `*`, and else one of the two; descriptors like
-//! `@daily` and `@every 90s`; and `CRON_TZ=<zone>` before all.
+//! Source: the standard syntax of the cron parser that the published operator uses: five fields; Sunday is 0; `?` is `*`; a day
+//! must match both the day of the month and the day of the week if one of them is `*`, or else either of them; descriptors like
+//! `@daily` and `@every 90s`; and the prefix `CRON_TZ=<zone>`.
 //!
-//! A local time that daylight saving leaves out never comes; one that it repeats comes twice.
+//! A local time that daylight saving skips never occurs; one that it repeats occurs twice.
 
 use k8s_openapi::jiff::civil::Date;
 use k8s_openapi::jiff::tz::{AmbiguousOffset, TimeZone};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// The zone of the operator.
+/// The name of the operator's time zone.
 pub const LOCAL: &str = "Local";
 
-/// How far ahead a time is looked for. Units: days. Source: the published parser gives up after five years.
+/// How far to search for the next time. Units: days. Source: the published parser gives up after five years.
 const HORIZON: u32 = 5 * 366;
 
-/// When something is to happen.
+/// A parsed schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     times: Times,
@@ -52,7 +52,7 @@ struct Fields {
     weekday: Set,
 }
 
-/// The numbers of a field, and the names of some.
+/// The range of a field, and the names of its values.
 struct Range {
     least: u32,
     most: u32,
@@ -97,10 +97,10 @@ const DESCRIPTORS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
-/// The zone of this name; `Local` is the operator's.
+/// Returns the time zone of this name; `Local` is the operator's.
 ///
 /// # Errors
-/// If there is none.
+/// If the zone is unknown.
 pub fn zone(name: &str, local: &TimeZone) -> Result<TimeZone, String> {
     match name {
         LOCAL => Ok(local.clone()),
@@ -112,10 +112,10 @@ pub fn zone(name: &str, local: &TimeZone) -> Result<TimeZone, String> {
 }
 
 impl Schedule {
-    /// Reads a schedule. Times are meant in this zone, unless the text names one.
+    /// Parses a schedule. The default zone applies unless the text names one.
     ///
     /// # Errors
-    /// What is wrong, in the published parser's words where it has them.
+    /// Describes the problem, in the published parser's words if it has any.
     pub fn parse(text: &str, default: &TimeZone, local: &TimeZone) -> Result<Self, String> {
         let text = text.trim();
         let named = text.strip_prefix("CRON_TZ=").or(text.strip_prefix("TZ="));
@@ -132,7 +132,7 @@ impl Schedule {
         Ok(Self { times, zone })
     }
 
-    /// The first time after this one. `None` if there is none within five years.
+    /// Returns the first time after this one. `None` if there is none within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.times {
             Times::Every(pause) => {
@@ -143,7 +143,7 @@ impl Schedule {
         }
     }
 
-    /// The shortest time between two runs. Units: seconds.
+    /// The shortest interval between two runs. Units: seconds.
     pub fn least_pause(&self) -> i64 {
         match &self.times {
             Times::Every(pause) => pause.as_secs(),
@@ -165,12 +165,12 @@ impl Fields {
     }
 
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-        // A repeated hour can lead back over midnight.
+        // A repeated hour can lead back past midnight.
         let mut date = after.to_zoned(zone.clone()).date().yesterday().ok()?;
         for _ in 0..HORIZON {
             let tomorrow = date.tomorrow().ok()?;
             if let Some(found) = self.on(date, after, zone) {
-                // For the same reason the next day can have the earlier time.
+                // For the same reason, the next day can have the earlier time.
                 let other = self.on(tomorrow, after, zone);
                 return Some(other.map_or(found, |other| other.min(found)));
             }
@@ -179,7 +179,7 @@ impl Fields {
         None
     }
 
-    /// The first time on this day that is after the other.
+    /// Returns the first time on this day after `after`.
     fn on(&self, date: Date, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         if !self.has_day(date) {
             return None;
@@ -198,7 +198,7 @@ impl Fields {
                 let later = instants.filter_map(|offset| offset.to_timestamp(local).ok());
                 let later = later.filter(|at| *at > after).min();
                 best = best.into_iter().chain(later).min();
-                // Only within a repeated hour an earlier time can still follow.
+                // An earlier time can only follow within a repeated hour.
                 if best.is_some() && !matches!(found.offset(), AmbiguousOffset::Fold { .. }) {
                     return best;
                 }
@@ -256,7 +256,7 @@ fn field(text: &str, range: &Range) -> Result<Set, String> {
     Ok(out)
 }
 
-/// `*`, `a`, `a-b`, each with `/step`.
+/// Parses `*`, `a`, or `a-b`, each with an optional `/step`.
 fn part_of(text: &str, range: &Range) -> Result<Set, String> {
     let (span, step) = match text.split_once('/') {
         Some((_, step)) if step.contains('/') => return Err(format!("too many slashes: {text}")),
@@ -325,7 +325,7 @@ fn number(text: &str, range: &Range) -> Result<u32, String> {
         .map_err(|_| format!("failed to parse int from {text}"))
 }
 
-/// A duration as Go writes it: `1h30m`, `1.5h`, `90s`. Whole seconds, and at least one.
+/// Parses a duration in Go's syntax: `1h30m`, `1.5h`, `90s`. Truncates to whole seconds, at least one.
 fn duration(text: &str) -> Option<SignedDuration> {
     let mut rest = text.trim().strip_prefix('+').unwrap_or(text.trim());
     let mut nanos: f64 = 0.0;

@@ -1,17 +1,17 @@
-//! What an application gets that says nothing. Source: the published defaults.
+//! Defaults for unset fields of an application. Source: the published defaults.
 //!
-//! The unconditional ones also stand in the schema. Objects that were stored without them, or by another operator, get all of them
-//! here, on a copy: the stored spec is never written.
+//! The schema has the unconditional ones too. This applies all of them to a copy, for objects stored without them or by another
+//! operator. The stored spec is never written.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::api::{RestartPolicy, SparkApplicationSpec};
 
-/// Time between tries where none is said. Units: seconds.
+/// The default retry interval. Units: seconds.
 pub const RETRY_INTERVAL: i64 = 5;
 
-/// True if Spark is to add and remove executors by itself.
+/// True if Spark adds and removes executors by itself.
 pub fn allocates_dynamically(spec: &SparkApplicationSpec) -> bool {
     match &spec.dynamic_allocation {
         Some(block) => block.enabled == Some(true),
@@ -22,7 +22,7 @@ pub fn allocates_dynamically(spec: &SparkApplicationSpec) -> bool {
     }
 }
 
-/// The spec with its defaults. Properties that the operator was given for all applications count as said.
+/// Returns the spec with its defaults. The operator's default properties count as set.
 pub fn apply<'a>(
     spec: &'a SparkApplicationSpec,
     operator: &BTreeMap<String, String>,

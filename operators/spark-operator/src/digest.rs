@@ -1,5 +1,5 @@
-//! By what a submission, and a change of a spec, is known. Both follow from what is stored, so that an operator that is restarted at
-//! any point comes to the same.
+//! Submission ids, and hashes that detect changes of a spec. Both derive from stored state, so an operator that restarts at any
+//! point computes the same.
 
 use std::fmt;
 
@@ -9,14 +9,15 @@ use training_core::Uid;
 
 use crate::names;
 
-/// The version of [`SpecDigest`]. It rises with its shape, and when the schema loses a field, because stored specs then lose it too, and look changed.
+/// The version of [`SpecDigest`]. Raise it when its shape changes, and when the schema loses a field, because stored specs then
+/// lose it too and look changed.
 pub const VERSION: u32 = 2;
 
-/// Fields of a spec whose change is none.
+/// Fields of a spec whose change doesn't count.
 const WITHOUT: [&str; 2] = ["suspend", "timeToLiveSeconds"];
 
-/// Fields of executors that only say where pods run: an edit of them alone can reach executors that are made later.
-/// Source: the published gate `PartialRestart`.
+/// Fields of executors that only say where pods run: new executors can follow an edit of them. Source: the published gate
+/// `PartialRestart`.
 const PLACEMENT: [&str; 5] = [
     "affinity",
     "nodeSelector",
@@ -25,17 +26,17 @@ const PLACEMENT: [&str; 5] = [
     "tolerations",
 ];
 
-/// The schema's defaults, by their paths. Without a word, and with this value, a spec says the same. A default that the schema gains
-/// has to be added here.
+/// The schema's defaults by path. A spec without the field equals a spec with this value. Add new defaults of the schema here.
 pub const DEFAULTS: [(&[&str], &str); 3] = [
     (&["type"], "Scala"),
     (&["mode"], "cluster"),
     (&["restartPolicy", "type"], "Never"),
 ];
 
-/// Stands for a stored spec, to be compared later, by another version of the operator as well.
+/// The digest of a stored spec, to compare with later ones, also across versions of the operator.
 ///
-/// Shape: `2-9f2c…-41d0…`: the version, 32 hexadecimal digits for all but the executors' placement, and 16 for that.
+/// Shape: `2-9f2c…-41d0…`: the version, 32 hexadecimal digits for everything except the executors' placement, and 16 for the
+/// placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecDigest {
     version: u32,
@@ -44,10 +45,10 @@ pub struct SpecDigest {
 }
 
 impl SpecDigest {
-    /// Reads what a digest prints; `None` for anything else.
+    /// Parses a digest; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (version, rest) = text.split_once('-')?;
-        // One of another version may have other parts.
+        // Other versions may have other parts.
         let (hash, placement) = rest.split_once('-').unwrap_or((rest, ""));
         Some(Self {
             version: version.parse().ok()?,
@@ -56,17 +57,17 @@ impl SpecDigest {
         })
     }
 
-    /// Stands for where executors are to run.
+    /// The hash of where executors run.
     pub fn placement(&self) -> &str {
         &self.placement
     }
 
-    /// True if two specs say the same but for where executors run.
+    /// True if two specs are equal except for where executors run.
     pub fn is_same_run(&self, other: &Self) -> bool {
         (self.version, &self.hash) == (other.version, &other.hash)
     }
 
-    /// True if this can be compared with what is computed now.
+    /// True if this can be compared with newly computed digests.
     pub fn is_current(&self) -> bool {
         self.version == VERSION
     }
@@ -82,7 +83,7 @@ impl fmt::Display for SpecDigest {
     }
 }
 
-/// The digest of a `spec` as it is stored: of the JSON that the API server gave, never of one that went through types.
+/// Computes the digest of a stored `spec`: of the API server's JSON, not of typed values.
 pub fn spec_digest(spec: &Value) -> SpecDigest {
     let mut spec = canonical(spec);
     for field in WITHOUT {
@@ -109,7 +110,7 @@ pub fn spec_digest(spec: &Value) -> SpecDigest {
     }
 }
 
-/// Removes a field, with this value where one is named, and parents that have nothing left.
+/// Removes a field, only if it has the value `with`, if given. Removes parents that become empty.
 fn remove(value: &mut Value, path: &[&str], with: Option<&str>) {
     let (Some(object), Some((first, rest))) = (value.as_object_mut(), path.split_first()) else {
         return;
@@ -128,7 +129,7 @@ fn remove(value: &mut Value, path: &[&str], with: Option<&str>) {
     }
 }
 
-/// The same with the fields of objects in order, and without those that are null.
+/// Returns the value with object fields sorted and nulls removed.
 fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(object) => {
@@ -144,7 +145,7 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-/// What was recorded of the spec that was submitted last.
+/// The record of the spec that was last submitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded<'a> {
     /// The generation.
@@ -153,22 +154,21 @@ pub struct Recorded<'a> {
     pub digest: Option<&'a str>,
 }
 
-/// In what a spec differs from the recorded one.
+/// How a spec differs from the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It says the same.
+    /// No difference.
     None,
     /// Only where executors run.
     Placement,
-    /// More than that.
+    /// Other fields.
     Run,
 }
 
-/// In what a spec differs from the recorded one.
+/// Returns how a spec differs from the recorded one.
 ///
-/// The generation alone tells of an edit, so what a new schema does to stored specs is none. A digest that is missing, as on
-/// applications of another operator, or of another version, can't be compared and counts as equal; whoever asks then records the
-/// present one.
+/// Only a new generation indicates an edit, so schema changes to stored specs don't count. A missing digest, or one of another
+/// operator or version, can't be compared and counts as equal; the caller then records the present one.
 pub fn change(recorded: Recorded<'_>, generation: Option<i64>, now: &SpecDigest) -> Change {
     if recorded.generation.is_some() && recorded.generation == generation {
         return Change::None;
@@ -181,16 +181,16 @@ pub fn change(recorded: Recorded<'_>, generation: Option<i64>, now: &SpecDigest)
     }
 }
 
-/// True if what is recorded can't be compared with what is computed now.
+/// True if the recorded digest can't be compared with newly computed ones.
 pub fn is_foreign(recorded: Option<&str>) -> bool {
     let recorded = recorded.and_then(SpecDigest::parse);
     !recorded.is_some_and(|digest| digest.is_current())
 }
 
-/// The id of the submission that follows this one.
+/// Returns the id of the submission after `previous`.
 ///
-/// Shape: a UUID of version 8. It depends on what is stored alone, so the same submission tried again has the same id; and on the
-/// former id, so that the next submission of the same spec has another.
+/// Shape: a UUID of version 8. It depends only on stored state, so a retry of the same submission has the same id. It depends on
+/// the previous id, so the next submission of the same spec has a new one.
 pub fn submission_id(uid: &str, previous: Option<&str>, digest: &SpecDigest) -> String {
     let mut sha = Sha256::new();
     for part in [uid, previous.unwrap_or_default(), &digest.to_string()] {
@@ -199,7 +199,7 @@ pub fn submission_id(uid: &str, previous: Option<&str>, digest: &SpecDigest) -> 
     }
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&sha.finalize()[..16]);
-    // Version 8, "made by somebody's own rule", of RFC 9562.
+    // RFC 9562 reserves version 8 for custom schemes.
     bytes[6] = bytes[6] & 0x0f | 0x80;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Uid(u128::from_be_bytes(bytes)).to_string()

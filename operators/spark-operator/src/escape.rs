@@ -1,22 +1,22 @@
-//! The text of a Java properties file.
+//! Escaping for Java properties files.
 //!
-//! Source: the format that `java.util.Properties` writes to a writer: characters outside ASCII stay as they are.
+//! Source: the format that `java.util.Properties` writes to a writer; it doesn't escape characters outside ASCII.
 
 use std::collections::BTreeMap;
 
-/// Where a text stands.
+/// The position of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Key,
     Value,
 }
 
-/// The file: comments, then one line for each property, sorted by key, so that equal properties make equal bytes.
+/// Formats a file: comments, then one line per property, sorted by key, so that equal properties yield equal bytes.
 pub fn file(comments: &[String], properties: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     for comment in comments {
         out.push_str("# ");
-        // A comment ends with its line.
+        // Keep the comment on one line.
         out.extend(comment.chars().filter(|c| !c.is_control()));
         out.push('\n');
     }
@@ -27,7 +27,7 @@ pub fn file(comments: &[String], properties: &BTreeMap<String, String>) -> Strin
     out
 }
 
-/// One property.
+/// Formats one property.
 pub fn line(key: &str, value: &str) -> String {
     let mut out = String::with_capacity(key.len() + value.len() + 1);
     escaped(key, Place::Key, &mut out);

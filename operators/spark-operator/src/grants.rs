@@ -1,48 +1,48 @@
-//! The rights that the operator needs, as data. Manifests are generated from it.
+//! The RBAC rules of the operator, as data. Manifests are generated from them.
 
 use training_core::grants::Grant;
 
-/// What it does with applications.
+/// Verbs for applications.
 pub const APPLICATIONS: &[&str] = &["create", "delete", "get", "list", "watch"];
-/// What it does with schedules.
+/// Verbs for schedules.
 pub const SCHEDULES: &[&str] = &["list", "watch"];
 
-/// The rights where applications are.
+/// Rules in namespaces with applications.
 pub const RUNS: &[Grant] = &[
     Grant {
         group: "",
         resources: &["pods"],
         verbs: &["create", "delete", "get", "list", "watch"],
-        why: "It makes drivers, sees executors, and removes both. get answers one question: who owns a name that is taken.",
+        why: "It creates drivers, watches executors, and deletes both. get finds the owner of a name that is already taken.",
     },
     Grant {
         group: "",
         resources: &["services", "persistentvolumeclaims"],
         verbs: &["create", "delete", "get", "list", "watch"],
-        why: "Executors find their driver by a Service; the web UI has another; volumes of drivers are claimed on demand.",
+        why: "Executors find their driver through a Service; the web UI has another; volumes of drivers are claimed on demand.",
     },
     Grant {
         group: "",
         resources: &["configmaps"],
         verbs: &["create", "delete", "get", "list", "patch", "watch"],
-        why: "A driver reads its properties, and what it makes executors from, from ConfigMaps. patch keeps the one of metrics, which is \
-              the same for all runs, as the application says; and with the gate PartialRestart the template of executors.",
+        why: "A driver reads its properties and the template of its executors from ConfigMaps. patch updates the one of metrics, which \
+              all runs share, and with the gate PartialRestart the template of executors.",
     },
     Grant {
         group: "networking.k8s.io",
         resources: &["ingresses"],
         verbs: &["create", "delete", "get", "list", "watch"],
-        why: "Web UIs and drivers are reached through them, where applications or the operator's flags ask for it.",
+        why: "They expose web UIs and drivers, if applications or the operator's flags ask for it.",
     },
     Grant {
         group: "",
         resources: &["events"],
         verbs: &["create", "patch"],
-        why: "Users read events on their applications; repeats are counted on the event that is there.",
+        why: "Users read events on their applications; patch counts repeats on the existing event.",
     },
 ];
 
-/// The rights of drivers, which make and remove their executors themselves. Source: as published.
+/// Rules for drivers, which create and delete their executors themselves. Source: as published.
 pub const DRIVERS: &[Grant] = &[Grant {
     group: "",
     resources: &["pods", "configmaps", "persistentvolumeclaims", "services"],
@@ -56,10 +56,10 @@ pub const DRIVERS: &[Grant] = &[Grant {
         "update",
         "watch",
     ],
-    why: "A driver makes its executors, with what they need, and removes them.",
+    why: "A driver creates and deletes its executors and the objects that they need.",
 }];
 
-/// Rights for what the operator doesn't do by default, by the file that holds them.
+/// Rules for features that are off by default, by the file that holds them.
 pub const OPTIONS: &[(&str, &[Grant])] = &[
     (
         "batch-scheduler/volcano",
@@ -85,7 +85,7 @@ pub const OPTIONS: &[(&str, &[Grant])] = &[
             group: "networking.k8s.io",
             resources: &["networkpolicies"],
             verbs: &["create", "delete", "get", "list", "watch"],
-            why: "Only its driver reaches an executor.",
+            why: "Only pods of the same run can connect to executors.",
         }],
     ),
     (
@@ -94,7 +94,7 @@ pub const OPTIONS: &[(&str, &[Grant])] = &[
             group: "",
             resources: &["namespaces"],
             verbs: &["get", "list", "watch"],
-            why: "The labels of namespaces say which are served.",
+            why: "The labels of namespaces determine which are served.",
         }],
     ),
     (
@@ -103,7 +103,7 @@ pub const OPTIONS: &[(&str, &[Grant])] = &[
             group: "policy",
             resources: &["poddisruptionbudgets"],
             verbs: &["create", "delete", "get", "list", "watch"],
-            why: "Drivers are not evicted where applications ask for it.",
+            why: "Protects drivers from eviction, if applications ask for it.",
         }],
     ),
 ];

@@ -1,17 +1,17 @@
-//! The Spark operator: what is peculiar to Spark, without I/O.
+//! The Spark operator: everything specific to Spark. Without the feature `bin` it does no I/O.
 //!
 //! - [`api`]: the custom resources
-//! - [`defaults`]: what an application gets that says nothing
-//! - [`submission`]: what is made for one run of an application, instead of running `spark-submit`
-//! - [`course`]: what becomes of an application next
-//! - [`digest`]: by what a submission, and a change of a spec, is known
-//! - [`schedule`], [`cron`]: applications that are made again and again
-//! - [`memory`]: how much memory pods ask for
-//! - [`version`]: what the version of Spark changes
+//! - [`defaults`]: defaults for unset fields of an application
+//! - [`submission`]: the objects of one run of an application, built without running `spark-submit`
+//! - [`course`]: the life cycle of an application
+//! - [`digest`]: submission ids, and hashes that detect changes of a spec
+//! - [`schedule`], [`cron`]: scheduled applications
+//! - [`memory`]: the memory requests of pods
+//! - [`version`]: differences between Spark versions
 //! - [`names`], [`label`]: names, labels and annotations
-//! - `args`, `work`: what the binary does besides
-//! - [`grants`]: the rights of the operator
-//! - [`escape`]: the text of a Java properties file
+//! - `args`, `work`: the flags and the controllers of the binary
+//! - [`grants`]: the RBAC rules of the operator
+//! - [`escape`]: the escaping of Java properties files
 
 pub mod api;
 #[cfg(feature = "bin")]

@@ -1,6 +1,6 @@
-//! How much memory the pods of an application ask for, to the MiB.
+//! The memory requests of an application's pods, in MiB.
 //!
-//! Source: Spark 3.5 to 4.3 on Kubernetes. All sums are in whole MiB; what a byte string has beyond that is cut off.
+//! Source: Spark 3.5 to 4.3 on Kubernetes. All sums are in whole MiB; byte strings are rounded down.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use training_core::quantity::Amount;
 
 use crate::version::SparkVersion;
 
-/// Memory beside the heap is at least this. Units: MiB. Source: Spark.
+/// The minimum memory overhead. Units: MiB. Source: Spark.
 pub const LEAST_OVERHEAD: i64 = 384;
-/// The share of memory beside the heap for Java and Scala. Source: Spark.
+/// The memory overhead factor for Java and Scala. Source: Spark.
 pub const JVM_FACTOR: f64 = 0.1;
-/// The same for Python and R. Source: Spark.
+/// The memory overhead factor for Python and R. Source: Spark.
 pub const OTHER_FACTOR: f64 = 0.4;
 
 const MIB: u64 = 1 << 20;
 const SHARED_FACTOR: &str = "spark.kubernetes.memoryOverheadFactor";
 
-/// What runs an application, as Spark tells it by the ending of the main file.
+/// The language of an application, as Spark infers it from the extension of the main file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Java and Scala.
@@ -31,7 +31,7 @@ pub enum Language {
 }
 
 impl Language {
-    /// By the ending of the main file.
+    /// Returns the language for the main file's extension.
     pub fn of(main_file: &str) -> Self {
         match main_file.rsplit_once('.').map(|(_, ending)| ending) {
             Some("py") => Self::Python,
@@ -49,7 +49,7 @@ impl Language {
         }
     }
 
-    /// The share of memory beside the heap where nothing else is said.
+    /// The default memory overhead factor.
     pub fn factor(self) -> f64 {
         match self {
             Self::Jvm => JVM_FACTOR,
@@ -67,11 +67,11 @@ pub enum Bare {
     MiB,
 }
 
-/// Bytes that a Java byte string means: an integer and a suffix `b k kb m mb g gb t tb p pb` in any case, from 4.2 on also
-/// `ki`, `kib` and so on.
+/// Parses a Java byte string: an integer and a suffix `b k kb m mb g gb t tb p pb` in any case, since 4.2 also `ki`, `kib` and so
+/// on. Returns bytes.
 ///
 /// # Errors
-/// In words that follow the name of a field.
+/// A message that follows the name of a field.
 pub fn bytes(text: &str, bare: Bare, version: SparkVersion) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let end = lower
@@ -123,7 +123,7 @@ pub fn bytes(text: &str, bare: Bare, version: SparkVersion) -> Result<u64, Strin
         .ok_or_else(|| format!("\"{text}\" is more memory than can be counted"))
 }
 
-/// Whole MiB that a Java byte string means; a bare number means MiB.
+/// Parses a Java byte string into whole MiB; a bare number means MiB.
 ///
 /// # Errors
 /// As [`bytes`].
@@ -135,11 +135,11 @@ fn whole(bytes: u64) -> i64 {
     i64::try_from(bytes / MIB).unwrap_or(i64::MAX)
 }
 
-/// An amount of memory as a container's limit: Java suffixes of two letters or in lower case become those of Kubernetes (`2g` is
-/// `2Gi`), and everything else has to be a quantity already.
+/// Converts a memory limit for a container: Java suffixes of two letters or in lower case become those of Kubernetes (`2g` is
+/// `2Gi`); everything else must be a quantity already.
 ///
 /// # Errors
-/// In words that follow the name of a field.
+/// A message that follows the name of a field.
 pub fn limit(text: &str) -> Result<String, String> {
     let trimmed = text.trim();
     let lower = trimmed.to_ascii_lowercase();
@@ -161,17 +161,17 @@ pub fn limit(text: &str) -> Result<String, String> {
     Ok(trimmed.to_owned())
 }
 
-/// Checks that a text is a Kubernetes quantity.
+/// Parses a Kubernetes quantity.
 ///
 /// # Errors
-/// In words that follow the name of a field.
+/// A message that follows the name of a field.
 pub fn quantity(text: &str) -> Result<Amount, String> {
     Amount::parse(text).ok_or_else(|| {
         format!("\"{text}\" is no quantity; write e.g. 500m or 2 for CPU, 2Gi for memory")
     })
 }
 
-/// A number as Java prints it, e.g. `0.1` and `1.0`: the form in which Spark writes factors.
+/// Formats a number as Java does, e.g. `0.1` and `1.0`; Spark writes factors this way.
 pub fn java_double(number: f64) -> String {
     let plain = number == 0.0 || (1e-3..1e7).contains(&number.abs());
     if plain {
@@ -183,12 +183,12 @@ pub fn java_double(number: f64) -> String {
     format!("{mantissa}{point}E{exponent}")
 }
 
-/// The Spark properties that memory is counted from, with the names under which errors speak of them.
+/// The Spark properties that determine memory. Errors name the properties or their fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// All properties of the submission.
     pub properties: &'a BTreeMap<String, String>,
-    /// What runs the application.
+    /// The language of the application.
     pub language: Language,
     /// The version of Spark.
     pub version: SparkVersion,
@@ -203,7 +203,7 @@ impl Memory<'_> {
         Ok(Some(mib))
     }
 
-    /// A factor. Spark takes none below zero, and zero itself only for the one that both roles share.
+    /// Parses a factor. Spark accepts no negative factor, and zero only for the shared one.
     fn factor(&self, key: &str) -> Result<Option<f64>, SpecError> {
         let Some(text) = self.properties.get(key) else {
             return Ok(None);
@@ -216,16 +216,16 @@ impl Memory<'_> {
         number.ok_or_else(|| wrong(key, why())).map(Some)
     }
 
-    /// The factor that driver and executors share, as it is written to the properties.
+    /// Returns the factor that driver and executors share, as written to the properties.
     ///
     /// # Errors
-    /// If it is no positive number.
+    /// If it is not a positive number.
     pub fn shared_factor(&self) -> Result<f64, SpecError> {
         let given = self.factor(SHARED_FACTOR)?;
         Ok(given.unwrap_or(self.language.factor()))
     }
 
-    /// Heap and what is beside it, of a role.
+    /// Returns heap plus overhead of a role.
     fn base(&self, role: &str) -> Result<i64, SpecError> {
         let key = format!("spark.{role}.memory");
         let heap = self.mib(&key)?.unwrap_or(1024);
@@ -244,24 +244,24 @@ impl Memory<'_> {
         }
         let own = self.factor(&format!("spark.{role}.memoryOverheadFactor"))?;
         let factor = own.map_or_else(|| self.shared_factor(), Ok)?;
-        // Since 4.0, and here for every version: the published operator submits with a Spark 4.
+        // Spark has this since 4.0. It applies to every version here, because the published operator submits with Spark 4.
         let least = self.mib(&format!("spark.{role}.minMemoryOverhead"))?;
         let least = least.unwrap_or(LEAST_OVERHEAD);
         Ok(heap.saturating_add(share(factor, heap).max(least)))
     }
 
-    /// What the driver's container asks for. Units: MiB.
+    /// The memory request of the driver's container. Units: MiB.
     ///
     /// # Errors
-    /// The first property that is no amount of memory.
+    /// The first property that is not a memory quantity.
     pub fn driver(&self) -> Result<i64, SpecError> {
         self.base("driver")
     }
 
-    /// What an executor's container will ask for. Units: MiB.
+    /// The memory request of an executor's container. Units: MiB.
     ///
     /// # Errors
-    /// The first property that is no amount of memory.
+    /// The first property that is not a memory quantity.
     pub fn executor(&self) -> Result<i64, SpecError> {
         let mut sum = self.base("executor")?;
         if self.language == Language::Python {
@@ -280,9 +280,9 @@ impl Memory<'_> {
     }
 }
 
-/// A share of so many MiB, cut as the JVM cuts it.
+/// Returns a share of a size in MiB, truncated as the JVM does.
 fn share(factor: f64, mib: i64) -> i64 {
-    // Spark counts in doubles and casts to a 32-bit integer, which keeps what doesn't fit at the highest.
+    // Spark computes in doubles and casts to a 32-bit integer, which saturates.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     let cut = (factor * mib as f64) as i32;
     i64::from(cut)
@@ -292,7 +292,7 @@ fn wrong(key: &str, why: impl Into<String>) -> SpecError {
     SpecError::new(field(key), why)
 }
 
-/// The field of the spec that a property comes from, where there is one.
+/// Returns the field of the spec that a property comes from, or else the property.
 pub fn field(key: &str) -> String {
     let field = match key {
         "spark.driver.memory" => "spec.driver.memory",

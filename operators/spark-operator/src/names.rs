@@ -1,26 +1,26 @@
-//! Names of everything that is made for an application.
+//! Names of an application's objects.
 //!
-//! Source: Spark on Kubernetes and the published operator. What Spark draws at random is derived from the submission's id here, so
-//! that a submission that is tried again makes the same objects.
+//! Source: Spark on Kubernetes and the published operator. Where Spark uses random names, these derive from the submission's id,
+//! so that a retried submission creates the same objects.
 
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
 
-/// The longest name of a Service, and the longest label.
+/// The maximum length of a Service's name and of a label value.
 pub const MAX_LABEL: usize = 63;
 
-/// The first so many hexadecimal digits of the SHA-256 of some texts. At most 64.
+/// Returns the first `digits` hexadecimal digits of the SHA-256 of `parts`. At most 64.
 pub(crate) fn hash(parts: &[&str], digits: usize) -> String {
     let mut sha = Sha256::new();
     for part in parts {
-        // With their lengths, so that no two lists look the same.
+        // Include the lengths, so that no two lists collide.
         sha.update(part.len().to_be_bytes());
         sha.update(part.as_bytes());
     }
     hex(&sha.finalize(), digits)
 }
 
-/// The first so many hexadecimal digits of bytes.
+/// Returns the first `digits` hexadecimal digits of bytes.
 pub(crate) fn hex(bytes: &[u8], digits: usize) -> String {
     const DIGITS: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
@@ -32,7 +32,7 @@ pub(crate) fn hex(bytes: &[u8], digits: usize) -> String {
         .collect()
 }
 
-/// The id that Spark knows a run by: `spark-` and the 32 digits of the submission's id.
+/// The id that Spark gives a run: `spark-` and the 32 digits of the submission's id.
 pub fn app_id(submission_id: &str) -> String {
     let digits: String = submission_id.chars().filter(|c| *c != '-').collect();
     if digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -42,19 +42,19 @@ pub fn app_id(submission_id: &str) -> String {
     }
 }
 
-/// Sixteen digits that stand for one thing of a submission.
+/// Sixteen digits, unique for one purpose within a submission.
 pub fn unique(submission_id: &str, thing: &str) -> String {
     hash(&[thing, submission_id], 16)
 }
 
-/// A path element in the form of a UUID, for Spark's scratch directory.
+/// A path element in UUID form, for Spark's scratch directory.
 pub fn scratch(submission_id: &str) -> String {
     let digits = hash(&["scratch", submission_id], 32);
     let at = |from: usize, to: usize| digits[from..to].to_owned();
     [at(0, 8), at(8, 12), at(12, 16), at(16, 20), at(20, 32)].join("-")
 }
 
-/// Lower case, with one `-` for every run of what a name may not have.
+/// Converts to lower case, and replaces each run of invalid characters by one `-`.
 fn dashed(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim().to_lowercase().chars() {
@@ -68,7 +68,7 @@ fn dashed(text: &str) -> String {
     out
 }
 
-/// What the names of Spark's own objects start with: the application's name and sixteen digits. It is not shortened.
+/// The name prefix of Spark's own objects: the application's name and sixteen digits. Not shortened.
 pub fn prefix(application: &str, unique: &str) -> String {
     let name = dashed(&format!("{application}-{unique}"));
     let name = name.strip_prefix('-').unwrap_or(&name);
@@ -86,7 +86,7 @@ pub fn app_name_label(application: &str) -> String {
     cut.strip_suffix('-').unwrap_or(cut).to_owned()
 }
 
-/// The headless Service by which executors find the driver.
+/// The name of the headless Service through which executors find the driver.
 pub fn driver_service(prefix: &str, submission_id: &str) -> String {
     let name = format!("{prefix}-driver-svc");
     if name.len() <= MAX_LABEL {
@@ -95,7 +95,7 @@ pub fn driver_service(prefix: &str, submission_id: &str) -> String {
     format!("spark-{}-driver-svc", unique(submission_id, "service"))
 }
 
-/// A name `<application>-<suffix>` that fits a Service: a longer one is cut, and told apart by the hash of the whole.
+/// A name `<application>-<suffix>` that fits a Service: longer names are cut, and made unique by a hash.
 pub fn with_suffix(application: &str, suffix: &str) -> String {
     let name = format!("{application}-{suffix}");
     if name.len() <= MAX_LABEL {
@@ -107,27 +107,27 @@ pub fn with_suffix(application: &str, suffix: &str) -> String {
     format!("{cut}-{told_apart}-{suffix}")
 }
 
-/// The Service of an application's web UI.
+/// The name of the Service of an application's web UI.
 pub fn ui_service(application: &str) -> String {
     with_suffix(application, "ui-svc")
 }
 
-/// The Ingress of an application's web UI.
+/// The name of the Ingress of an application's web UI.
 pub fn ui_ingress(application: &str) -> String {
     with_suffix(application, "ui-ingress")
 }
 
-/// The Service of one of a driver's ports.
+/// The name of the Service of one of a driver's ports.
 pub fn driver_port(application: &str, port: i32) -> String {
     with_suffix(application, &format!("driver-{port}"))
 }
 
-/// The Ingress of one of a driver's ports.
+/// The name of the Ingress of one of a driver's ports.
 pub fn driver_ingress(application: &str, port: i32) -> String {
     with_suffix(application, &format!("ing-{port}"))
 }
 
-/// The name of the volume of a ConfigMap: `<name>-vol`, or what of it is no label made into one.
+/// The name of a ConfigMap's volume: `<name>-vol`, or a valid label derived from it.
 pub fn config_map_volume(config_map: &str) -> String {
     let name = format!("{config_map}-vol");
     if name.len() <= MAX_LABEL && !config_map.contains('.') {
@@ -135,7 +135,7 @@ pub fn config_map_volume(config_map: &str) -> String {
     }
     let told_apart = hex(&Sha256::digest(config_map.as_bytes()), 8);
     let plain = config_map.replace('.', "-");
-    // `-`, the digits and `-vol` behind it.
+    // Leave room for `-`, the digits and `-vol`.
     let cut: String = plain.chars().take(MAX_LABEL - 13).collect();
     format!("{}-{told_apart}-vol", cut.trim_end_matches('-'))
 }

@@ -1,7 +1,6 @@
-//! What a schedule does next: which application it makes, which it deletes, and when to look again.
+//! Decides a schedule's next steps: which application to create, which to delete, and when to reconcile again.
 //!
-//! [`plan`] is pure and total. The name of a run follows from the time that it was scheduled for, so a run that is made twice is
-//! one run.
+//! [`plan`] is pure and total. The name of a run derives from its scheduled time, so creating a run twice yields one run.
 
 use std::cmp::Reverse;
 
@@ -16,10 +15,10 @@ use crate::api::{
 use crate::cron::{self, Schedule};
 use crate::{label, names};
 
-/// Runs of either outcome that are kept where nothing is said. Source: the published behaviour.
+/// The default history limit of each outcome. Source: the published behaviour.
 const KEPT: i32 = 1;
 
-/// What the times in names of runs are counted in.
+/// The unit of times in the names of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precision {
     /// Nanoseconds, 19 digits.
@@ -45,7 +44,7 @@ impl Precision {
         Self::Minutes,
     ];
 
-    /// Reads the flag's word; empty means the default.
+    /// Parses the flag's value; empty means the default.
     pub fn parse(word: &str) -> Option<Self> {
         match word {
             "" | "nanos" => Some(Self::Nanos),
@@ -57,7 +56,7 @@ impl Precision {
         }
     }
 
-    /// A time in these units, since 1970.
+    /// Formats a time in this unit, since 1970.
     pub fn stamp(self, at: Timestamp) -> String {
         match self {
             Self::Nanos => at.as_nanosecond().to_string(),
@@ -68,16 +67,16 @@ impl Precision {
         }
     }
 
-    /// The shortest time between two runs that have different names. Units: seconds.
+    /// The shortest interval between two runs with different names. Units: seconds.
     fn resolves(self) -> i64 {
         if self == Self::Minutes { 60 } else { 1 }
     }
 }
 
-/// The name of the run of a time: as fine as was asked for and as fits into a name.
+/// Returns the name of the run for a time, with the requested precision, or the finest that fits.
 ///
 /// # Errors
-/// If none that fits would tell two runs apart.
+/// If no name that fits distinguishes two runs.
 pub fn run_name(
     schedule: &str,
     at: Timestamp,
@@ -102,22 +101,22 @@ pub fn run_name(
     ))
 }
 
-/// What happens while runs are going on.
+/// What to do while runs are active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// One more is started.
+    /// Start another run.
     Allow,
-    /// None is started.
+    /// Start none.
     Forbid,
-    /// They are deleted, and one is started.
+    /// Delete the active runs, and start one.
     Replace,
 }
 
 impl Concurrency {
-    /// Reads the policy; nothing means [`Concurrency::Allow`], as documented.
+    /// Parses the policy; empty means [`Concurrency::Allow`], as documented.
     ///
     /// # Errors
-    /// If nobody published the word.
+    /// If the value is unknown.
     pub fn parse(word: Option<&str>) -> Result<Self, String> {
         match word {
             None | Some("" | "Allow") => Ok(Self::Allow),
@@ -130,45 +129,45 @@ impl Concurrency {
     }
 }
 
-/// An application that the schedule has made.
+/// An application that the schedule created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Its name.
     pub name: String,
-    /// When it was made.
+    /// Its creation time.
     pub created: Timestamp,
-    /// What it is doing.
+    /// Its state.
     pub state: State,
 }
 
-/// What a schedule is decided from, beside itself and its runs.
+/// The other inputs of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Around<'a> {
     /// The time, in whole seconds.
     pub now: Timestamp,
-    /// The operator's zone.
+    /// The operator's time zone.
     pub local: &'a TimeZone,
-    /// What names of runs are counted in.
+    /// The unit of times in names of runs.
     pub precision: Precision,
 }
 
-/// What is to be done, in this order: deletions, the new run, the status. The status says that the run was made, so it comes last; an
-/// operator that ends in between makes the run of the same name again.
+/// The plan, in execution order: deletions, the new run, the status. The status records the run, so it comes last: after an
+/// interruption, the operator creates the run of the same name again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Runs that give way to the one that is made.
+    /// Runs that the new run replaces.
     pub delete: Vec<String>,
-    /// Runs that are too old to be kept.
+    /// Runs beyond the history limits.
     pub prune: Vec<String>,
-    /// The name of the run to make. That it is there already is fine if the schedule owns it.
+    /// The name of the run to create. It may exist already, if the schedule owns it.
     pub create: Option<String>,
-    /// The status, as it is to be stored.
+    /// The status to store.
     pub status: ScheduledSparkApplicationStatus,
-    /// When to look again, at the latest.
+    /// When to reconcile again at the latest.
     pub wake: Option<Timestamp>,
 }
 
-/// What the schedule does now.
+/// Decides the next steps of a schedule.
 pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], around: Around<'_>) -> Plan {
     let status = schedule.status.clone().unwrap_or_default();
     if schedule.spec.suspend == Some(true) {
@@ -225,7 +224,7 @@ fn go_on(
     let now = around.now;
     status.schedule_state = ScheduleState::Scheduled;
     status.reason = None;
-    // What another operator computed stands until it comes.
+    // A time that another operator computed stays valid until it comes.
     let edited = status
         .computed_from
         .as_ref()
@@ -243,14 +242,14 @@ fn go_on(
         .filter(|at| *at <= now);
     if let Some(at) = due {
         let own = schedule.metadata.name.as_deref().unwrap_or_default();
-        // That it fits was seen before: the time has as many digits as the present.
+        // The name fits, as checked before: the time has as many digits as the present time.
         let due = run_name(own, at, around.precision, ready.times.least_pause()).ok();
-        // What was made before the status could say so is this run, and none that goes on.
+        // A run created before the status recorded it is this run, not an active one.
         let made = runs.iter().any(|run| Some(&run.name) == due.as_ref());
         let others = runs.iter().filter(|run| Some(&run.name) != due.as_ref());
         let active = others.filter(|run| !run.state.is_terminal());
         let active: Vec<String> = active.map(|run| run.name.clone()).collect();
-        // Whatever was missed before, this one run stands for all of it.
+        // This run stands for all missed ones.
         status.next_run = ready.times.next(now).map(Time);
         if made || active.is_empty() || ready.concurrency != Concurrency::Forbid {
             if ready.concurrency == Concurrency::Replace {
@@ -270,7 +269,7 @@ fn go_on(
     let (kept, gone) = history(runs, &State::Failed, spec.failed_run_history_limit);
     status.past_failed_run_names = kept;
     prune.extend(gone);
-    // One that has ended before the status could say that it was made: without it, it would be made a second time.
+    // A run may have ended before the status recorded it. If it were pruned, it would be created a second time.
     prune.retain(|name| create.as_ref() != Some(name));
     Plan {
         wake: status.next_run.as_ref().map(|time| time.0),
@@ -281,7 +280,7 @@ fn go_on(
     }
 }
 
-/// The runs of an outcome that are kept, newest first, and the others.
+/// Returns the runs of an outcome to keep, newest first, and the others.
 fn history(runs: &[Run], outcome: &State, limit: Option<i32>) -> (Vec<String>, Vec<String>) {
     let mut all: Vec<&Run> = runs.iter().filter(|run| run.state == *outcome).collect();
     all.sort_by_key(|run| (Reverse(run.created), Reverse(run.name.clone())));
@@ -291,7 +290,7 @@ fn history(runs: &[Run], outcome: &State, limit: Option<i32>) -> (Vec<String>, V
     (kept, gone)
 }
 
-/// The application of one run.
+/// Builds the application of one run.
 pub fn run(schedule: &ScheduledSparkApplication, name: &str) -> SparkApplication {
     let meta = &schedule.metadata;
     let own = meta.name.clone().unwrap_or_default();

@@ -1,16 +1,17 @@
-//! What is made for one run of an application, instead of running `spark-submit`.
+//! The objects of one run of an application, built without running `spark-submit`.
 //!
-//! [`submit`] is pure: the same application and [`Inputs`] make the same objects, byte for byte. It
+//! [`submit`] is pure: the same application and [`Inputs`] yield the same objects, byte for byte. It
 //!
-//! 1. fills in defaults and refuses what can't run ([`check`]),
-//! 2. puts the Spark properties together ([`conf`]), with what a batch scheduler ([`batch`]) and metrics ([`metrics`]) add,
-//! 3. makes the driver's pod ([`driver`]), which is its template, then Spark's part ([`volume`], [`template`]), then what the spec
-//!    says of the role ([`overlay`]),
-//! 4. makes the template that the driver makes executors from ([`executor`]),
-//! 5. makes the ConfigMaps, the Services and the Ingresses ([`object`], [`web`]).
+//! 1. fills in defaults and refuses specs that can't run ([`check`]),
+//! 2. assembles the Spark properties ([`conf`]), including those of a batch scheduler ([`batch`]) and of metrics ([`metrics`]),
+//! 3. builds the driver's pod ([`driver`]) from its template, then Spark's settings ([`volume`], [`template`]), then the spec of
+//!    the role ([`overlay`]),
+//! 4. builds the pod template of executors ([`executor`]),
+//! 5. builds the ConfigMaps, Services and Ingresses ([`object`], [`web`]).
 //!
-//! Everything but the pod is owned by the application and can be made first: the pod is the commit point. Its name is the same for
-//! every submission; all other names change with the submission's id, because a driver that ends removes the objects of its run.
+//! The application owns everything except executors, so all objects can be created before the pod: creating the pod commits the
+//! submission. The pod's name is the same for every submission. The names of Spark's other objects depend on the submission's id,
+//! because a driver that ends removes the objects of its run.
 
 pub mod batch;
 pub mod check;
@@ -44,49 +45,49 @@ pub use batch::PodGroup;
 pub use cx::{Cx, Inputs, Refusal};
 pub use settings::{BatchSettings, DriverIngress, IngressLimits, Settings, Switch, WebSettings};
 
-/// What is made for one run.
+/// The objects of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// The id that Spark knows the run by.
+    /// The id that Spark gives the run.
     pub app_id: String,
-    /// What the driver is told, before it is escaped.
+    /// The driver's Spark properties, unescaped.
     pub properties: BTreeMap<String, String>,
     /// The driver.
     pub driver: Pod,
-    /// [`Submission::properties`] as a file. Immutable; its name follows its content.
+    /// [`Submission::properties`] as a file. Immutable; its name depends on its content.
     pub conf: ConfigMap,
-    /// What the driver makes executors from. It may be changed while the driver runs.
+    /// The pod template of executors. It may change while the driver runs.
     pub executor_template: ConfigMap,
-    /// Configuration of metrics and of their exporter.
+    /// Configuration of metrics and of the exporter.
     pub metrics: Option<ConfigMap>,
-    /// By which executors find the driver.
+    /// The Service through which executors find the driver.
     pub driver_service: Service,
-    /// The web UI's.
+    /// The Service of the web UI.
     pub ui_service: Option<Service>,
-    /// The web UI's.
+    /// The Ingress of the web UI.
     pub ui_ingress: Option<Ingress>,
-    /// The URL of the web UI, where it has an Ingress.
+    /// The URL of the web UI, if it has an Ingress.
     pub ui_url: Option<String>,
-    /// More Services of the driver, with their Ingresses.
+    /// Additional Services of the driver, with their Ingresses.
     pub driver_ingresses: Vec<(Service, Option<Ingress>)>,
-    /// Volumes that are made for the driver.
+    /// Claims created for the driver.
     pub claims: Vec<PersistentVolumeClaim>,
-    /// What keeps strangers from executors.
+    /// Isolates the executors from other pods.
     pub network_policy: Option<NetworkPolicy>,
-    /// What keeps the driver from being evicted.
+    /// Protects the driver from eviction.
     pub disruption_budget: Option<PodDisruptionBudget>,
-    /// The groups of a batch scheduler. They come before the pod.
+    /// The pod groups of a batch scheduler. Created before the pod.
     pub groups: Vec<PodGroup>,
-    /// The batch scheduler, where there is one.
+    /// The batch scheduler, if any.
     pub batch_scheduler: Option<String>,
-    /// What is accepted and has no effect, or another one than it looks.
+    /// Events about accepted settings that have no effect, or an unexpected one.
     pub notes: Vec<Note>,
 }
 
-/// Everything that is made for a run of this application.
+/// Builds all objects for a run of this application.
 ///
-/// While a driver runs, the same call with its submission's id tells what its executors are to be made from now
-/// ([`Submission::executor_template`]), and how its Services and Ingresses are to look.
+/// While a driver runs, the same call with its submission's id returns the current template of its executors
+/// ([`Submission::executor_template`]) and its current Services and Ingresses.
 ///
 /// ```
 /// use spark_operator::{Inputs, Settings, SparkApplication, digest, submit};
@@ -114,7 +115,7 @@ pub struct Submission {
 /// ```
 ///
 /// # Errors
-/// The first thing that makes it impossible to run, with the field and what to do about it.
+/// The first problem that makes a run impossible, with the field and the remedy.
 pub fn submit(app: &SparkApplication, inputs: Inputs<'_>) -> Result<Submission, Refusal> {
     let settings = inputs.settings;
     let spec = defaults::apply(&app.spec, &settings.defaults);

@@ -1,8 +1,8 @@
-//! The version of Spark in an application's image, and what it changes in a submission.
+//! The Spark version of an application's image, and how it affects a submission.
 
 /// A line of Spark versions, `major.minor`.
 ///
-/// Invariant: what is older or can't be read counts as 3.5, whose form every version served understands.
+/// Invariant: older or unparsable versions count as 3.5, whose form every supported version understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SparkVersion {
     major: u32,
@@ -10,31 +10,31 @@ pub struct SparkVersion {
 }
 
 impl SparkVersion {
-    /// The oldest line served.
+    /// The oldest supported line.
     pub const OLDEST: Self = Self { major: 3, minor: 5 };
 
-    /// The line of a version: `4.0.5` and `v4.0` are 4.0.
+    /// Returns the line of a version: `4.0.5` and `v4.0` are 4.0.
     pub fn parse(text: &str) -> Self {
         read(text).map_or(Self::OLDEST, |found| found.max(Self::OLDEST))
     }
 
-    /// True from this line on.
+    /// True for this line and later ones.
     pub fn at_least(self, major: u32, minor: u32) -> bool {
         self >= Self { major, minor }
     }
 }
 
-/// True if the version is one with pod templates, which came with 3.0. What can't be read is older than everything, as published.
+/// True if the version has pod templates, which came with 3.0. Unparsable versions count as older than everything, as published.
 pub fn has_templates(text: &str) -> bool {
     read(text).is_some_and(|found| found.major >= 3)
 }
 
-/// True if the text is a version before this line, whatever is served.
+/// True if the text is a version before this line, even an unsupported one.
 pub fn is_before(text: &str, major: u32, minor: u32) -> bool {
     read(text).is_some_and(|found| found < SparkVersion { major, minor })
 }
 
-/// True if the text is a version at all.
+/// True if the text is a version.
 pub fn is_known(text: &str) -> bool {
     read(text).is_some()
 }

@@ -1,8 +1,8 @@
-//! The operator's process: what is watched, looked at and carried out.
+//! The operator's process: watches, controllers, and their actions.
 //!
 //! - [`stored`], [`known`]: what is kept in memory, and where it comes from
-//! - [`apps`]: looks at applications, [`act`]: what they lead to
-//! - [`schedules`]: looks at schedules
+//! - [`apps`]: the planner of applications, [`act`]: its requests
+//! - [`schedules`]: the planner of schedules
 //! - [`metrics`]: what is counted
 
 pub mod act;
@@ -19,19 +19,17 @@ use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::tz::TimeZone;
 use kube::core::{NamespaceResourceScope, Resource};
-use parking_lot::Mutex;
-use training_runtime::caller::Caller;
 use training_runtime::controller::Controller;
 use training_runtime::feed::{self, jobs::Jobs};
 use training_runtime::metrics::Metrics;
-use training_runtime::retry::{Backoff, Jitter};
 use training_runtime::run::{Manager, Operator};
+use training_runtime::worker::Worker;
 
 use crate::course::Rules;
 use crate::course::seen::Kind;
 use crate::schedule::Precision;
 use crate::submission::Settings;
-use apps::{Apps, Passing, Times};
+use apps::{Applications, Memory};
 use known::{CoschedulingGroup, Known, VolcanoGroup};
 use metrics::SparkMetrics;
 use schedules::Schedules;
@@ -39,17 +37,17 @@ use schedules::Schedules;
 /// The Spark operator.
 #[derive(Clone, Debug)]
 pub struct Spark {
-    /// How submissions are made.
+    /// Settings of submissions.
     pub settings: Settings,
-    /// How applications are looked after.
+    /// Settings of the life cycle.
     pub rules: Rules,
-    /// What the names of scheduled runs are counted in.
+    /// The unit of times in the names of scheduled runs.
     pub precision: Precision,
-    /// What is counted.
+    /// Metrics of applications.
     pub metrics: SparkMetrics,
-    /// Namespaces with these labels are served beside those that are named.
+    /// The label selector of namespaces to serve in addition to the named ones.
     pub namespace_selector: Option<String>,
-    /// Arguments that were given although they change nothing.
+    /// Arguments that were given but have no effect.
     pub without_effect: Vec<String>,
 }
 
@@ -81,53 +79,33 @@ impl Operator for Spark {
         if let Some(selector) = &self.namespace_selector {
             manager.select_namespaces(selector);
         }
-        let args = manager.args();
-        let times = Times {
-            deadline: args.pass_deadline,
-            status_delay: args.status_delay,
-            safety_period: args.safety_period,
-        };
-        let backoff = || Backoff::new(args.backoff_base, args.backoff_cap, args.jitter_seed());
-        let caller = Arc::new(Caller::new(
-            manager.clients().calling.clone(),
-            manager.gate(),
-            args.call_deadline,
-            Self::NAME,
-        ));
-        let cache = args.job_cache();
-        let apps = Arc::new(Apps {
-            jobs: Arc::new(Jobs::new(Arc::clone(&cache))),
+        let caller = manager.caller(Self::NAME);
+        let cache = manager.args().job_cache();
+        let applications = Applications {
             known: Arc::default(),
             caller: Arc::clone(&caller),
             settings: self.settings.clone(),
             rules: self.rules.clone(),
-            backoff: backoff(),
-            events: manager.events().clone(),
-            metrics: Arc::clone(manager.metrics()),
             counts: self.metrics.clone(),
-            times,
-            passing: Passing::new(args.jitter_seed()),
-        });
-        let schedules = Arc::new(Schedules {
-            jobs: Arc::new(Jobs::new(cache)),
+            memory: Memory::default(),
+        };
+        let jobs = Arc::new(Jobs::new(Arc::clone(&cache)));
+        let apps = manager.worker(applications, jobs, Arc::clone(&caller));
+        let schedules = Schedules {
             runs: Arc::default(),
-            caller,
+            caller: Arc::clone(&caller),
             local: TimeZone::system(),
             precision: self.precision,
-            backoff: backoff(),
-            events: manager.events().clone(),
-            metrics: Arc::clone(manager.metrics()),
-            times,
-            jitter: Mutex::new(Jitter::new(args.jitter_seed())),
-        });
-        self.look_after_applications(manager, &apps);
-        look_after_schedules(manager, &schedules);
+        };
+        let schedules = manager.worker(schedules, Arc::new(Jobs::new(cache)), caller);
+        self.reconcile_applications(manager, &apps);
+        reconcile_schedules(manager, &schedules);
     }
 }
 
 impl Spark {
-    fn look_after_applications(&self, manager: &mut Manager<'_>, apps: &Arc<Apps>) {
-        let controller = manager.controller(Arc::<Apps>::clone(apps));
+    fn reconcile_applications(&self, manager: &mut Manager<'_>, apps: &Arc<Worker<Applications>>) {
+        let controller = manager.controller(Arc::<Worker<Applications>>::clone(apps));
         manager.feed(
             "applications",
             &controller,
@@ -137,14 +115,20 @@ impl Spark {
             },
         );
         manager.feed("pods", &controller, |source, scope, listener, synced| {
-            known::watch_pods(source, scope, Arc::clone(&apps.known), listener, synced)
+            known::watch_pods(
+                source,
+                scope,
+                Arc::clone(&apps.planner.known),
+                listener,
+                synced,
+            )
         });
-        let known = &apps.known;
+        let known = &apps.planner.known;
         watch::<ConfigMap>(manager, &controller, known, Kind::ConfigMap);
         watch::<Service>(manager, &controller, known, Kind::Service);
         watch::<Ingress>(manager, &controller, known, Kind::Ingress);
         watch::<PersistentVolumeClaim>(manager, &controller, known, Kind::Claim);
-        // Rights that operators don't have by default go with what they are for.
+        // Watch these kinds only if their feature is on: the operator lacks the rights by default.
         if self.settings.network_policy.is_on() {
             watch::<NetworkPolicy>(manager, &controller, known, Kind::NetworkPolicy);
         }
@@ -169,7 +153,7 @@ where
     let feed = kind.plural();
     manager.feed(feed, controller, |source, scope, listener, synced| {
         let known = Arc::clone(known);
-        known::watch_things::<K>(kind, feed, (source, scope), known, listener, synced)
+        known::watch_objects::<K>(kind, feed, (source, scope), known, listener, synced)
     });
 }
 
@@ -181,15 +165,15 @@ fn watch_groups<K>(
 ) where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + 'static,
 {
-    // Both are called the same; their API tells them apart.
+    // Both kinds have the same name, so the feed has the name of the API.
     manager.feed(kind.api(), controller, |source, scope, listener, synced| {
         let known = Arc::clone(known);
         known::watch_groups::<K>(kind, (source, scope), known, listener, synced)
     });
 }
 
-fn look_after_schedules(manager: &mut Manager<'_>, schedules: &Arc<Schedules>) {
-    let controller = manager.controller(Arc::<Schedules>::clone(schedules));
+fn reconcile_schedules(manager: &mut Manager<'_>, schedules: &Arc<Worker<Schedules>>) {
+    let controller = manager.controller(Arc::<Worker<Schedules>>::clone(schedules));
     manager.feed(
         "schedules",
         &controller,
@@ -199,7 +183,7 @@ fn look_after_schedules(manager: &mut Manager<'_>, schedules: &Arc<Schedules>) {
         },
     );
     manager.feed("runs", &controller, |source, scope, listener, synced| {
-        let runs = Arc::clone(&schedules.runs);
+        let runs = Arc::clone(&schedules.planner.runs);
         schedules::watch_runs((source, scope), runs, listener, synced)
     });
 }

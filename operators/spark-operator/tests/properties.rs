@@ -1,6 +1,6 @@
-//! Histories of applications in a world whose watches lag, whose answers get lost and whose names are taken.
+//! Random histories of applications, with lagging watches, lost responses and foreign objects that take names.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../every-kind/histories.rs"]
@@ -20,7 +20,7 @@ use training_testkit::explore::{explore, states};
 use training_testkit::world::Fate;
 use world::{Deed, World};
 
-/// Likely deeds have more numbers; zeros are a harmless one, for shrinking.
+/// Likely actions have more numbers. Zeros are a harmless one, for shrinking.
 fn deed() -> impl Strategy<Value = Deed> {
     any::<(u8, u8, u8)>().prop_map(|(kind, pick, more)| {
         let even = more.is_multiple_of(2);
@@ -49,7 +49,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     })
 }
 
-/// Times at which clocks stand that are wrong, and the next ones where they are set right.
+/// Wrong clock times, followed by correct ones.
 const CLOCKS: [i64; 5] = [
     0,
     -62_135_596_800,
@@ -72,7 +72,7 @@ proptest! {
         for (deed, clock) in deeds {
             world.set_clock(CLOCKS[clock]);
             world.happen(deed);
-            // An idle plan that asks to be made again at once is a breach.
+            // An idle plan that requests an immediate reconcile is a violation.
             world.full_pass();
             prop_assert!(world.breaches.is_empty(), "{:?}: {:?}", world.breaches, world.writes);
         }
@@ -92,7 +92,7 @@ proptest! {
             world.happen(deed);
             prop_assert!(world.breaches.is_empty(), "{:?} after {deed:?}: {:?}", world.breaches, world.writes);
         }
-        world.come_to_rest(policy != "Always");
+        world.run_until_settled(policy != "Always");
         prop_assert!(world.breaches.is_empty(), "{:?} at rest: {:?}", world.breaches, world.writes);
     }
 }
@@ -124,9 +124,9 @@ fn a_run_that_begins_before_an_edit_is_seen_is_none_of_what_the_edit_asks_for() 
 
 #[test]
 fn cs8_no_state_that_some_moves_lead_to_breaks_a_law_or_keeps_the_application_from_its_rest() {
-    // Under `Always` there is no rest.
+    // Under `Always`, an application never comes to rest.
     let new = ["Never", "OnFailure"].map(|policy| World::new(policy).into_start());
-    // What runs already is many moves away from what is new.
+    // A running application is many actions away from a new one.
     let running = new.clone().map(|mut world| {
         for deed in [Deed::FullPass, Deed::FullPass, Deed::Runs, Deed::FullPass] {
             world.happen(deed);

@@ -10,26 +10,26 @@ use training_api::{JobStatus, ReplicaSpecs, RunPolicy, schema};
 
 /// The field of the spec that holds the replica specs.
 pub const REPLICA_MAP: &str = "tfReplicaSpecs";
-/// The replica type that decides the job's end, where there is one.
+/// The replica type that decides how the job ends, if the job has it.
 pub const CHIEF: &str = "Chief";
-/// Another name for it.
+/// An alias of [`CHIEF`].
 pub const MASTER: &str = "Master";
-/// The replica type that holds parameters.
+/// The replica type of parameter servers.
 pub const PS: &str = "PS";
 /// The replica type that trains.
 pub const WORKER: &str = "Worker";
-/// The replica type that measures checkpoints.
+/// The replica type that evaluates checkpoints.
 pub const EVALUATOR: &str = "Evaluator";
 /// The published replica types, in rank order.
 pub const TYPES: &[&str] = &[CHIEF, MASTER, PS, WORKER, EVALUATOR];
 /// The container that trains.
 pub const CONTAINER: &str = "tensorflow";
-/// The one success policy beside the empty one: all workers must succeed.
+/// The only non-empty success policy: all workers must succeed.
 pub const ALL_WORKERS: &str = "AllWorkers";
-/// What is wrong with a job that has both.
+/// The message about a job with both.
 pub const ONE_CHIEF: &str = "must not have more than 1 Chief or Master role";
 
-/// What a TFJob is to run.
+/// The desired state of a TFJob.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "kubeflow.org",
@@ -54,8 +54,8 @@ pub const ONE_CHIEF: &str = "must not have more than 1 Chief or Master role";
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = one_chief(), validation = schema::managed_by_stays())]
 pub struct TFJobSpec {
-    /// The pods by replica type: `Chief` or `Master`, `PS`, `Worker`, `Evaluator`, in capitals or not. Other types get pods and
-    /// services too, and don't count for the job's end.
+    /// The pods by replica type: `Chief` or `Master`, `PS`, `Worker`, `Evaluator`, case-insensitive. Other types get pods and
+    /// services too, but don't affect how the job ends.
     #[x_kube(
         validation = schema::replica_types_name_pods(),
         validation = schema::replica_types_differ()
@@ -64,11 +64,12 @@ pub struct TFJobSpec {
     /// When a job without `Chief` and `Master` has succeeded: `AllWorkers` with all workers; unset, with worker 0 or with all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<String>,
-    /// True: workers may come and go. They are told of no other worker, and one that fails for good doesn't fail the job.
+    /// If true, workers may come and go: a worker's `TF_CONFIG` lists no other worker, and a worker that fails for good doesn't
+    /// fail the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_dynamic_worker: Option<bool>,
-    /// When the job ends, what is cleaned up then, and who looks after it.
-    // Always there in what is stored: Python clients of this kind can't read a job without it.
+    /// When the job ends, what is cleaned up then, and who manages it.
+    // Always present in stored objects: Python clients of this kind can't read a job without it.
     #[serde(default)]
     pub run_policy: RunPolicy,
 }

@@ -1,4 +1,4 @@
-//! `TF_CONFIG`: what TensorFlow is told of the job's other pods. Users' scripts read it, so its bytes are the published ones.
+//! `TF_CONFIG`, which describes the job's pods to TensorFlow. Users' scripts parse it, so it has the published bytes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,18 +19,18 @@ struct Task<'a> {
     index: u32,
 }
 
-/// What a pod of a dynamic job is told: itself, and the parameter servers.
+/// The cluster in a dynamic job: the pod itself and the parameter servers.
 #[derive(Serialize)]
 struct Sparse<'a> {
     worker: BTreeMap<u32, String>,
-    // Null where a worker's job has none.
+    // Null for a worker of a job without any.
     ps: Option<&'a [String]>,
 }
 
-/// The value for one replica; `None` for a job of one pod, which has nobody to be told of.
+/// Returns the value for one replica; `None` for a job of one pod, which has no peers.
 ///
 /// # Errors
-/// Never: texts and numbers can be written as JSON.
+/// Never: strings and numbers always serialise.
 pub fn tf_config(
     cx: &JobCx<'_, TFJob>,
     me: Rank<'_>,
@@ -69,7 +69,7 @@ pub fn tf_config(
     Ok(Some(value))
 }
 
-/// The addresses of all replicas by type, as JSON. Neither types nor addresses have characters that JSON escapes.
+/// The addresses of all replicas by type, as JSON. Types and addresses contain no characters that JSON escapes.
 fn dense(cx: &JobCx<'_, TFJob>, domain: Option<&str>) -> String {
     let mut roles: Vec<&RoleSpec<'_>> = cx.roles.iter().collect();
     roles.sort_by(|a, b| a.label.cmp(&b.label));
@@ -108,7 +108,7 @@ fn addresses(cx: &JobCx<'_, TFJob>, role: &RoleSpec<'_>, domain: Option<&str>) -
         .collect()
 }
 
-/// The address of one replica. Shape: `tf-worker-0.team.svc:2222`, with the cluster's domain after `svc` where it is told.
+/// The address of one replica: `tf-worker-0.team.svc:2222`, with the cluster's domain after `svc` if set.
 fn address(cx: &JobCx<'_, TFJob>, role: &RoleSpec<'_>, index: u32, domain: Option<&str>) -> String {
     let name = names::replica(cx.name, &role.label, index);
     let port = REPLICAS.port(cx.roles, &role.key);

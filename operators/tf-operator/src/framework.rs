@@ -1,7 +1,7 @@
-//! What is peculiar to TensorFlow: roles, success policies, workers that may come and go.
+//! What is specific to TensorFlow: roles, success policies, dynamic workers.
 
 use training_core::verdict::{
-    Saying, failures_but, no_replica_decides, progressing, say_qualified,
+    JobMessage, failures_but, no_replica_decides, progressing, say_qualified,
 };
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Note, Rank, Replicas, RoleSet,
@@ -14,13 +14,13 @@ use crate::api::{
 use crate::cluster_spec::{TF_CONFIG, tf_config};
 use crate::replicas::REPLICAS;
 
-/// The kind's name, as messages have it.
+/// The kind in messages.
 const KIND: &str = "TFJob";
 
 /// The TensorFlow framework.
 #[derive(Clone, Debug, Default)]
 pub struct TensorFlow {
-    /// The domain in which the addresses of pods end.
+    /// The cluster domain of pod addresses.
     pub cluster_domain: Option<String>,
 }
 
@@ -66,8 +66,8 @@ impl Framework for TensorFlow {
         .unwrap_or_else(|| progressing(cx.roles, census, decider))
     }
 
-    /// Servers of parameters, their workers and evaluators wait for more work, and nobody tells them that there is none.
-    fn outlives(&self, cx: &JobCx<'_, TFJob>) -> bool {
+    /// Parameter servers, their workers and evaluators wait for more work and never learn that there is none.
+    fn may_outlive_success(&self, cx: &JobCx<'_, TFJob>) -> bool {
         [PS, EVALUATOR].iter().any(|r| cx.roles.get(r).is_some())
     }
 
@@ -93,19 +93,19 @@ impl Framework for TensorFlow {
         }
     }
 
-    fn say(&self, cx: &JobCx<'_, TFJob>, what: &Saying<'_>) -> String {
+    fn say(&self, cx: &JobCx<'_, TFJob>, what: &JobMessage<'_>) -> String {
         let (namespace, name) = (cx.namespace, cx.name);
         match what {
-            Saying::Failed { role, count } => format!(
+            JobMessage::Failed { role, count } => format!(
                 "{KIND} {namespace}/{name} has failed because {count} {role} replica(s) failed."
             ),
-            Saying::Created
-            | Saying::Suspended
-            | Saying::Resumed
-            | Saying::Paused
-            | Saying::Running
-            | Saying::Succeeded
-            | Saying::Restarting { .. } => say_qualified(KIND, namespace, name, what),
+            JobMessage::Created
+            | JobMessage::Suspended
+            | JobMessage::Resumed
+            | JobMessage::Paused
+            | JobMessage::Running
+            | JobMessage::Succeeded
+            | JobMessage::Restarting { .. } => say_qualified(KIND, namespace, name, what),
         }
     }
 }
@@ -118,9 +118,9 @@ fn is_unknown(role: &RoleSpec<'_>) -> bool {
     !TYPES.contains(&role.key.as_str())
 }
 
-/// The role that speaks for the job decides its end: Chief or Master, else Worker.
+/// The role that decides how the job ends: Chief or Master, or else Worker.
 fn decider<'r, 'a>(roles: &'r RoleSet<'a>) -> Option<&'r RoleSpec<'a>> {
-    roles.iter().find(|r| r.speaks)
+    roles.iter().find(|r| r.is_master)
 }
 
 fn has_succeeded(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> bool {
@@ -134,7 +134,7 @@ fn has_succeeded(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> b
     all || one_is_enough && first == Some(SlotState::Finished)
 }
 
-/// Whether somebody is left who can still end a job well that has lost workers: whoever else decides, or another worker.
+/// Returns true if a job that has lost workers can still succeed: another role decides, or another worker is left.
 fn can_go_on(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> bool {
     let Some(workers) = cx.roles.iter().position(|r| r.key == WORKER) else {
         return true;
@@ -143,7 +143,7 @@ fn can_go_on(cx: &JobCx<'_, TFJob>, census: &Census<'_>, decider: &str) -> bool 
     decider != WORKER || census.of_role(workers).any(|s| !over(s.state))
 }
 
-/// Odd values that run all the same.
+/// Warnings about unusual values that don't stop the job.
 fn advice(cx: &JobCx<'_, TFJob>) -> Vec<Note> {
     let mut notes = Vec::new();
     let mut say = |reason: &str, text: String| notes.push(Note::warning(reason, text));

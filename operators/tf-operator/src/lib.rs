@@ -1,8 +1,8 @@
-//! The TFJob operator: what is peculiar to TensorFlow, without I/O.
+//! The TFJob operator: what is specific to TensorFlow, without I/O.
 //!
 //! - [`api`]: the custom resource
-//! - [`framework`]: roles, who decides the end
-//! - [`cluster_spec`]: what pods are told of each other
+//! - [`framework`]: roles, and which role decides how a job ends
+//! - [`cluster_spec`]: how pods learn about each other
 
 pub mod api;
 pub mod cluster_spec;
@@ -12,5 +12,5 @@ mod replicas;
 pub use api::TFJob;
 pub use framework::TensorFlow;
 
-/// What the binary says of itself.
+/// The description of the binary in its help text.
 pub const ABOUT: &str = "Runs TFJobs (kubeflow.org/v1)";

@@ -1,4 +1,4 @@
-//! `tf-operator`.
+//! The binary `tf-operator`.
 
 use tf_operator::{ABOUT, TensorFlow};
 use training_runtime::entry::{self, NoArgs};

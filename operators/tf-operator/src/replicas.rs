@@ -1,7 +1,7 @@
 //! The replica specs of the kind.
 
 use training_api::RestartPolicy;
-use training_core::{Others, Replicas};
+use training_core::{OtherTypes, Replicas};
 
 use crate::api::{CHIEF, CONTAINER, MASTER, REPLICA_MAP, TYPES, WORKER};
 
@@ -9,9 +9,9 @@ use crate::api::{CHIEF, CONTAINER, MASTER, REPLICA_MAP, TYPES, WORKER};
 pub const REPLICAS: Replicas = Replicas {
     field: REPLICA_MAP,
     types: TYPES,
-    others: Others::Served,
-    speakers: &[CHIEF, MASTER],
-    stand_in: Some(WORKER),
+    others: OtherTypes::Served,
+    master_types: &[CHIEF, MASTER],
+    fallback_master_type: Some(WORKER),
     container: CONTAINER,
     port: ("tfjob-port", 2222),
     restart: RestartPolicy::Never,

@@ -1,6 +1,6 @@
-//! `TF_CONFIG` byte by byte, written out by hand from the published contract.
+//! `TF_CONFIG` byte by byte, written by hand from the published contract.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -14,7 +14,7 @@ use training_core::Framework;
 use training_testkit::builders::Job;
 use training_testkit::scene::first_pods;
 
-/// The pods that the first plan of a job makes, by name.
+/// The pods of a job's first plan, by name.
 fn pods(framework: &TensorFlow, job: Job) -> BTreeMap<String, Value> {
     let pods = first_pods(framework, &typed(job)).into_iter();
     pods.map(|p| (p.metadata.name.clone().unwrap(), json!(p)))
@@ -36,7 +36,7 @@ fn env(pod: &Value, container: usize) -> Vec<String> {
         .collect()
 }
 
-/// What each pod of a job is told, where it is told anything.
+/// The `TF_CONFIG` of each pod that has it.
 fn told(job: Job) -> BTreeMap<String, String> {
     let pods = pods(&TensorFlow::default(), job);
     pods.into_iter()
@@ -133,7 +133,7 @@ fn a_job_of_one_pod_is_told_nothing() {
         (&[("PS", 1)], false),
         (&[("Chief", 1)], false),
         (&[("Worker", 0), ("PS", 1)], false),
-        // Of the types that TensorFlow knows.
+        // Of the types known to TensorFlow.
         (&[("Worker", 1), ("Extra", 3)], false),
         (&[("Worker", 1), ("PS", 1)], true),
         (&[("Worker", 1), ("Chief", 1)], true),
@@ -194,10 +194,10 @@ fn b_061_a_cluster_that_no_variable_can_hold_ends_the_job_before_any_pod() {
         "{message}"
     );
     assert_eq!(world.writes, ["status"]);
-    // Workers that come and go need no list of each other.
+    // Dynamic workers need no list of each other.
     let job = of(&[("PS", 1), ("Worker", 5000)]).set("/spec/enableDynamicWorker", true);
     let mut world = scene::world(job);
-    world.pass();
+    world.reconcile();
     assert_eq!(world.conditions(), ["Created=True"]);
 }
 
@@ -237,7 +237,7 @@ fn chief_or_master_speaks_for_the_job_else_worker_zero_else_nobody() {
     ] {
         let job = typed(of(roles));
         let set = TensorFlow::default().roles(&job).unwrap();
-        let speaks = set.iter().find(|r| r.speaks).map(|r| r.key.as_str());
-        assert_eq!(speaks, speaker, "{roles:?}");
+        let is_master = set.iter().find(|r| r.is_master).map(|r| r.key.as_str());
+        assert_eq!(is_master, speaker, "{roles:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Who decides how a TFJob ends: the published table of success policies, and what is left then.
+//! How a TFJob ends: the published table of success policies, and the clean-up.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod scene;
@@ -15,7 +15,7 @@ fn running(job: Job) -> KindWorld {
     world(job).started()
 }
 
-/// The last condition after these workers ended well and those badly, of four, in one look.
+/// The last condition of a job of four workers after these succeeded and those failed in one reconcile.
 fn after(job: Job, well: &[u32], badly: &[u32]) -> String {
     let mut world = running(job);
     for index in well {
@@ -53,7 +53,7 @@ fn without_a_chief_worker_zero_or_all_workers_decide() {
         ("", &[2, 3], &[0, 1], "Failed=True"),
         ("", &[0], none, "Succeeded=True"),
         ("", all, none, "Succeeded=True"),
-        // In one look the success of who decides wins.
+        // Within one reconcile the decider's success wins.
         ("", &[0], &[1], "Succeeded=True"),
         ("AllWorkers", &[0], none, "Running=True"),
         ("AllWorkers", all, none, "Succeeded=True"),
@@ -152,7 +152,7 @@ fn where_several_roles_failed_the_first_by_name_is_named() {
         assert_eq!(last.message, Some(said));
     }
 
-    // Pods are looked at before roles, and an exit code that is final ends the job there.
+    // Pods are judged before roles, so a permanent exit code ends the job there.
     let job = of(&[("Chief", 1), ("Worker", 1)])
         .restart_policy("Chief", "Never")
         .restart_policy("Worker", "ExitCode");
@@ -170,12 +170,12 @@ fn a_job_runs_before_it_fails_also_where_both_are_seen_in_one_look() {
     let ran = ["Created=True", "Running=False", "Failed=True"];
     let failed = ["Created=True", "Failed=True"];
     for (roles, fails, conditions) in [
-        // The one that decides comes first.
+        // The decider comes first.
         (&["Chief", "Worker"][..], "tf-worker-0", &ran[..]),
         (&["Chief", "PS", "Worker"], "tf-ps-0", &ran),
         (&["Master", "Worker"], "tf-worker-0", &ran),
         (&["PS", "Worker"], "tf-worker-1", &ran),
-        // Who failed comes before the one that decides.
+        // The role that failed comes before the decider.
         (
             &["Evaluator", "Master", "Worker"],
             "tf-evaluator-0",
@@ -318,7 +318,7 @@ fn dynamic_workers_may_be_lost_as_long_as_somebody_can_end_the_job_well() {
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
 
-    // Nobody is left who could.
+    // No pod is left that could.
     let mut world = running(job(&[("PS", 1), ("Worker", 2)]));
     world.fail("tf-worker-0", 1);
     world.settle();
@@ -333,7 +333,7 @@ fn dynamic_workers_may_be_lost_as_long_as_somebody_can_end_the_job_well() {
     world.settle();
     assert_eq!(world.conditions().last().unwrap(), "Running=True");
 
-    // Servers are not workers.
+    // Parameter servers are not workers.
     let mut world = running(job(&[("PS", 1), ("Worker", 2)]).restart_policy("PS", "Never"));
     world.fail("tf-ps-0", 1);
     world.settle();
@@ -361,7 +361,7 @@ fn a_lost_dynamic_worker_is_told_once_and_remembered() {
         ("tf-worker-1", Some(3))
     );
 
-    // Neither another look nor another operator tells it again.
+    // Neither another reconcile nor an operator restart records it again.
     world.tick(3600);
     world.settle();
     world.crash();
@@ -433,7 +433,7 @@ fn what_never_ends_by_itself_goes_at_the_end_as_the_policy_says() {
         world.finish("tf-chief-0");
         world.settle();
         assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
-        let stays = world.pods().filter(|(_, p)| !p.leaving).count();
+        let stays = world.pods().filter(|(_, p)| !p.terminating).count();
         assert_eq!(stays, left, "{policy:?}");
         let said = world
             .events()
@@ -526,7 +526,7 @@ fn a_drained_pod_of_any_role_is_made_again_also_under_never() {
             .restart_policy("PS", "Never");
         let mut world = running(job);
         world.change(pod, |p| {
-            p.leaving = true;
+            p.terminating = true;
             p.disrupted = true;
         });
         world.settle();

@@ -9,14 +9,14 @@ use training_api::{JobStatus, ReplicaSpecs, RunPolicy, schema};
 
 /// The field of the spec that holds the replica specs.
 pub const REPLICA_MAP: &str = "xgbReplicaSpecs";
-/// The replica type whose one pod runs the tracker.
+/// The replica type of the one pod that runs the tracker.
 pub const MASTER: &str = "Master";
 /// The replica type of all other pods.
 pub const WORKER: &str = "Worker";
 /// The container that trains.
 pub const CONTAINER: &str = "xgboost";
 
-/// What an XGBoostJob is to run.
+/// The desired state of an XGBoostJob.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "kubeflow.org",
@@ -44,8 +44,8 @@ pub struct XGBoostJobSpec {
     /// The pods by replica type: `Master` (exactly one pod) and `Worker`.
     #[x_kube(validation = schema::replica_types_are(&[MASTER, WORKER]))]
     pub xgb_replica_specs: ReplicaSpecs,
-    /// When the job ends, what is cleaned up then, and who looks after it.
-    // Always there in what is stored: Python clients of this kind can't read a job without it.
+    /// When the job ends, what is cleaned up then, and who manages it.
+    // Always present in stored objects: Python clients of this kind can't read a job without it.
     #[serde(default)]
     pub run_policy: RunPolicy,
 }

@@ -1,10 +1,10 @@
-//! What is peculiar to XGBoost: roles, rendezvous variables, and who decides the job's end.
+//! What is specific to XGBoost: roles, rendezvous variables, and which role decides how a job ends.
 
 use training_api::RestartPolicy;
-use training_core::verdict::{Enough, role_decides};
+use training_core::verdict::{SuccessPolicy, role_decides};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, Others, Rank, Replicas, RoleSet,
-    SpecError, Verdict, check, names, training_job,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Lifecycle, OtherTypes, Rank, Replicas,
+    RoleSet, SpecError, Verdict, check, names, training_job,
 };
 
 use crate::api::{CONTAINER, MASTER, REPLICA_MAP, WORKER, XGBoostJob};
@@ -25,9 +25,9 @@ impl Framework for XGBoost {
     const REPLICAS: Replicas = Replicas {
         field: REPLICA_MAP,
         types: &[MASTER, WORKER],
-        others: Others::Refused,
-        speakers: &[MASTER],
-        stand_in: None,
+        others: OtherTypes::Refused,
+        master_types: &[MASTER],
+        fallback_master_type: None,
         container: CONTAINER,
         port: ("xgboostjob-port", 9999),
         restart: RestartPolicy::Never,
@@ -57,7 +57,7 @@ impl Framework for XGBoost {
             .require("RANK", me.rank.to_string())
             .require("PYTHONUNBUFFERED", "1");
         if total > 1 {
-            // LightGBM has no tracker: every machine gets the list of all.
+            // LightGBM has no tracker: every machine gets the list of all machines.
             env.require("WORKER_PORT", port(WORKER))
                 .require("WORKER_ADDRS", cx.once(|| workers(cx)));
         }
@@ -65,7 +65,7 @@ impl Framework for XGBoost {
     }
 
     fn judge(&self, cx: &JobCx<'_, XGBoostJob>, census: &Census<'_>) -> Verdict {
-        role_decides(cx.roles, census, MASTER, Enough::All)
+        role_decides(cx.roles, census, MASTER, SuccessPolicy::All)
     }
 
     fn rendezvous(&self, cx: &JobCx<'_, XGBoostJob>) -> Vec<(&'static str, Digest)> {
@@ -73,7 +73,7 @@ impl Framework for XGBoost {
     }
 }
 
-/// The addresses of all workers in the order of their ranks.
+/// The addresses of all workers in rank order.
 fn workers(cx: &JobCx<'_, XGBoostJob>) -> String {
     let count = cx.roles.get(WORKER).map_or(0, |w| w.replicas);
     let names: Vec<String> = (0..count)

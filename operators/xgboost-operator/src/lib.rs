@@ -1,7 +1,7 @@
-//! The XGBoostJob operator: what is peculiar to XGBoost, without I/O.
+//! The XGBoostJob operator: what is specific to XGBoost, without I/O.
 //!
 //! - [`api`]: the custom resource
-//! - [`framework`]: roles, rendezvous variables, who decides the end
+//! - [`framework`]: roles, rendezvous variables, and which role decides how a job ends
 
 pub mod api;
 pub mod framework;
@@ -9,7 +9,7 @@ pub mod framework;
 pub use api::XGBoostJob;
 pub use framework::XGBoost;
 
-/// What the binary says of itself.
+/// The description of the binary in its help text.
 pub const ABOUT: &str = "Runs XGBoostJobs (kubeflow.org/v1)";
 
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! `xgboost-operator`.
+//! The binary `xgboost-operator`.
 
 use training_runtime::entry::{self, NoArgs};
 use xgboost_operator::{ABOUT, XGBoost};

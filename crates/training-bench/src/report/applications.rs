@@ -42,7 +42,7 @@ const MEMORY: [Line; 2] = [
         None,
     ),
 ];
-/// Here the floor is `spark-submit`.
+/// The rows whose floor is `spark-submit`.
 const SPARK_SUBMIT: [Line; 4] = [
     Line(
         "h",
@@ -84,7 +84,7 @@ const KILLS: [Line; 2] = [
     Line("i", "applications meanwhile", "applications", "", None),
 ];
 
-/// Everything but requests.
+/// Returns all rows except those about requests.
 pub fn rows(latency: &Record, burst: &Record, submission: &Record, killed: &Record) -> Vec<Row> {
     let mut rows = vec![ratio((COMPLETED, burst)), ratio((SUBMITTED, burst))];
     let creation = CREATION.into_iter().map(|line| (line, latency));
@@ -102,7 +102,7 @@ pub fn rows(latency: &Record, burst: &Record, submission: &Record, killed: &Reco
     rows
 }
 
-/// A row about jobs, in the words of applications.
+/// Rewords a row about jobs for applications.
 fn in_other_words((line, record): (Line, &Record)) -> Row {
     let mut row = ratio((line, record));
     row.what = row.what.replace("last pod", "driver");
@@ -110,7 +110,7 @@ fn in_other_words((line, record): (Line, &Record)) -> Row {
     row
 }
 
-/// How often ours goes into what `spark-submit` takes.
+/// Returns the row with the ratio of `spark-submit` to the operator.
 fn beside(line: Line, submission: &Record) -> Row {
     let mut row = compared((line, submission), |ratio| 1.0 / ratio);
     let unmeasured = |pair: &crate::store::Pair| pair.floor.contains_key(UNMEASURED);

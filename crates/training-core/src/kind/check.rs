@@ -1,6 +1,6 @@
-//! What makes a spec impossible, whatever its kind, in the field and the words in which the CRD refuses it.
+//! Validates specs of all kinds, with the field and message that the CRD's validation uses.
 //!
-//! Most of it never gets here: the API server refuses it first. What was stored before a rule existed does.
+//! The API server rejects most invalid specs first. This code catches objects that were stored before a rule existed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ fn refuse(field: impl Into<String>, problem: impl Into<String>) -> Verdict {
     Err(SpecError::new(field, problem))
 }
 
-/// Where a field is. It is made into text only for what is refused: every plan checks the whole spec.
+/// A field path. It is formatted only for errors, because every plan checks the whole spec.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root(&'a str),
@@ -54,10 +54,10 @@ impl From<Path<'_>> for String {
     }
 }
 
-/// Refuses a number outside its bounds.
+/// Rejects a number outside its bounds.
 ///
 /// # Errors
-/// On the field, with the bound.
+/// The error names the field and the bound.
 pub fn within(
     field: impl FnOnce() -> String,
     number: Option<i64>,
@@ -77,7 +77,7 @@ pub fn within(
     }
 }
 
-/// Refuses the second of two equal keys.
+/// Rejects duplicate keys.
 fn unique<K: Ord>(list: Path<'_>, keys: impl Iterator<Item = K>) -> Verdict {
     let mut seen = BTreeSet::new();
     for (at, key) in keys.enumerate() {
@@ -95,10 +95,10 @@ fn filled(field: Path<'_>, text: &str) -> Verdict {
     Ok(())
 }
 
-/// Checks limits and timers.
+/// Validates limits and timers.
 ///
 /// # Errors
-/// The first field that is out of its bounds.
+/// The error names the first field that is out of bounds.
 pub fn run_policy(policy: &RunPolicy) -> Verdict {
     let path = |field: &str| format!("spec.runPolicy.{field}");
     for (field, number) in [
@@ -140,7 +140,7 @@ fn quantities<'a>(
     Ok(())
 }
 
-/// [`QUANTITY`] by hand: the core needs no regular expressions otherwise.
+/// Matches [`QUANTITY`] without a regular expression: the core needs none otherwise.
 fn is_quantity(text: &str) -> bool {
     fn number(text: &str) -> Option<&str> {
         let text = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -159,11 +159,11 @@ fn is_quantity(text: &str) -> bool {
     })
 }
 
-/// Checks what every kind needs of a template: containers with names and images, one with this name where the kind has one, and
-/// nothing that no pod may have.
+/// Validates what every kind needs of a template: containers with names and images, one with the kind's container name (if the kind
+/// has one), and nothing that is invalid in any pod.
 ///
 /// # Errors
-/// The first field that is missing or impossible.
+/// The error names the first field that is missing or invalid.
 pub fn template(role: &RoleSpec<'_>, container: Option<&str>) -> Verdict {
     let role_path = Path::Root(&role.path);
     let path = role_path.field("template");
@@ -220,7 +220,7 @@ fn env(list: Path<'_>, vars: &[EnvVar]) -> Verdict {
         let item = list.item(at);
         let field = item.field("name");
         filled(field, &var.name)?;
-        // What the API server takes in a pod.
+        // The characters that the API server accepts in a pod.
         if !var
             .name
             .bytes()
@@ -255,14 +255,13 @@ fn ports(list: Path<'_>, open: &[ContainerPort]) -> Verdict {
     unique(list, keys)
 }
 
-/// What the names of priority classes begin with that are for the cluster's own pods. Source: Kubernetes, reserved prefix of
-/// `PriorityClass`.
+/// The prefix of priority classes for the cluster's own pods. Source: Kubernetes, reserved prefix of `PriorityClass`.
 const SYSTEM_CLASSES: &str = "system-";
 
-/// Refuses a priority class of the system, for strict mode: its pods preempt those of every namespace.
+/// Rejects a system priority class, for strict mode: its pods preempt those of every namespace.
 ///
 /// # Errors
-/// On the field that names it.
+/// The error names the field of the class.
 pub fn no_system_class(field: impl FnOnce() -> String, class: Option<&str>) -> Verdict {
     match class.filter(|class| class.starts_with(SYSTEM_CLASSES)) {
         Some(class) => refuse(
@@ -275,10 +274,10 @@ pub fn no_system_class(field: impl FnOnce() -> String, class: Option<&str>) -> V
     }
 }
 
-/// Checks what strict mode asks of a job.
+/// Validates a job in strict mode.
 ///
 /// # Errors
-/// The first field that reaches beyond the job's namespace.
+/// The error names the first field that reaches beyond the job's namespace.
 pub fn strict(policy: &RunPolicy, roles: &RoleSet<'_>) -> Verdict {
     let gang = policy.scheduling_policy.as_ref();
     let class = gang.and_then(|policy| policy.priority_class.as_deref());
@@ -293,10 +292,10 @@ pub fn strict(policy: &RunPolicy, roles: &RoleSet<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that a role that may have one pod only has one, where the job has the role.
+/// Checks that a role has exactly one replica, if the job has the role.
 ///
 /// # Errors
-/// On the number of replicas.
+/// The error names the `replicas` field.
 pub fn has_one(role: Option<&RoleSpec<'_>>) -> Verdict {
     match role.filter(|r| r.replicas != 1) {
         Some(role) => refuse(format!("{}.replicas", role.path), "must be 1"),
@@ -304,10 +303,10 @@ pub fn has_one(role: Option<&RoleSpec<'_>>) -> Verdict {
     }
 }
 
-/// Checks that a role has pods, where the job has the role.
+/// Checks that a role has replicas, if the job has the role.
 ///
 /// # Errors
-/// On the number of replicas.
+/// The error names the `replicas` field.
 pub fn has_some(role: Option<&RoleSpec<'_>>) -> Verdict {
     match role.filter(|r| r.replicas == 0) {
         Some(role) => refuse(format!("{}.replicas", role.path), "must be at least 1"),
@@ -315,11 +314,11 @@ pub fn has_some(role: Option<&RoleSpec<'_>>) -> Verdict {
     }
 }
 
-/// Checks that the names of a role's pods and services are DNS labels as services need them: lower-case letters, digits and
-/// dashes, a letter first, and not too long.
+/// Checks that the names of a role's pods and services are valid DNS labels for services: lower-case letters, digits and dashes,
+/// starting with a letter, and not too long.
 ///
 /// # Errors
-/// On `metadata.name`, with the length that would fit.
+/// The error names `metadata.name`, with the length that would fit.
 pub fn name(job: &str, role: &RoleSpec<'_>) -> Verdict {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if !job.starts_with(|c: char| c.is_ascii_lowercase())

@@ -1,8 +1,8 @@
-//! The environment that a framework gives to a pod.
+//! The environment variables that a framework sets in pods.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec};
 
-/// Which containers receive the environment; part of each kind's published contract.
+/// The containers that receive the environment; part of each kind's published contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvOn {
     /// Every container of `spec.containers`.
@@ -13,28 +13,28 @@ pub enum EnvOn {
     First,
 }
 
-/// Most bytes of a variable, its name, `=` and the zero at its end included: what Linux takes as one string of a program.
+/// The maximum bytes of a variable, including its name, `=` and the terminating zero: Linux's limit for one string of a process.
 pub const MOST_ENV: usize = 131_072;
 
-/// Variables in the order in which they are appended.
+/// Variables in the order in which they are added.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EnvSet {
-    vars: Vec<(EnvVar, Voice)>,
+    vars: Vec<(EnvVar, Precedence)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
+enum Precedence {
     Require,
     Offer,
 }
 
 impl EnvSet {
-    /// Sets a variable that the rendezvous needs; it replaces what the user wrote.
+    /// Sets a variable that the rendezvous needs. It replaces the user's value.
     pub fn require(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
-        self.push(text(name, value), Voice::Require)
+        self.push(text(name, value), Precedence::Require)
     }
 
-    /// As [`EnvSet::require`], with the value of a field of the pod, e.g. `status.podIP`.
+    /// Like [`EnvSet::require`], with the value of a pod field, e.g. `status.podIP`.
     pub fn require_field(&mut self, name: &str, path: &str) -> &mut Self {
         let field = ObjectFieldSelector {
             field_path: path.to_owned(),
@@ -49,38 +49,38 @@ impl EnvSet {
             value_from: Some(source),
             ..EnvVar::default()
         };
-        self.push(var, Voice::Require)
+        self.push(var, Precedence::Require)
     }
 
-    /// Sets a variable unless the user did.
+    /// Sets a variable unless the user set it.
     pub fn offer(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
-        self.push(text(name, value), Voice::Offer)
+        self.push(text(name, value), Precedence::Offer)
     }
 
-    fn push(&mut self, var: EnvVar, voice: Voice) -> &mut Self {
+    fn push(&mut self, var: EnvVar, voice: Precedence) -> &mut Self {
         self.vars.push((var, voice));
         self
     }
 
-    /// The variables in order, for tests and documents.
+    /// Returns the variables in order, for tests and documentation.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.vars
             .iter()
             .map(|(v, _)| (v.name.as_str(), v.value.as_deref().unwrap_or_default()))
     }
 
-    /// The first variable that no process can be given, with its bytes.
+    /// Returns the first variable that exceeds the maximum size of a variable, with its size in bytes.
     pub fn oversized(&self) -> Option<(&str, usize)> {
         self.iter()
             .map(|(name, value)| (name, name.len() + value.len() + 2))
             .find(|(_, size)| *size > MOST_ENV)
     }
 
-    /// Appends the variables to the containers that receive them, one entry per name, and returns the names that replaced a
-    /// different value of the user's, each once.
+    /// Appends the variables to the receiving containers, one entry per name. Returns the names that replaced a different user
+    /// value, each once.
     ///
-    /// Variables are appended, not prepended: `$(RANK)` then expands in commands and arguments, and in later variables only, as
-    /// users of these kinds expect.
+    /// Variables are appended, not prepended, so that `$(RANK)` expands in commands, arguments and later variables only, as users
+    /// of these kinds expect.
     pub fn install(&self, spec: &mut PodSpec, on: EnvOn, main: &str) -> Vec<String> {
         let mut replaced = Vec::new();
         let containers: Vec<&mut Container> = match on {
@@ -98,8 +98,8 @@ impl EnvSet {
             for (var, voice) in &self.vars {
                 let users = env.iter().position(|e| e.name == var.name);
                 match (users, voice) {
-                    (Some(_), Voice::Offer) => continue,
-                    (Some(at), Voice::Require) => {
+                    (Some(_), Precedence::Offer) => continue,
+                    (Some(at), Precedence::Require) => {
                         if env[at] != *var && !replaced.contains(&var.name) {
                             replaced.push(var.name.clone());
                         }

@@ -1,4 +1,4 @@
-//! The plug: what a framework tells the core about itself.
+//! The extension point: how a framework describes its kind of job.
 
 use std::cell::OnceCell;
 use std::fmt::Debug;
@@ -19,11 +19,11 @@ use crate::model::error::SpecError;
 use crate::model::grants::Grant;
 use crate::model::memory::{JobState, Memory};
 use crate::model::notes::Note;
-use crate::model::object::{FreshSecret, ObjectKind};
+use crate::model::object::{ObjectKind, SecretGenerator};
 use crate::model::roles::{Rank, RoleSet};
-use crate::model::verdict::{self, Saying, Verdict};
+use crate::model::verdict::{self, JobMessage, Verdict};
 
-/// A custom resource that an operator keeps in memory, as it is stored.
+/// A custom resource that the operator caches as stored.
 pub trait Stored:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -36,15 +36,15 @@ pub trait Stored:
 {
     /// The kind's status.
     type Status;
-    /// Replaces the status in memory after it was written.
+    /// Replaces the cached status after a write.
     fn set_status(&mut self, status: Self::Status);
-    /// It has ended for good: hardly anything will ask for it again.
+    /// Returns true if the object has ended for good, so that it will hardly be used again.
     fn has_ended(&self) -> bool;
-    /// Drops what is no longer needed of one that has ended.
+    /// Drops what an ended object no longer needs.
     fn shrink(&mut self);
 }
 
-/// A custom resource that the core can plan for. What one that has ended no longer needs are its pod templates.
+/// A custom resource that the core can plan for. Once ended, it no longer needs its pod templates.
 pub trait TrainingJob: Stored<Status: JobState> {
     /// The run policy, as stored.
     fn run_policy(&self) -> &RunPolicy;
@@ -54,8 +54,8 @@ pub trait TrainingJob: Stored<Status: JobState> {
     fn replica_specs(&self) -> &ReplicaSpecs;
 }
 
-/// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and this field of replica specs, and whose status is
-/// [`JobStatus`]. What a finished job can drop beside its templates follows as a function.
+/// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and the given field of replica specs, and
+/// whose status is [`JobStatus`]. An optional function drops what else a finished job no longer needs.
 #[macro_export]
 macro_rules! training_job {
     ($job:ident, $replicas:ident) => {
@@ -71,7 +71,7 @@ macro_rules! training_job {
 
             fn has_ended(&self) -> bool {
                 let status = self.status.as_ref();
-                status.is_some_and(|s| $crate::JobState::recall(s).is_finished())
+                status.is_some_and(|s| $crate::JobState::durable_state(s).is_finished())
             }
 
             fn shrink(&mut self) {
@@ -98,93 +98,94 @@ macro_rules! training_job {
     };
 }
 
-/// What the published operators of a kind do differently about gangs.
+/// How the published operator of a kind handles gangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Habits {
-    /// Pods wait for Volcano's word; a template's own scheduler is kept; a group's queue is set once.
+pub enum GangConventions {
+    /// Pods wait for Volcano to admit the group. A template's own scheduler is kept. The group's queue is set once.
     Training,
-    /// Pods don't wait; every pod gets the gang's scheduler; the queue follows the job, whose annotation names one where its
-    /// policy doesn't; the class may be that of a template.
+    /// Pods don't wait. Every pod gets the gang's scheduler. The queue follows the job, which may name one in an annotation instead
+    /// of the policy. The priority class may come from a template.
     Mpi,
 }
 
-/// What is peculiar to one kind of job. Everything is synchronous and borrowed.
+/// What is specific to one kind of job. All methods are synchronous and borrow their input.
 pub trait Framework: Send + Sync + 'static {
     /// The custom resource.
     type Job: TrainingJob<Status = JobStatus>;
-    /// Name of the binary, its image, Deployment and lease, and the name under which it writes, e.g. `pytorch-operator`.
+    /// The name of the binary, its image, Deployment, lease and field manager, e.g. `pytorch-operator`.
     const OPERATOR: &'static str;
     /// The published metric label `framework`, e.g. `pytorch`.
     const NAME: &'static str;
-    /// The published controller name, e.g. `pytorchjob-controller`: label value, event source, and what the pod watch selects.
+    /// The published controller name, e.g. `pytorchjob-controller`: label value, event source, and selector of the pod watch.
     const CONTROLLER: &'static str;
     /// The replica specs of the kind.
     const REPLICAS: Replicas;
-    /// Name of the main container: its port is the rendezvous, its exit code counts.
+    /// The name of the main container: its port is the rendezvous, its exit code counts.
     const CONTAINER: &'static str = Self::REPLICAS.container;
     /// Which containers receive the environment.
     const ENV_ON: EnvOn;
-    /// `replicaStatuses` carry the label selector of their pods, for the scale subresource.
+    /// Whether `replicaStatuses` have the label selector of their pods, for the scale subresource.
     const SELECTORS: bool;
 
-    /// What events name as their source. Source: as published, where that is not the controller's name.
+    /// The event source. Source: as published, where it is not the controller's name.
     const EVENT_SOURCE: &'static str = Self::CONTROLLER;
-    /// Further values of the label by which pods are watched, beside the controller's name.
+    /// Other values of the label by which pods are watched, besides the controller's name.
     const ALSO_WATCHED: &'static [&'static str] = &[];
-    /// The values of `spec.runPolicy.managedBy` that mean this operator.
+    /// The values of `spec.runPolicy.managedBy` that select this operator.
     const MANAGED_BY: &'static [&'static str] = &[labels::MANAGED_BY_TRAINING_OPERATOR];
-    /// Every replica has a Service of its own.
+    /// Whether every replica has its own Service.
     const REPLICA_SERVICES: bool = true;
-    /// The kinds of further objects that a job has, each of which is watched.
+    /// The kinds of a job's other objects. Each of them is watched.
     const OBJECTS: &'static [ObjectKind] = &[];
-    /// What a fresh Secret of a job holds, where a job has one. It may take milliseconds: it is called where nobody waits for it.
-    const FRESH_SECRET: Option<FreshSecret> = None;
-    /// The published reason of the event about a spec that can't run, and how its message begins.
+    /// Generates the data of a job's Secret, if its kind has one. It may take milliseconds, so it is called where nothing waits for
+    /// it.
+    const SECRET_GENERATOR: Option<SecretGenerator> = None;
+    /// The published reason of the event for an invalid spec, and the prefix of its message.
     const INVALID: (&'static str, &'static str) = ("InvalidSpec", "");
-    /// How the names of metrics begin that the published operator has beside those of all kinds, and what its jobs' launchers are
-    /// called behind the job's name.
+    /// The prefix of the published operator's kind-specific metrics, and the suffix of its launchers' names after the job's name.
     const OWN_METRICS: Option<(&'static str, &'static str)> = None;
-    /// Jobs of this kind can have an autoscaler.
+    /// Whether jobs of this kind can have an autoscaler.
     const AUTOSCALES: bool = false;
-    /// An ended job has the condition Running, False, also if nobody saw it run.
+    /// Whether an ended job gets condition Running, False, even if it was never observed running.
     const ALWAYS_RAN: bool = false;
 
-    /// The roles in global rank order, defaults applied in memory.
+    /// Returns the roles in global rank order, with defaults applied in memory.
     ///
     /// # Errors
-    /// The first field that makes the job impossible to run; the job then fails for good.
+    /// The error names the first field that makes the job impossible to run. The job then fails for good.
     fn roles<'a>(&self, job: &'a Self::Job) -> Result<RoleSet<'a>, SpecError>;
 
-    /// The variables of one replica.
+    /// Returns the environment of one replica.
     ///
     /// # Errors
     /// As [`Framework::roles`].
     fn env(&self, cx: &JobCx<'_, Self::Job>, me: Rank<'_>) -> Result<EnvSet, SpecError>;
 
-    /// What the pods say about the job's end.
+    /// Returns the verdict of the job's pods.
     fn judge(&self, cx: &JobCx<'_, Self::Job>, census: &Census<'_>) -> Verdict;
 
-    /// Whether a role's pods may be made now.
+    /// Returns true if a role's pods may be created now.
     fn may_start(&self, _cx: &JobCx<'_, Self::Job>, _role: &str, _census: &Census<'_>) -> bool {
         true
     }
 
-    /// Pods of the job may go on for ever after it has succeeded, so that users are told where the clean-up policy keeps them.
-    fn outlives(&self, _cx: &JobCx<'_, Self::Job>) -> bool {
+    /// Returns true if pods may run on forever after the job succeeded. Users get a warning if the clean-up policy keeps those
+    /// pods.
+    fn may_outlive_success(&self, _cx: &JobCx<'_, Self::Job>) -> bool {
         false
     }
 
-    /// The fewest replicas with which an elastic job trains; `None` for one that needs all of them.
+    /// Returns the minimum number of replicas with which an elastic job trains; `None` for a job that needs all of them.
     fn fewest_replicas(&self, _cx: &JobCx<'_, Self::Job>) -> Option<u32> {
         None
     }
 
-    /// Why nothing that the job's pods do can end it, as it is written now. Said for as long as it is so.
+    /// Explains why no state of the job's pods can end it, as its spec stands. The job reports this while it is the case.
     fn endless(&self, _cx: &JobCx<'_, Self::Job>) -> Option<String> {
         None
     }
 
-    /// The last touch on a pod, which has the kind's port already: init containers, volumes.
+    /// Makes the last changes to a pod, after the kind's port was added: init containers, volumes.
     ///
     /// # Errors
     /// As [`Framework::roles`].
@@ -197,42 +198,42 @@ pub trait Framework: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What users should be told once, when the job is first seen: settings without effect, odd but runnable values.
+    /// Returns the events to record once, at the first reconcile: settings without effect, odd but valid values.
     fn advise(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<Note> {
         Vec::new()
     }
 
-    /// The published message for a state of the job.
-    fn say(&self, cx: &JobCx<'_, Self::Job>, what: &Saying<'_>) -> String {
+    /// Returns the published message for a state of the job.
+    fn say(&self, cx: &JobCx<'_, Self::Job>, what: &JobMessage<'_>) -> String {
         verdict::say_short(Self::Job::kind(&()).as_ref(), cx.name, what)
     }
 
-    /// The autoscaler that a job asks for. Only where [`Framework::AUTOSCALES`].
+    /// Returns the autoscaler that a job asks for. Only for kinds with [`Framework::AUTOSCALES`].
     fn autoscaling<'a>(&self, _cx: &JobCx<'a, Self::Job>) -> Option<Autoscaling<'a>> {
         None
     }
 
-    /// What a status means that another operator of this kind has written, where that is not what it says.
+    /// Reinterprets a status that another operator of this kind wrote, where its meaning differs.
     fn reread(&self, _memory: &mut Memory) {}
 
-    /// What every pod is told of the job's spec beside its template, as names of fields with digests: running pods can't follow
-    /// when it changes. `replicas` is the name for their number.
+    /// Returns the parts of the spec, other than the templates, that every pod gets: field names with digests. Running pods can't
+    /// follow changes of these. `replicas` stands for the number of replicas.
     fn rendezvous(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<(&'static str, Digest)> {
         Vec::new()
     }
 
-    /// What the published operator of this job does differently about gangs.
-    fn gang_habits(&self, _cx: &JobCx<'_, Self::Job>) -> Habits {
-        Habits::Training
+    /// Returns how the published operator of this job handles gangs.
+    fn gang_conventions(&self, _cx: &JobCx<'_, Self::Job>) -> GangConventions {
+        GangConventions::Training
     }
 
-    /// Rights beyond those that every operator needs.
+    /// Returns RBAC rules beyond those that every operator needs.
     fn grants(&self) -> &'static [Grant] {
         &[]
     }
 }
 
-/// One job in one pass.
+/// One job in one reconcile.
 #[derive(Debug)]
 pub struct JobCx<'a, J> {
     once: OnceCell<String>,
@@ -247,7 +248,7 @@ pub struct JobCx<'a, J> {
 }
 
 impl<'a, J: TrainingJob> JobCx<'a, J> {
-    /// The context of a job with its roles.
+    /// Returns the context of a job with its roles.
     pub fn new(job: &'a J, roles: &'a RoleSet<'a>) -> Self {
         Self {
             job,
@@ -258,12 +259,12 @@ impl<'a, J: TrainingJob> JobCx<'a, J> {
         }
     }
 
-    /// The part of the environment that all replicas are told alike. It is made once per pass, not once per pod.
+    /// Returns the part of the environment that is the same for all replicas. It is computed once per reconcile, not once per pod.
     pub fn once(&self, make: impl FnOnce() -> String) -> &str {
         self.once.get_or_init(make)
     }
 
-    /// The value of an annotation of the job.
+    /// Returns an annotation of the job.
     pub fn annotation(&self, key: &str) -> Option<&'a str> {
         self.job.annotations().get(key).map(String::as_str)
     }

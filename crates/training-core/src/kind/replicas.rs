@@ -1,4 +1,4 @@
-//! What a kind's map of replica specs is, as data; and from it the roles of a job.
+//! Describes a kind's map of replica specs as data, and derives the roles of a job from it.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::kind::check;
 use crate::model::error::SpecError;
 use crate::model::roles::{RoleSet, RoleSpec};
 
-/// What becomes of replica types that a kind doesn't know.
+/// How a kind handles replica types that it doesn't define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
-    /// The job can't run.
+pub enum OtherTypes {
+    /// Reject the job.
     Refused,
-    /// They get pods and services, and rank after the known ones, by name.
+    /// Create pods and services for them. They rank after the defined types, by name.
     Served,
 }
 
@@ -25,25 +25,25 @@ pub struct Replicas {
     pub field: &'static str,
     /// The replica types in global rank order.
     pub types: &'static [&'static str],
-    /// What becomes of other types.
-    pub others: Others,
-    /// The first of these that a job has speaks for it.
-    pub speakers: &'static [&'static str],
-    /// Where a job has none of them, replica 0 of this one speaks.
-    pub stand_in: Option<&'static str>,
-    /// The container that counts.
+    /// How to handle other types.
+    pub others: OtherTypes,
+    /// The first of these roles that a job has represents the job.
+    pub master_types: &'static [&'static str],
+    /// The role whose replica 0 represents a job that has none of the above.
+    pub fallback_master_type: Option<&'static str>,
+    /// The main container.
     pub container: &'static str,
-    /// Name and default number of its port.
+    /// The name and default number of its port.
     pub port: (&'static str, i32),
-    /// The restart policy where none is written.
+    /// The default restart policy.
     pub restart: RestartPolicy,
 }
 
 impl Replicas {
-    /// The roles of a job in global rank order with their defaults, checked as far as all kinds have the same rules.
+    /// Returns the roles of a job in global rank order with defaults applied, after the validation that all kinds share.
     ///
     /// # Errors
-    /// The first field that makes the job impossible.
+    /// The error names the first invalid field.
     pub fn roles<'a>(&self, job: &str, specs: &'a ReplicaSpecs) -> Result<RoleSet<'a>, SpecError> {
         let map = format!("spec.{}", self.field);
         if specs.is_empty() {
@@ -64,10 +64,11 @@ impl Replicas {
             .into_iter()
             .map(|(_, key, spelled, spec)| self.role(key, spelled, spec))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut speakers = self.speakers.iter().chain(&self.stand_in);
-        if let Some(at) = speakers.find_map(|s| roles.iter().position(|r| r.key == *s)) {
-            roles[at].speaks = true;
-            roles[at].stands_in = self.stand_in == Some(roles[at].key.as_str());
+        let mut master_types = self.master_types.iter().chain(&self.fallback_master_type);
+        if let Some(at) = master_types.find_map(|s| roles.iter().position(|r| r.key == *s)) {
+            roles[at].is_master = true;
+            roles[at].is_fallback_master =
+                self.fallback_master_type == Some(roles[at].key.as_str());
         }
         for role in &roles {
             check::template(role, Some(self.container))?;
@@ -76,7 +77,7 @@ impl Replicas {
         Ok(RoleSet::new(roles))
     }
 
-    /// The place of a replica type in the order of ranks, and its published spelling.
+    /// Returns the rank and the published spelling of a replica type.
     fn rank<'k>(&self, spelled: &'k str) -> Result<(usize, &'k str), SpecError>
     where
         'static: 'k,
@@ -90,12 +91,12 @@ impl Replicas {
         }
         let field = || format!("spec.{}", self.field);
         match self.others {
-            Others::Refused => Err(SpecError::new(
+            OtherTypes::Refused => Err(SpecError::new(
                 field(),
                 format!("{}; \"{spelled}\" is none", self.rule()),
             )),
-            Others::Served if is_label(spelled) => Ok((self.types.len(), spelled)),
-            Others::Served => Err(SpecError::new(
+            OtherTypes::Served if is_label(spelled) => Ok((self.types.len(), spelled)),
+            OtherTypes::Served => Err(SpecError::new(
                 field(),
                 format!(
                     "{}; \"{spelled}\" can't",
@@ -105,11 +106,11 @@ impl Replicas {
         }
     }
 
-    /// What holds for replica types, in the words of the CRD.
+    /// The rule for replica types, in the CRD's words.
     fn rule(&self) -> String {
         match self.others {
-            Others::Refused => training_api::schema::only_types(self.types),
-            Others::Served => training_api::schema::SAME_REPLICA_TYPE.to_owned(),
+            OtherTypes::Refused => training_api::schema::only_types(self.types),
+            OtherTypes::Served => training_api::schema::SAME_REPLICA_TYPE.to_owned(),
         }
     }
 
@@ -128,14 +129,14 @@ impl Replicas {
             replicas,
             restart,
             template: spec.template.as_deref(),
-            speaks: false,
-            stands_in: false,
+            is_master: false,
+            is_fallback_master: false,
             path,
         })
     }
 
-    /// The number of the kind's port in a role: the user's where the template names one, else the default, also where there is
-    /// no such role.
+    /// Returns the kind's port in a role: the template's if it sets one, else the default. The default also applies if the role
+    /// doesn't exist.
     pub fn port(&self, roles: &RoleSet<'_>, key: &str) -> i32 {
         let (name, number) = self.port;
         roles
@@ -144,10 +145,10 @@ impl Replicas {
     }
 }
 
-/// The number of replicas of a role with its default.
+/// Returns the number of replicas of a role, or the default.
 ///
 /// # Errors
-/// On the field, if it is negative.
+/// The error names the field, if it is negative.
 pub fn count(path: &str, spec: &ReplicaSpec, default: i32) -> Result<u32, SpecError> {
     u32::try_from(spec.replicas.unwrap_or(default)).map_err(|_| {
         let least = "should be greater than or equal to 0";
@@ -155,10 +156,10 @@ pub fn count(path: &str, spec: &ReplicaSpec, default: i32) -> Result<u32, SpecEr
     })
 }
 
-/// The restart policy of a role with its default.
+/// Returns the restart policy of a role, or the default.
 ///
 /// # Errors
-/// On the field, if it is a word that nobody published.
+/// The error names the field, if the policy is not a published one.
 pub fn restart(
     path: &str,
     spec: &ReplicaSpec,
@@ -173,13 +174,13 @@ pub fn restart(
     })
 }
 
-/// Letters, digits and dashes, none of these at an end: in lower case, a part of the names of pods.
+/// Returns true for letters, digits and dashes, without a dash at either end: in lower case, a valid part of a pod's name.
 fn is_label(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     !text.is_empty() && text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The number of the kind's port in a role: the user's where the template names one, else the default.
+/// Returns the kind's port in a role: the template's if it sets one, else the default.
 pub fn port_number(role: &RoleSpec<'_>, container: &str, name: &str, default: i32) -> i32 {
     let containers = role
         .template
@@ -204,9 +205,9 @@ mod tests {
     const OPEN: Replicas = Replicas {
         field: "toySpecs",
         types: &["Chief", "Worker"],
-        others: Others::Served,
-        speakers: &["Chief"],
-        stand_in: Some("Worker"),
+        others: OtherTypes::Served,
+        master_types: &["Chief"],
+        fallback_master_type: Some("Worker"),
         container: "toy",
         port: ("toy-port", 1),
         restart: RestartPolicy::Never,
@@ -238,7 +239,10 @@ mod tests {
     fn known_types_come_first_in_rank_order_and_others_after_them_by_name() {
         let specs = specs(&["Zeta", "Alpha", "WORKER", "chief"]);
         let roles = OPEN.roles("j", &specs).unwrap();
-        let keys: Vec<_> = roles.iter().map(|r| (r.key.as_str(), r.speaks)).collect();
+        let keys: Vec<_> = roles
+            .iter()
+            .map(|r| (r.key.as_str(), r.is_master))
+            .collect();
         assert_eq!(
             keys,
             [
@@ -263,7 +267,7 @@ mod tests {
             assert_eq!(error.field, "spec.toySpecs", "{keys:?}");
         }
         let closed = Replicas {
-            others: Others::Refused,
+            others: OtherTypes::Refused,
             ..OPEN
         };
         let error = closed.roles("j", &specs(&["Zeta"])).unwrap_err();

@@ -5,50 +5,50 @@ use k8s_openapi::api::autoscaling::v2::MetricSpec;
 use crate::model::digest::Digest;
 use crate::model::uid::Uid;
 
-/// What a job asks of its autoscaler.
+/// The autoscaler that a job asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Autoscaling<'a> {
-    /// Fewest replicas of the scaled role.
+    /// The minimum replicas of the scaled role.
     pub min: i32,
-    /// Most of them.
+    /// The maximum replicas.
     pub max: i32,
-    /// What it goes by.
+    /// The metrics to scale by.
     pub metrics: &'a [MetricSpec],
 }
 
 impl Autoscaling<'_> {
-    /// Stands for the whole wish. The API server rewrites quantities when it stores them, so what is stored can't be compared
-    /// with what was asked for; this can.
+    /// The digest of all settings. The API server rewrites quantities when it stores them, so the stored settings can't be compared
+    /// with the requested ones. The digest can.
     pub(crate) fn digest(&self) -> Digest {
         Digest::of(&(self.min, self.max, self.metrics))
     }
 }
 
-/// What is kept of an autoscaler.
+/// The cached form of an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoscalerView {
     /// Its uid.
     pub uid: Uid,
-    /// The resource version at which it was seen.
+    /// The last seen resource version.
     pub version: u64,
-    /// What it was made from; `None` where another operator made it.
+    /// The digest of the settings that it was created from; `None` if another operator created it.
     pub digest: Option<Digest>,
-    /// Its lower bound as stored, which anybody may have changed.
+    /// The stored minimum, which anybody may have changed.
     pub min: Option<i32>,
-    /// Its upper bound.
+    /// The stored maximum.
     pub max: i32,
     /// It has a deletion timestamp.
-    pub leaving: bool,
+    pub terminating: bool,
 }
 
 impl AutoscalerView {
-    /// True if nothing that a decision depends on differs: its status changes all the time.
+    /// Returns true if no field that decisions depend on differs. The status, which changes all the time, is ignored.
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.digest == other.digest
             && self.min == other.min
             && self.max == other.max
-            && self.leaving == other.leaving
+            && self.terminating == other.terminating
     }
 
     pub(crate) fn is_as(&self, wanted: &Autoscaling<'_>) -> bool {

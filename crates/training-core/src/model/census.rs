@@ -1,70 +1,70 @@
-//! Who is where: the pods of a job laid over the replicas that it should have.
+//! Matches the pods of a job with the replicas that it should have.
 
 use crate::model::memory::Memory;
 use crate::model::observed::Observed;
 use crate::model::roles::RoleSet;
 use crate::model::view::{PodPhase, PodView};
 
-/// What a replica's place holds.
+/// The state of a replica's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nothing, or nothing any more.
+    /// No pod.
     Empty,
-    /// A pod of the present attempt that has not ended, or that is on its way out.
+    /// A pod of the current attempt that has not ended or is terminating.
     Live,
-    /// The replica ended well, now or earlier.
+    /// The replica succeeded, now or earlier.
     Finished,
-    /// A pod of the present attempt that ended badly.
+    /// A failed pod of the current attempt.
     Failed,
     /// A pod of an earlier attempt.
     Outdated,
 }
 
-/// One replica's place.
+/// One replica's slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
-    /// Place of the role in the job's [`RoleSet`].
+    /// The index of the role in the job's [`RoleSet`].
     pub role: usize,
     /// The replica's index.
     pub index: u32,
-    /// What the place holds.
+    /// The state of the slot.
     pub state: SlotState,
     /// The pod in it.
     pub pod: Option<&'a PodView>,
-    /// A service of the replica exists and is not on its way out.
+    /// A service of the replica exists and is not terminating.
     pub has_service: bool,
-    /// A service of the replica is on its way out.
+    /// A service of the replica is terminating.
     pub service_leaving: bool,
 }
 
-/// Counts of one role.
+/// The counts of one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Pods in phase Running, also those on their way out.
+    /// Pods in phase Running, including terminating ones.
     pub active: u32,
-    /// Replicas that ended well.
+    /// Replicas that succeeded.
     pub succeeded: u32,
-    /// Pods that ended badly and are not yet being replaced.
+    /// Failed pods that are not yet being replaced.
     pub failed: u32,
-    /// Replicas that are ready or ended well.
+    /// Replicas that are ready or succeeded.
     pub ready: u32,
-    /// Pods of the present attempt in phase Running that are not on their way out.
+    /// Pods of the current attempt in phase Running that are not terminating.
     pub running: u32,
 }
 
-/// Every replica's place, in global rank order, and what doesn't belong.
+/// Every replica's slot in global rank order, and surplus pods.
 #[derive(Clone, Debug, Default)]
 pub struct Census<'a> {
-    /// The places.
+    /// The slots.
     pub slots: Vec<Slot<'a>>,
     /// Counts by role, in the order of the [`RoleSet`].
     pub counts: Vec<Count>,
-    /// Pods of roles or indices that the job no longer has, in the order in which they go: highest index first.
+    /// Pods of roles or indices that the job no longer has, in the order of their deletion: highest index first.
     pub surplus: Vec<&'a PodView>,
 }
 
 impl<'a> Census<'a> {
-    /// Lays the observed pods over the roles.
+    /// Assigns the observed pods to the roles' slots.
     pub fn take(roles: &RoleSet<'_>, seen: &'a Observed, memory: &Memory) -> Self {
         let mut offsets = Vec::new();
         let mut slots = Vec::new();
@@ -106,8 +106,8 @@ impl<'a> Census<'a> {
         surplus.sort_by(|a, b| (&a.role, b.index).cmp(&(&b.role, a.index)));
         for service in &seen.services {
             if let Some(at) = place(&service.role, service.index) {
-                slots[at].has_service |= !service.leaving;
-                slots[at].service_leaving |= service.leaving;
+                slots[at].has_service |= !service.terminating;
+                slots[at].service_leaving |= service.terminating;
             }
         }
         for slot in &slots {
@@ -121,8 +121,8 @@ impl<'a> Census<'a> {
                 }
                 SlotState::Failed => count.failed += 1,
                 SlotState::Live => {
-                    count.ready += u32::from(slot.pod.is_some_and(|p| p.ready && !p.leaving));
-                    count.running += u32::from(running && slot.pod.is_some_and(|p| !p.leaving));
+                    count.ready += u32::from(slot.pod.is_some_and(|p| p.ready && !p.terminating));
+                    count.running += u32::from(running && slot.pod.is_some_and(|p| !p.terminating));
                 }
                 SlotState::Empty | SlotState::Outdated => {}
             }
@@ -134,7 +134,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// The place of one replica.
+    /// Returns the slot of one replica.
     pub fn slot(&self, role: usize, index: u32) -> Option<&Slot<'a>> {
         let at = self
             .slots
@@ -143,19 +143,19 @@ impl<'a> Census<'a> {
         self.slots.get(at)
     }
 
-    /// The places of one role.
+    /// Returns the slots of one role.
     pub fn of_role(&self, role: usize) -> impl Iterator<Item = &Slot<'a>> {
         self.slots.iter().filter(move |s| s.role == role)
     }
 
-    /// Ready or finished replicas of all roles.
+    /// Returns the number of ready or succeeded replicas of all roles.
     pub fn ready(&self) -> u32 {
         self.counts.iter().map(|c| c.ready).sum()
     }
 }
 
 fn state_of(pod: &PodView, memory: &Memory) -> SlotState {
-    // A pod that was being disrupted may still end well. What it did needs no second run, unless all pods run anew.
+    // A disrupted pod may still succeed. Its replica needs no second run, unless the whole gang restarts.
     if pod.phase == PodPhase::Succeeded && pod.attempt.gang >= memory.gang_attempt {
         return SlotState::Finished;
     }
@@ -164,8 +164,8 @@ fn state_of(pod: &PodView, memory: &Memory) -> SlotState {
     }
     match pod.phase {
         PodPhase::Succeeded => SlotState::Finished,
-        // A pod that somebody deletes is being replaced, whatever its last words are.
-        PodPhase::Failed if !pod.leaving => SlotState::Failed,
+        // A deleted pod is being replaced, however it ends.
+        PodPhase::Failed if !pod.terminating => SlotState::Failed,
         PodPhase::Failed | PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => {
             SlotState::Live
         }

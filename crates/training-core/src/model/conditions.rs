@@ -1,4 +1,4 @@
-//! The published rules of the list of conditions. Users' tools compare whole lists, and the last element is the job's state.
+//! The published rules for the list of conditions. Users' tools compare whole lists and read the job's state from the last element.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -6,13 +6,13 @@ use training_api::{ConditionType, JobCondition};
 
 /// Sets a condition.
 ///
-/// - Once `Failed` holds, nothing more is set.
-/// - The same status and reason: no change at all, neither message nor times.
+/// - Once `Failed` is true, nothing more is set.
+/// - The same status and reason change nothing, neither message nor times.
 /// - The same status with another reason keeps `lastTransitionTime`.
-/// - A changed condition moves to the end. [`ConditionType::Stalled`] is the exception: it stands before all others, so that
-///   the last element keeps its published meaning. [`ConditionType::Created`] comes right behind it, also where it was lost.
+/// - A changed condition moves to the end. Exceptions: [`ConditionType::Stalled`] is always first, so that the last element keeps
+///   its published meaning. [`ConditionType::Created`] comes right after it, also when it is added again.
 /// - Restarting removes Running, and Running removes Restarting.
-/// - Succeeded and Failed turn Running and Stalled to False in place, and remove Restarting.
+/// - Succeeded and Failed set Running and Stalled to False in place, and remove Restarting.
 pub fn set(
     list: &mut Vec<JobCondition>,
     type_: ConditionType,
@@ -81,7 +81,7 @@ pub fn set(
     }
 }
 
-/// Replaces the message of a condition and nothing else. For conditions of ours only: those of the published ones stay.
+/// Replaces only the message of a condition. For Trainyard's own conditions: the messages of published ones are fixed.
 pub fn reword(list: &mut [JobCondition], type_: ConditionType, message: &str, now: Timestamp) {
     for c in list.iter_mut().filter(|c| c.type_ == type_.as_str()) {
         c.message = Some(message.to_owned());
@@ -89,8 +89,8 @@ pub fn reword(list: &mut [JobCondition], type_: ConditionType, message: &str, no
     }
 }
 
-/// A condition that has the status that is stored keeps the time of its last transition: one that was set to and fro since was
-/// never seen otherwise.
+/// Keeps the last transition time of each condition whose status equals the stored one. Such a condition may have flipped and
+/// flipped back, but nobody saw that.
 pub fn keep_times(list: &mut [JobCondition], stored: &[JobCondition]) {
     for c in list {
         let same = |was: &&JobCondition| was.type_ == c.type_ && was.status == c.status;

@@ -1,29 +1,30 @@
-//! A short stand-in for a value, to be stored and compared later, by another version of the operator as well.
+//! A short hash of a value, stored and compared later, also by other versions of the operator.
 
 use std::fmt;
 use std::io;
 
 use serde::Serialize;
 
-/// FNV-1a of a value's JSON. It need not withstand an attacker: who can forge it can edit the value.
+/// FNV-1a of a value's JSON. It need not resist attackers: whoever can forge it can edit the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest(u64);
 
 impl Digest {
-    /// The digest of a value. Types must keep the order of their fields; absent fields must not be written.
+    /// Returns the digest of a value. Types must keep the order of their fields and must not serialize absent fields.
     pub fn of(value: &impl Serialize) -> Self {
         let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
-        // Neither the sink nor our types can fail; if they did, the digest would differ from every other and be made again.
+        // Neither the sink nor Trainyard's types can fail. If they did, the digest would differ from every other and be computed
+        // again.
         let _ = serde_json::to_writer(&mut hash, value);
         Self(hash.0)
     }
 
-    /// Reads what [`Digest`] prints.
+    /// Parses the printed form.
     pub fn parse(text: &str) -> Option<Self> {
         u64::from_str_radix(text, 16).ok().map(Self)
     }
 
-    /// The same in half the space, for where an accident is harmless.
+    /// Folds the digest into 32 bits, for uses where a collision is harmless.
     #[must_use]
     pub fn short(self) -> u32 {
         let folded = (self.0 ^ (self.0 >> 32)) & u64::from(u32::MAX);
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_the_same_for_ever() {
-        // Stored in clusters: another number would look like a change of every job.
+        // Digests are stored in clusters: another number would look like an edit of every job.
         assert_eq!(Digest::of(&"trainyard").to_string(), "bd491526815edd45");
         assert_ne!(Digest::of(&(1, 2)), Digest::of(&(2, 1)));
     }

@@ -1,16 +1,16 @@
-//! What is wrong with a job's spec.
+//! Errors in a job's spec.
 
 use thiserror::Error;
 
 /// A field of the spec that makes the job impossible to run.
 ///
-/// It is never retried: it becomes the final condition `Failed` with reason `InvalidSpec`.
+/// It is not retried: the job gets the final condition `Failed` with reason `InvalidSpec`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
     /// Path of the field, e.g. `spec.pytorchReplicaSpecs[Worker].replicas`.
     pub field: String,
-    /// What it is, and what would be accepted.
+    /// The problem, and the accepted values.
     pub problem: String,
 }
 

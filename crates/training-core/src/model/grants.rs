@@ -1,4 +1,5 @@
-//! The rights that an operator needs, as data. Manifests are generated from it, and tests compare it with what is used.
+//! The RBAC rules that an operator needs, as data. Manifests are generated from them, and tests compare them with the actual
+//! requests.
 
 /// One RBAC rule with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub struct Grant {
     pub why: &'static str,
 }
 
-/// The rights in the jobs' namespaces that every operator of pods and services needs, apart from those on its own kind.
+/// The rules in the jobs' namespaces for every operator of pods and services, without those for its own kind.
 pub const REPLICAS: &[Grant] = &[
     Grant {
         group: "",
@@ -29,7 +30,7 @@ pub const REPLICAS: &[Grant] = &[
     },
 ];
 
-/// The rights of operators whose jobs can have an autoscaler.
+/// The rules for operators whose jobs can have an autoscaler.
 pub const AUTOSCALERS: &[Grant] = &[Grant {
     group: "autoscaling",
     resources: &["horizontalpodautoscalers"],
@@ -37,14 +38,15 @@ pub const AUTOSCALERS: &[Grant] = &[Grant {
     why: "An elastic job with metrics has one. get answers one question: who owns a name that is taken.",
 }];
 
-/// The verbs on the operator's own kind: `list` and `watch` to see jobs, `delete` for their time to live.
+/// The verbs on the operator's own kind: `list` and `watch` to observe jobs, `delete` for the TTL.
 pub const OWN_KIND: &[&str] = &["delete", "list", "watch"];
-/// The verbs on the status of its own kind.
+/// The verbs on the status of the operator's own kind.
 pub const OWN_STATUS: &[&str] = &["patch"];
-/// The verbs on the finalizers of its own kind: owner references that block deletion need it where that admission check is on.
+/// The verbs on the finalizers of the operator's own kind: owner references that block deletion need them if that admission plugin
+/// is on.
 pub const OWN_FINALIZERS: &[&str] = &["update"];
 
-/// The rights in the operator's own namespace.
+/// The rules in the operator's own namespace.
 pub const OWN_NAMESPACE: &[Grant] = &[Grant {
     group: "coordination.k8s.io",
     resources: &["leases"],

@@ -1,4 +1,4 @@
-//! The kinds of objects that stand for gangs, whether a cluster serves them, and what is kept of such an object and of its pods.
+//! The kinds of group objects for gangs, whether a cluster serves them, and the cached form of a group and of its mark on pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use training_api::labels;
 use crate::model::digest::Digest;
 use crate::model::uid::Uid;
 
-/// A kind of object that stands for a gang.
+/// A kind of group object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupKind {
     /// Volcano's `PodGroup`.
@@ -30,7 +30,7 @@ pub enum GroupKind {
 }
 
 impl GroupKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [
         Self::Volcano,
         Self::SchedulerPlugins,
@@ -38,7 +38,7 @@ impl GroupKind {
         Self::PodGroup,
     ];
 
-    /// Its place in [`GroupKind::ALL`].
+    /// The index in [`GroupKind::ALL`].
     pub fn at(self) -> usize {
         match self {
             Self::Volcano => 0,
@@ -57,7 +57,7 @@ impl GroupKind {
         }
     }
 
-    /// The versions that we can write, best first.
+    /// The API versions that the operator can write, best first.
     pub fn versions(self) -> &'static [&'static str] {
         match self {
             Self::Volcano => &["v1beta1"],
@@ -74,7 +74,7 @@ impl GroupKind {
         }
     }
 
-    /// The resource.
+    /// The plural resource name.
     pub fn plural(self) -> &'static str {
         match self {
             Self::Workload => "workloads",
@@ -82,7 +82,7 @@ impl GroupKind {
         }
     }
 
-    /// A word of its own, for logs, probes and metrics.
+    /// A unique name for logs, probes and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Volcano => "volcano-podgroups",
@@ -93,47 +93,47 @@ impl GroupKind {
     }
 }
 
-/// What is known of one kind.
+/// Whether the cluster serves a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Offer {
-    /// Nothing yet: nobody has asked, or the answer is under way.
+pub enum Availability {
+    /// Not known yet: not asked, or not answered.
     #[default]
     Unknown,
-    /// The cluster serves it in this version, and all of its objects are known.
+    /// The cluster serves it in this version, and the cache holds all of its objects.
     Served(&'static str),
     /// The cluster doesn't serve it.
     Missing,
-    /// The operator may not see it, in the API server's words.
+    /// The operator may not read it; the API server's message.
     Denied(String),
-    /// Nobody could be asked; how that failed.
+    /// The request failed; the error.
     Unanswered(String),
 }
 
-/// What is known of all kinds.
+/// What the cluster serves of all kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offers([Offer; 4]);
+pub struct Availabilities([Availability; 4]);
 
-impl Offers {
-    /// What is known of a kind.
-    pub fn of(&self, kind: GroupKind) -> &Offer {
+impl Availabilities {
+    /// Returns what is known of a kind.
+    pub fn of(&self, kind: GroupKind) -> &Availability {
         &self.0[kind.at()]
     }
 
-    /// Sets what is known of a kind; true if that is news.
-    pub fn set(&mut self, kind: GroupKind, offer: Offer) -> bool {
+    /// Sets what is known of a kind. Returns true if that changed.
+    pub fn set(&mut self, kind: GroupKind, offer: Availability) -> bool {
         let known = &mut self.0[kind.at()];
         let news = *known != offer;
         *known = offer;
         news
     }
 
-    /// All kinds in their best version.
+    /// All kinds, served in their best version.
     pub fn all() -> Self {
-        Self(GroupKind::ALL.map(|kind| Offer::Served(kind.versions()[0])))
+        Self(GroupKind::ALL.map(|kind| Availability::Served(kind.versions()[0])))
     }
 }
 
-/// Which scheduler's mark a pod carries.
+/// The gang scheduler's mark on a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
     /// None.
@@ -143,13 +143,13 @@ pub enum Mark {
     Volcano,
     /// The label of scheduler-plugins.
     SchedulerPlugins,
-    /// The field of Kubernetes itself.
+    /// The pod's `schedulingGroup` field of Kubernetes itself.
     Native,
 }
 
 impl Mark {
-    /// The mark of a pod of this job, from its field, annotation and label. Groups of other names are not the job's: Volcano, for
-    /// one, gives every pod of its own a group.
+    /// Reads the mark from a pod's field, annotation and label. Groups of other names are not the job's: Volcano, for example,
+    /// gives each of its pods a group.
     pub fn read(
         job: &str,
         group: Option<&str>,
@@ -167,7 +167,7 @@ impl Mark {
         }
     }
 
-    /// The same of a whole pod, whose label says which job it is of.
+    /// Reads the mark of a whole pod, whose label names its job.
     pub fn of(pod: &Pod) -> Self {
         let (own, annotations) = (
             pod.metadata.labels.as_ref(),
@@ -186,7 +186,7 @@ impl Mark {
     }
 }
 
-/// The scheduler that a pod names, if its name is to be kept: that of scheduler-plugins may be any.
+/// Returns the pod's scheduler if the operator must keep its name: scheduler-plugins may run under any name.
 pub fn scheduler_of_pod(pod: &Pod) -> Option<Arc<String>> {
     let named = pod.spec.as_ref().and_then(|s| s.scheduler_name.clone());
     named
@@ -194,50 +194,51 @@ pub fn scheduler_of_pod(pod: &Pod) -> Option<Arc<String>> {
         .map(Arc::new)
 }
 
-/// What is kept of a group. A job has one per kind.
+/// The cached form of a group. A job has one per kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupView {
     /// Its kind.
     pub kind: GroupKind,
     /// Its uid.
     pub uid: Uid,
-    /// The resource version at which it was seen.
+    /// The last seen resource version.
     pub version: u64,
-    /// What it was made to follow; `None` where another operator made it, or it has lost the label by which it is watched.
+    /// The digest of what it was created from; `None` if another operator created it, or if it lost the label by which it is
+    /// watched.
     pub digest: Option<Digest>,
-    /// The fewest pods that it holds together, as stored, which anybody may have changed.
+    /// The stored minimum number of pods, which anybody may have changed.
     pub min: Option<u32>,
-    /// Its priority class, where pods must have the same.
+    /// Its priority class, where its pods must have the same.
     pub class: Option<String>,
-    /// The names of the resources that it asks for.
+    /// The names of the requested resources.
     pub resources: Vec<String>,
     /// `status.phase`, where it has one.
     pub phase: Option<String>,
-    /// What its scheduler last said about it.
+    /// The last message of its scheduler.
     pub message: Option<String>,
-    /// When it was made.
+    /// The creation time.
     pub since: Option<Timestamp>,
     /// It has a deletion timestamp.
-    pub leaving: bool,
+    pub terminating: bool,
 }
 
 impl GroupView {
-    /// True if nothing that a decision depends on differs: schedulers repeat themselves all the time.
+    /// Returns true if no field that decisions depend on differs. Schedulers repeat their messages all the time.
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.digest == other.digest
             && self.min == other.min
             && self.class == other.class
             && self.phase == other.phase
-            && self.leaving == other.leaving
+            && self.terminating == other.terminating
     }
 }
 
-/// An object of one of the kinds as it is read: the few fields that decisions need. It can't fail to decode.
+/// A group object with only the fields that decisions need. It always decodes.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct Group {
-    /// Name, uid, owner, and what it was made to follow.
+    /// Name, uid, owner, and the digest annotation.
     pub metadata: ObjectMeta,
     spec: GroupSpec,
     status: GroupStatus,
@@ -305,7 +306,7 @@ impl Resource for Group {
 }
 
 impl GroupKind {
-    /// The kind as an address, in one of its versions.
+    /// Returns the API resource of the kind in one of its versions.
     pub fn resource(self, version: &str) -> ApiResource {
         ApiResource {
             group: self.group().to_owned(),
@@ -318,7 +319,7 @@ impl GroupKind {
 }
 
 impl Group {
-    /// What is kept of it; `None` without a uid.
+    /// Returns the cached form; `None` without a uid.
     pub fn view(&self, kind: GroupKind) -> Option<GroupView> {
         let (meta, spec) = (&self.metadata, &self.spec);
         let made_from = meta.annotations.as_ref().and_then(|a| a.get(labels::GANG));
@@ -346,7 +347,7 @@ impl Group {
             phase: self.status.phase.clone(),
             message: said.into_iter().find(|m| !m.is_empty()).cloned(),
             since: meta.creation_timestamp.as_ref().map(|t| t.0),
-            leaving: meta.deletion_timestamp.is_some(),
+            terminating: meta.deletion_timestamp.is_some(),
         })
     }
 }

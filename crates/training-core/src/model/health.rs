@@ -1,27 +1,27 @@
-//! How a pod is, at a certain time: what is wrong with it, since when it is lost, and what ended it.
+//! The health of a pod at a given time: what is wrong with it, since when it is lost, and why it ended.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::trouble::{Cause, Trouble, container};
 use crate::model::view::{PodPhase, PodView};
 
-/// A container that was restarted and has run for so long is not in a crash loop any more.
+/// A restarted container that has run for this long is no longer in a crash loop.
 const SETTLED: SignedDuration = SignedDuration::from_secs(60);
 
-/// What is wrong with a pod at a certain time.
+/// The problem of a pod at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Nothing.
     Nothing,
-    /// Nothing yet; look again then.
+    /// Nothing yet. Check again at this time.
     Until(Timestamp),
-    /// This.
+    /// A problem with this cause.
     Is(Cause),
-    /// A container was restarted and must prove itself until then: no reason to begin to say so, nor to stop.
+    /// A container restarted and counts as recovering until this time. Neither set nor clear the condition for it.
     Recovering(Timestamp),
 }
 
-/// Looks at one pod.
+/// Checks one pod.
 pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     let after = |since: Timestamp, cause: Cause| match since.checked_add(cause.patience()) {
         Ok(at) if at > now => Finding::Until(at),
@@ -30,7 +30,7 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     let Some(trouble) = pod.trouble.as_deref() else {
         return match pod
             .starting
-            .filter(|_| pod.phase == PodPhase::Pending && !pod.leaving)
+            .filter(|_| pod.phase == PodPhase::Pending && !pod.terminating)
         {
             Some(since) => Timestamp::from_second(since.into()).map_or(Finding::Nothing, |since| {
                 after(since, Cause::PodNotStarting)
@@ -41,12 +41,12 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     if trouble.cause == Some(Cause::NodeLost) {
         return Finding::Is(Cause::NodeLost);
     }
-    if pod.leaving {
+    if pod.terminating {
         return match trouble
             .gone_by
             .map(|by| after(by, Cause::PodStuckTerminating))
         {
-            // The cluster took it off a node that doesn't carry that out.
+            // The cluster evicted the pod, but its node doesn't carry out the deletion.
             Some(Finding::Is(_)) if pod.disrupted && !pod.phase.has_ended() => {
                 Finding::Is(Cause::NodeLost)
             }
@@ -66,7 +66,7 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
     }
 }
 
-/// Since when a pod is lost, if it is: its node doesn't answer, or it is long overdue.
+/// Returns since when a pod is lost: its node doesn't respond, or its deletion is long overdue.
 pub fn lost_since(pod: &PodView, now: Timestamp) -> Option<Timestamp> {
     let trouble = pod.trouble.as_deref()?;
     if trouble.forced {
@@ -79,13 +79,13 @@ pub fn lost_since(pod: &PodView, now: Timestamp) -> Option<Timestamp> {
     }
 }
 
-/// What ended a pod or a container of it, with its last words: place, code, meaning, what to do.
-pub fn obituary(pod: &PodView) -> String {
+/// Explains why a pod or one of its containers ended: container and node, exit code, its meaning, the termination message.
+pub fn explain_failure(pod: &PodView) -> String {
     let silent = Trouble::default();
     let trouble = pod.trouble.as_deref().unwrap_or(&silent);
     let code = trouble.exit_code.or(pod.exit_code);
     let said = Some(trouble.message.trim()).filter(|m| !m.is_empty());
-    // What the kubelet says of the whole pod says more than the signal that ended the container.
+    // The kubelet's reason for the whole pod says more than the signal that ended the container.
     let of_pod = of_pod(&trouble.reason);
     let what = match (of_pod, code) {
         (Some(meaning), _) => Some(meaning.to_owned()),
@@ -110,7 +110,7 @@ pub fn obituary(pod: &PodView) -> String {
     }
 }
 
-/// What the kubelet's word for a pod that it ended itself means. Source: the reasons of the kubelet of Kubernetes 1.37.
+/// Explains the kubelet's reason for ending a pod. Source: the reasons of the kubelet of Kubernetes 1.37.
 fn of_pod(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "Evicted" => {
@@ -130,7 +130,7 @@ fn of_pod(reason: &str) -> Option<&'static str> {
     })
 }
 
-/// What an exit code usually means, and what to do.
+/// Explains what an exit code usually means, and what to do.
 pub fn explain(code: i32, reason: &str) -> String {
     let meaning = match (code, reason) {
         (_, "OOMKilled") => {

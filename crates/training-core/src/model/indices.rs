@@ -11,7 +11,7 @@ pub struct IndexSet {
 }
 
 impl IndexSet {
-    /// Reads the printed form. Parts that are not numbers or ranges are left out: a damaged entry must not stop a job.
+    /// Parses the printed form. It ignores invalid parts: a damaged entry must not stop a job.
     pub fn parse(text: &str) -> Self {
         let mut set = Self::default();
         for part in text.split(',').filter(|p| !p.is_empty()) {
@@ -25,7 +25,7 @@ impl IndexSet {
         set
     }
 
-    /// True if the index is in the set.
+    /// Returns true if the set contains the index.
     pub fn contains(&self, index: u32) -> bool {
         let at = self.ranges.partition_point(|(_, high)| *high < index);
         self.ranges.get(at).is_some_and(|(low, _)| *low <= index)
@@ -53,20 +53,20 @@ impl IndexSet {
             .sum()
     }
 
-    /// The printed form, cut after the last range that fits into so many bytes.
+    /// Prints the set, truncated after the last range that fits into `limit` bytes.
     ///
-    /// What is cut off is still known from the pods themselves while they exist.
+    /// The pods themselves, while they exist, still show the rest.
     pub fn print_within(&self, limit: usize) -> String {
         let mut text = self.to_string();
         if text.len() > limit {
-            // One byte more, so that a range that ends exactly at the limit stays.
+            // One byte more, to keep a range that ends exactly at the limit.
             let end = text.as_bytes()[..=limit].iter().rposition(|b| *b == b',');
             text.truncate(end.unwrap_or(0));
         }
         text
     }
 
-    /// True if there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What an operator remembers about a job, in the form that decisions use. It is stored in the job's status and nowhere else.
+//! The durable state of a job, in the form that decisions use. It is stored only in the job's status.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,83 +13,83 @@ use training_api::{
 };
 
 use crate::model::indices::IndexSet;
-use crate::model::mould::Mould;
 use crate::model::provider::Run;
+use crate::model::template_hashes::TemplateHashes;
 use crate::model::view::Attempt;
 
-/// The durable memory of one job.
+/// The durable state of one job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     /// The conditions, in their published order.
     pub conditions: Vec<JobCondition>,
-    /// Counts by replica type as keyed in the spec; `None` before the first pass.
+    /// Counts by replica type as keyed in the spec; `None` before the first reconcile.
     pub counts: Option<BTreeMap<String, ReplicaStatus>>,
-    /// When the present activation started.
+    /// The start time of the current run.
     pub started: Option<Timestamp>,
     /// When the job ended.
     pub completed: Option<Timestamp>,
-    /// The attempt of all pods together.
+    /// The attempt of the whole gang.
     pub gang_attempt: u32,
-    /// Replicas made again within the gang's attempt, by (role label, index).
+    /// Replicas recreated within the gang attempt, by (role label, index).
     pub replicas: BTreeMap<(String, u32), ReplicaMemory>,
-    /// Restarts of all pods together after a failure: how many, and when the last one was decided.
+    /// Restarts of the whole gang after failures: their number, and when the last one was decided.
     pub gang_restart: Option<ReplicaMemory>,
-    /// Indices that ended well, by role label.
+    /// Indices of succeeded replicas, by role label.
     pub finished: BTreeMap<String, IndexSet>,
     /// Failures that count against the backoff limit.
     pub counted_failures: u32,
-    /// Pods made again after a failure or a disruption.
+    /// Pods recreated after a failure or a disruption.
     pub recreated: u32,
-    /// Highest sum of in-place container restarts seen.
+    /// The highest observed sum of in-place container restarts.
     pub container_restarts: u32,
-    /// Ready or finished pods and all pods.
+    /// Ready or succeeded replicas, and all replicas.
     pub ready: Option<String>,
-    /// What the pods of the present run were made from; `None` for a run that began under another operator.
-    pub made_from: Option<Mould>,
-    /// Who schedules the pods of the present run as one; `None` where nobody does.
+    /// Template hashes of the current run's pods; `None` if another operator started the run.
+    pub made_from: Option<TemplateHashes>,
+    /// The gang scheduler of the current run; `None` if there is none.
     pub gang: Option<Run>,
-    /// Objects that are made once for a job and never again: what each is for, and its name or uid.
+    /// Objects that are created once per job and never again: the name or uid by purpose.
     pub made_once: BTreeMap<String, String>,
-    /// The label selector of the workers, where the counts carry none.
+    /// The label selector of the workers, if the counts have none.
     pub worker_selector: Option<String>,
     /// The last failure.
     pub last_failure: Option<LastFailure>,
 }
 
-/// How often a replica was made again within the gang's attempt.
+/// How often a replica was recreated within the gang attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaMemory {
-    /// Its attempt, from 1.
+    /// The attempt, from 1.
     pub attempt: u32,
     /// When this attempt was decided.
     pub decided: Option<Timestamp>,
-    /// How many of the attempts came before a pod that ran for long: the pace is that of the later ones.
+    /// How many of the attempts came before a pod that ran for long. They don't count for the backoff.
     pub settled: u32,
 }
 
 impl Memory {
-    /// True once the job has ended, by any durable mark.
+    /// Returns true if the job has ended, by any durable sign.
     pub fn is_finished(&self) -> bool {
         self.completed.is_some()
             || self.holds(ConditionType::Succeeded)
             || self.holds(ConditionType::Failed)
     }
 
-    /// True if a condition of this type holds.
+    /// Returns true if the condition of this type is true.
     pub fn holds(&self, type_: ConditionType) -> bool {
         holds(&self.conditions, type_)
     }
 
-    /// The reason of `Stalled` while a job that has not ended waits.
+    /// Returns the reason of the `Stalled` condition if the job has not ended.
     fn waits_for(&self) -> Option<String> {
         let mut conditions = self.conditions.iter();
         let stalled = conditions.find(|c| c.holds(ConditionType::Stalled))?;
         stalled.reason.clone().filter(|_| !self.is_finished())
     }
 
-    /// The attempt that a replica is in.
+    /// Returns a replica's current attempt.
     pub fn attempt(&self, role_label: &str, index: u32) -> Attempt {
-        // The map's key is an owned string; most jobs have no entry, so the look-up costs nothing there.
+        // The map's key is an owned string. Most jobs have no entry, so the lookup costs nothing for them.
         let replica = if self.replicas.is_empty() {
             0
         } else {
@@ -103,15 +103,15 @@ impl Memory {
         }
     }
 
-    /// True if this replica has ended well.
+    /// Returns true if the replica succeeded.
     pub fn has_finished(&self, role_label: &str, index: u32) -> bool {
         self.finished
             .get(role_label)
             .is_some_and(|set| set.contains(index))
     }
 
-    /// Begins a new attempt of all pods, above every one that a pod was `seen` to carry: what single replicas did is
-    /// forgotten, what counts against limits is not.
+    /// Starts a new gang attempt, above every attempt that pods carry (`seen`). It resets what single replicas did, but not what
+    /// counts against limits.
     pub fn next_gang_attempt(&mut self, seen: u32) {
         self.gang_attempt = self.gang_attempt.max(seen).saturating_add(1);
         self.replicas.clear();
@@ -123,7 +123,7 @@ fn number(value: Option<i32>) -> u32 {
     value.and_then(|v| u32::try_from(v).ok()).unwrap_or(0)
 }
 
-/// Zero is written as an absent field: healthy jobs carry none of it.
+/// Omits zero, so healthy jobs don't have the field.
 fn unless_zero(value: u32) -> Option<i32> {
     (value > 0).then(|| i32::try_from(value).unwrap_or(i32::MAX))
 }
@@ -144,7 +144,7 @@ fn report_attempt(entry: ReplicaMemory) -> ReplicaAttempt {
     }
 }
 
-/// Most bytes that the finished indices of all roles take in a status. With everything else a status stays under 32 KiB.
+/// The maximum bytes for the finished indices of all roles. It keeps the whole status below 32 KiB.
 const FINISHED_BYTES: usize = 8 * 1024;
 
 fn report_finished(finished: &BTreeMap<String, IndexSet>) -> BTreeMap<String, String> {
@@ -160,19 +160,19 @@ fn report_finished(finished: &BTreeMap<String, IndexSet>) -> BTreeMap<String, St
     out
 }
 
-/// A status that can carry a job's durable memory.
+/// A status that stores a job's durable state.
 pub trait JobState:
     Clone + Debug + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync
 {
-    /// Reads the memory.
-    fn recall(&self) -> Memory;
-    /// The status that says what the memory holds. Invariant: `report(m).recall() == m` for every field that decides.
+    /// Reads the durable state.
+    fn durable_state(&self) -> Memory;
+    /// Returns the status with this state. Invariant: `report(m).durable_state() == m` for every field that decisions use.
     #[must_use]
     fn report(&self, memory: &Memory) -> Self;
 }
 
 impl JobState for JobStatus {
-    fn recall(&self) -> Memory {
+    fn durable_state(&self) -> Memory {
         let restarts = number(self.restarts);
         let container_restarts = number(self.container_restarts);
         Memory {
@@ -202,7 +202,7 @@ impl JobState for JobStatus {
             recreated: restarts.saturating_sub(container_restarts),
             container_restarts,
             ready: self.ready.clone(),
-            made_from: self.made_from.as_deref().and_then(Mould::parse),
+            made_from: self.made_from.as_deref().and_then(TemplateHashes::parse),
             gang: self
                 .gang_scheduler
                 .as_deref()
@@ -221,17 +221,17 @@ impl JobState for JobStatus {
             replica_statuses: memory.counts.clone(),
             start_time: memory.started.map(Time),
             completion_time: memory.completed.map(Time),
-            // The existing operator's heartbeat; ours has none, and the next write removes it. For its sake alone a job that
-            // ended before us is not written to.
+            // The existing operator's heartbeat, which Trainyard doesn't use. The next write removes it; a job that ended under the
+            // existing operator gets no write only for that.
             last_reconcile_time: self
                 .last_reconcile_time
                 .clone()
                 .filter(|_| memory.is_finished()),
-            // Not worth a write of its own: it moves with the next one.
+            // Not worth a write of its own: it is updated with the next one.
             observed_generation: self.observed_generation,
             waiting: memory.waits_for(),
             ready: memory.ready.clone(),
-            // A column shows it, so it is written also when it is 0; but not only for its sake to a job that ended before us.
+            // A column shows it, so 0 is written too, but not as the only change of a job that ended under the existing operator.
             restarts: (restarts > 0 || self.restarts.is_some() || !memory.is_finished())
                 .then(|| i32::try_from(restarts).unwrap_or(i32::MAX)),
             attempt: unless_zero(memory.gang_attempt),

@@ -1,5 +1,4 @@
-//! Names of pods and services: a pure function of job, role and index, so that a repeated create is a conflict, never a
-//! duplicate.
+//! Names of pods and services, derived from job, role and index, so that a repeated create conflicts instead of duplicating.
 
 /// The longest name of a pod or service whose DNS name is one label. Source: RFC 1123.
 pub const MAX_NAME: usize = 63;
@@ -9,7 +8,7 @@ pub fn replica(job: &str, role_label: &str, index: u32) -> String {
     format!("{job}-{role_label}-{index}")
 }
 
-/// True if `name` is the one that [`replica`] gives, without building it.
+/// Returns true if `name` is what [`replica`] returns, without building it.
 pub fn is_replica(name: &str, job: &str, role_label: &str, index: u32) -> bool {
     let Some(rest) = name.strip_prefix(job).and_then(|r| r.strip_prefix('-')) else {
         return false;
@@ -23,12 +22,12 @@ pub fn is_replica(name: &str, job: &str, role_label: &str, index: u32) -> bool {
     number.parse() == Ok(index) && (number == "0" || !number.starts_with(['0', '+']))
 }
 
-/// The index at the end of a replica's name.
+/// Parses the index at the end of a replica's name.
 pub fn index(name: &str) -> Option<u32> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// The length of the longest name that a role of so many replicas has, in bytes.
+/// Returns the length of the longest replica name of a role, in bytes.
 pub fn longest(job: &str, role_label: &str, replicas: u32) -> usize {
     let digits = replicas.saturating_sub(1).checked_ilog10().unwrap_or(0) as usize + 1;
     job.len() + 1 + role_label.len() + 1 + digits

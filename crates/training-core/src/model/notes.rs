@@ -1,11 +1,13 @@
-//! What users are told as events: a closed catalogue of reasons with their severity and a hint.
+//! Events for users, and the entries of the closed catalogue of reasons.
+
+use super::uid::Uid;
 
 /// The severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something went as it should.
+    /// Nothing is wrong.
     Normal,
-    /// Someone should look.
+    /// Someone should look at it.
     Warning,
 }
 
@@ -19,19 +21,19 @@ impl Severity {
     }
 }
 
-/// One event about a job, not yet written.
+/// An event about a job, not yet written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     /// Severity.
     pub severity: Severity,
     /// The event's reason, `PascalCase`, stable.
     pub reason: String,
-    /// The event's text; cut and cleaned when it is written.
+    /// The message; truncated and cleaned when it is written.
     pub message: String,
 }
 
 impl Note {
-    /// A note of severity Normal.
+    /// Returns a note of severity Normal.
     pub fn normal(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Normal,
@@ -40,7 +42,7 @@ impl Note {
         }
     }
 
-    /// A note of severity Warning.
+    /// Returns a note of severity Warning.
     pub fn warning(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
@@ -50,7 +52,16 @@ impl Note {
     }
 }
 
-/// A catalogue entry for a reason of ours: what the user sees, why, and what to do.
+/// A pod that names an owner which did not create it: the operator ignores it, and warns of it once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForgedPod {
+    /// Its uid.
+    pub uid: Uid,
+    /// The Warning.
+    pub note: Note,
+}
+
+/// The catalogue entry of one of Trainyard's own reasons.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The reason.
@@ -59,6 +70,6 @@ pub struct Entry {
     pub severity: Severity,
     /// What it means.
     pub meaning: &'static str,
-    /// The next thing a human should do.
+    /// What a human should do next.
     pub hint: &'static str,
 }

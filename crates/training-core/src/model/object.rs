@@ -1,4 +1,4 @@
-//! Objects that a job has beside the pods and services of its replicas: what is kept of them, and what becomes of them.
+//! A job's objects other than the pods and services of its replicas: their cached form and the changes to them.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::model::digest::Digest;
 use crate::model::uid::Uid;
 use crate::model::view::PodView;
 
-/// Makes what a fresh Secret holds, or says why it can't.
-pub type FreshSecret = fn() -> Result<BTreeMap<String, ByteString>, String>;
+/// Generates the data of a new Secret, or returns why it can't.
+pub type SecretGenerator = fn() -> Result<BTreeMap<String, ByteString>, String>;
 
-/// The kinds of objects that are watched.
+/// The kinds of objects that the operator watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// A `v1` Service of the job as a whole.
@@ -27,7 +27,7 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// As it is written in manifests.
+    /// The kind as written in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -37,7 +37,7 @@ impl ObjectKind {
     }
 }
 
-/// What is kept of such an object.
+/// The cached form of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectView {
     /// Its kind.
@@ -46,27 +46,27 @@ pub struct ObjectView {
     pub name: Box<str>,
     /// Its uid.
     pub uid: Uid,
-    /// The resource version at which it was seen.
+    /// The last seen resource version.
     pub version: u64,
     /// It has a deletion timestamp.
-    pub leaving: bool,
-    /// Stands for what of it follows the job: see [`Object::digest`]. None of a Job follows.
+    pub terminating: bool,
+    /// The digest of the fields that follow the job: see [`Object::digest`]. `None` for a Job.
     pub digest: Option<Digest>,
-    /// The keys of what a merge would not remove: a `ConfigMap`'s data, a Service's selector, the node selector of a Job's pods.
+    /// The keys that a merge patch would not remove: a `ConfigMap`'s data, a Service's selector, the node selector of a Job's pods.
     pub keys: Vec<Box<str>>,
-    /// How far a Job has come.
+    /// The progress of a Job.
     pub batch: Option<Box<BatchView>>,
 }
 
 impl ObjectView {
-    /// The view of an object that was just made; `None` of a Secret, which is never watched.
+    /// Returns the view of an object that was just created. `None` for a Secret, which is never watched.
     pub fn made(object: &Object, uid: Uid, version: u64) -> Option<Self> {
         let mut view = Self {
             kind: object.watched()?,
             name: object.name().into(),
             uid,
             version,
-            leaving: false,
+            terminating: false,
             digest: object.digest(),
             keys: Vec::new(),
             batch: None,
@@ -90,27 +90,27 @@ impl ObjectView {
         Some(view)
     }
 
-    /// True if nothing that a decision depends on differs.
+    /// Returns true if no field that decisions depend on differs.
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid
-            && self.leaving == other.leaving
+            && self.terminating == other.terminating
             && self.digest == other.digest
             && self.batch == other.batch
     }
 }
 
-/// How far a `batch/v1` Job has come.
+/// The progress of a `batch/v1` Job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchView {
     /// `spec.suspend`.
     pub suspended: bool,
-    /// `status.startTime` is set: its template can't be changed.
+    /// True if `status.startTime` is set. The Job's template is immutable from then on.
     pub started: bool,
-    /// That time.
+    /// `status.startTime`.
     pub since: Option<Timestamp>,
-    /// Its failed pods.
+    /// The number of failed pods.
     pub failed: u32,
-    /// How it ended, if it has.
+    /// How the Job ended, if it has.
     pub end: Option<BatchEnd>,
 }
 
@@ -131,21 +131,23 @@ pub enum BatchEnd {
     },
 }
 
-/// A pod that a Job of the job has made, or one of the job's own that is no replica by its name. The name is kept: it can't be
-/// derived.
+/// A pod that a Job of the training job created, or a pod of the training job whose name is not a replica's. It keeps its name
+/// because the name can't be derived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchPod {
     /// Its name.
     pub name: Box<str>,
-    /// The Job that made it; the uid of the job itself where no Job did.
+    /// The uid of the Job that created the pod, or of the training job if no Job did.
     pub batch: Uid,
     /// The pod.
     pub pod: PodView,
-    /// What an init container left to be told although it ended well.
+    /// The termination message of an init container that succeeded, if it left one.
     pub said: Option<Box<str>>,
+    /// True if the name is not one that the controller of Jobs gives: somebody else created the pod and named the Job as its owner.
+    pub forged: bool,
 }
 
-/// An object to be made.
+/// An object to create.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// A Service.
@@ -154,7 +156,7 @@ pub enum Object {
     ConfigMap(ConfigMap),
     /// A Job.
     Job(Box<Job>),
-    /// A Secret without data: that is made when it is sent, and kept nowhere.
+    /// A Secret without data. The data is generated when the Secret is sent, and is not stored anywhere.
     Secret(Secret),
 }
 
@@ -179,7 +181,7 @@ impl Object {
         self.watched().map_or("Secret", ObjectKind::as_str)
     }
 
-    /// The kind under which it is watched; Secrets never are.
+    /// The kind by which it is watched. `None` for a Secret.
     pub fn watched(&self) -> Option<ObjectKind> {
         match self {
             Self::Service(_) => Some(ObjectKind::Service),
@@ -189,7 +191,7 @@ impl Object {
         }
     }
 
-    /// Stands for what of the object follows its job for as long as it lives; `None` where nothing does.
+    /// Returns the digest of the fields that follow the job for as long as the object exists. `None` if there are none.
     pub fn digest(&self) -> Option<Digest> {
         match self {
             Self::Service(service) => service
@@ -202,13 +204,13 @@ impl Object {
     }
 }
 
-/// The keys of a map that a merge patch is to replace.
+/// Returns the keys of a map that a merge patch replaces.
 pub fn keys(map: Option<&BTreeMap<String, String>>) -> Vec<Box<str>> {
     let keys = map.into_iter().flatten();
     keys.map(|(key, _)| key.as_str().into()).collect()
 }
 
-/// Stands for whom a Service leads to.
+/// The digest of what decides a Service's endpoints.
 pub fn service_digest(
     selector: Option<&BTreeMap<String, String>>,
     unready: Option<bool>,
@@ -217,16 +219,16 @@ pub fn service_digest(
     Digest::of(&(selector, unready == Some(true)))
 }
 
-/// Stands for what a `ConfigMap` holds.
+/// The digest of a `ConfigMap`'s data.
 pub fn config_digest(data: Option<&BTreeMap<String, String>>) -> Digest {
     Digest::of(&data.filter(|d| !d.is_empty()))
 }
 
-/// What is known of the Secret of a job whose status doesn't name it yet. It is never read.
+/// What the operator knows about the Secret of a job whose status doesn't name it yet. The operator never reads the Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecretView {
-    /// The name of the one that this process made.
+    /// The name of the Secret that this process created.
     pub made: Option<Box<str>>,
-    /// So many of its names were taken.
+    /// The number of candidate names that were already taken.
     pub taken: u32,
 }

@@ -1,4 +1,4 @@
-//! What a pass sees of one job.
+//! The observed state of one job.
 
 use crate::model::autoscaler::AutoscalerView;
 use crate::model::group::{GroupKind, GroupView};
@@ -8,84 +8,86 @@ use crate::model::rules::Rules;
 use crate::model::uid::Uid;
 use crate::model::view::{PodView, ServiceView};
 
-/// A snapshot of a job's children, our own unseen writes included.
+/// A snapshot of a job's children. It includes Trainyard's own writes that the watch has not delivered yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The job's pods: controlled by its uid and named as we name them. At most one per name.
+    /// The job's pods: controlled by its uid, with the derived names. At most one per name.
     pub pods: Vec<PodView>,
     /// The job's services, likewise.
     pub services: Vec<ServiceView>,
     /// The job's autoscaler, likewise.
     pub autoscaler: Option<AutoscalerView>,
-    /// The cache of autoscalers has not been complete yet.
+    /// The autoscaler cache has not synced yet.
     pub autoscaler_unknown: bool,
-    /// The objects that stand for its gang, likewise; one of a kind.
+    /// The job's group objects, likewise; at most one per kind.
     pub groups: Vec<GroupView>,
-    /// Kinds of groups that were looked for by the job's name, beside those that the watch shows.
+    /// Kinds of groups that were looked up by the job's name, because the watch may not show them.
     pub sought: Vec<GroupKind>,
-    /// Who schedules gangs, and what is known of it.
+    /// The gang scheduler, and what the cluster serves of it.
     pub gang: Setting,
-    /// The job's further objects: controlled by its uid.
+    /// The job's other objects, controlled by its uid.
     pub objects: Vec<ObjectView>,
-    /// The pods that Jobs among them have made.
+    /// The pods of Jobs among them.
     pub batch_pods: Vec<BatchPod>,
+    /// The pods that name such a Job as their owner although its controller didn't create them. They decide nothing.
+    pub forged_pods: Vec<BatchPod>,
     /// The job's Secret, until the status names it.
     pub secret: SecretView,
-    /// Of what the status names by its uid: what was seen to go lately. A Job that had ended by then still counts as there.
+    /// Uids from the status whose objects were recently seen being deleted. A Job that had already ended is not among them.
     pub gone: Vec<Uid>,
-    /// The last look failed, for a reason that passes.
+    /// The last reconcile failed with a transient error.
     pub failing: bool,
-    /// What kept the last pass from being carried out.
+    /// Why the last plan could not be carried out.
     pub stall: Option<Stall>,
-    /// How the operator is set.
+    /// The operator's settings.
     pub rules: Rules,
 }
 
 impl Observed {
-    /// One of the job's further objects.
+    /// Returns one of the job's other objects.
     pub fn object(&self, kind: ObjectKind, name: &str) -> Option<&ObjectView> {
         self.objects
             .iter()
             .find(|o| o.kind == kind && *o.name == *name)
     }
 
-    /// The highest attempt of all pods together that a pod carries.
+    /// Returns the highest gang attempt of the job's pods.
     pub fn newest_gang(&self) -> u32 {
         self.pods.iter().map(|p| p.attempt.gang).max().unwrap_or(0)
     }
 }
 
-/// What keeps a job from going on, without being its end.
+/// A problem that stalls a job without ending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// The condition's reason, from the catalogue of [`crate::model::notes`].
+    /// The reason of the condition, from the catalogue of [`crate::model::notes`].
     pub reason: &'static str,
-    /// What the API server said.
+    /// The API server's message.
     pub message: String,
-    /// Trying again can't help: the API server calls the object itself invalid.
-    pub hopeless: bool,
+    /// A retry can't help: the API server considers the object itself invalid.
+    pub permanent: bool,
     /// What has to wait.
     pub blocks: Blocked,
 }
 
-/// What a refusal keeps from being tried again before its time.
+/// What has to back off after a rejected request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
     /// Everything that the job still lacks.
     All,
-    /// The same; what is refused is the object that stands for its gang.
+    /// The same, because the gang's group object was rejected.
     Gang,
-    /// What of its gang's group follows the job: the group is there, and its pods are welcome.
+    /// The update of the gang's group. The group exists, so pods may be created.
     GangChange,
-    /// The autoscaler alone: the job trains without it.
+    /// Only the autoscaler: the job trains without it.
     Autoscaler,
-    /// What is to change of an object that is there: the job goes on with it as it is.
+    /// The update of an existing object: the job continues with it unchanged.
     Change,
 }
 
 impl Blocked {
-    /// True if pods and services have to wait as well.
-    pub fn keeps_pods(self) -> bool {
+    /// Returns true if pods and services have to wait too.
+    pub fn blocks_pods(self) -> bool {
         matches!(self, Self::All | Self::Gang)
     }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-/// The merge patch that turns `old` into `new`: arrays are replaced whole, removed keys become `null`.
+/// Returns the merge patch that turns `old` into `new`. It replaces whole arrays and sets removed keys to `null`.
 ///
-/// Returns `None` where nothing differs. Both are taken as objects; nulls inside `new` count as absent.
+/// Returns `None` if nothing differs. Both values are read as objects; nulls in `new` count as absent.
 pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     let empty = Map::new();
     let patch = diff(
@@ -39,7 +39,7 @@ fn diff(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value
     patch
 }
 
-/// What an API server makes of an object and a merge patch.
+/// Applies a merge patch like the API server does.
 pub fn apply(target: &Value, patch: &Value) -> Value {
     let Value::Object(patch) = patch else {
         return patch.clone();

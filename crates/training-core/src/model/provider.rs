@@ -1,22 +1,22 @@
-//! Who schedules gangs: the operator's setting, and what a run began with, as it is recorded in the job's status.
+//! The gang scheduler: the operator's setting, and the one that a run started with, as recorded in the job's status.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::group::{GroupKind, Mark, Offers};
+use crate::model::group::{Availabilities, GroupKind, Mark};
 
-/// The scheduler of scheduler-plugins where no other is named. Source: that project's own installation.
+/// The default scheduler name of scheduler-plugins. Source: that project's own installation.
 pub const PLUGINS_SCHEDULER: &str = "scheduler-plugins-scheduler";
 
-/// Who schedules gangs.
+/// A gang scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
-    /// Nobody: pods are scheduled one by one.
+    /// None: pods are scheduled one by one.
     #[default]
     None,
     /// Volcano.
     Volcano,
-    /// The coscheduling plugin, in the scheduler of this name.
+    /// The coscheduling plugin in the scheduler of this name.
     SchedulerPlugins(Arc<str>),
     /// Kubernetes itself.
     Native,
@@ -25,7 +25,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Reads what [`Provider`] prints.
+    /// Parses the printed form.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "none" => Some(Self::None),
@@ -40,7 +40,7 @@ impl Provider {
         }
     }
 
-    /// The kinds of its objects.
+    /// The kinds of the provider's group objects.
     pub fn kinds(&self) -> &'static [GroupKind] {
         match self {
             Self::None | Self::Kueue => &[],
@@ -50,7 +50,7 @@ impl Provider {
         }
     }
 
-    /// The provider of a run whose pods carry this mark.
+    /// Returns the provider of a run whose pods carry this mark.
     pub fn of_mark(mark: Mark, set: &Self) -> Option<Self> {
         match (mark, set) {
             (Mark::None, _) => None,
@@ -74,30 +74,30 @@ impl fmt::Display for Provider {
     }
 }
 
-/// How the operator is set, and what the cluster serves.
+/// The operator's setting, and what the cluster serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// The provider of runs that begin now.
+    /// The provider for new runs.
     pub provider: Provider,
-    /// What is known of the kinds of groups.
-    pub offers: Offers,
-    /// Whether the cluster serves Kueue; `None` where nobody has asked.
+    /// Whether the cluster serves each kind of group.
+    pub offers: Availabilities,
+    /// Whether the cluster serves Kueue; `None` if not yet checked.
     pub kueue: Option<bool>,
 }
 
-/// Who schedules the present run, and whose groups of earlier runs are still to be removed.
+/// The gang scheduler of the current run, and those of earlier runs whose groups are not yet deleted.
 ///
-/// Shape in the status: `native`, or `native,volcano` while groups of an earlier run under Volcano may be left.
+/// Shape in the status: `native`, or `native,volcano` while groups of an earlier run under Volcano may exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// The provider of the run.
+    /// The provider of the current run.
     pub provider: Provider,
     /// Providers of earlier runs.
     pub former: Vec<Provider>,
 }
 
 impl Run {
-    /// Reads what [`Run`] prints; what can't be read counts as nobody.
+    /// Parses the printed form. An invalid provider reads as [`Provider::None`].
     pub fn parse(text: &str) -> Self {
         let mut all = text.split(',').filter_map(Provider::parse);
         Self {
@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    /// The next run, under this provider.
+    /// Returns the next run, under this provider.
     #[must_use]
     pub fn next(self, provider: Provider) -> Self {
         let mut former = self.former;
@@ -116,13 +116,13 @@ impl Run {
         Self { provider, former }
     }
 
-    /// The kinds of all groups that may be there.
+    /// The kinds of all groups that may exist.
     pub fn kinds(&self) -> impl Iterator<Item = GroupKind> + '_ {
         let former = self.former.iter().flat_map(Provider::kinds);
         self.provider.kinds().iter().chain(former).copied()
     }
 
-    /// True if there is nothing to remember.
+    /// Returns true if the status needs no record of this run.
     pub fn is_plain(&self) -> bool {
         self.provider.kinds().is_empty() && self.former.is_empty()
     }

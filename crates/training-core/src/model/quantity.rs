@@ -1,19 +1,19 @@
-//! Sums of resource quantities, exact to the nano, printed as the API server prints them.
+//! Sums of resource quantities, exact to the nano, printed like the API server prints them.
 //!
-//! Source: the rules of Kubernetes' `resource.Quantity`: a quantity has at most nano precision, rounded away from zero, and a
-//! magnitude below 2^63; the sum of two keeps the spelling of the first that isn't zero.
+//! Source: the rules of Kubernetes' `resource.Quantity`. A quantity has at most nano precision, rounded away from zero, and a
+//! magnitude below 2^63. The sum of two quantities keeps the format of the first that isn't zero.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Units: nanos of one.
+/// One, in nanos.
 const ONE: i128 = 1_000_000_000;
-/// The largest magnitude. Units: nanos.
+/// The largest magnitude, in nanos.
 const MOST: i128 = i64::MAX as i128 * ONE;
 
-/// How a quantity is spelled.
+/// The format of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Spelling {
     /// `500m`, `2`, `3M`.
@@ -33,7 +33,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Reads a quantity; `None` where it is none.
+    /// Parses a quantity.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
@@ -56,19 +56,19 @@ impl Amount {
         })
     }
 
-    /// The sum.
+    /// Returns the sum. It keeps the format of `self`, unless that is zero.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.with(other, self.nanos.saturating_add(other.nanos))
     }
 
-    /// So many of it.
+    /// Multiplies the amount by `count`.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         self.with(self, self.nanos.saturating_mul(i128::from(count)))
     }
 
-    /// The larger one; of equal ones the first.
+    /// Returns the larger amount, or `self` if both are equal.
     #[must_use]
     pub fn or_more(self, other: Self) -> Self {
         if other.nanos > self.nanos {
@@ -89,7 +89,7 @@ impl Amount {
         }
     }
 
-    /// The quantity in its canonical spelling.
+    /// Returns the quantity in its canonical format.
     pub fn to_quantity(self) -> Quantity {
         Quantity(self.print())
     }
@@ -118,7 +118,7 @@ impl Amount {
     }
 }
 
-/// Divides by the base as often as nothing is left over, at most so many times.
+/// Divides `number` by `base` while the division is exact, at most `most` times.
 fn without_factors(mut number: i128, base: i128, most: usize) -> (i128, usize) {
     let mut power = 0;
     while power < most && number % base == 0 {
@@ -128,7 +128,7 @@ fn without_factors(mut number: i128, base: i128, most: usize) -> (i128, usize) {
     (number, power)
 }
 
-/// The spelling that a suffix means, with its power of ten and its power of 1024.
+/// Returns the format of a suffix, with its power of ten and its power of 1024.
 fn unit(suffix: &str) -> Option<(Spelling, i32, u32)> {
     let decimal = |power| Some((Spelling::Decimal, power, 0));
     let binary = |power| Some((Spelling::Binary, 0, power));
@@ -156,13 +156,13 @@ fn unit(suffix: &str) -> Option<(Spelling, i32, u32)> {
     }
 }
 
-/// `whole.fraction` × 10^`power` × 1024^`binary`, in nanos, rounded up, at most [`MOST`].
+/// Returns `whole.fraction` × 10^`power` × 1024^`binary` in nanos, rounded up, at most [`MOST`].
 fn nanos(whole: &str, fraction: &str, power: i32, binary: u32) -> i128 {
     let digits = [whole, fraction].concat();
     let digits = digits.trim_start_matches('0');
     let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let power = power.saturating_add(9).saturating_sub(places);
-    // More digits than any number below the limit has, after the cut below it.
+    // No number below the limit has more digits than that. The rest only decides the rounding.
     let kept = digits.len().min(30);
     let dropped = i32::try_from(digits.len() - kept).unwrap_or(i32::MAX);
     let lost = digits[kept..].bytes().any(|b| b != b'0');
@@ -188,10 +188,10 @@ fn nanos(whole: &str, fraction: &str, power: i32, binary: u32) -> i128 {
     exact.map_or(MOST, |n| n.min(MOST))
 }
 
-/// Amounts by the name of the resource.
+/// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Amount>;
 
-/// Adds amounts name by name.
+/// Adds `more`, `times` times, to the amounts of the same names.
 pub fn add(to: &mut Amounts, more: &Amounts, times: u32) {
     for (name, amount) in more {
         let sum = to.entry(name.clone()).or_default();
@@ -213,7 +213,7 @@ fn amounts(of: Option<&BTreeMap<String, Quantity>>) -> Amounts {
         .collect()
 }
 
-/// Per resource what is requested; where nothing is, the limit: the API server fills it in the same way.
+/// Returns the requests. For resources without a request it returns the limit, like the API server's defaulting.
 fn requested(resources: Option<&ResourceRequirements>) -> Amounts {
     let mut out = amounts(resources.and_then(|r| r.limits.as_ref()));
     out.extend(amounts(resources.and_then(|r| r.requests.as_ref())));
@@ -224,10 +224,10 @@ fn of_container(container: &Container) -> Amounts {
     requested(container.resources.as_ref())
 }
 
-/// What the scheduler counts for a pod.
+/// Returns the resources that the scheduler counts for a pod.
 ///
-/// Source: Kubernetes 1.37. All containers and sidecars together, or the largest need of an init container with the sidecars
-/// before it, whichever is more; what the pod asks for as a whole replaces that; its overhead comes on top.
+/// Source: Kubernetes 1.37. The larger of: the sum of all containers and sidecars, or the largest init container plus the sidecars
+/// before it. Pod-level resources replace that. The pod's overhead is added.
 pub fn of_pod(spec: &PodSpec) -> Amounts {
     let mut running = Amounts::new();
     for container in &spec.containers {

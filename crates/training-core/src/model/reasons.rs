@@ -1,10 +1,9 @@
-//! The closed catalogue of the reasons of events and conditions that are ours.
+//! The closed catalogue of Trainyard's own event and condition reasons.
 
 use crate::model::notes::{Entry, Severity};
 use crate::model::trouble::Cause;
 
-/// The reasons that are ours, but for those of [`Cause`]; published reasons of the kinds are built from the
-/// kind's name.
+/// Trainyard's own reasons, without those of [`Cause`]. Published reasons are built from the kind's name.
 const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "InvalidSpec",
@@ -117,7 +116,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "NeverEnds",
         severity: Severity::Warning,
-        meaning: "The role that decides when the job ends has no replicas; the message names it. What is there runs on.",
+        meaning: "The role that decides when the job ends has no replicas; the message names it. The existing pods run on.",
         hint: "Raise the replicas of that role, or leave it out where another one may decide. Or delete the job when it is no longer needed.",
     },
     Entry {
@@ -164,7 +163,7 @@ const CATALOGUE: &[Entry] = &[
     },
 ];
 
-/// All reasons that are ours: those above, and what pods wait for.
+/// All of Trainyard's own reasons: the catalogue and the causes.
 pub fn catalogue() -> impl Iterator<Item = Entry> {
     CATALOGUE
         .iter()

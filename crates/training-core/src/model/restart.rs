@@ -1,4 +1,4 @@
-//! What a failed pod means, and at what pace replacements come.
+//! How the restart policy treats failed pods, and the backoff between replacements.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::RestartPolicy;
@@ -6,22 +6,21 @@ use training_api::RestartPolicy;
 use crate::model::memory::ReplicaMemory;
 use crate::model::view::PodView;
 
-/// What the restart policy says about a pod that ended badly.
+/// The restart policy's decision about a failed pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A new pod is made.
+    /// Create a new pod.
     Replace,
-    /// The job fails: the policy is Never.
+    /// Fail the job: the policy is `Never`.
     Fail,
-    /// The job fails: the exit code is one that a new try would only repeat.
+    /// Fail the job: the exit code is permanent, so a retry would only repeat it.
     FailPermanently,
 }
 
-/// Reads the restart policy for a failed pod.
+/// Applies the restart policy to a failed pod.
 ///
-/// Source: the published contract. Exit codes of 128 and more, and a pod whose main container left no exit code (evicted), are
-/// retried under `ExitCode`; all others are permanent. A disruption says nothing about the program: such a pod is replaced under
-/// every policy.
+/// Source: the published contract. `ExitCode` retries exit codes of 128 and more, and pods whose main container has no exit code
+/// (evicted). All other codes are permanent. A disruption says nothing about the program, so every policy replaces a disrupted pod.
 pub fn answer(policy: RestartPolicy, pod: &PodView) -> Answer {
     if pod.disrupted {
         return Answer::Replace;
@@ -36,12 +35,12 @@ pub fn answer(policy: RestartPolicy, pod: &PodView) -> Answer {
     }
 }
 
-/// The first replacement comes at once, the second after this; every further one after twice as long.
+/// The backoff before the second replacement. The first has none; each later one doubles it.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
-/// No replacement waits longer. Both figures are those of the kubelet's own container restarts.
+/// The maximum backoff. Both values are those of the kubelet's container restarts.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(300);
 
-/// How long the pod of this attempt (from 1) waits after the attempt was decided.
+/// Returns how long to wait, after deciding this attempt (from 1), before creating its pod.
 pub fn pause(attempt: u32) -> SignedDuration {
     if attempt <= 1 {
         return SignedDuration::ZERO;
@@ -50,10 +49,10 @@ pub fn pause(attempt: u32) -> SignedDuration {
     (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
 }
 
-/// A pod that ran for so long shows that the job can run: the pace begins anew after it.
+/// A pod that ran for this long shows that the job can run, so it resets the backoff.
 const LONG_RUN: SignedDuration = SignedDuration::from_secs(600);
 
-/// Whether a pod that ended, or is about to, ran for long.
+/// Returns true if a pod that has ended, or is about to, ran for ten minutes.
 pub fn ran_long(pod: &PodView, now: Timestamp) -> bool {
     let Some(trouble) = pod.trouble.as_deref() else {
         return false;
@@ -67,7 +66,7 @@ pub fn ran_long(pod: &PodView, now: Timestamp) -> bool {
 }
 
 impl ReplicaMemory {
-    /// The attempt after this one, and after one that a pod is seen to `carry`.
+    /// Returns the attempt after this one and after the one that a pod carries (`carried`).
     #[must_use]
     pub fn next(self, carried: u32, ran_long: bool, now: Timestamp) -> Self {
         let attempt = self.attempt.max(carried);
@@ -79,8 +78,8 @@ impl ReplicaMemory {
     }
 }
 
-/// When the replica's next pod may be made; `None` for at once. Computed from stored times alone, so that a restart of the
-/// operator neither forgets nor begins it anew.
+/// Returns when the replica's next pod may be created; `None` means now. The result depends on stored times only, so a restart of
+/// the operator neither drops nor resets the backoff.
 pub fn not_before(replica: Option<&ReplicaMemory>) -> Option<Timestamp> {
     let replica = replica?;
     let decided = replica.decided?;

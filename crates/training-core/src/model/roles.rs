@@ -1,25 +1,25 @@
-//! The roles of a job: what is run, how often, in which order.
+//! The roles of a job in rank order.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use training_api::RestartPolicy;
 
-/// One role with the defaults of its kind applied, in memory only.
+/// One role, with the kind's defaults applied in memory only.
 #[derive(Clone, Debug)]
 pub struct RoleSpec<'a> {
     /// The replica type as keyed in the spec, e.g. `Worker`.
     pub key: String,
-    /// The replica type in lower case: label value and part of every name.
+    /// The replica type in lower case: the label value, and part of every name.
     pub label: String,
     /// Number of replicas.
     pub replicas: u32,
-    /// What happens when a pod fails.
+    /// The restart policy.
     pub restart: RestartPolicy,
-    /// The pod's template; absent for a finished job, whose templates are dropped from memory.
+    /// The pod template; absent for a finished job, whose templates are dropped from memory.
     pub template: Option<&'a PodTemplateSpec>,
-    /// This role speaks for the job: its pods carry the label `job-role=master`.
-    pub speaks: bool,
-    /// It does so in place of one that the job doesn't have, and by its index 0 alone.
-    pub stands_in: bool,
+    /// The role represents the job: its pods carry the label `job-role=master`.
+    pub is_master: bool,
+    /// It represents the job only because the usual role is missing, and only with its replica 0.
+    pub is_fallback_master: bool,
     /// Path of the role in the spec, for messages.
     pub path: String,
 }
@@ -31,7 +31,7 @@ pub struct RoleSet<'a> {
 }
 
 impl<'a> RoleSet<'a> {
-    /// Roles in global rank order.
+    /// `roles` must be in global rank order.
     pub fn new(roles: Vec<RoleSpec<'a>>) -> Self {
         Self { roles }
     }
@@ -41,12 +41,12 @@ impl<'a> RoleSet<'a> {
         self.roles.iter()
     }
 
-    /// A role by its key in the spec.
+    /// Returns a role by its key in the spec.
     pub fn get(&self, key: &str) -> Option<&RoleSpec<'a>> {
         self.roles.iter().find(|r| r.key == key)
     }
 
-    /// A role and its place by its label.
+    /// Returns a role and its position by its label.
     pub fn by_label(&self, label: &str) -> Option<(usize, &RoleSpec<'a>)> {
         self.roles
             .iter()
@@ -54,7 +54,7 @@ impl<'a> RoleSet<'a> {
             .find(|(_, r)| r.label == label)
     }
 
-    /// Replicas of all roles together.
+    /// Returns the replicas of all roles together.
     pub fn total(&self) -> u32 {
         self.roles
             .iter()
@@ -62,7 +62,7 @@ impl<'a> RoleSet<'a> {
             .fold(0, u32::saturating_add)
     }
 
-    /// Takes replicas from the largest roles until there are no more than so many of all roles.
+    /// Reduces the largest roles until the total is at most `most`.
     pub fn limit(&mut self, most: u32) {
         while self.total() > most {
             let over = self.total() - most;
@@ -72,7 +72,7 @@ impl<'a> RoleSet<'a> {
         }
     }
 
-    /// Every replica in global rank order.
+    /// Returns every replica in global rank order.
     pub fn ranks(&self) -> impl Iterator<Item = Rank<'_>> {
         self.roles
             .iter()

@@ -1,27 +1,27 @@
-//! How the operator is set, as far as decisions depend on it.
+//! The operator's settings that decisions depend on.
 
 use k8s_openapi::jiff::SignedDuration;
 
-/// Most replicas of one job, unless an operator is set otherwise: twice the size that the operators are measured with.
-pub const MOST_REPLICAS: u32 = 20_000;
+/// The default maximum number of replicas per job: twice the size that the operators are measured with.
+pub const MAX_REPLICAS: u32 = 20_000;
 
-/// Settings of the operator, the same for all of its jobs.
+/// Settings of the operator, common to all of its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Most replicas of one job: one job must not take the memory of all others.
-    pub most_replicas: u32,
-    /// Running pods of a failed job go also where its clean-up policy is `None`.
+    /// The maximum number of replicas per job: one job must not use up the memory for all others.
+    pub max_replicas: u32,
+    /// Delete running pods of a failed job even if its clean-up policy is `None`.
     pub clean_failed: bool,
-    /// Pods of a lost node are given up and deleted by force after this time; `None`: never.
+    /// After this time, replace pods of a lost node and force their deletion; `None`: never.
     pub force_lost_after: Option<SignedDuration>,
-    /// Strict mode: a job gets nothing that reaches beyond its namespace.
+    /// Strict mode: rejects jobs that reach beyond their namespace.
     pub strict: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            most_replicas: MOST_REPLICAS,
+            max_replicas: MAX_REPLICAS,
             clean_failed: false,
             force_lost_after: None,
             strict: false,

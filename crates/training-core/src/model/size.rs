@@ -1,12 +1,12 @@
-//! How much memory an object takes.
+//! The memory that an object takes.
 
 use std::io;
 use std::ops::AddAssign;
 
 use serde::Serialize;
 
-/// Every JSON object takes the place of all its fields in memory, also of those that it doesn't have: a variable of an
-/// environment with nothing but a name takes as much as one with all its sources.
+/// The memory of one JSON object. Every object takes the space of all its fields, even absent ones: an environment variable with
+/// only a name takes as much as one with all its sources.
 ///
 /// Units: bytes.
 const PER_OBJECT: usize = 400;
@@ -16,20 +16,20 @@ const PER_OBJECT: usize = 400;
 pub struct Size {
     /// The length of its JSON, in bytes.
     pub text: usize,
-    /// How many JSON objects it is made of, itself included. Braces in strings count as well.
+    /// The number of JSON objects in it, including itself. Braces in strings count too.
     pub objects: usize,
 }
 
 impl Size {
-    /// The size of an object that is not written as text for that.
+    /// Returns the size of an object without keeping its JSON.
     pub fn of(object: &impl Serialize) -> Self {
         let mut size = Self::default();
-        // Objects of ours can be written, and the count holds in any case.
+        // Trainyard's objects always serialize, and the count is valid in any case.
         let _ = serde_json::to_writer(&mut size, object);
         size
     }
 
-    /// The size of an object, or of a part of one, that is there as text.
+    /// Returns the size of an object, or of a part of one, from its JSON.
     pub fn of_text(text: &[u8]) -> Self {
         Self {
             text: text.len(),
@@ -37,7 +37,7 @@ impl Size {
         }
     }
 
-    /// The memory that the object takes when it is decoded, in bytes, by estimate.
+    /// Estimates the memory of the decoded object, in bytes.
     pub fn memory(self) -> usize {
         self.text + self.objects * PER_OBJECT
     }

@@ -1,4 +1,4 @@
-//! What is decoded of the metadata of objects that are watched. Everything else is skipped on the wire.
+//! Decodes only the needed metadata of watched objects and skips the rest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use training_api::labels;
 
-/// The prefix of our own annotations.
+/// The prefix of Trainyard's annotations.
 const OURS: &str = "trainyard.dev/";
 
-/// Decodes metadata without what nobody reads: managed fields above all, which are larger than the rest of a pod.
+/// Decodes metadata without unused fields, above all the managed fields, which are larger than the rest of a pod.
 ///
 /// # Errors
-/// If a field has another type than the API says.
+/// Fails if a field has another type than in the API.
 pub fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let slim = SlimMeta::deserialize(deserializer)?;
     Ok(ObjectMeta {
@@ -47,7 +47,7 @@ struct SlimMeta {
     deletion_grace_period_seconds: Option<i64>,
 }
 
-/// The annotations that are read; others may be hundreds of kilobytes.
+/// The annotations that Trainyard reads. Others may take hundreds of kilobytes.
 #[derive(Default)]
 struct Kept(BTreeMap<String, String>);
 

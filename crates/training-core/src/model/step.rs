@@ -1,32 +1,32 @@
-//! What a pass decides to do, as data.
+//! The outcome of a decision, as data.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::model::group::GroupKind;
-use crate::model::notes::Note;
+use crate::model::notes::{ForgedPod, Note};
 use crate::model::object::{Object, ObjectKind};
 use crate::model::observed::Blocked;
 use crate::model::uid::Uid;
 
-/// One change to the world.
+/// One write or lookup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Delete a pod.
     DeletePod {
         /// Its name.
         name: String,
-        /// The precondition.
+        /// The uid precondition.
         uid: Uid,
-        /// Whether its kubelet is waited for.
+        /// Whether to wait for the kubelet.
         how: Deletion,
     },
     /// Delete a service.
     DeleteService {
         /// Its name.
         name: String,
-        /// The precondition.
+        /// The uid precondition.
         uid: Uid,
     },
     /// Create a pod.
@@ -35,105 +35,108 @@ pub enum Step {
     CreateService(Box<Service>),
     /// Create the job's autoscaler.
     CreateAutoscaler(Box<HorizontalPodAutoscaler>),
-    /// Make the job's autoscaler what it should be; what it holds beyond that stays.
+    /// Update the job's autoscaler. Fields that the job doesn't set stay.
     ChangeAutoscaler {
-        /// The precondition: which one,
+        /// The uid precondition.
         uid: Uid,
-        /// and which version of it.
+        /// The resource version precondition.
         version: u64,
-        /// What it should be.
+        /// The desired autoscaler.
         to: Box<HorizontalPodAutoscaler>,
     },
     /// Delete the job's autoscaler.
     DeleteAutoscaler {
         /// Its name.
         name: String,
-        /// The precondition.
+        /// The uid precondition.
         uid: Uid,
     },
-    /// Look for an object that another operator made to stand for the job's gang: the watch doesn't show it.
-    FindGroup {
+    /// Look up a gang's group object that another operator created: the watch doesn't show it.
+    LookUpGroup {
         /// Its kind.
         kind: GroupKind,
-        /// The version of the API.
+        /// The API version.
         version: &'static str,
     },
-    /// Create an object that stands for the job's gang.
+    /// Create a group object for the job's gang.
     CreateGroup {
-        /// Its kind,
+        /// Its kind.
         kind: GroupKind,
-        /// and in which version of the API it is written.
+        /// The API version.
         version: &'static str,
-        /// All of it.
+        /// The whole object.
         object: Box<serde_json::Value>,
     },
-    /// Make such an object what it should be; what it holds beyond that stays.
+    /// Update a group. Fields that the job doesn't set stay.
     ChangeGroup {
         /// Its kind.
         kind: GroupKind,
-        /// The version of the API.
+        /// The API version.
         version: &'static str,
         /// Its name.
         name: String,
-        /// Which one it is.
+        /// Its uid.
         uid: Uid,
-        /// A merge patch that names its uid and version.
+        /// A merge patch with its uid and resource version.
         patch: Box<serde_json::Value>,
     },
-    /// Delete such an object.
+    /// Delete a group.
     DeleteGroup {
         /// Its kind.
         kind: GroupKind,
-        /// The version of the API.
+        /// The API version.
         version: &'static str,
         /// Its name.
         name: String,
-        /// The precondition.
+        /// The uid precondition.
         uid: Uid,
     },
-    /// Create a further object of the job.
+    /// Create another object of the job.
     CreateObject(Box<Object>),
-    /// Create the job's Secret again, under the name that its status has; one that is there stays as it is.
-    RenewSecret(Box<Object>),
-    /// Make such an object what it should be; what it holds beyond that stays.
+    /// Recreate the job's Secret under the name from its status. An existing Secret stays unchanged.
+    RecreateSecret(Box<Object>),
+    /// Update another object. Fields that the job doesn't set stay.
     ChangeObject {
         /// Its kind.
         kind: ObjectKind,
         /// Its name.
         name: String,
-        /// Which part of it: none for the object itself.
+        /// The subresource; `None` for the object itself.
         subresource: Option<&'static str>,
-        /// A merge patch that names its uid and version.
+        /// A merge patch with its uid and resource version.
         patch: Box<serde_json::Value>,
     },
-    /// Delete such an object.
+    /// Delete another object.
     DeleteObject {
         /// Its kind.
         kind: ObjectKind,
         /// Its name.
         name: String,
-        /// The precondition.
+        /// The uid precondition.
         uid: Uid,
     },
-    /// Delete the job itself at the end of its time to live.
+    /// Delete the job itself when its TTL expires.
     DeleteJob,
 }
 
-impl Step {
-    /// True if the step makes something.
-    pub fn is_create(&self) -> bool {
-        matches!(
-            self,
-            Self::CreatePod(_)
-                | Self::CreateService(_)
-                | Self::CreateAutoscaler(_)
-                | Self::CreateGroup { .. }
-                | Self::CreateObject(_)
-                | Self::RenewSecret(_)
-        )
+/// What the reconcile loop asks of a step, whatever kind of object it is about.
+pub trait Action {
+    /// True if it creates something that a run consists of.
+    fn is_create(&self) -> bool;
+
+    /// True if it publishes counts, as a status does, and so may wait with them for more of them.
+    fn batches_with_counts(&self) -> bool {
+        false
     }
 
-    /// True if the step deletes something of the job's.
+    /// True if it has to wait while this is refused.
+    fn waits_for(&self, _blocked: Blocked) -> bool {
+        false
+    }
+}
+
+impl Step {
+    /// Returns true if the step deletes a child of the job.
     pub fn is_delete(&self) -> bool {
         matches!(
             self,
@@ -144,15 +147,27 @@ impl Step {
                 | Self::DeleteObject { .. }
         )
     }
+}
 
-    /// True if the step tells no more than counts do, which pods run, and so may wait with them for more of them.
-    pub fn goes_with_counts(&self) -> bool {
+impl Action for Step {
+    fn is_create(&self) -> bool {
+        matches!(
+            self,
+            Self::CreatePod(_)
+                | Self::CreateService(_)
+                | Self::CreateAutoscaler(_)
+                | Self::CreateGroup { .. }
+                | Self::CreateObject(_)
+                | Self::RecreateSecret(_)
+        )
+    }
+
+    fn batches_with_counts(&self) -> bool {
         let kind = ObjectKind::ConfigMap;
         matches!(self, Self::ChangeObject { kind: of, .. } if *of == kind)
     }
 
-    /// True if the step has to wait while this is refused.
-    pub fn waits_for(&self, blocked: Blocked) -> bool {
+    fn waits_for(&self, blocked: Blocked) -> bool {
         let autoscaler = matches!(
             self,
             Self::CreateAutoscaler(_) | Self::ChangeAutoscaler { .. }
@@ -178,82 +193,91 @@ impl Step {
 /// How a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// Its containers may end first; the object is gone when its kubelet says so.
-    Orderly,
-    /// The object goes at once, whatever its containers do.
+    /// Gracefully: the object goes when the kubelet has stopped the containers.
+    Graceful,
+    /// Forced: the object goes at once, whatever its containers do.
     Forced,
-    /// The same of a pod that a Job made. The controller of Jobs holds such a pod until it has failed or succeeded, so it is told
-    /// first that it has failed.
+    /// Forced, for a pod of a Job. The Job controller keeps such a pod until it has failed or succeeded, so its phase is set to
+    /// Failed first.
     ForcedAsFailed,
 }
 
-/// How a status write relates to the steps.
+/// The order of a status write and the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Nothing but counts and what follows from them: it may wait for more of them.
-    CanWait,
-    /// It may go beside the steps.
-    Beside,
-    /// It holds a decision: it is stored before any step.
+    /// The write reports what the steps do: it is stored once all of them have succeeded.
+    After,
+    /// Only counts and what follows from them: the write may be delayed and batched.
+    Batched,
+    /// The write may happen in parallel with the steps.
+    Parallel,
+    /// The write holds a decision: it must be stored before any step.
     First,
 }
 
-/// A status to be written.
+/// A status to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusWrite<S> {
-    /// The whole status as it will be.
+    /// The whole new status.
     pub next: S,
-    /// The merge patch that turns the stored status into it.
+    /// The merge patch from the stored status to the new one.
     pub patch: serde_json::Value,
-    /// When it goes.
+    /// When to write it.
     pub urgency: Urgency,
 }
 
-/// Something that happened once, for the counters.
+/// A one-time change of a job, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// The job was first seen.
     Created,
-    /// It ended well.
+    /// The job succeeded.
     Succeeded,
-    /// It ended badly.
+    /// The job failed.
     Failed,
-    /// A replica, or the gang, is made again.
+    /// A replica or the gang is recreated.
     Restarted,
 }
 
-/// The outcome of a pass's decision.
+/// The outcome of one reconcile's decision, for an object with this status and steps of this type.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan<S> {
+pub struct Plan<S, T = Step> {
     /// The status to write, if it differs.
     pub status: Option<StatusWrite<S>>,
-    /// What to do, deletes first.
-    pub steps: Vec<Step>,
-    /// What to tell, once the status is stored.
+    /// The steps, deletes first.
+    pub steps: Vec<T>,
+    /// Events to record once the status is stored.
     pub notes: Vec<Note>,
-    /// What to count, once the status is stored.
+    /// Transitions to count once the status is stored.
     pub transitions: Vec<Transition>,
-    /// Look again as soon as the status is stored: it changes what is to be done.
+    /// Pods that claim to be the object's and are not. Users are warned of each once.
+    pub forged: Vec<ForgedPod>,
+    /// The name of a child that the status names and no watch shows. The worker reads it before it executes the plan: a list may have been
+    /// wrong, and a replacement would run beside the child.
+    pub lost: Option<String>,
+    /// Requeue as soon as the status is stored, because it changes what to do.
     pub again: bool,
-    /// When to look again at the latest.
+    /// The latest time to requeue.
     pub wake: Option<Timestamp>,
 }
 
-impl<S> Default for Plan<S> {
+impl<S, T> Default for Plan<S, T> {
     fn default() -> Self {
         Self {
             status: None,
             steps: Vec::new(),
             notes: Vec::new(),
             transitions: Vec::new(),
+            forged: Vec::new(),
+            lost: None,
             again: false,
             wake: None,
         }
     }
 }
 
-impl<S> Plan<S> {
-    /// True if there is nothing to write.
+impl<S, T> Plan<S, T> {
+    /// Returns true if there is nothing to write.
     pub fn is_idle(&self) -> bool {
         self.status.is_none() && self.steps.is_empty()
     }

@@ -1,76 +1,76 @@
-//! What keeps pods from running or from going, in the words of the cluster, and what to do about it.
+//! Why pods don't run or don't terminate, in the cluster's words, and what to do about it.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::notes::{Entry, Severity};
 
-/// What a pod in trouble says about itself. A healthy pod has none, so that it costs no memory of its own.
+/// The problem of a pod. A healthy pod has none, so it takes no extra memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// A word of the cluster: `OOMKilled`, `Error`, `Evicted`, `ErrImagePull`, `Unschedulable`.
+    /// The reason from the cluster: `OOMKilled`, `Error`, `Evicted`, `ErrImagePull`, `Unschedulable`.
     pub reason: String,
-    /// Its text, cut and cleaned.
+    /// The message, truncated and cleaned.
     pub message: String,
-    /// The container that says so; empty for the pod itself.
+    /// The container concerned; empty for the pod itself.
     pub container: String,
-    /// That container runs before the others.
+    /// The container is an init container.
     pub init: bool,
-    /// The code with which that container ended, if it did.
+    /// The container's exit code, if it ended.
     pub exit_code: Option<i32>,
-    /// The pod's node; empty before it has one.
+    /// The pod's node; empty if not scheduled.
     pub node: String,
-    /// What keeps the pod from running. Nothing for one that failed, or whose container was restarted in place.
+    /// Why the pod doesn't run. `None` for a pod that failed or whose container restarted in place.
     pub cause: Option<Cause>,
-    /// Since when, by the clocks of the cluster; of a pod that failed, when it ended.
+    /// Since when, by the cluster's clocks. For a failed pod, when it ended.
     pub since: Option<Timestamp>,
-    /// When the container began to run that ended, or that is about to be stopped.
+    /// When the container started that ended or is about to be stopped.
     pub ran_since: Option<Timestamp>,
-    /// When the pod should be gone: its deletion timestamp, which has the grace period in it.
+    /// The deletion timestamp, which includes the grace period.
     pub gone_by: Option<Timestamp>,
-    /// Its deletion leaves no grace: forcing it again would change nothing.
+    /// The pod is being deleted without a grace period, so forcing it again has no effect.
     pub forced: bool,
 }
 
-/// What keeps a pod from running, or from going. The order is that in which a job tells them if it has several.
+/// Why a pod doesn't run or doesn't terminate, in order of precedence in a job's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// Its node is not heard of any more.
+    /// Its node doesn't respond.
     NodeLost,
-    /// It should be gone and is not.
+    /// It is overdue for deletion.
     PodStuckTerminating,
-    /// The image's name can't be read.
+    /// The image name is invalid.
     InvalidImageName,
-    /// The image is not on the node and may not be pulled.
+    /// The image is not on the node and must not be pulled.
     ErrImageNeverPull,
     /// The image can't be pulled.
     ImagePullBackOff,
-    /// A container refers to an object or setting that isn't there, or isn't allowed.
+    /// A container refers to an object or setting that is missing or not allowed.
     CreateContainerConfigError,
-    /// The container runtime can't make a container.
+    /// The container runtime can't create a container.
     CreateContainerError,
-    /// A container can't be started: a wrong command, as a rule.
+    /// A container can't be started, usually because of a wrong command.
     RunContainerError,
-    /// A container ends badly again and again, and waits longer each time.
+    /// A container fails again and again, with increasing backoff.
     CrashLoopBackOff,
-    /// A container waits for a reason that we have no name for.
+    /// A container waits for a reason that Trainyard doesn't know.
     ContainerWaiting,
-    /// It has a node, but its volumes or its network are not there.
+    /// It has a node, but its volumes or network are not ready.
     PodNotStarting,
-    /// No node takes it.
+    /// No node fits.
     Unschedulable,
-    /// Somebody's scheduling gates hold it back.
+    /// Scheduling gates hold it back.
     SchedulingGated,
 }
 
-/// Something is wrong only if it lasts: pods look for a place for a moment in every job's life.
+/// Scheduling takes a moment in every job, so it is a problem only if it lasts.
 const PATIENCE_SCHEDULING: SignedDuration = SignedDuration::from_secs(10);
-/// Volumes are attached and networks set up within seconds; a volume of the cloud's may take a minute.
+/// Attaching volumes and setting up the network takes seconds; a cloud volume may take a minute.
 const PATIENCE_STARTING: SignedDuration = SignedDuration::from_secs(120);
-/// What a kubelet may take beyond a grace period.
+/// The time that a kubelet may take beyond the grace period.
 const PATIENCE_GOING: SignedDuration = SignedDuration::from_secs(30);
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 13] = [
         Self::NodeLost,
         Self::PodStuckTerminating,
@@ -87,17 +87,17 @@ impl Cause {
         Self::SchedulingGated,
     ];
 
-    /// The reason of the condition and of the event.
+    /// The reason of the condition and event.
     pub fn reason(self) -> &'static str {
         self.entry().reason
     }
 
-    /// What to do.
+    /// What to do about it.
     pub fn hint(self) -> &'static str {
         self.entry().hint
     }
 
-    /// Its place in the catalogue of reasons.
+    /// Its entry in the catalogue of reasons.
     pub fn entry(self) -> Entry {
         let (reason, meaning, hint) = match self {
             Self::NodeLost => (
@@ -174,9 +174,9 @@ impl Cause {
         }
     }
 
-    /// What a kubelet's word for a waiting container means; `None` for the ordinary steps of a start.
+    /// Maps the kubelet's reason for a waiting container to a cause; `None` for the normal steps of a start.
     ///
-    /// Words that alternate by themselves mean the same, so that a job's status stays still meanwhile.
+    /// Reasons that alternate map to the same cause, so that the job's status doesn't change with them.
     pub fn of_waiting(word: &str) -> Option<Self> {
         match word {
             "" | "ContainerCreating" | "PodInitializing" => None,
@@ -196,7 +196,7 @@ impl Cause {
         }
     }
 
-    /// How long it may last before it is told. Units: time since [`Trouble::since`].
+    /// How long the problem may last before the job reports it, counted from [`Trouble::since`].
     pub(crate) fn patience(self) -> SignedDuration {
         match self {
             Self::Unschedulable | Self::SchedulingGated => PATIENCE_SCHEDULING,
@@ -214,7 +214,7 @@ impl Cause {
         }
     }
 
-    /// What is the case, after the name of the pod.
+    /// Describes the problem. The text follows the pod's name.
     pub fn describe(self, trouble: &Trouble) -> String {
         let container = container(trouble);
         let since = |at: Option<Timestamp>| at.map(|t| format!(" since {t}")).unwrap_or_default();
@@ -255,7 +255,7 @@ impl Cause {
     }
 }
 
-/// The container that a trouble is about, by sort and name.
+/// The container concerned, by type and name.
 pub(crate) fn container(trouble: &Trouble) -> String {
     let sort = if trouble.init {
         "init container"

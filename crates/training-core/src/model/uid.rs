@@ -4,13 +4,13 @@ use std::fmt;
 
 /// The uid of a Kubernetes object.
 ///
-/// The API server gives out UUIDs in their canonical form, so sixteen bytes hold one without a heap allocation.
+/// The API server assigns UUIDs in their canonical form, so sixteen bytes hold one without a heap allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Uid(pub u128);
 
 impl Uid {
-    /// Reads the canonical form, `8-4-4-4-12` lower-case hexadecimal digits. `None` for anything else, because only that form
-    /// can be written back exactly.
+    /// Parses the canonical form, `8-4-4-4-12` lower-case hexadecimal digits. Returns `None` for any other form, because it could
+    /// not be printed back exactly.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 36 {

@@ -1,4 +1,4 @@
-//! What the pods say about a job's end, and the published words for it.
+//! What the pods say about a job's outcome, and the published messages for it.
 
 use training_api::RestartPolicy;
 
@@ -7,58 +7,58 @@ use crate::model::restart::{Answer, answer};
 use crate::model::roles::{RoleSet, RoleSpec};
 use crate::model::view::PodView;
 
-/// The judgement of one snapshot.
+/// The verdict on one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The job goes on.
+    /// The job continues.
     Progressing {
-        /// The role that decides has a running pod of the present attempt.
+        /// The deciding role has a running pod of the current attempt.
         running: bool,
     },
-    /// The job has ended well.
+    /// The job succeeded.
     Succeeded,
-    /// Replicas failed and are made again.
+    /// Replicas failed and are recreated.
     Retry(Vec<RankFailure>),
-    /// The job has ended badly.
+    /// The job failed.
     Failed(FailureCause),
 }
 
-/// One replica that failed.
+/// A failed replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFailure {
-    /// Place of its role in the [`RoleSet`].
+    /// The index of its role in the [`RoleSet`].
     pub role: usize,
     /// Its index.
     pub index: u32,
-    /// Preempted, evicted through the API or by a taint: costs nothing of the backoff limit.
+    /// The pod was disrupted: preempted, or evicted through the API or by a taint. It doesn't count against the backoff limit.
     pub disrupted: bool,
 }
 
-/// Why a job has ended badly.
+/// Why a job failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// Replicas of a role failed and may not be restarted.
+    /// Replicas of a role failed and must not be restarted.
     Replicas {
         /// The role's key in the spec.
         role: String,
-        /// How many.
+        /// The number of failed replicas.
         count: u32,
     },
-    /// An exit code that a restart would only repeat.
+    /// A permanent exit code, which a restart would only repeat.
     PermanentExit {
         /// The role's key in the spec.
         role: String,
     },
-    /// Restarted as often as allowed.
+    /// The backoff limit is reached.
     BackoffLimit,
-    /// Ran longer than allowed.
+    /// The deadline has passed.
     Deadline,
-    /// The spec can't run.
+    /// The spec is invalid.
     InvalidSpec(String),
 }
 
 impl FailureCause {
-    /// The role whose replicas ended the job, if it was one.
+    /// The role whose replicas failed the job, if any.
     pub fn role(&self) -> Option<&str> {
         match self {
             Self::Replicas { role, .. } | Self::PermanentExit { role } => Some(role),
@@ -67,16 +67,16 @@ impl FailureCause {
     }
 }
 
-/// A state of a job that has a published message.
+/// A state of a job with a published message.
 #[derive(Clone, Debug)]
-pub enum Saying<'a> {
+pub enum JobMessage<'a> {
     /// Condition Created.
     Created,
     /// Condition Suspended, True.
     Suspended,
     /// Condition Suspended, False.
     Resumed,
-    /// Condition Running, False, of a suspended job.
+    /// Condition Running, False, for a suspended job.
     Paused,
     /// Condition Running.
     Running,
@@ -91,66 +91,66 @@ pub enum Saying<'a> {
     Failed {
         /// The role's key in the spec.
         role: &'a str,
-        /// How many of them.
+        /// The number of failed replicas.
         count: u32,
     },
 }
 
-/// The messages that name the job alone.
-pub fn say_short(kind: &str, name: &str, what: &Saying<'_>) -> String {
+/// The messages with the job's name only.
+pub fn say_short(kind: &str, name: &str, what: &JobMessage<'_>) -> String {
     match what {
-        Saying::Created => format!("{kind} {name} is created."),
-        Saying::Suspended | Saying::Paused => format!("{kind} {name} is suspended."),
-        Saying::Resumed => format!("{kind} {name} is resumed."),
-        Saying::Running => format!("{kind} {name} is running."),
-        Saying::Succeeded => format!("{kind} {name} is successfully completed."),
-        Saying::Restarting { role } => {
+        JobMessage::Created => format!("{kind} {name} is created."),
+        JobMessage::Suspended | JobMessage::Paused => format!("{kind} {name} is suspended."),
+        JobMessage::Resumed => format!("{kind} {name} is resumed."),
+        JobMessage::Running => format!("{kind} {name} is running."),
+        JobMessage::Succeeded => format!("{kind} {name} is successfully completed."),
+        JobMessage::Restarting { role } => {
             format!("job {name} is restarting because {role} replica(s) failed.")
         }
-        Saying::Failed { role, count } => {
+        JobMessage::Failed { role, count } => {
             format!("{kind} {name} is failed because {count} {role} replica(s) failed.")
         }
     }
 }
 
-/// The messages that name the job with its namespace.
-pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &Saying<'_>) -> String {
+/// The messages with the job's namespace and name.
+pub fn say_qualified(kind: &str, namespace: &str, name: &str, what: &JobMessage<'_>) -> String {
     match what {
-        Saying::Running => format!("{kind} {namespace}/{name} is running."),
-        Saying::Succeeded => format!("{kind} {namespace}/{name} successfully completed."),
-        Saying::Created
-        | Saying::Suspended
-        | Saying::Resumed
-        | Saying::Paused
-        | Saying::Restarting { .. }
-        | Saying::Failed { .. } => say_short(kind, name, what),
+        JobMessage::Running => format!("{kind} {namespace}/{name} is running."),
+        JobMessage::Succeeded => format!("{kind} {namespace}/{name} successfully completed."),
+        JobMessage::Created
+        | JobMessage::Suspended
+        | JobMessage::Resumed
+        | JobMessage::Paused
+        | JobMessage::Restarting { .. }
+        | JobMessage::Failed { .. } => say_short(kind, name, what),
     }
 }
 
-/// How many of the deciding role's replicas must end well.
+/// How many replicas of the deciding role must succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enough {
+pub enum SuccessPolicy {
     /// All of them.
     All,
     /// Any one.
     Any,
 }
 
-/// One role decides: the job succeeds with it, runs with it, and fails as the restart policies of all roles say.
+/// Lets one role decide: the job succeeds with it, runs with it, and fails as the restart policies of all roles say.
 ///
-/// In one snapshot the success of the deciding role wins over the failure of any other replica.
+/// The success of the deciding role takes precedence over the failure of any other replica in the same snapshot.
 pub fn role_decides(
     roles: &RoleSet<'_>,
     census: &Census<'_>,
     decider: &str,
-    enough: Enough,
+    enough: SuccessPolicy,
 ) -> Verdict {
     let deciding = roles.iter().enumerate().find(|(_, r)| r.key == decider);
     if let Some((at, role)) = deciding {
         let succeeded = census.counts[at].succeeded;
         let done = match enough {
-            Enough::All => succeeded >= role.replicas,
-            Enough::Any => succeeded > 0,
+            SuccessPolicy::All => succeeded >= role.replicas,
+            SuccessPolicy::Any => succeeded > 0,
         };
         if done && role.replicas > 0 {
             return Verdict::Succeeded;
@@ -159,8 +159,8 @@ pub fn role_decides(
     failures(roles, census).unwrap_or_else(|| progressing(roles, census, decider))
 }
 
-/// Why a job can't end whose deciding role has no replicas; `None` if it has some. `workers` is the role that decides where the
-/// other one is left out.
+/// Explains why a job can't end if its deciding role has no replicas; `None` if it has some. `workers` is the role that decides in
+/// jobs without the other one.
 pub fn no_replica_decides(
     roles: &RoleSet<'_>,
     decider: &RoleSpec<'_>,
@@ -180,7 +180,7 @@ pub fn no_replica_decides(
     ))
 }
 
-/// The job goes on, and runs with this role.
+/// The job continues, and is running if this role runs.
 pub fn progressing(roles: &RoleSet<'_>, census: &Census<'_>, decider: &str) -> Verdict {
     let deciding = roles.iter().position(|r| r.key == decider);
     Verdict::Progressing {
@@ -188,15 +188,14 @@ pub fn progressing(roles: &RoleSet<'_>, census: &Census<'_>, decider: &str) -> V
     }
 }
 
-/// What the failed replicas mean under the restart policies of their roles; `None` where none failed.
+/// Applies the restart policies to the failed replicas; `None` if none failed.
 pub fn failures(roles: &RoleSet<'_>, census: &Census<'_>) -> Option<Verdict> {
     failures_but(roles, census, |_| false)
 }
 
-/// As [`failures`], but that replicas of some roles may be lost for good without ending the job.
+/// Like [`failures`], but replicas of expendable roles may fail for good without failing the job.
 ///
-/// Where several roles end it, the published order says which one is named: exit codes that a restart would only repeat come
-/// first, then roles by their names.
+/// If several roles fail the job, the published order decides which one is named: permanent exit codes first, then roles by name.
 pub fn failures_but(
     roles: &RoleSet<'_>,
     census: &Census<'_>,
@@ -228,8 +227,8 @@ pub fn failures_but(
                         break;
                     }
                 }
-            } else if slot.state == SlotState::Live && pod.leaving && pod.disrupted {
-                // Its replacement belongs to a new attempt, so that disruptions are paced and shown.
+            } else if slot.state == SlotState::Live && pod.terminating && pod.disrupted {
+                // The replacement belongs to a new attempt, so that disruptions are subject to the backoff and visible.
                 retries.push(failure);
             }
         }
@@ -241,9 +240,9 @@ pub fn failures_but(
     (!retries.is_empty()).then_some(Verdict::Retry(retries))
 }
 
-/// Sum of in-place container restarts over the pods whose kubelet restarts count against the backoff limit.
+/// Sums the in-place container restarts that count against the backoff limit.
 ///
-/// Source: the published rule, pods in phase Running of roles that restart at all.
+/// Source: the published rule. Pods in phase Running, of roles whose policy is not `Never`.
 pub fn container_restarts(roles: &RoleSet<'_>, census: &Census<'_>) -> u32 {
     let counts = |at: usize| {
         roles

@@ -1,4 +1,4 @@
-//! What is kept of a pod and of a service: what decisions need, and nothing else.
+//! The cached form of pods and services: only the fields that decisions need.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::model::group::Mark;
 use crate::model::trouble::Trouble;
 use crate::model::uid::Uid;
 
-/// The phase of a pod. A word that we don't know reads as [`PodPhase::Unknown`].
+/// The phase of a pod. An unrecognized value reads as [`PodPhase::Unknown`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPhase {
     /// Accepted, not all containers started.
@@ -15,9 +15,9 @@ pub enum PodPhase {
     Pending,
     /// At least one container runs.
     Running,
-    /// All containers ended well.
+    /// All containers succeeded.
     Succeeded,
-    /// All containers ended, at least one badly; or the pod was evicted.
+    /// All containers ended and at least one failed, or the pod was evicted.
     Failed,
     /// Anything else.
     Unknown,
@@ -35,26 +35,26 @@ impl PodPhase {
         }
     }
 
-    /// True if no container of the pod runs any more, nor will.
+    /// Returns true if no container of the pod runs or will run.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
-/// The attempt a pod was made for. Ordered: an older attempt is less.
+/// The attempt for which a pod was created. An older attempt compares as less.
 ///
 /// Shape: `<gang>.<replica>`, e.g. `0.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt {
-    /// The attempt of all pods together.
+    /// The attempt of the whole gang.
     pub gang: u32,
-    /// The attempt of this replica within the gang's.
+    /// The attempt of this replica within the gang attempt.
     pub replica: u32,
 }
 
 impl Attempt {
-    /// Reads the annotation. A pod without it, or with one that can't be read, is attempt `0.0`: pods that another operator
-    /// left are never deleted for lack of it.
+    /// Parses the annotation. A missing or invalid annotation reads as attempt `0.0`, so that pods of another operator are never
+    /// deleted for lack of one.
     pub fn parse(text: Option<&str>) -> Self {
         text.and_then(|t| t.split_once('.'))
             .and_then(|(g, r)| {
@@ -73,14 +73,14 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// One pod, in about a hundred bytes, and without a heap allocation while it is healthy.
+/// One pod, in about a hundred bytes, without a heap allocation while it is healthy.
 ///
-/// Its name is not kept: only pods with the derived name are ours to count (see [`crate::model::names`]).
+/// Its name is not stored: only pods with the derived name count (see [`crate::model::names`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodView {
     /// The pod's uid, the precondition of its deletion.
     pub uid: Uid,
-    /// The resource version at which it was seen; a lower one is older news.
+    /// The last seen resource version. A lower one is stale.
     pub version: u64,
     /// The replica type in lower case; shared between all pods of that type.
     pub role: Arc<str>,
@@ -90,30 +90,30 @@ pub struct PodView {
     pub attempt: Attempt,
     /// Its phase.
     pub phase: PodPhase,
-    /// Condition `Ready` holds.
+    /// The `Ready` condition is true.
     pub ready: bool,
     /// It has a deletion timestamp.
-    pub leaving: bool,
-    /// Which gang scheduler's mark it carries.
+    pub terminating: bool,
+    /// The gang scheduler's mark on the pod.
     pub mark: Mark,
-    /// The scheduler that it names, if it carries the mark of scheduler-plugins, which runs under any name. Shared between pods,
-    /// and no wider than a pointer.
+    /// The pod's scheduler, if it carries the mark of scheduler-plugins, which runs under any name. Shared between pods and no
+    /// wider than a pointer.
     pub scheduler: Option<Arc<String>>,
-    /// Condition `DisruptionTarget` holds: preemption, eviction through the API, a taint.
+    /// The `DisruptionTarget` condition is true: preemption, API-initiated eviction, or a taint.
     pub disrupted: bool,
-    /// Exit code of the terminated main container.
+    /// The exit code of the main container, once it has terminated.
     pub exit_code: Option<i32>,
-    /// Sum of the restarts of all containers, in place.
+    /// The sum of in-place restarts of all containers.
     pub restarts: u32,
-    /// It has a node and waits for its volumes and network, since this second after 1970 (which lasts until 2106). Ordinary for
-    /// a moment, so it is kept inline.
+    /// Since when the pod has a node but waits for its volumes and network, in seconds after 1970 (fits until 2106). Every pod
+    /// passes through this, so the field is inline.
     pub starting: Option<u32>,
-    /// What is wrong with it, if anything.
+    /// The pod's problem, if any.
     pub trouble: Option<Box<Trouble>>,
 }
 
 impl PodView {
-    /// A replica's pod right after its creation, of the first attempt and without a gang's mark.
+    /// Returns a replica's pod as just created, of the first attempt and without a gang mark.
     pub fn new(uid: Uid, version: u64, role: Arc<str>, index: u32) -> Self {
         Self {
             uid,
@@ -123,7 +123,7 @@ impl PodView {
             attempt: Attempt::default(),
             phase: PodPhase::Pending,
             ready: false,
-            leaving: false,
+            terminating: false,
             mark: Mark::None,
             scheduler: None,
             disrupted: false,
@@ -134,12 +134,12 @@ impl PodView {
         }
     }
 
-    /// True if nothing that a decision or the status depends on differs. The resource version may.
+    /// Returns true if no field that decisions or the status depend on differs. The resource version may.
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.phase == other.phase
             && self.ready == other.ready
-            && self.leaving == other.leaving
+            && self.terminating == other.terminating
             && self.disrupted == other.disrupted
             && self.exit_code == other.exit_code
             && self.restarts == other.restarts
@@ -149,7 +149,7 @@ impl PodView {
     }
 }
 
-/// One service of a replica.
+/// A replica's service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceView {
     /// Its uid.
@@ -161,7 +161,7 @@ pub struct ServiceView {
     /// The replica's index.
     pub index: u32,
     /// It has a deletion timestamp.
-    pub leaving: bool,
+    pub terminating: bool,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What users are told once about a job's policies, whatever its kind.
+//! One-time events about a job's policies, for all kinds.
 
 use training_api::{CleanPodPolicy, labels};
 

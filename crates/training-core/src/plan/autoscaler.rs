@@ -1,4 +1,4 @@
-//! Keeps the autoscaler of a job as the job asks for it.
+//! Reconciles a job's autoscaler.
 
 use crate::kind::framework::{Framework, JobCx};
 use crate::model::observed::Observed;
@@ -6,9 +6,9 @@ use crate::model::step::Step;
 use crate::plan::draft::Draft;
 use crate::render::autoscaler::render;
 
-/// Makes, changes or removes the autoscaler of a job that is neither finished nor suspended.
+/// Creates, updates or deletes the autoscaler of a job that is neither finished nor suspended.
 ///
-/// It comes last: without it the job still trains.
+/// It comes last: the job trains without it.
 pub(crate) fn settle<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -19,13 +19,13 @@ pub(crate) fn settle<F: Framework>(
         return remove(cx.name, seen, draft);
     };
     match &seen.autoscaler {
-        // Its cache wakes the job when it is complete.
+        // The cache requeues the job when it has synced.
         None if seen.autoscaler_unknown => {}
         None => draft
             .steps
             .push(Step::CreateAutoscaler(Box::new(render::<F>(cx, &wanted)))),
-        // Its successor is made when it is gone.
-        Some(there) if there.leaving || there.is_as(&wanted) => {}
+        // The operator creates the next one when this one is gone.
+        Some(there) if there.terminating || there.is_as(&wanted) => {}
         Some(there) => draft.steps.push(Step::ChangeAutoscaler {
             uid: there.uid,
             version: there.version,
@@ -34,9 +34,9 @@ pub(crate) fn settle<F: Framework>(
     }
 }
 
-/// A job without pods of its own to scale, suspended or at its end, has no autoscaler.
+/// Deletes the autoscaler of a suspended, ended or no longer autoscaled job.
 pub(crate) fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
-    if let Some(there) = seen.autoscaler.as_ref().filter(|a| !a.leaving) {
+    if let Some(there) = seen.autoscaler.as_ref().filter(|a| !a.terminating) {
         draft.steps.push(Step::DeleteAutoscaler {
             name: job.to_owned(),
             uid: there.uid,

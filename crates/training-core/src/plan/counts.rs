@@ -1,4 +1,4 @@
-//! The counts that the status shows.
+//! The counts in the status.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::model::memory::Memory;
 use crate::model::view::PodPhase;
 use crate::render::pod;
 
-/// The counts of the roles as the status shows them. Types that left the spec count the pods they still have: a queue holds
-/// quota for the active ones.
+/// Updates the counts of all roles. Types that left the spec still count their remaining pods: a queueing system holds quota for
+/// the active ones.
 pub(crate) fn count<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     census: &Census<'_>,

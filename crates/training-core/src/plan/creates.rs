@@ -1,13 +1,13 @@
-//! How much one plan creates: it is in memory as a whole before the first of its objects is sent.
+//! Limits how much one plan creates: all its objects are in memory before the first one is sent.
 
 use serde::Serialize;
 
 use crate::model::size::Size;
 
-/// Most objects that one plan creates; more follow in the next pass. Bounds the memory of a job of ten thousand pods.
+/// The maximum number of objects per plan; the next reconcile creates more. It bounds the memory of a job with ten thousand pods.
 const MOST: usize = 512;
-/// A plan whose objects take more memory creates nothing further. Bounds the memory of a job with large templates, and with the
-/// number of jobs that are reconciled at once that of many.
+/// Beyond this memory, a plan creates nothing more. It bounds the memory of a job with large templates and, with the number of
+/// parallel reconciles, that of many such jobs.
 ///
 /// Units: bytes.
 const MOST_MEMORY: usize = 4 * 1024 * 1024;
@@ -20,12 +20,12 @@ pub struct Creates {
 }
 
 impl Creates {
-    /// True if the rest is for the next plan.
+    /// Returns true if the remaining objects belong to the next plan.
     pub fn is_full(&self) -> bool {
         self.objects >= MOST || self.memory >= MOST_MEMORY
     }
 
-    /// One more.
+    /// Counts one object.
     pub fn add(&mut self, object: &impl Serialize) {
         self.objects += 1;
         self.memory += Size::of(object).memory();

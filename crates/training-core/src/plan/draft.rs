@@ -1,4 +1,4 @@
-//! A plan in the making.
+//! A plan under construction.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::{ConditionType, JobStatus, LastFailure};
 
 use crate::model::conditions;
-use crate::model::health::obituary;
+use crate::model::health::explain_failure;
 use crate::model::memory::{JobState, Memory};
 use crate::model::names;
 use crate::model::notes::Note;
@@ -16,29 +16,28 @@ use crate::model::restart::not_before;
 use crate::model::step::{Deletion, Plan, StatusWrite, Step, Transition, Urgency};
 use crate::model::view::PodView;
 
-/// A plan in the making.
+/// A plan under construction.
 #[derive(Debug)]
 pub struct Draft {
-    /// What will be remembered.
+    /// The new durable state.
     pub memory: Memory,
-    /// The present second.
+    /// The current second.
     pub now: Timestamp,
-    /// What to do, deletes first.
+    /// The steps, deletes first.
     pub steps: Vec<Step>,
-    /// What to tell, once the status is stored.
+    /// Events to record once the status is stored.
     pub notes: Vec<Note>,
-    /// What to count, once the status is stored.
+    /// Transitions to count once the status is stored.
     pub transitions: Vec<Transition>,
-    /// Look again as soon as this is carried out.
+    /// Requeue as soon as the plan is carried out.
     pub again: bool,
-    /// When to look again at the latest.
+    /// The latest time to requeue.
     pub wake: Option<Timestamp>,
-    /// What keeps the job from going on, as a reason and a message.
+    /// What stalls the job: a reason and a message.
     pub stall: Option<(&'static str, String)>,
-    /// This is the pass that starts the job, or resumes it.
+    /// This reconcile starts or resumes the job.
     pub starts: bool,
-    /// What is remembered follows from what these steps make, and is not stored before the next look, unless something keeps
-    /// the job from going on.
+    /// The new state follows from what the steps create. It is not stored before the next reconcile, unless the job is stalled.
     pub withheld: bool,
     urgency: Urgency,
 }
@@ -56,7 +55,7 @@ impl Draft {
             stall: None,
             starts: false,
             withheld: false,
-            urgency: Urgency::CanWait,
+            urgency: Urgency::Batched,
         }
     }
 
@@ -72,43 +71,43 @@ impl Draft {
         );
     }
 
-    /// The job ends now, and never before it started: the clock may have been set back since.
+    /// Sets the completion time to now, or to the start time if the clock was set back.
     pub fn complete(&mut self) {
         let start = self.memory.started.unwrap_or(self.now);
         self.memory.completed = Some(self.now.max(start));
     }
 
-    /// The status goes at least so soon.
+    /// Raises the urgency of the status write to at least this.
     pub fn urgency(&mut self, urgency: Urgency) {
         self.urgency = self.urgency.max(urgency);
     }
 
-    /// Look again so long after this time at the latest.
-    pub fn wake_after(&mut self, start: Timestamp, seconds: i64) {
+    /// Requeues no later than `seconds` after `start`.
+    pub fn requeue_after(&mut self, start: Timestamp, seconds: i64) {
         // A time beyond the calendar never comes.
         if let Ok(at) = start.checked_add(SignedDuration::from_secs(seconds)) {
             self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
         }
     }
 
-    /// Deletes a replica's pod, unless it is on its way out.
+    /// Deletes a replica's pod, unless it is already terminating.
     pub fn delete_pod(&mut self, job: &str, pod: &PodView) {
-        if !pod.leaving {
+        if !pod.terminating {
             self.steps.push(Step::DeletePod {
                 name: names::replica(job, &pod.role, pod.index),
                 uid: pod.uid,
-                how: Deletion::Orderly,
+                how: Deletion::Graceful,
             });
         }
     }
 
-    /// Records what the last failed pod said.
+    /// Records the last failed pod.
     pub fn remember_failure(&mut self, job: &str, namespace: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
         self.remember_failure_of(&name, namespace, pod);
     }
 
-    /// The same of a pod that is no replica by its name.
+    /// Records the last failed pod, for a pod whose name is not a replica's.
     pub fn remember_failure_of(&mut self, name: &str, namespace: &str, pod: &PodView) {
         if let Some(code) = pod.exit_code.filter(|c| *c != 0) {
             self.notes.push(Note::normal(
@@ -116,39 +115,39 @@ impl Draft {
                 format!("Pod: {namespace}.{name} exited with code {code}"),
             ));
         }
-        let mut message = self.bury(name.to_owned(), pod);
+        let mut message = self.store_last_failure(name.to_owned(), pod);
         if let Some(at) = self.next_attempt(&pod.role, pod.index) {
-            // A String takes everything.
+            // Writing to a String can't fail.
             let _ = write!(message, "; next attempt at {at}");
         }
         self.notes
             .push(Note::warning("PodFailed", format!("Pod {name}: {message}")));
     }
 
-    /// When the pace of replacements lets this replica's next pod come, if not at once.
+    /// Returns when the backoff allows this replica's next pod; `None` means now.
     pub fn next_attempt(&self, role: &str, index: u32) -> Option<Timestamp> {
         let own = self.memory.replicas.get(&(role.to_owned(), index));
         let due = not_before(own).max(not_before(self.memory.gang_restart.as_ref()));
         due.filter(|at| *at > self.now)
     }
 
-    /// Records how the container ended that the kubelet has restarted last, in its pod.
+    /// Records how the container ended that the kubelet restarted last in this pod.
     pub fn remember_restart(&mut self, job: &str, pod: &PodView) {
         let name = names::replica(job, &pod.role, pod.index);
         self.remember_restart_of(&name, pod);
     }
 
-    /// The same of a pod that is no replica by its name.
+    /// Records the same for a pod whose name is not a replica's.
     pub fn remember_restart_of(&mut self, name: &str, pod: &PodView) {
-        let message = self.bury(name.to_owned(), pod);
+        let message = self.store_last_failure(name.to_owned(), pod);
         self.notes.push(Note::warning(
             "ContainerRestarted",
             format!("Pod {name}: restarted in place after {message}"),
         ));
     }
 
-    fn bury(&mut self, name: String, pod: &PodView) -> String {
-        let message = clean(&obituary(pod), 1024);
+    fn store_last_failure(&mut self, name: String, pod: &PodView) -> String {
+        let message = clean(&explain_failure(pod), 1024);
         let trouble = pod.trouble.as_deref();
         let reason = trouble.map(|t| clean(&t.reason, 128));
         self.memory.last_failure = Some(LastFailure {
@@ -161,7 +160,7 @@ impl Draft {
         message
     }
 
-    /// `generation` is that of the spec.
+    /// `generation` is the generation of the job's spec.
     pub(crate) fn into_plan(self, old: &JobStatus, generation: Option<i64>) -> Plan<JobStatus> {
         if self.withheld && !self.memory.holds(ConditionType::Stalled) {
             return Plan {
@@ -176,8 +175,8 @@ impl Draft {
         if next != *old {
             next.observed_generation = generation;
         }
-        // Most plans change nothing. Serialising a status of ours can't fail; if it ever did, nothing is written rather than
-        // something wrong.
+        // Most plans change nothing. Serializing a status can't fail; if it did, writing nothing is better than writing something
+        // wrong.
         let patch = (next != *old)
             .then(|| {
                 let (before, after) = (serde_json::to_value(old), serde_json::to_value(&next));
@@ -198,11 +197,12 @@ impl Draft {
             transitions: self.transitions,
             again: self.again || decided,
             wake: self.wake,
+            ..Plan::default()
         }
     }
 }
 
-/// As [`clean`], and a text that is cut ends with an ellipsis behind a whole word.
+/// Like [`clean`], but a truncated text ends with an ellipsis after a whole word.
 pub fn shorten(text: &str, limit: usize) -> String {
     const MARK: char = '…';
     let cut = clean(text, limit);
@@ -210,7 +210,7 @@ pub fn shorten(text: &str, limit: usize) -> String {
         return cut;
     }
     let kept = clean(&cut, limit.saturating_sub(MARK.len_utf8()));
-    // One word alone is cut where it has to be.
+    // A single word is cut at the limit.
     let words = kept.rsplit_once(' ').map_or(&*kept, |(words, _)| words);
     format!(
         "{}{MARK}",
@@ -218,15 +218,15 @@ pub fn shorten(text: &str, limit: usize) -> String {
     )
 }
 
-/// Cuts a text at a character boundary and replaces control characters, so that nothing a pod says can harm a terminal or read
-/// otherwise than it is written.
+/// Truncates a text at a character boundary and replaces control characters, so that no pod's message can harm a terminal or hide
+/// its content.
 ///
 /// Units: `limit` in bytes.
 pub fn clean(text: &str, limit: usize) -> String {
     let mut out = String::with_capacity(text.len().min(limit));
     for c in text.chars() {
         let c = match c {
-            // Marks that turn the direction of what follows, or that nobody sees.
+            // Characters that change the text direction or are invisible.
             '\u{200b}'..='\u{200f}'
             | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'

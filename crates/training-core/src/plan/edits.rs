@@ -1,23 +1,23 @@
-//! Notices edits of the spec that running pods can't follow.
+//! Detects edits of the spec that running pods can't follow.
 
 use kube::Resource;
 
 use crate::kind::framework::{Framework, JobCx};
 use crate::model::digest::Digest;
-use crate::model::mould::{FIELD, Mould, REPLICAS};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::step::Urgency;
+use crate::model::template_hashes::{FIELD, REPLICAS, TemplateHashes};
 use crate::plan::draft::Draft;
 
-fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> Mould {
+fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> TemplateHashes {
     let of_roles = cx.roles.iter().map(|role| {
         let made = (role.template, role.restart.for_pod());
         (role.key.clone(), Digest::of(&made))
     });
     let of_kind = framework.rendezvous(cx).into_iter();
     let of_kind = of_kind.map(|(field, digest)| (format!("{FIELD}{field}"), digest));
-    Mould {
+    TemplateHashes {
         generation: cx.job.meta().generation.unwrap_or_default(),
         parts: of_roles
             .chain(of_kind)
@@ -26,7 +26,7 @@ fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> Mould {
     }
 }
 
-/// Remembers what a run begins with, and tells of edits that its pods can't follow. It changes no pod.
+/// Stores the template hashes of a new run, and records events about edits that its pods can't follow. It changes no pod.
 pub fn notice<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -36,7 +36,7 @@ pub fn notice<F: Framework>(
     if draft.starts {
         return renew(framework, cx, draft);
     }
-    // Without a record the run began under another operator. Making one now would be a write for nothing.
+    // Without hashes, another operator started the run. Adding them now would only cost a write.
     let Some(known) = &draft.memory.made_from else {
         return;
     };
@@ -46,7 +46,7 @@ pub fn notice<F: Framework>(
     let next = take(framework, cx);
     let lacking = known.lacks(&next);
     if next.parts == known.parts {
-        // The generation alone is not worth a write.
+        // A new generation alone is not worth a write.
         return;
     }
     if !lacking.is_empty() && !seen.pods.is_empty() {
@@ -59,10 +59,10 @@ pub fn notice<F: Framework>(
         draft.notes.push(Note::warning("EditNotApplied", text));
     }
     draft.memory.made_from = Some(next);
-    draft.urgency(Urgency::Beside);
+    draft.urgency(Urgency::Parallel);
 }
 
-/// All pods are made anew from now on.
+/// Stores the current hashes, because all pods are recreated from now on.
 pub fn renew<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>, draft: &mut Draft) {
     draft.memory.made_from = Some(take(framework, cx));
 }

@@ -1,4 +1,4 @@
-//! The end of a job that fails, and the restarts that keep it from failing.
+//! Fails jobs, and restarts replicas within the limits.
 
 use training_api::{CleanPodPolicy, ConditionType, labels};
 
@@ -12,13 +12,13 @@ use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::restart::{Answer, answer, ran_long};
 use crate::model::step::{Transition, Urgency};
-use crate::model::verdict::{FailureCause, RankFailure, Saying};
+use crate::model::verdict::{FailureCause, JobMessage, RankFailure};
 use crate::model::view::{Attempt, PodPhase, PodView};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 
-/// What restarts together when a replica fails.
+/// What restarts when a replica fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Replica,
@@ -32,12 +32,12 @@ fn scope<J: TrainingJob>(cx: &JobCx<'_, J>) -> Scope {
     }
 }
 
-/// Most replicas whose attempts a status remembers: about 13 KiB of the 32 KiB that a status may have.
+/// The maximum number of replicas whose attempts a status stores: about 13 KiB of the status's 32 KiB.
 const MOST_ATTEMPTS: usize = 192;
 
-/// The failures that this pass deals with; the others wait until the replacements of the earlier ones are there.
+/// Selects the failures for this reconcile; the others wait until earlier replacements exist.
 ///
-/// A replacement carries its attempt itself, so what the status says of it can go.
+/// A replacement carries its attempt itself, so the status no longer needs it.
 pub fn batch<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -61,7 +61,7 @@ pub fn batch<J: TrainingJob>(
             s.state != SlotState::Finished && s.pod.is_none_or(|p| p.attempt < decided)
         })
     };
-    // What is known of the pace goes last.
+    // Entries with backoff history are dropped last.
     memory
         .replicas
         .retain(|place, entry| entry.settled > 0 || keep(place, entry));
@@ -86,9 +86,9 @@ pub fn batch<J: TrainingJob>(
     failures.into_iter().filter(|f| fits(f)).collect()
 }
 
-/// Makes failed replicas again, or ends the job where the backoff limit is used up.
+/// Recreates failed replicas, or fails the job if the backoff limit is used up.
 ///
-/// Only numbers move here. The pods that they concern are outdated by them, and the next pass replaces those.
+/// It only changes attempt numbers. They make the pods outdated, and the next reconcile replaces those.
 pub fn retry<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -133,14 +133,14 @@ pub fn retry<F: Framework>(
         .first()
         .and_then(|f| cx.roles.iter().nth(f.role))
         .map_or("", |r| r.key.as_str());
-    let message = framework.say(cx, &Saying::Restarting { role });
+    let message = framework.say(cx, &JobMessage::Restarting { role });
     let reason = format!("{}Restarting", F::Job::kind(&()));
     draft.set(ConditionType::Restarting, true, &reason, &message);
     draft.notes.push(Note::warning(reason, message));
     draft.urgency(Urgency::First);
 }
 
-/// Every failed replica gets the attempt after the one that its pod carries.
+/// Gives every failed replica the attempt after its pod's.
 pub fn next_attempts<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -169,8 +169,8 @@ pub fn next_attempts<J: TrainingJob>(
     }
 }
 
-/// Somebody may have wiped the status or changed a pod's attempt: a failed pod that no number outdates would fail again and
-/// again. It goes right after the status that counts it.
+/// Deletes failed pods that the new attempt doesn't make outdated, because someone wiped the status or changed a pod's attempt.
+/// Otherwise they would fail again and again. The deletion follows the status write that counts the failure.
 pub fn remove_unreachable<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -185,23 +185,23 @@ pub fn remove_unreachable<J: TrainingJob>(
     }
 }
 
-/// At most so many failed pods are told one by one; the others are in the counts.
+/// The maximum number of failed pods with an event of their own. The counts include the others.
 const TOLD: usize = 3;
 
-/// The pod of a slot that has failed.
+/// Returns the pod of a slot, if it failed.
 fn failed_pod<'a>(slot: &Slot<'a>) -> Option<&'a PodView> {
     slot.pod.filter(|_| slot.state == SlotState::Failed)
 }
 
-/// When a failed pod ended, as far as that is known.
+/// Returns when a failed pod ended, if known.
 fn ended(pod: &PodView) -> Timestamp {
     let since = pod.trouble.as_deref().and_then(|t| t.since);
     since.unwrap_or(Timestamp::MAX)
 }
 
-/// Tells of failed pods, and remembers the one that is likely to blame.
+/// Records events about failed pods, and stores the likely culprit as the last failure.
 pub fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draft: &mut Draft) {
-    // Who failed first is the likely culprit: the others may have lost their peer. It is told last, and so is what stays.
+    // The first pod to fail is the likely culprit: the others may have lost their peer. It comes last, so it stays in the status.
     pods.sort_by_key(|pod| ended(pod));
     pods.truncate(TOLD);
     for pod in pods.into_iter().rev() {
@@ -209,15 +209,15 @@ pub fn remember<J: TrainingJob>(cx: &JobCx<'_, J>, mut pods: Vec<&PodView>, draf
     }
 }
 
-/// Failures that a job goes on without: no replica replaces them, and nothing ends.
+/// Failures that a job tolerates: nothing replaces the replicas, and the job continues.
 #[derive(Debug)]
-pub(super) struct Borne {
-    /// How many failed pods of each role the status has told of.
+pub(super) struct ToleratedFailures {
+    /// How many failed pods of each role the status already counts.
     known: Vec<u32>,
 }
 
-impl Borne {
-    /// What is known before this look's counts.
+impl ToleratedFailures {
+    /// Reads the counts before this reconcile updates them.
     pub(super) fn before<J: TrainingJob>(cx: &JobCx<'_, J>, memory: &Memory) -> Self {
         let counts = memory.counts.as_ref();
         let known = |key: &String| counts.and_then(|c| c.get(key)).map_or(0, |c| c.failed);
@@ -227,7 +227,7 @@ impl Borne {
         }
     }
 
-    /// Tells of those that are new; the counts that go with them are stored with it.
+    /// Records events about new failures. The status write of the new counts includes them.
     pub(super) fn tell<J: TrainingJob>(
         self,
         cx: &JobCx<'_, J>,
@@ -240,7 +240,7 @@ impl Borne {
             let mut pods: Vec<&PodView> = borne.collect();
             let known = usize::try_from(known).unwrap_or(usize::MAX);
             if pods.len() > known {
-                // Which ones were known is not: those that ended last are new.
+                // The status only counts failures, so the pods that ended last are taken for the new ones.
                 pods.sort_by_key(|pod| ended(pod));
                 remember(cx, pods.split_off(known), draft);
             }
@@ -248,7 +248,7 @@ impl Borne {
     }
 }
 
-/// Tells how the container ended that was restarted in place last. The number of restarts is written at this moment anyway.
+/// Records how the container ended that was restarted in place last. The status write of the new restart count includes it.
 pub(super) fn remember_restart<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -265,7 +265,7 @@ pub(super) fn remember_restart<J: TrainingJob>(
     }
 }
 
-/// Ends the job for failed replicas or a limit, in the published words.
+/// Fails the job because of failed replicas or a limit, with the published messages.
 pub fn fail<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -281,7 +281,7 @@ pub fn fail<F: Framework>(
     let message = match cause {
         FailureCause::Replicas { role, count } => framework.say(
             cx,
-            &Saying::Failed {
+            &JobMessage::Failed {
                 role,
                 count: *count,
             },
@@ -311,7 +311,7 @@ pub fn fail<F: Framework>(
         | FailureCause::InvalidSpec(_) => None,
     };
     let reason = format!("{kind}Failed");
-    // The published severities: a limit or a failed replica is Normal, a permanent exit code a Warning.
+    // The published severities: Normal for a limit or failed replicas, Warning for a permanent exit code.
     let note = match cause {
         FailureCause::PermanentExit { .. } => Note::warning(reason.clone(), message.clone()),
         FailureCause::InvalidSpec(_) => Note::warning("InvalidSpec", message.clone()),
@@ -330,7 +330,7 @@ pub fn fail<F: Framework>(
     warn_of_running_pods(cx.job, seen, draft);
 }
 
-/// Tells about the pods that ended the job.
+/// Records the pods that failed the job.
 pub fn remember_role<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -342,7 +342,7 @@ pub fn remember_role<J: TrainingJob>(
     remember(cx, slots.filter_map(failed_pod).collect(), draft);
 }
 
-/// Stores the end: condition, completion time, events.
+/// Ends the job: condition, completion time, events.
 pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
     draft.set(ConditionType::Failed, true, reason, message);
     draft.complete();
@@ -352,7 +352,7 @@ pub fn end(draft: &mut Draft, reason: &str, message: &str, note: Note) {
     draft.urgency(Urgency::First);
 }
 
-/// Says that pods of a failed job still hold their resources, where the policy keeps them.
+/// Warns that pods of an ended job still hold their resources because the clean-up policy keeps them.
 pub(super) fn warn_of_running_pods<J: TrainingJob>(job: &J, seen: &Observed, draft: &mut Draft) {
     let running = seen.pods.iter().filter(|p| p.phase == PodPhase::Running);
     let active = running.count();

@@ -1,4 +1,4 @@
-//! A job that has ended: clean up by policy, fold the counts, and delete it at the end of its time to live.
+//! A finished job: applies the clean-up policy, folds the counts, and deletes the job when its TTL expires.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::model::rules::Rules;
 use crate::model::step::Step;
 use crate::model::view::PodPhase;
 
-/// The common look at a job that has ended.
+/// The default reconcile of a finished job.
 pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
     if draft.memory.holds(ConditionType::Succeeded) {
         fold(draft);
@@ -28,7 +28,7 @@ pub(crate) fn decide<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed
     }
 }
 
-/// What still ran when the job succeeded counts as succeeded.
+/// Counts pods that still ran when the job succeeded as succeeded.
 pub(super) fn fold(draft: &mut Draft) {
     for count in draft.memory.counts.iter_mut().flat_map(|c| c.values_mut()) {
         count.succeeded = count.succeeded.saturating_add(count.active);
@@ -36,7 +36,7 @@ pub(super) fn fold(draft: &mut Draft) {
     }
 }
 
-/// Jobs of the existing operator may have ended without a completion time.
+/// Returns the end time from the conditions: jobs of the existing operator may lack a completion time.
 fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
     let ends = |c: &&training_api::JobCondition| {
         c.holds(ConditionType::Failed) || c.holds(ConditionType::Succeeded)
@@ -51,12 +51,12 @@ fn ended_by_condition(draft: &Draft) -> Option<k8s_openapi::jiff::Timestamp> {
         .map(|t| t.0)
 }
 
-/// The clean-up policy of an ended job: the job's own, which the operator's setting makes stricter for failed ones.
+/// The clean-up policy of a finished job: its own, or a stricter one for failed jobs if the operator's settings say so.
 pub(super) fn policy<J: TrainingJob>(job: &J, memory: &Memory, rules: Rules) -> CleanPodPolicy {
     stricter(job.run_policy().clean_pod_policy(), memory, rules)
 }
 
-/// The same of a policy that stands elsewhere.
+/// The same for a policy that is stored elsewhere.
 pub fn stricter(own: CleanPodPolicy, memory: &Memory, rules: Rules) -> CleanPodPolicy {
     match own {
         CleanPodPolicy::None if rules.clean_failed && memory.holds(ConditionType::Failed) => {
@@ -66,7 +66,7 @@ pub fn stricter(own: CleanPodPolicy, memory: &Memory, rules: Rules) -> CleanPodP
     }
 }
 
-/// Whether a policy takes a pod in this phase.
+/// Returns true if the policy deletes a pod in this phase.
 pub fn takes(policy: CleanPodPolicy, phase: PodPhase) -> bool {
     match policy {
         CleanPodPolicy::None => false,
@@ -75,7 +75,7 @@ pub fn takes(policy: CleanPodPolicy, phase: PodPhase) -> bool {
     }
 }
 
-/// The end of an ended job's time to live, once it is over; wakes at it before.
+/// Returns true if the TTL of a finished job has expired; otherwise requeues for when it does.
 pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
     let Some(ttl) = ttl else {
         return false;
@@ -83,13 +83,13 @@ pub fn is_over(draft: &mut Draft, ttl: Option<i32>) -> bool {
     let Some(ended) = draft.memory.completed.or_else(|| ended_by_condition(draft)) else {
         return false;
     };
-    // Due strictly after the last second of its time to live.
+    // The TTL expires strictly after its last second.
     let after = i64::from(ttl.max(0)) + 1;
     let due = ended
         .checked_add(k8s_openapi::jiff::SignedDuration::from_secs(after))
         .is_ok_and(|at| at <= draft.now);
     if !due {
-        draft.wake_after(ended, after);
+        draft.requeue_after(ended, after);
     }
     due
 }
@@ -104,10 +104,10 @@ fn clean_up<J: TrainingJob>(draft: &mut Draft, job: &J, seen: &Observed) {
     for pod in seen.pods.iter().filter(|p| goes(p.phase)) {
         draft.delete_pod(&name, pod);
     }
-    // A service stays only with a pod that stays; services whose pod is already gone go as well.
+    // A service stays only as long as its pod stays.
     let stays = seen.pods.iter().filter(|p| !goes(p.phase));
     let stays: HashSet<(&str, u32)> = stays.map(|p| (&*p.role, p.index)).collect();
-    for service in seen.services.iter().filter(|s| !s.leaving) {
+    for service in seen.services.iter().filter(|s| !s.terminating) {
         if !stays.contains(&(&*service.role, service.index)) {
             draft.steps.push(Step::DeleteService {
                 name: names::replica(&name, &service.role, service.index),

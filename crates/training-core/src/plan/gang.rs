@@ -1,4 +1,4 @@
-//! The gang of a job: its groups are there before its first pod, stay through every restart, and go once at its end.
+//! The gang of a job: its groups exist before its first pod, outlive every restart, and are deleted once at its end.
 
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
@@ -7,10 +7,10 @@ use training_api::{ConditionType, labels as keys};
 
 use super::draft::Draft;
 use super::need::need;
-use crate::kind::framework::{Framework, Habits, JobCx, TrainingJob};
+use crate::kind::framework::{Framework, GangConventions, JobCx, TrainingJob};
 use crate::model::census::{Census, SlotState};
 use crate::model::error::SpecError;
-use crate::model::group::{GroupKind, GroupView, Offer};
+use crate::model::group::{Availability, GroupKind, GroupView};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::provider::{Provider, Run};
@@ -19,10 +19,10 @@ use crate::model::view::PodView;
 use crate::render::gang::{Gang, GangState, KUEUE_QUEUE, Need, Owner, Wanted, scheduler_of};
 use crate::render::pod::owner;
 
-/// A scheduler that has not answered for so long is told about.
+/// A scheduler that hasn't responded for this long is reported.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
-/// Whether pods may be made.
+/// Whether pods may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// They may.
@@ -31,7 +31,7 @@ pub enum Gate {
     Closed,
 }
 
-/// A run begins: who schedules it is what the operator is set to, unless its pods are there already and say otherwise.
+/// Sets the gang scheduler of a new run: the operator's setting, unless the run already has pods with another mark.
 pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     let known = draft.memory.gang.clone().unwrap_or_default();
     let provider = of_pods(seen, draft).map(|p| named(p, cx, seen, draft));
@@ -39,14 +39,14 @@ pub fn begin<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Dra
     remember(draft, known.next(provider));
 }
 
-/// A run that another operator began is scheduled as its pods say.
+/// Adopts the gang scheduler of a run that another operator started, by its pods.
 pub fn take_over<J: TrainingJob>(cx: &JobCx<'_, J>, seen: &Observed, draft: &mut Draft) {
     if draft.memory.gang.is_none() && draft.memory.made_from.is_none() {
         begin(cx, seen, draft);
     }
 }
 
-/// The provider with the scheduler that pods of the run name, where that is not their template's own.
+/// Adds the scheduler name that the run's pods use, unless it comes from their template.
 fn named<J: TrainingJob>(
     provider: Provider,
     cx: &JobCx<'_, J>,
@@ -67,7 +67,7 @@ fn named<J: TrainingJob>(
     }
 }
 
-/// Who schedules the pods of the present run; `None` where there are none.
+/// Returns the gang scheduler of the current run's pods; `None` without pods.
 fn of_pods(seen: &Observed, draft: &Draft) -> Option<Provider> {
     let marks: Vec<_> = present(seen, draft).map(|p| p.mark).collect();
     let set = &seen.gang.provider;
@@ -75,13 +75,13 @@ fn of_pods(seen: &Observed, draft: &Draft) -> Option<Provider> {
     (!marks.is_empty()).then(|| marked.unwrap_or_default())
 }
 
-/// The pods of the present run.
+/// Returns the pods of the current run.
 fn present<'a>(seen: &'a Observed, draft: &Draft) -> impl Iterator<Item = &'a PodView> {
     let attempt = draft.memory.gang_attempt;
     seen.pods.iter().filter(move |p| p.attempt.gang >= attempt)
 }
 
-/// It is stored before the first group: another operator, set otherwise, would not look for it.
+/// Stores the run before creating the first group: an operator with another setting would not look for it.
 fn remember(draft: &mut Draft, run: Run) {
     let run = Some(run).filter(|r| !r.is_plain());
     if draft.memory.gang != run {
@@ -90,31 +90,34 @@ fn remember(draft: &mut Draft, run: Run) {
     }
 }
 
-/// True while a scheduler that lets jobs start has not let this one. Such a job has not started.
-pub fn holds_back(habits: Habits, seen: &Observed, draft: &Draft) -> bool {
+/// Returns true while the gang scheduler has not admitted the job. Such a job has not started.
+pub fn holds_back(habits: GangConventions, seen: &Observed, draft: &Draft) -> bool {
     let Some(run) = draft
         .memory
         .gang
         .as_ref()
-        .filter(|_| habits == Habits::Training)
+        .filter(|_| habits == GangConventions::Training)
     else {
         return false;
     };
     let behaviour = run.provider.behaviour();
     let admitted = |kind: &GroupKind| {
-        let group = seen.groups.iter().find(|g| g.kind == *kind && !g.leaving);
+        let group = seen
+            .groups
+            .iter()
+            .find(|g| g.kind == *kind && !g.terminating);
         group.is_some_and(|g| behaviour.read(g) == GangState::Admitted)
     };
     behaviour.holds_back() && seen.pods.is_empty() && !run.provider.kinds().iter().all(admitted)
 }
 
-/// What users should be told once about how the job is scheduled.
+/// Returns one-time events about how the job is scheduled.
 pub(super) fn advise<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
 ) -> Vec<Note> {
-    let habits = framework.gang_habits(cx);
+    let habits = framework.gang_conventions(cx);
     let gang = assemble(cx, seen, &seen.gang.provider, Need::default(), habits);
     let mut notes = gang.provider.behaviour().advise(&gang);
     let policy = cx.job.run_policy();
@@ -130,10 +133,10 @@ pub(super) fn advise<F: Framework>(
     notes
 }
 
-/// The gang of a run that is scheduled as one.
+/// Returns the gang of a run with a gang scheduler.
 ///
 /// # Errors
-/// The field of the spec that makes a pod impossible.
+/// The error names the field of the spec that makes a pod invalid.
 pub fn of<'a, F: Framework>(
     framework: &F,
     cx: &'a JobCx<'a, F::Job>,
@@ -145,7 +148,7 @@ pub fn of<'a, F: Framework>(
         return Ok(None);
     }
     let need = need(framework, cx, census)?;
-    let habits = framework.gang_habits(cx);
+    let habits = framework.gang_conventions(cx);
     Ok(Some(assemble(cx, seen, &run.provider, need, habits)))
 }
 
@@ -154,7 +157,7 @@ fn assemble<'a, J: TrainingJob>(
     seen: &'a Observed,
     provider: &'a Provider,
     need: Need,
-    habits: Habits,
+    habits: GangConventions,
 ) -> Gang<'a> {
     Gang {
         job: cx.name,
@@ -177,7 +180,7 @@ fn assemble<'a, J: TrainingJob>(
     }
 }
 
-/// Makes and changes the groups of a gang. The gate is open once all of them are there and their scheduler has no objection.
+/// Creates and updates the groups of a gang. The gate opens once all of them exist and the scheduler has no objection.
 pub fn settle<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     seen: &Observed,
@@ -192,14 +195,14 @@ pub fn settle<F: Framework>(
     let mut all = Vec::new();
     for kind in gang.provider.kinds() {
         match seen.gang.offers.of(*kind) {
-            Offer::Served(version) => all.push((*kind, *version)),
-            Offer::Unknown => return Gate::Closed,
-            Offer::Unanswered(words) => {
+            Availability::Served(version) => all.push((*kind, *version)),
+            Availability::Unknown => return Gate::Closed,
+            Availability::Unanswered(words) => {
                 let text = unanswered(gang.provider, *kind, words);
                 return hold(draft, census, "SchedulerMissing", text);
             }
-            Offer::Denied(words) => return hold(draft, census, "Forbidden", words.clone()),
-            Offer::Missing => {
+            Availability::Denied(words) => return hold(draft, census, "Forbidden", words.clone()),
+            Availability::Missing => {
                 let text = missing(gang.provider, *kind);
                 return hold(draft, census, "SchedulerMissing", text);
             }
@@ -214,9 +217,9 @@ pub fn settle<F: Framework>(
             draft.again = true;
             return Gate::Closed;
         };
-        if group.leaving {
+        if group.terminating {
             if group.digest.is_none() {
-                // Its end would not be seen without our label.
+                // Without the operator's label, the watch would not show its deletion.
                 draft.steps.push(mark::<F>(cx, group, &wanted, version));
             }
             let text = format!(
@@ -228,7 +231,7 @@ pub fn settle<F: Framework>(
         if !follows(group, &wanted, gang.need.members) {
             draft.steps.push(change::<F>(cx, group, &wanted, version));
         }
-        if gang.habits == Habits::Training
+        if gang.habits == GangConventions::Training
             && let GangState::Waiting(why) = behaviour.read(group)
         {
             return wait(draft, census, group, why);
@@ -237,7 +240,7 @@ pub fn settle<F: Framework>(
     Gate::Open
 }
 
-/// Nothing can be made. What runs has nothing to wait for.
+/// Stalls a job that lacks pods. Running pods have nothing to wait for.
 fn hold(draft: &mut Draft, census: &Census<'_>, reason: &'static str, message: String) -> Gate {
     if census.slots.iter().any(|s| s.state == SlotState::Empty) {
         draft.stall = Some((reason, message));
@@ -245,12 +248,12 @@ fn hold(draft: &mut Draft, census: &Census<'_>, reason: &'static str, message: S
     Gate::Closed
 }
 
-/// The scheduler has not answered. That is ordinary for a moment.
+/// Waits for the scheduler's answer. Reports it only if it takes too long.
 fn wait(draft: &mut Draft, census: &Census<'_>, group: &GroupView, why: String) -> Gate {
     let due = group.since.and_then(|s| s.checked_add(PATIENCE).ok());
     match due {
         Some(at) if at > draft.now => {
-            draft.wake_after(at, 0);
+            draft.requeue_after(at, 0);
             Gate::Closed
         }
         Some(_) | None => hold(draft, census, "GangWaiting", why),
@@ -271,21 +274,21 @@ fn unanswered(provider: &Provider, kind: GroupKind, words: &str) -> String {
     )
 }
 
-/// A kind with the versions that we can write.
+/// A kind with the API versions that Trainyard can write.
 fn spelled(kind: GroupKind) -> String {
     let versions = kind.versions().iter();
     let versions: Vec<String> = versions.map(|v| format!("{}/{v}", kind.group())).collect();
     format!("{} ({})", kind.kind(), versions.join(" or "))
 }
 
-/// True if a group is as the job wants it, as far as it follows the job.
+/// Returns true if the group is up to date, as far as it follows the job.
 fn follows(group: &GroupView, wanted: &Wanted, members: u32) -> bool {
-    // One that another operator made has no digest. It gets one, and our label, or nobody would see it again.
+    // A group of another operator has no digest. It gets one, and the operator's label, or the watch would not show it.
     group.digest == Some(wanted.digest())
         && (wanted.follows.is_null() || group.min == Some(members))
 }
 
-/// The labels by which a group is watched, and what it was made to follow.
+/// The labels by which a group is watched, and its digest.
 fn marks<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted) -> Value {
     json!({
         "labels": {keys::OPERATOR_NAME: F::CONTROLLER, keys::JOB_NAME: cx.name},
@@ -295,7 +298,7 @@ fn marks<F: Framework>(cx: &JobCx<'_, F::Job>, wanted: &Wanted) -> Value {
 
 fn create<F: Framework>(
     cx: &JobCx<'_, F::Job>,
-    habits: Habits,
+    habits: GangConventions,
     wanted: &Wanted,
     version: &'static str,
 ) -> Step {
@@ -307,9 +310,9 @@ fn create<F: Framework>(
     if matches!(kind, GroupKind::Volcano | GroupKind::SchedulerPlugins)
         && let Some(annotations) = metadata["annotations"].as_object_mut()
     {
-        // As published: these schedulers are also configured by annotations, and users write them on the job. Where the queue alone
-        // is read from there, it stands in the spec.
-        let copied = habits == Habits::Training;
+        // As published: users configure these schedulers with annotations on the job too. Where Trainyard reads only the queue from
+        // there, it goes into the spec.
+        let copied = habits == GangConventions::Training;
         let of_job = cx.job.annotations().iter().filter(|_| copied);
         let of_job = of_job.map(|(key, value)| (key.clone(), json!(value)));
         let ours = std::mem::take(annotations);
@@ -335,7 +338,7 @@ fn change<F: Framework>(
 ) -> Step {
     let mut spec = wanted.follows.clone();
     if let Some(resources) = spec.get_mut("minResources").and_then(Value::as_object_mut) {
-        // A merge keeps what it does not name.
+        // A merge patch keeps keys that it doesn't name.
         for name in &group.resources {
             resources.entry(name.clone()).or_insert(Value::Null);
         }
@@ -343,7 +346,7 @@ fn change<F: Framework>(
     patch::<F>(cx, group, wanted, spec, version)
 }
 
-/// Gives a group our label, and nothing else.
+/// Adds only the operator's label to a group.
 fn mark<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     group: &GroupView,
@@ -376,7 +379,7 @@ fn patch<F: Framework>(
     }
 }
 
-/// Without what is null: an object that is made has no fields to remove.
+/// Drops nulls: a new object has no fields to remove.
 fn without_nulls(value: &Value) -> Value {
     let Value::Object(fields) = value else {
         return value.clone();
@@ -386,16 +389,16 @@ fn without_nulls(value: &Value) -> Value {
     Value::Object(kept)
 }
 
-/// Removes groups that the run has no use for, and forgets former schedulers that have left nothing.
+/// Deletes groups that the run doesn't use, and forgets former schedulers that have no groups left.
 pub fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
     let run = draft.memory.gang.clone().unwrap_or_default();
     let own = run.provider.kinds();
     delete(job, seen, draft, |kind| !own.contains(&kind));
     let gone = |kind: &GroupKind| match seen.gang.offers.of(*kind) {
-        Offer::Served(_) => !seen.groups.iter().any(|g| g.kind == *kind),
-        // Its objects went with it.
-        Offer::Missing => true,
-        Offer::Unknown | Offer::Unanswered(_) | Offer::Denied(_) => false,
+        Availability::Served(_) => !seen.groups.iter().any(|g| g.kind == *kind),
+        // Its objects are gone with it.
+        Availability::Missing => true,
+        Availability::Unknown | Availability::Unanswered(_) | Availability::Denied(_) => false,
     };
     if let Some(run) = &mut draft.memory.gang {
         run.former.retain(|f| !f.kinds().iter().all(gone));
@@ -403,7 +406,8 @@ pub fn clear(job: &str, seen: &Observed, draft: &mut Draft) {
     draft.memory.gang.take_if(|run| run.is_plain());
 }
 
-/// A job at rest has no groups. What another operator may have left is looked for, and forgotten when it is gone.
+/// Deletes all groups of a suspended or finished job. It looks up groups that another operator may have left, and forgets them when
+/// they are gone.
 pub fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
     delete(job, seen, draft, |_| true);
     let Some(mut run) = draft.memory.gang.take() else {
@@ -418,26 +422,26 @@ pub fn remove(job: &str, seen: &Observed, draft: &mut Draft) {
     draft.memory.gang = Some(run).filter(|run| !run.is_plain());
 }
 
-/// Whether a group that the watch need not show is gone; where nobody knows, it is looked for.
+/// Returns true if a group that the watch may not show is gone. If unknown, looks it up.
 fn is_gone(kind: GroupKind, seen: &Observed, draft: &mut Draft) -> bool {
     let there = seen.groups.iter().any(|g| g.kind == kind);
     match seen.gang.offers.of(kind) {
-        Offer::Missing => true,
-        Offer::Served(_) if there => {
-            draft.again |= seen.groups.iter().any(|g| g.kind == kind && !g.leaving);
+        Availability::Missing => true,
+        Availability::Served(_) if there => {
+            draft.again |= seen.groups.iter().any(|g| g.kind == kind && !g.terminating);
             false
         }
-        Offer::Served(_) if seen.sought.contains(&kind) => true,
-        Offer::Served(version) => {
-            draft.steps.push(Step::FindGroup { kind, version });
+        Availability::Served(_) if seen.sought.contains(&kind) => true,
+        Availability::Served(version) => {
+            draft.steps.push(Step::LookUpGroup { kind, version });
             draft.again = true;
             false
         }
-        Offer::Unknown | Offer::Unanswered(_) | Offer::Denied(_) => false,
+        Availability::Unknown | Availability::Unanswered(_) | Availability::Denied(_) => false,
     }
 }
 
-/// Who may have made groups for a run that another operator began, so that none of them has our label.
+/// Returns the gang scheduler of a run that another operator started, unless the watch shows all of its groups.
 pub(super) fn foreign(seen: &Observed, draft: &Draft) -> Option<Provider> {
     let memory = &draft.memory;
     let begun = memory.holds(ConditionType::Created) && !memory.holds(ConditionType::Suspended);
@@ -449,7 +453,7 @@ pub(super) fn foreign(seen: &Observed, draft: &Draft) -> Option<Provider> {
     (!provider.kinds().iter().all(shown)).then_some(provider)
 }
 
-/// The run of another operator is over before its groups were taken in. What is to be removed is stored before it is looked for.
+/// Handles another operator's run that ended before its groups were adopted: stores what to delete before looking it up.
 pub(super) fn leave(provider: Provider, draft: &mut Draft) {
     draft.memory.gang = Some(Run {
         provider: Provider::None,
@@ -459,8 +463,12 @@ pub(super) fn leave(provider: Provider, draft: &mut Draft) {
 }
 
 fn delete(job: &str, seen: &Observed, draft: &mut Draft, goes: impl Fn(GroupKind) -> bool) {
-    for group in seen.groups.iter().filter(|g| !g.leaving && goes(g.kind)) {
-        if let Offer::Served(version) = seen.gang.offers.of(group.kind) {
+    for group in seen
+        .groups
+        .iter()
+        .filter(|g| !g.terminating && goes(g.kind))
+    {
+        if let Availability::Served(version) = seen.gang.offers.of(group.kind) {
             draft.steps.push(Step::DeleteGroup {
                 kind: group.kind,
                 version,

@@ -1,8 +1,7 @@
-//! Pods on nodes that are gone. By default they are waited for. Where the operator is set to, they are given up after a time:
-//! replaced as after any other disruption, and deleted without the word of their kubelet. A pod that a Job made is replaced by the
-//! controller of Jobs.
+//! Pods on lost nodes. By default the operator waits for them. With a time limit set, it replaces them like after any other
+//! disruption, and deletes them without their kubelet's confirmation. The Job controller replaces pods of a Job.
 //!
-//! That is dangerous. Nobody knows whether their processes have ended, so two of one rank may run at once.
+//! This is dangerous. The old processes may still run, so a rank may run twice.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -19,13 +18,13 @@ use crate::model::uid::Uid;
 use crate::model::verdict::{RankFailure, Verdict};
 use crate::model::view::PodView;
 
-/// Whether a lost pod is given up.
+/// Whether to give up a lost pod.
 enum Fate {
-    /// It is not lost, or waited for as long as it takes.
+    /// The pod is not lost, or there is no time limit.
     Kept,
-    /// Not before then.
+    /// Not before this time.
     Until(Timestamp),
-    /// It has been lost since then, and that is too long.
+    /// The pod has been lost for too long, since this time.
     GivenUp(Timestamp),
 }
 
@@ -43,7 +42,7 @@ fn fate(pod: &PodView, rules: Rules, now: Timestamp) -> Fate {
     }
 }
 
-/// Counts lost pods that are given up and not yet on their way out as disrupted.
+/// Treats lost pods that are given up and not yet terminating as disrupted.
 pub fn give_up(census: &Census<'_>, rules: Rules, draft: &mut Draft, verdict: Verdict) -> Verdict {
     let (mut failures, otherwise) = match verdict {
         Verdict::Retry(failures) => (failures, None),
@@ -51,12 +50,12 @@ pub fn give_up(census: &Census<'_>, rules: Rules, draft: &mut Draft, verdict: Ve
         end @ (Verdict::Succeeded | Verdict::Failed(_)) => return end,
     };
     for slot in census.slots.iter().filter(|s| s.state == SlotState::Live) {
-        let Some(pod) = slot.pod.filter(|p| !p.leaving) else {
+        let Some(pod) = slot.pod.filter(|p| !p.terminating) else {
             continue;
         };
         match fate(pod, rules, draft.now) {
             Fate::Kept => {}
-            Fate::Until(at) => draft.wake_after(at, 0),
+            Fate::Until(at) => draft.requeue_after(at, 0),
             Fate::GivenUp(_) => failures.push(RankFailure {
                 role: slot.role,
                 index: slot.index,
@@ -70,34 +69,34 @@ pub fn give_up(census: &Census<'_>, rules: Rules, draft: &mut Draft, verdict: Ve
     }
 }
 
-/// Asks pods that are no replicas to go once they are given up. Whoever made them makes them again.
+/// Deletes given-up pods that are not replicas. Their owners replace them.
 pub fn ask_to_go<'a>(
     pods: impl IntoIterator<Item = &'a BatchPod>,
     rules: Rules,
     draft: &mut Draft,
 ) {
-    for made in pods.into_iter().filter(|made| !made.pod.leaving) {
+    for made in pods.into_iter().filter(|made| !made.pod.terminating) {
         match fate(&made.pod, rules, draft.now) {
             Fate::Kept => {}
-            Fate::Until(at) => draft.wake_after(at, 0),
+            Fate::Until(at) => draft.requeue_after(at, 0),
             Fate::GivenUp(_) => draft.steps.push(Step::DeletePod {
                 name: made.name.to_string(),
                 uid: made.pod.uid,
-                how: Deletion::Orderly,
+                how: Deletion::Graceful,
             }),
         }
     }
 }
 
-/// Deletes the given-up pods that are on their way out, but don't go. `owner` is the job's own uid.
+/// Forces the deletion of given-up pods that are stuck terminating. `owner` is the job's own uid.
 pub(super) fn remove(job: &str, owner: Option<Uid>, seen: &Observed, draft: &mut Draft) {
     let own = seen.pods.iter().map(|pod| (None, pod));
     let made = seen.batch_pods.iter().map(|made| (Some(made), &made.pod));
-    for (made, pod) in own.chain(made).filter(|(_, pod)| pod.leaving) {
+    for (made, pod) in own.chain(made).filter(|(_, pod)| pod.terminating) {
         let since = match fate(pod, seen.rules, draft.now) {
             Fate::Kept => continue,
             Fate::Until(at) => {
-                draft.wake_after(at, 0);
+                draft.requeue_after(at, 0);
                 continue;
             }
             Fate::GivenUp(since) => since,
@@ -106,7 +105,7 @@ pub(super) fn remove(job: &str, owner: Option<Uid>, seen: &Observed, draft: &mut
         let name = made.map_or_else(replica, |made| made.name.to_string());
         let node = pod.trouble.as_deref().map_or("", |t| t.node.as_str());
         let of_a_job = made.is_some_and(|made| Some(made.batch) != owner);
-        // A refusal is told once, and what it keeps from being done not at all.
+        // After a rejection, the deletion doesn't happen, so its event is not repeated.
         let refused = seen.stall.as_ref().map(|stall| stall.blocks) == Some(Blocked::Change);
         if !(of_a_job && refused) {
             draft.notes.push(Note::warning(

@@ -1,4 +1,4 @@
-//! How many pods must start together, and what they need.
+//! How many pods must start together, and the resources that they need.
 
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, SlotState};
@@ -9,8 +9,8 @@ use crate::model::roles::{Rank, RoleSpec};
 use crate::render::gang::Need;
 use crate::render::pod;
 
-/// The fewest pods: what the job declares, else all of them. Once a replica has ended for good no more than are left: a
-/// scheduler counts pods that live, and a replaced one must not wait for one that never comes again.
+/// Returns the minimum number of pods: what the job declares, else all. Once replicas have ended for good, at most the remaining ones: the
+/// scheduler counts live pods, and a replacement must not wait for pods that never come back.
 fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
     let total = cx.roles.total();
     let policy = cx.job.run_policy().scheduling_policy.as_ref();
@@ -26,7 +26,7 @@ fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
     members.max(1)
 }
 
-/// Replicas of a role that never run again: they ended well, or badly where the job goes on without them.
+/// Counts replicas of a role that never run again: they succeeded, or failed and the job tolerates it.
 fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
     let failed = |pod| {
         matches!(
@@ -42,10 +42,10 @@ fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
     u32::try_from(over.count()).unwrap_or(u32::MAX)
 }
 
-/// What the gang asks for: the job's own figures, else those of the first pods in rank order that are still to run.
+/// Returns the resources of the gang: those of the job's policy, else those of the first remaining pods in rank order.
 ///
 /// # Errors
-/// The field of the spec that makes a pod impossible.
+/// The error names the field of the spec that makes a pod invalid.
 pub(crate) fn need<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -68,7 +68,7 @@ pub(crate) fn need<F: Framework>(
             continue;
         }
         left -= count;
-        // The replicas of one role need the same.
+        // All replicas of a role need the same.
         let first = Rank {
             role,
             index: 0,

@@ -1,4 +1,4 @@
-//! A job that is neither finished nor suspended: judge its pods, and make what is missing.
+//! A job that is neither finished nor suspended: judges its pods and creates what is missing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,7 +21,7 @@ use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::roles::Rank;
 use crate::model::step::{Step, Transition, Urgency};
-use crate::model::verdict::{FailureCause, Saying, Verdict, container_restarts};
+use crate::model::verdict::{FailureCause, JobMessage, Verdict, container_restarts};
 use crate::model::view::{PodPhase, PodView};
 use crate::plan::creates::Creates;
 use crate::render::gang::Gang;
@@ -34,7 +34,7 @@ pub(super) fn decide<F: Framework>(
     census: &Census<'_>,
     draft: &mut Draft,
 ) -> Result<(), SpecError> {
-    let lost = failing::Borne::before(cx, &draft.memory);
+    let lost = failing::ToleratedFailures::before(cx, &draft.memory);
     count::<F>(cx, census, &mut draft.memory);
     let in_place = container_restarts(cx.roles, census);
     let known = draft.memory.container_restarts;
@@ -42,7 +42,7 @@ pub(super) fn decide<F: Framework>(
     if in_place > known {
         failing::remember_restart(cx, census, draft);
     }
-    // Success first: in one snapshot it wins over everything that went wrong elsewhere. Then the limits.
+    // Success takes precedence over failures elsewhere in the same snapshot. The limits come next.
     let verdict = match (framework.judge(cx, census), limit_reached(cx, draft)) {
         (Verdict::Succeeded, _) => Verdict::Succeeded,
         (_, Some(limit)) => Verdict::Failed(limit),
@@ -79,8 +79,8 @@ pub(super) fn decide<F: Framework>(
                 && !has_restarted(framework, cx, census, &draft.memory);
             if running && !restarts {
                 if !draft.memory.holds(ConditionType::Running) && all_run(census) {
-                    // No further pod can join this write.
-                    draft.urgency(Urgency::Beside);
+                    // No more pods can change this write.
+                    draft.urgency(Urgency::Parallel);
                 }
                 runs(framework, cx, draft);
             }
@@ -91,21 +91,21 @@ pub(super) fn decide<F: Framework>(
     made
 }
 
-/// Looks again at the deadline of a job that has not ended.
+/// Requeues at the deadline, if the job has not ended.
 fn wake_at_deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &mut Draft) {
     let deadline = deadline(cx, draft).filter(|_| !draft.memory.is_finished());
     if let Some((started, seconds)) = deadline {
-        draft.wake_after(started, seconds);
+        draft.requeue_after(started, seconds);
     }
 }
 
-/// When the job started, and after how many seconds it has to end. One below zero is none, which is reported.
+/// Returns the start time and the seconds until the deadline. A negative deadline counts as none, and is reported.
 fn deadline<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<(Timestamp, i64)> {
     let seconds = cx.job.run_policy().active_deadline_seconds;
     draft.memory.started.zip(seconds.filter(|s| *s >= 0))
 }
 
-/// Ends a job when its deadline is over, whatever else is known of it.
+/// Ends a job whose deadline has passed, whatever its state.
 pub fn end_at_deadline<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -119,7 +119,7 @@ pub fn end_at_deadline<F: Framework>(
     }
 }
 
-/// Makes the pods and services those that the job should have.
+/// Creates missing pods and services and deletes surplus ones.
 fn fill<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -144,8 +144,8 @@ fn fill<F: Framework>(
     }
 }
 
-/// The published operator looks at roles in the order of their names: it finds the job running with the role that decides before
-/// it fails with that one or a later one.
+/// The published operator checks roles by name. It sees the job running with the deciding role before it fails it for that role or
+/// a later one.
 fn was_seen_to_run<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     census: &Census<'_>,
@@ -155,7 +155,7 @@ fn was_seen_to_run<J: TrainingJob>(
     let FailureCause::Replicas { role: failed, .. } = cause else {
         return false;
     };
-    let decides = cx.roles.iter().enumerate().find(|(_, r)| r.speaks);
+    let decides = cx.roles.iter().enumerate().find(|(_, r)| r.is_master);
     decides.is_some_and(|(at, role)| role.key <= *failed && census.counts[at].running > 0)
         && !draft.memory.holds(ConditionType::Restarting)
 }
@@ -168,7 +168,7 @@ fn succeed<F: Framework>(
 ) {
     has_run(framework, cx, draft);
     let reason = format!("{}Succeeded", F::Job::kind(&()));
-    let message = framework.say(cx, &Saying::Succeeded);
+    let message = framework.say(cx, &JobMessage::Succeeded);
     draft.set(ConditionType::Succeeded, true, &reason, &message);
     draft.complete();
     draft.memory.made_from = None;
@@ -176,17 +176,17 @@ fn succeed<F: Framework>(
     draft.memory.ready = Some(format!("{0}/{0}", cx.roles.total()));
     draft.notes.push(Note::normal(reason, message));
     draft.transitions.push(Transition::Succeeded);
-    if framework.outlives(cx) {
+    if framework.may_outlive_success(cx) {
         failing::warn_of_running_pods(cx.job, seen, draft);
     }
     draft.urgency(Urgency::First);
 }
 
-/// The limits that a job may not pass: restarts first, then the deadline. A limit below zero is none, which is reported.
+/// Returns the exceeded limit: restarts first, then the deadline. A negative limit counts as none, and is reported.
 fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<FailureCause> {
     let policy = cx.job.run_policy();
     let restarts = i64::from(draft.memory.container_restarts);
-    // More than the limit was never allowed, so the limit was lowered since.
+    // The operator never allows more than the limit, so the limit was lowered since.
     let counted = i64::from(draft.memory.counted_failures);
     if policy
         .backoff_limit
@@ -206,19 +206,19 @@ fn is_overdue<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
     })
 }
 
-/// A replica runs in its present attempt, or has ended. A failure that the job bears restarts nothing.
+/// Returns true if the replica runs in its current attempt or has ended. A tolerated failure restarts nothing.
 fn is_up(slot: &Slot<'_>) -> bool {
-    let runs = |p: &PodView| p.phase == PodPhase::Running && !p.leaving;
+    let runs = |p: &PodView| p.phase == PodPhase::Running && !p.terminating;
     matches!(slot.state, SlotState::Finished | SlotState::Failed)
         || slot.state == SlotState::Live && slot.pod.is_some_and(runs)
 }
 
-/// Every replica is up.
+/// Returns true if every replica is up.
 fn all_run(census: &Census<'_>) -> bool {
     census.slots.iter().all(is_up)
 }
 
-/// A restart is over: an elastic job has as many replicas as it needs, another one those that restarted.
+/// Returns true if the restart is over: an elastic job needs its minimum number of replicas, any other job those that restarted.
 fn has_restarted<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -237,7 +237,7 @@ fn has_restarted<F: Framework>(
     };
     let mut restarted = census.slots.iter().filter(restarted).peekable();
     if restarted.peek().is_none() {
-        // Another operator has restarted some, and doesn't say which.
+        // Another operator restarted some replicas and doesn't say which.
         return all_run(census);
     }
     restarted.all(is_up)
@@ -252,7 +252,7 @@ fn remove_surplus<J: TrainingJob>(
     for pod in &census.surplus {
         draft.delete_pod(cx.name, pod);
     }
-    for service in seen.services.iter().filter(|s| !s.leaving) {
+    for service in seen.services.iter().filter(|s| !s.terminating) {
         let wanted = cx
             .roles
             .by_label(&service.role)
@@ -276,8 +276,8 @@ fn remove_surplus<J: TrainingJob>(
     }
 }
 
-/// True while a pod of the run before a restart of all, or before a suspension, may still be at work: a new replica could join its
-/// rendezvous, and would wait there for replicas that are gone.
+/// Returns true while a pod from before the last gang restart or suspension may still run: a new replica could join its rendezvous,
+/// and would wait there for replicas that are gone.
 pub fn meets_former_run(census: &Census<'_>, draft: &Draft) -> bool {
     let at_work =
         |pod: &PodView| pod.attempt.gang < draft.memory.gang_attempt && !pod.phase.has_ended();
@@ -326,14 +326,14 @@ fn make_missing<F: Framework>(
     Ok(())
 }
 
-/// The variables of the templates that give way to ours.
+/// Returns the template variables that the operator replaces.
 fn replaced<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
     draft: &Draft,
 ) -> Result<Vec<String>, SpecError> {
     let mut all = Vec::new();
-    // The replicas of one role have the same variables.
+    // All replicas of a role have the same variables.
     for me in cx.roles.ranks().filter(|me| me.index == 0) {
         let attempt = draft.memory.attempt(&me.role.label, me.index);
         all.extend(pod::render(framework, cx, me, attempt)?.replaced);
@@ -341,7 +341,7 @@ fn replaced<F: Framework>(
     Ok(all)
 }
 
-/// Tells which variables of the templates give way to ours, each once, when a run begins: its pods may come only after its gang's
+/// Records one event with the replaced template variables when a run starts, because its pods may have to wait for the gang's
 /// group.
 pub fn tell_replaced(replaced: Vec<String>, draft: &mut Draft) {
     let mut names: Vec<String> = Vec::new();
@@ -359,11 +359,11 @@ pub fn tell_replaced(replaced: Vec<String>, draft: &mut Draft) {
     }
 }
 
-/// Whether the pace of replacements allows this replica's next pod now; if not, remembers when it will.
+/// Returns true if the backoff allows this replica's next pod now; otherwise requeues for when it does.
 pub fn is_due(slot: &Slot<'_>, me: Rank<'_>, draft: &mut Draft) -> bool {
     let next = draft.next_attempt(&me.role.label, slot.index);
     if let Some(at) = next {
-        draft.wake_after(at, 0);
+        draft.requeue_after(at, 0);
     }
     next.is_none()
 }

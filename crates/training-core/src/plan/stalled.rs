@@ -1,8 +1,8 @@
-//! The condition that says what keeps a job from going on: what the API server refused, else what its pods wait for, else that
-//! nothing they do will end it.
+//! The `Stalled` condition: why the job doesn't continue. It reports what the API server rejected, else what pods wait for, else
+//! that nothing can end the job.
 //!
-//! A status write costs everybody. So what pods say is reduced to a sentence that stays the same while the trouble does: the
-//! cluster's own words are those of the first time, and a changed number of pods is told after a while.
+//! Status writes are expensive for everybody. So the message stays the same while the problem does: it quotes the cluster as of the
+//! first time, and updates the number of pods only after a while.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -22,19 +22,19 @@ use crate::model::step::Urgency;
 use crate::model::trouble::{Cause, Trouble};
 use crate::model::view::PodView;
 
-/// So long a message stays as it is, even if other pods are concerned by then.
+/// A message stays unchanged for this long, even if other pods become affected.
 const REWORD_AFTER: SignedDuration = SignedDuration::from_secs(30);
-/// Longest text of the cluster's within a message. Units: bytes.
+/// The longest quote from the cluster in a message. Units: bytes.
 const QUOTED: usize = 320;
-/// Longest message. Units: bytes.
+/// The longest message. Units: bytes.
 const LONGEST: usize = 1024;
-/// Most pods that a message names; the others are counted.
+/// The maximum number of pods that a message names. It counts the others.
 const NAMED: usize = 3;
 
-/// The reason of a job that nothing ends.
+/// The reason for a job that nothing can end.
 const ENDLESS: &str = "NeverEnds";
 
-/// Sets, rewords or clears the condition.
+/// Sets, updates or clears the condition.
 pub(super) fn report<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     seen: &Observed,
@@ -55,12 +55,12 @@ pub(super) fn report<J: TrainingJob>(
     if let Some(stall) = &seen.stall {
         if !is_known(stall.reason) {
             begin(draft, stall.reason, &shorten(&stall.message, LONGEST));
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         }
     } else if let Some((reason, message)) = draft.stall.take() {
         if !is_known(reason) {
             begin(draft, reason, &shorten(&message, LONGEST));
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         } else if reason == INVALID_SPEC {
             restate(draft, known.as_ref(), &shorten(&message, LONGEST));
         }
@@ -72,19 +72,19 @@ pub(super) fn report<J: TrainingJob>(
     } else if let Some(message) = endless {
         if !is_known(ENDLESS) {
             begin(draft, ENDLESS, &shorten(message, LONGEST));
-            draft.urgency(Urgency::Beside);
+            draft.urgency(Urgency::Parallel);
         }
     } else if let Some(condition) = known {
         let reason = condition.reason.as_deref().unwrap_or("Resolved");
         draft.set(ConditionType::Stalled, false, reason, "The job goes on.");
-        draft.urgency(Urgency::Beside);
+        draft.urgency(Urgency::Parallel);
     }
 }
 
-/// The reason of a job whose spec is wrong.
+/// The reason for a job with an invalid spec.
 const INVALID_SPEC: &str = "InvalidSpec";
 
-/// Reports what is wrong with the spec of a job that runs.
+/// Reports an invalid spec of a running job.
 pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
     let message = format!(
         "{error}; what runs goes on, and the job follows its spec again once the field is fixed"
@@ -92,7 +92,7 @@ pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
     draft.stall = Some((INVALID_SPEC, message));
 }
 
-/// The same of a spec whose replicas can't be read.
+/// Does the same if the replicas can't be read from the spec.
 pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
     by_spec(draft, error);
     let Some((reason, message)) = draft.stall.take() else {
@@ -107,11 +107,11 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
         restate(draft, known.as_ref(), &message);
     } else {
         begin(draft, reason, &message);
-        draft.urgency(Urgency::Beside);
+        draft.urgency(Urgency::Parallel);
     }
 }
 
-/// Another edit, and still wrong.
+/// Updates the message after another edit that is still invalid.
 fn restate(draft: &mut Draft, known: Option<&JobCondition>, message: &str) {
     if known.and_then(|c| c.message.as_deref()) == Some(message) {
         return;
@@ -119,7 +119,7 @@ fn restate(draft: &mut Draft, known: Option<&JobCondition>, message: &str) {
     let conditions = &mut draft.memory.conditions;
     conditions::reword(conditions, ConditionType::Stalled, message, draft.now);
     draft.notes.push(Note::warning(INVALID_SPEC, message));
-    draft.urgency(Urgency::Beside);
+    draft.urgency(Urgency::Parallel);
 }
 
 fn begin(draft: &mut Draft, reason: &'static str, message: &str) {
@@ -127,7 +127,7 @@ fn begin(draft: &mut Draft, reason: &'static str, message: &str) {
     draft.notes.push(Note::warning(reason, message));
 }
 
-/// The same cause with other pods: told in time, and not as an event again.
+/// Updates the message if other pods have the same problem: after a delay, and without another event.
 fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
     let message = condition.message.as_deref().unwrap_or_default();
     if message.starts_with(&sentence.head) {
@@ -136,7 +136,7 @@ fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
     let told = condition.last_update_time.as_ref().map(|t| t.0);
     let due = told.and_then(|t| t.checked_add(REWORD_AFTER).ok());
     match due {
-        Some(at) if at > draft.now => draft.wake_after(at, 0),
+        Some(at) if at > draft.now => draft.requeue_after(at, 0),
         Some(_) | None => conditions::reword(
             &mut draft.memory.conditions,
             ConditionType::Stalled,
@@ -146,20 +146,20 @@ fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
     }
 }
 
-/// What the pods of a job wait for, in words.
+/// Describes what the pods of a job wait for.
 struct Sentence {
     reason: &'static str,
-    /// The part that stays the same while the trouble does.
+    /// The part that doesn't change while the problem stays the same.
     head: String,
-    /// All of it.
+    /// The whole text.
     whole: String,
 }
 
-/// A pod that something is wrong with.
+/// A pod with a problem.
 struct Case<'a> {
     cause: Cause,
     role: usize,
-    /// The name of a pod that is no replica.
+    /// The name of a pod that is not a replica.
     name: Option<&'a str>,
     pod: &'a PodView,
 }
@@ -187,13 +187,13 @@ fn of_pods<J: TrainingJob>(
         }
         let role = cx.roles.by_label(&pod.role);
         let role_at = role.map_or(usize::MAX, |(at, _)| at);
-        // What goes anyway is in the way only if it does not go.
-        // Whoever made a pod that is no replica looks after it.
+        // A pod that is to be deleted is a problem only if it doesn't terminate. A pod that is not a replica is its owner's
+        // business.
         let wanted = name.is_some()
             || role.is_some_and(|(_, r)| pod.index < r.replicas)
                 && pod.attempt >= draft.memory.attempt(&pod.role, pod.index)
                 && !draft.memory.has_finished(&pod.role, pod.index);
-        if !pod.leaving && !wanted {
+        if !pod.terminating && !wanted {
             continue;
         }
         let with = |cause| Case {
@@ -204,7 +204,7 @@ fn of_pods<J: TrainingJob>(
         };
         match find(pod, draft.now) {
             Finding::Nothing => {}
-            Finding::Until(at) => draft.wake_after(at, 0),
+            Finding::Until(at) => draft.requeue_after(at, 0),
             Finding::Is(cause) => cases.push(with(cause)),
             Finding::Recovering(at) => recovering.push((at, with(Cause::CrashLoopBackOff))),
         }
@@ -214,7 +214,7 @@ fn of_pods<J: TrainingJob>(
         .find(|c| known.and_then(|k| k.reason.as_deref()) == Some(c.reason()));
     if let Some(cause) = crashing {
         for (at, case) in recovering {
-            draft.wake_after(at, 0);
+            draft.requeue_after(at, 0);
             cases.push(Case { cause, ..case });
         }
     }
@@ -232,7 +232,7 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
         n if n <= NAMED => format!("{n} pods ({})", names.join(", ")),
         n => format!("{n} pods ({} and {} more)", names.join(", "), n - NAMED),
     };
-    // A String takes everything.
+    // Writing to a String can't fail.
     let _ = write!(head, ": {}", cause.describe(&speaker));
     let quoted = quote(cause, cases.first().map(|c| c.pod));
     let claim = missing_claim(&quoted).filter(|_| cause == Cause::Unschedulable);
@@ -248,7 +248,7 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     };
     let stop = if rest.ends_with('…') { "" } else { "." };
     let _ = write!(rest, "{stop} {hint}.");
-    // What to do is never cut.
+    // The hint is never truncated.
     let head = shorten(&head, LONGEST.saturating_sub(rest.len()));
     let whole = format!("{head}{rest}");
     Sentence {
@@ -258,14 +258,14 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
     }
 }
 
-/// The claim that the scheduler looked for in vain.
+/// Returns the claim that the scheduler did not find.
 fn missing_claim(said: &str) -> Option<&str> {
     let (_, rest) = said.split_once("persistentvolumeclaim \"")?;
     let (name, rest) = rest.split_once('"')?;
     rest.starts_with(" not found").then_some(name)
 }
 
-/// A pod's words; one that only takes long to start has none but the time.
+/// Returns a pod's problem. A pod that only takes long to start has nothing but the time.
 fn words(pod: &PodView) -> Cow<'_, Trouble> {
     let since = pod
         .starting
@@ -281,14 +281,14 @@ fn words(pod: &PodView) -> Cow<'_, Trouble> {
     )
 }
 
-/// What the cluster says about it.
+/// Quotes the cluster's message about the problem.
 fn quote(cause: Cause, pod: Option<&PodView>) -> String {
     let Some((pod, trouble)) = pod.and_then(|p| Some((p, p.trouble.as_deref()?))) else {
         return String::new();
     };
     let text = match cause {
         Cause::CrashLoopBackOff | Cause::RunContainerError if trouble.exit_code.is_some() => {
-            crate::model::health::obituary(pod)
+            crate::model::health::explain_failure(pod)
         }
         Cause::NodeLost | Cause::PodStuckTerminating => String::new(),
         Cause::CrashLoopBackOff

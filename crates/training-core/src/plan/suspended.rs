@@ -1,4 +1,4 @@
-//! A suspended job has no pods, and says truthfully when they are gone: queues free their quota on it.
+//! A suspended job has no pods. Its status reports zero active pods only when they are gone: queueing systems release quota on it.
 
 use kube::Resource;
 use training_api::ConditionType;
@@ -10,9 +10,9 @@ use crate::model::names;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::step::{Step, Urgency};
-use crate::model::verdict::Saying;
+use crate::model::verdict::JobMessage;
 
-/// The common look at a suspended job.
+/// The default reconcile of a suspended job.
 pub(crate) fn decide<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -22,7 +22,7 @@ pub(crate) fn decide<F: Framework>(
     let kind = F::Job::kind(&());
     if !draft.memory.holds(ConditionType::Suspended) {
         let reason = format!("{kind}Suspended");
-        let message = framework.say(cx, &Saying::Suspended);
+        let message = framework.say(cx, &JobMessage::Suspended);
         draft
             .memory
             .conditions
@@ -32,9 +32,9 @@ pub(crate) fn decide<F: Framework>(
         }
         draft.set(ConditionType::Suspended, true, &reason, &message);
         draft.notes.push(Note::normal(reason, message));
-        // Pods without a start: the status of the pass that made them was never stored.
+        // Pods without a start time: the status of the reconcile that created them was never stored.
         if draft.memory.started.is_some() || !seen.pods.is_empty() {
-            // Whatever is left of the run so far is outdated when the job is resumed, and can neither fail nor satisfy it.
+            // When the job resumes, leftovers of the former run are outdated and can neither fail nor complete it.
             draft.memory.next_gang_attempt(seen.newest_gang());
         }
         draft.memory.made_from = None;
@@ -43,7 +43,7 @@ pub(crate) fn decide<F: Framework>(
     for pod in &seen.pods {
         draft.delete_pod(cx.name, pod);
     }
-    for service in seen.services.iter().filter(|s| !s.leaving) {
+    for service in seen.services.iter().filter(|s| !s.terminating) {
         let name = names::replica(cx.name, &service.role, service.index);
         draft.steps.push(Step::DeleteService {
             name,
@@ -59,14 +59,14 @@ pub(crate) fn decide<F: Framework>(
     for (key, shown) in counts {
         let label = cx.roles.get(key).map(|r| r.label.clone());
         let label = label.unwrap_or_else(|| key.to_ascii_lowercase());
-        // Every pod that is still there, whatever its phase: quota given away on 0 must really be free.
+        // Counts existing pods in any phase: quota that is released at 0 must really be free.
         let there = seen.pods.iter().filter(|p| *p.role == *label).count();
         shown.active = i32::try_from(there).unwrap_or(i32::MAX);
     }
     draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
 }
 
-/// The job may run again: from its present template, with a new start time.
+/// Resumes the job from its current template, with a new start time.
 pub fn resume<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -74,12 +74,12 @@ pub fn resume<F: Framework>(
     draft: &mut Draft,
 ) {
     let reason = format!("{}Resumed", F::Job::kind(&()));
-    let message = framework.say(cx, &Saying::Resumed);
+    let message = framework.say(cx, &JobMessage::Resumed);
     draft.set(ConditionType::Suspended, false, &reason, &message);
     draft.notes.push(Note::normal(reason, message));
     draft.memory.started = Some(draft.now);
     draft.starts = true;
-    // Before its first pod: a status that still says suspended makes a pod one of the former run.
+    // This must be stored before the first pod: a pod counts as one of the former run while the status says suspended.
     draft.urgency(Urgency::First);
     if seen
         .pods

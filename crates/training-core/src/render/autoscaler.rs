@@ -13,7 +13,7 @@ use crate::kind::framework::{Framework, JobCx};
 use crate::model::autoscaler::Autoscaling;
 use crate::render::pod::owner;
 
-/// The autoscaler that is wanted.
+/// Renders the desired autoscaler.
 pub fn render<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     wanted: &Autoscaling<'_>,

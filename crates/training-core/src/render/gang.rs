@@ -1,11 +1,11 @@
 //! Gang scheduling: pods of a job that start together or not at all.
 //!
-//! A [`GangProvider`] says, as pure functions, which objects stand for a gang, what pods carry, and when they may be made. The law
-//! of all providers: the group exists before its first pod, outlives every restart, and is deleted once per end (success,
-//! failure, suspension). [`crate::plan()`] keeps it.
+//! A [`GangProvider`] defines, with pure functions, a gang's group objects, the marks on its pods, and when pods may be created.
+//! All providers obey one rule: the group exists before its first pod, outlives every restart, and is deleted once per end
+//! (success, failure, suspension). [`crate::plan()`] enforces it.
 //!
-//! The provider of a run is recorded in the job's status before its first group ([`crate::model::provider::Run`]), so that another setting of the
-//! operator concerns only runs that begin later.
+//! The job's status records the provider of a run before its first group ([`crate::model::provider::Run`]), so a new setting of the
+//! operator only affects later runs.
 
 mod native;
 mod none;
@@ -20,7 +20,7 @@ pub use none::KUEUE_QUEUE;
 pub use provider::{Gang, GangProvider, GangState, Need, Owner, Wanted, class_of, scheduler_of};
 
 impl Provider {
-    /// What it does.
+    /// Returns the provider's implementation.
     pub fn behaviour(&self) -> &dyn GangProvider {
         match self {
             Self::None => &none::None,
@@ -32,7 +32,7 @@ impl Provider {
     }
 }
 
-/// Every right that some provider takes, by the provider's name.
+/// The RBAC rules of all providers, by the provider's name.
 pub fn all_grants() -> [(&'static str, &'static [Grant]); 3] {
     [
         ("volcano", volcano::Volcano.grants()),

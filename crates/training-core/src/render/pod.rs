@@ -1,4 +1,4 @@
-//! Template + rank + environment = pod.
+//! Builds a pod from template, rank and environment.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::model::notes::Note;
 use crate::model::roles::{Rank, RoleSpec};
 use crate::model::view::Attempt;
 
-/// A pod, and the names of variables in which the rendezvous replaced the user's value.
+/// A pod, and the variables in which the rendezvous replaced the user's value.
 #[derive(Clone, Debug)]
 pub struct Rendered {
     /// The pod.
     pub pod: Pod,
-    /// Replaced variables.
+    /// The replaced variables.
     pub replaced: Vec<String>,
 }
 
-/// The pod of one replica.
+/// Renders the pod of one replica.
 ///
 /// # Errors
-/// The field of the spec that makes it impossible.
+/// The error names the field of the spec that makes it invalid.
 pub fn render<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -47,19 +47,20 @@ pub fn render<F: Framework>(
     let spec = template.spec.get_or_insert_with(PodSpec::default);
     let replaced = env.install(spec, F::ENV_ON, F::CONTAINER);
     spec.restart_policy = Some(me.role.restart.for_pod().to_owned());
-    // Peers find a pod by its name, which is its host name where nothing else is set; set for all of them alike, none is found.
+    // Peers find a pod by its name, which is the default host name. A host name from the template would be the same for all
+    // replicas.
     (spec.hostname, spec.subdomain, spec.hostname_override) = (None, None, None);
     if let Some(main) = spec.containers.iter_mut().find(|c| c.name == F::CONTAINER)
         && main.termination_message_policy.is_none()
     {
-        // The last lines of a failure then reach the job's status without anybody reading logs.
+        // This puts the last log lines of a failure into the job's status.
         main.termination_message_policy = Some("FallbackToLogsOnError".to_owned());
     }
     let meta = template.metadata.take().unwrap_or_default();
     let mut all_labels = meta.labels.unwrap_or_default();
     all_labels.extend(labels::<F>(cx, me));
     all_labels.remove(keys::JOB_ROLE);
-    if me.role.speaks && (me.index == 0 || !me.role.stands_in) {
+    if me.role.is_master && (me.index == 0 || !me.role.is_fallback_master) {
         all_labels.insert(keys::JOB_ROLE.to_owned(), keys::JOB_ROLE_MASTER.to_owned());
     }
     let mut annotations = meta.annotations.unwrap_or_default();
@@ -79,7 +80,7 @@ pub fn render<F: Framework>(
     Ok(Rendered { pod, replaced })
 }
 
-/// The role's template as the framework shapes it, without environment.
+/// Returns the role's template as changed by the framework, without the environment.
 pub(crate) fn defaulted<F: Framework>(
     framework: &F,
     cx: &JobCx<'_, F::Job>,
@@ -98,7 +99,7 @@ pub(crate) fn defaulted<F: Framework>(
     Ok(template)
 }
 
-/// What of a role's template has no effect on its pods, told once.
+/// Returns one-time events about template settings that are risky or have no effect.
 pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
     let Some(template) = role.template else {
         return Vec::new();
@@ -157,7 +158,7 @@ pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
     notes
 }
 
-/// The ports of the role's main container with the kind's defaults applied.
+/// Returns the ports of the role's main container, with the kind's default applied.
 ///
 /// # Errors
 /// As [`render`].
@@ -172,7 +173,7 @@ pub fn main_ports<F: Framework>(
     Ok(main.and_then(|c| c.ports).unwrap_or_default())
 }
 
-/// The labels that select a replica's pod, also those of its service.
+/// The labels that select a replica's pod. Its service has them too.
 pub fn labels<F: Framework>(cx: &JobCx<'_, F::Job>, me: Rank<'_>) -> BTreeMap<String, String> {
     [
         (keys::OPERATOR_NAME, F::CONTROLLER.to_owned()),
@@ -184,7 +185,7 @@ pub fn labels<F: Framework>(cx: &JobCx<'_, F::Job>, me: Rank<'_>) -> BTreeMap<St
     .into()
 }
 
-/// The selector of all pods of one role. Shape: the published order of keys.
+/// The label selector of all pods of one role. Shape: the published order of keys.
 pub fn selector<F: Framework>(job: &str, role_label: &str) -> String {
     format!(
         "{}={job},{}={},{}={role_label}",
@@ -195,7 +196,7 @@ pub fn selector<F: Framework>(job: &str, role_label: &str) -> String {
     )
 }
 
-/// The owner reference that every child of a job carries.
+/// The owner reference of every child of a job.
 pub fn owner<J: TrainingJob>(job: &J) -> OwnerReference {
     OwnerReference {
         api_version: J::api_version(&()).into_owned(),
@@ -207,7 +208,7 @@ pub fn owner<J: TrainingJob>(job: &J) -> OwnerReference {
     }
 }
 
-/// Adds the kind's port to the main container, else to container 0, unless it has one of that name.
+/// Adds the kind's port to the main container, else to container 0, unless it has a port of that name.
 fn default_port(spec: &mut PodSpec, container: &str, name: &str, number: i32) {
     let at = spec
         .containers

@@ -1,4 +1,4 @@
-//! The headless service of one replica, named like its pod: every framework's addresses rest on it.
+//! The headless service of one replica. It has the pod's name; the addresses of every framework depend on it.
 
 use k8s_openapi::api::core::v1::ContainerPort;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
@@ -9,10 +9,10 @@ use crate::model::names;
 use crate::model::roles::Rank;
 use crate::render::pod::{labels, owner};
 
-/// The service of a replica, given the ports of its main container.
+/// Renders the service of a replica from the ports of its main container.
 ///
-/// It publishes addresses that are not ready yet, so that replicas find each other while they start, and a readiness probe that
-/// waits for its peers can't lock the job.
+/// It publishes addresses that are not ready, so that replicas find each other while they start. Otherwise a readiness probe that
+/// waits for peers would deadlock the job.
 pub fn render<F: Framework>(
     cx: &JobCx<'_, F::Job>,
     me: Rank<'_>,
@@ -38,9 +38,9 @@ pub fn render<F: Framework>(
     }
 }
 
-/// One service port per container port, in their order. A port without a name gets one, because a service of several ports
-/// needs names; the protocol is kept. A name, or a number of one protocol, that comes again is left out: a pod may have it, a
-/// service may not.
+/// Returns one service port per container port, in the same order and with the same protocol. Unnamed ports get a name, because
+/// services with several ports need names. Duplicate names, and duplicate numbers of one protocol, are dropped: a pod may have
+/// them, a service may not.
 fn service_ports(ports: &[ContainerPort]) -> Vec<ServicePort> {
     let mut out: Vec<ServicePort> = Vec::new();
     for port in ports {

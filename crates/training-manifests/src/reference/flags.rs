@@ -1,23 +1,23 @@
-//! `docs/reference/<operator>-flags.md`: every flag, from the definitions that parse them.
+//! Generates `docs/reference/<operator>-flags.md`: every flag, from the definitions that parse them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 
-/// What flags without effect stand under in the binary's help.
+/// The help heading of flags without effect.
 const INERT: &str = "Accepted for compatibility, without effect";
 
-/// The page of one operator.
+/// Renders the page of one operator.
 pub fn page(operator: &str, command: &Command) -> String {
-    // By heading, those without one first; within a heading in the order of the help.
+    // By heading, flags without one first; within a heading in the order of the help.
     let mut groups: BTreeMap<Option<&str>, Vec<&Arg>> = BTreeMap::new();
     for arg in command.get_arguments().filter(|a| a.get_long().is_some()) {
         groups.entry(arg.get_help_heading()).or_default().push(arg);
     }
     let mut page = format!(
-        "{}# Flags of {operator}\n\nA flag wins over its variable. One dash works as well as two. Durations are written as Go writes \
-         them: `500ms`, `15s`, `1m30s`. [Operate](../operate.md) says what they are for.\n",
+        "{}# Flags of {operator}\n\nA flag overrides its variable. One dash works as well as two. Durations have Go's \
+         format: `500ms`, `15s`, `1m30s`. [Operate](../operate.md) explains them.\n",
         super::HEADER
     );
     for (heading, args) in groups {
@@ -77,7 +77,7 @@ fn row(arg: &Arg, inert: bool) -> String {
     )
 }
 
-/// A text within a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

@@ -1,4 +1,4 @@
-//! `docs/reference/metrics.md`: every metric, from the registry that the process shows.
+//! Generates `docs/reference/metrics.md`: every metric, from the process's registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use training_runtime::metrics::{EventOutcome, Metrics, Transition};
 
-/// One metric as the text format describes it.
+/// A metric, parsed from the text format.
 #[derive(Debug, Default)]
 struct Shown {
     kind: String,
@@ -16,19 +16,19 @@ struct Shown {
     labels: BTreeSet<String>,
 }
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
 /// If a metric can't be shown, or has no sample to read its labels from.
 pub fn page() -> anyhow::Result<String> {
     let metrics = sampled();
-    // A watch is shown as long as somebody wants it.
+    // A watch is shown only while its handle exists.
     let watch = metrics.watches().want("pods", "/api/v1/pods");
     watch.complete();
     let text = metrics.render().context("metrics as text")?;
     let shown = read(&text);
     let mut page = format!(
-        "{}# Metrics\n\nOpenMetrics text on `/metrics`. [Metrics](../metrics.md) says how to use them.\n\n\
+        "{}# Metrics\n\nOpenMetrics text on `/metrics`. [Metrics](../metrics.md) explains them.\n\n\
          | Series | Type | Labels | Meaning |\n| --- | --- | --- | --- |\n",
         super::HEADER
     );
@@ -51,7 +51,7 @@ pub fn page() -> anyhow::Result<String> {
         );
     }
     page.push_str(
-        "\n## Of spark-operator\n\nThe names are older than the format, whose counters end in `_total`. Labels are those of `--metrics-labels`.\n\n\
+        "\n## spark-operator\n\nThe published names of counters don't end in `_total`, as OpenMetrics requires. Labels are those of `--metrics-labels`.\n\n\
          | Series | Type | Meaning |\n| --- | --- | --- |\n",
     );
     for metric in spark_operator::work::metrics::described() {
@@ -62,7 +62,7 @@ pub fn page() -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// A process in which everything has happened once: series without samples don't show their labels.
+/// Returns metrics with at least one sample per series: series without samples don't show their labels.
 fn sampled() -> Metrics {
     let metrics = Metrics::new("framework").with_own("mpi_operator");
     metrics.launches("namespace", "launcher");
@@ -75,7 +75,7 @@ fn sampled() -> Metrics {
     ] {
         metrics.job(transition, "namespace");
     }
-    metrics.pass("done", Duration::ZERO);
+    metrics.reconcile("done", Duration::ZERO);
     metrics.request("create", "pods", Some(201));
     metrics.queue_depth(0);
     metrics.index_objects("pods", 0);
@@ -97,7 +97,7 @@ fn read(text: &str) -> BTreeMap<String, Shown> {
         } else if !line.starts_with('#') {
             let series = line.split(' ').next().unwrap_or_default();
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            // The longest name: one metric's name may be the beginning of another's.
+            // The longest name wins: one metric's name may be a prefix of another's.
             let owner = shown
                 .iter_mut()
                 .filter(|(metric, _)| name.starts_with(metric.as_str()))
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn series_are_read_with_their_labels() {
         let text = "# HELP a_b Things.\n# TYPE a_b counter\na_b_total{x=\"1\",y=\"2\"} 3\n\
-                    # HELP a_b_c Others.\n# TYPE a_b_c gauge\na_b_c 1\n# EOF\n";
+                    # HELP a_b_c OtherTypes.\n# TYPE a_b_c gauge\na_b_c 1\n# EOF\n";
         let shown = read(text);
         let things = &shown["a_b"];
         assert_eq!(

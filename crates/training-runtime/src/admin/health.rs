@@ -1,4 +1,4 @@
-//! Whether the process lives and is ready.
+//! The liveness and readiness of the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,14 +7,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time after which a pass, or a loop that should turn, counts as stuck. Passes have a deadline of
-/// a minute, so this means that the deadline itself no longer works.
+/// The age at which a reconcile, or the main loop's last heartbeat, counts as stuck. Reconciles have a deadline of a minute, so the
+/// deadline itself has failed.
 const STUCK: Duration = Duration::from_mins(3);
 
-/// What the probes tell. Cheap to clone; all clones are one.
+/// The state behind the probes. All clones share it.
 ///
-/// An API server that can't be reached or a kind that isn't installed makes the process unready, not
-/// dead: restarting it would help nobody. A standby is ready, since it does what it is for.
+/// An unreachable API server or a missing CRD makes the process unready, not dead: a restart would not help. A standby is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
@@ -23,12 +22,12 @@ struct State {
     components: BTreeMap<&'static str, bool>,
     beat: Option<Instant>,
     next: u64,
-    /// By their number, so the first one is the oldest.
-    passes: BTreeMap<u64, Instant>,
+    /// By number, so the first one is the oldest.
+    reconciles: BTreeMap<u64, Instant>,
 }
 
 impl Health {
-    /// A process that is ready once all of these components are.
+    /// Creates the state of a process that is ready once all components are.
     pub fn new(components: &[&'static str]) -> Self {
         let components = components.iter().map(|name| (*name, false)).collect();
         Self(Arc::new(Mutex::new(State {
@@ -37,62 +36,66 @@ impl Health {
         })))
     }
 
-    /// Sets whether a component is ready; one that was unknown counts from now on.
+    /// Sets whether a component is ready; adds a new component.
     pub fn set_ready(&self, component: &'static str, ready: bool) {
         self.0.lock().components.insert(component, ready);
     }
 
-    /// Leaves a component out, as a standby does with the caches of a leader.
+    /// Removes a component, as a standby does with the leader's caches.
     pub fn forget(&self, component: &'static str) {
         self.0.lock().components.remove(component);
     }
 
-    /// The main loop turns. Once called, it must be called again within three minutes.
+    /// Records a heartbeat of the main loop. After the first call, each must follow within three minutes.
     pub fn beat(&self) {
         self.0.lock().beat = Some(Instant::now());
     }
 
-    /// A pass begins; it ends when the guard is dropped, also by a panic.
-    pub fn pass_started(&self) -> PassGuard {
+    /// Registers a reconcile. It ends when the guard is dropped, also by a panic.
+    pub fn pass_started(&self) -> ReconcileGuard {
         let mut state = self.0.lock();
         let number = state.next;
         state.next += 1;
-        state.passes.insert(number, Instant::now());
-        PassGuard {
+        state.reconciles.insert(number, Instant::now());
+        ReconcileGuard {
             health: self.clone(),
             number,
         }
     }
 
-    /// Passes under way.
-    pub fn passes(&self) -> usize {
-        self.0.lock().passes.len()
+    /// Returns the number of running reconciles.
+    pub fn reconciles(&self) -> usize {
+        self.0.lock().reconciles.len()
     }
 
-    /// Whether the process lives.
+    /// Checks that the process is alive.
     ///
     /// # Errors
-    /// Says what is stuck.
+    /// Names what is stuck.
     pub fn live(&self) -> Result<(), String> {
         let state = self.0.lock();
         let stuck = |since: &Instant| since.elapsed() > STUCK;
-        let held = state.passes.values().filter(|since| stuck(since)).count();
+        let held = state
+            .reconciles
+            .values()
+            .filter(|since| stuck(since))
+            .count();
         if held > 0 {
             return Err(format!(
-                "{held} passes are held for more than {} s",
+                "{held} reconciles are stuck for more than {} s",
                 STUCK.as_secs()
             ));
         }
         match &state.beat {
             Some(beat) if stuck(beat) => Err(format!(
-                "the main loop stands still for {} s",
+                "the main loop has been stuck for {} s",
                 beat.elapsed().as_secs()
             )),
             _ => Ok(()),
         }
     }
 
-    /// Whether the process is ready.
+    /// Checks that the process is ready.
     ///
     /// # Errors
     /// Names what is missing.
@@ -112,17 +115,17 @@ impl Health {
     }
 }
 
-/// A pass under way.
+/// A running reconcile.
 #[derive(Debug)]
-#[must_use = "the pass ends when this is dropped"]
-pub struct PassGuard {
+#[must_use = "the reconcile ends when this is dropped"]
+pub struct ReconcileGuard {
     health: Health,
     number: u64,
 }
 
-impl Drop for PassGuard {
+impl Drop for ReconcileGuard {
     fn drop(&mut self) {
-        self.health.0.lock().passes.remove(&self.number);
+        self.health.0.lock().reconciles.remove(&self.number);
     }
 }
 
@@ -140,10 +143,10 @@ mod tests {
         tokio::time::advance(STUCK).await;
         assert_eq!(health.live(), Ok(()));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(health.live().unwrap_err().contains("1 passes are held"));
+        assert!(health.live().unwrap_err().contains("1 reconciles are"));
         drop(held);
         assert_eq!(health.live(), Ok(()));
-        assert_eq!(health.passes(), 0);
+        assert_eq!(health.reconciles(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -153,11 +156,11 @@ mod tests {
         assert_eq!(
             health.live(),
             Ok(()),
-            "nothing is expected before the first beat"
+            "no heartbeat is expected before the first one"
         );
         health.beat();
         tokio::time::advance(STUCK * 2).await;
-        assert!(health.live().unwrap_err().contains("stands still"));
+        assert!(health.live().unwrap_err().contains("has been stuck"));
         health.beat();
         assert_eq!(health.live(), Ok(()));
     }

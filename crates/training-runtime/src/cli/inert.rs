@@ -1,4 +1,4 @@
-//! Flags of existing operators that are accepted so that a Deployment's arguments can stay.
+//! Flags of existing operators, accepted so that a Deployment's arguments can stay.
 
 use clap::{ArgAction, Args};
 
@@ -62,7 +62,7 @@ pub struct InertArgs {
 }
 
 impl InertArgs {
-    /// The flags that were given although they change nothing.
+    /// Returns the given flags that have no effect.
     pub(super) fn given(&self) -> Vec<&'static str> {
         let Self {
             kube_api_qps,
@@ -93,7 +93,7 @@ impl InertArgs {
         .collect()
     }
 
-    /// The log directives that the published level stands for; a number is a verbosity there.
+    /// Returns the log directives for the zap level; a number is a verbosity there.
     pub(super) fn zap_level(&self) -> Option<&'static str> {
         match self.zap_log_level.as_deref()? {
             "error" | "dpanic" | "panic" | "fatal" => Some("error"),
@@ -104,7 +104,7 @@ impl InertArgs {
         }
     }
 
-    /// The log format that the published encoder stands for.
+    /// Returns the log format for the zap encoder.
     pub(super) fn zap_format(&self) -> Option<LogFormat> {
         match self.zap_encoder.as_deref()? {
             "console" => Some(LogFormat::Compact),

@@ -1,4 +1,4 @@
-//! The arguments of operators whose jobs are made of replicas.
+//! The arguments of operators whose jobs consist of replicas.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::value::{
     GangMode, UsageError, parse_bool, parse_domain, parse_duration, parse_scheduler,
 };
 
-/// What every operator whose jobs are made of replicas understands.
+/// The arguments of operators whose jobs consist of replicas.
 #[derive(Args, Clone, Debug)]
 pub struct JobArgs {
     /// Who schedules the pods of a job together. Concerns jobs that start or resume from now on
@@ -34,7 +34,7 @@ pub struct JobArgs {
     #[arg(
         long,
         env = "TRAINYARD_MAX_REPLICAS_PER_JOB",
-        default_value_t = training_core::rules::MOST_REPLICAS,
+        default_value_t = training_core::rules::MAX_REPLICAS,
         value_name = "COUNT"
     )]
     pub max_replicas_per_job: u32,
@@ -69,10 +69,10 @@ pub struct JobArgs {
 }
 
 impl JobArgs {
-    /// Refuses what can't be run with.
+    /// Rejects invalid and contradictory arguments.
     ///
     /// # Errors
-    /// Names the argument and what it accepts. The process should end with it.
+    /// Names the argument and the values it accepts. The process should exit with it.
     pub fn validate(&self) -> Result<(), UsageError> {
         let refuse = |text: String| Err(UsageError(text));
         let (mode, name) = (self.gang, self.gang_scheduler_name.as_str());
@@ -100,7 +100,7 @@ impl JobArgs {
         Ok(())
     }
 
-    /// Who schedules gangs of runs that begin now.
+    /// Returns the gang scheduler of runs that begin now.
     pub fn gang(&self) -> Provider {
         let name = self.gang_scheduler_name.as_str();
         let plugins = |name: &str| Provider::SchedulerPlugins(name.into());
@@ -116,10 +116,10 @@ impl JobArgs {
         }
     }
 
-    /// The settings that decisions depend on. Strict mode is not among these arguments, since every operator has it.
+    /// Returns the rules that decisions depend on. Strict mode is not among these arguments, since every operator has it.
     pub fn rules(&self) -> Rules {
         Rules {
-            most_replicas: self.max_replicas_per_job,
+            max_replicas: self.max_replicas_per_job,
             clean_failed: self.clean_failed_jobs,
             force_lost_after: self
                 .force_delete_lost_after
@@ -128,7 +128,7 @@ impl JobArgs {
         }
     }
 
-    /// The cluster's DNS domain, if it was told.
+    /// Returns the cluster's DNS domain, if given.
     pub fn cluster_domain(&self) -> Option<&str> {
         self.cluster_domain
             .as_deref()

@@ -1,11 +1,11 @@
-//! Go's spelling of flags, turned into ours.
+//! Converts Go's spelling of flags to ours.
 
 use std::ffi::OsString;
 
 /// Turns single-dash long flags (`-namespace=x`) into double-dash ones, before clap parses.
 ///
-/// Go's flag package knows no short flags and takes one dash or two. The first argument is the
-/// program's name and stays; `-h`, `-V`, negative numbers and everything after `--` stay as well.
+/// Go's flag package has no short flags and accepts one dash or two. The first argument, the program's name, stays; so do `-h`,
+/// `-V`, negative numbers and everything after `--`.
 pub fn normalise_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut literal = false;
     args.enumerate()
@@ -20,16 +20,16 @@ pub fn normalise_args(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         .collect()
 }
 
-/// True if an argument gives this flag, with a value behind it or not.
+/// Returns true if an argument is this flag, with or without a value.
 pub fn is_flag(arg: &OsString, flag: &str) -> bool {
     let arg = arg.to_string_lossy();
     let rest = arg.strip_prefix(flag);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
-/// Gives flags of published operators the names that they have here.
+/// Renames flags of existing operators to our names.
 ///
-/// `names`: theirs, and ours.
+/// `names`: pairs of their name and ours.
 pub fn renamed(args: Vec<OsString>, names: &[(&str, &str)]) -> Vec<OsString> {
     let rename = |arg: OsString| match names.iter().find(|(theirs, _)| is_flag(&arg, theirs)) {
         Some((theirs, ours)) => format!("{ours}{}", &arg.to_string_lossy()[theirs.len()..]).into(),

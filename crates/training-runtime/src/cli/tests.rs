@@ -87,7 +87,7 @@ fn every_published_flag_parses_with_one_dash_and_with_two() {
             both(&[&format!("{dashes}{flag}={value}")])
                 .validate()
                 .unwrap();
-            // Go takes no separate word for a truth value, and neither do we.
+            // Like Go, booleans take no separate word as value.
             if !["leader-elect", "zap-devel"].contains(&flag) {
                 both(&[&format!("{dashes}{flag}"), value])
                     .validate()
@@ -125,7 +125,7 @@ fn what_decisions_depend_on_is_set_by_flags() {
     let rules = both(&["--clean-failed-jobs", "--max-replicas-per-job=50"])
         .jobs
         .rules();
-    assert_eq!((rules.clean_failed, rules.most_replicas), (true, 50));
+    assert_eq!((rules.clean_failed, rules.max_replicas), (true, 50));
     let off = both(&["--clean-failed-jobs=false"]).jobs;
     assert!(!off.rules().clean_failed);
 }

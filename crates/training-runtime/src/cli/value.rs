@@ -1,4 +1,4 @@
-//! Parsers of single values, as the Go tools of this field write them.
+//! Parsers of single values in Go's notation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use thiserror::Error;
 
-/// Arguments that contradict each other or ask for what this version does not have.
+/// Arguments that contradict each other or ask for missing features.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct UsageError(pub(super) String);
@@ -22,14 +22,14 @@ pub enum LogFormat {
     Compact,
 }
 
-/// Where a server listens.
+/// The address a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// Nowhere.
+    /// Disabled.
     Off,
-    /// On every address of the machine, at this port.
+    /// Every address of the machine, at this port.
     Any(u16),
-    /// On one address, as `host:port`; the host may be a name.
+    /// One address, as `host:port`; the host may be a name.
     At(String),
 }
 
@@ -43,7 +43,7 @@ impl FromStr for Bind {
         let wrong = || format!("\"{text}\" is neither host:port nor :port nor 0");
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port: u16 = port.parse().map_err(|_| wrong())?;
-        // A bare IPv6 address has colons of its own; without brackets its end would be taken for a port.
+        // A bare IPv6 address has colons of its own; without brackets its end would pass for a port.
         if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
             return Err(format!(
                 "the IPv6 address in \"{text}\" must be in brackets"
@@ -67,10 +67,10 @@ impl fmt::Display for Bind {
     }
 }
 
-/// A duration in Go's notation: numbers with units, such as `1m30s`, `500ms`, `1.5h`, or a plain `0`.
+/// Parses a duration in Go's notation: numbers with units, such as `1m30s`, `500ms`, `1.5h`, or a plain `0`.
 ///
 /// # Errors
-/// Says what the text should look like.
+/// Names the accepted form.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("\"{text}\" is not a duration such as 500ms, 15s, 1m30s or 1h");
     if text == "0" {
@@ -107,7 +107,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// A truth value in any of the spellings that Go's flag package takes.
+/// Parses a boolean in any spelling of Go's flag package.
 ///
 /// # Errors
 /// If it is neither true nor false.
@@ -119,7 +119,7 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A namespace, or nothing: an empty value means all namespaces.
+/// Parses a namespace. An empty value means all namespaces.
 pub(super) fn parse_namespace(text: &str) -> Result<String, String> {
     let name = text.trim();
     let legal = name.len() <= 63
@@ -135,7 +135,7 @@ pub(super) fn parse_namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a scheduler, which is a DNS subdomain; "none" in any case is the same as nothing.
+/// Parses the name of a scheduler, a DNS subdomain. "none" in any case means no scheduler.
 pub(super) fn parse_scheduler(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.eq_ignore_ascii_case("none") {
@@ -171,7 +171,7 @@ pub enum GangMode {
 }
 
 impl GangMode {
-    /// The value as it is written.
+    /// Returns the value of the flag.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -183,10 +183,10 @@ impl GangMode {
     }
 }
 
-/// A DNS domain in lower case, or nothing.
+/// Parses a DNS domain in lower case; it may be empty.
 ///
 /// # Errors
-/// Anything else.
+/// If it is anything else.
 pub fn parse_domain(text: &str) -> Result<String, String> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let label = |l: &str| !l.is_empty() && l.bytes().all(plain);

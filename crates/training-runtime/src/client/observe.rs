@@ -1,5 +1,4 @@
-//! What passes through every connection: requests are counted, and a server's wish to be left alone
-//! is kept.
+//! A layer for every connection: it counts requests and passes on the server's `Retry-After`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,18 +16,18 @@ use tower::{Layer, Service};
 
 use crate::metrics::Metrics;
 
-/// More of an error's body is not read; a `Status` is far smaller.
+/// The maximum bytes read of an error's body; a `Status` is far smaller.
 const ERROR_BODY_LIMIT: usize = 64 * 1024;
 
-/// A layer around a connection that counts answers by verb, resource and code, and carries the
-/// `Retry-After` header over into the `Status`, because kube hands out the body alone.
+/// A layer that counts answers by verb, resource and code, and copies the `Retry-After` header into the `Status`, because kube
+/// returns only the body.
 #[derive(Clone, Debug)]
 pub struct Observe {
     metrics: Arc<Metrics>,
 }
 
 impl Observe {
-    /// A layer that counts into these metrics.
+    /// Creates a layer that counts into `metrics`.
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics }
     }
@@ -45,7 +44,7 @@ impl<S> Layer<S> for Observe {
     }
 }
 
-/// A connection under observation.
+/// A connection with an [`Observe`] layer.
 #[derive(Clone, Debug)]
 pub struct Observed<S> {
     inner: S,
@@ -94,7 +93,7 @@ where
     }
 }
 
-/// Counts a call that was dropped at its deadline as one without an answer.
+/// Counts a request that was dropped at its deadline as unanswered.
 struct Unanswered {
     metrics: Option<Arc<Metrics>>,
     verb: &'static str,
@@ -119,11 +118,11 @@ fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<u32> {
     if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
         return None;
     }
-    // Dates, text and negative numbers are no delay; the caller's own waits hold then.
+    // Dates, text and negative numbers are ignored; the caller's own backoff applies.
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Puts the delay into the body, which may not even be a `Status`: overload is often told in plain text.
+/// Puts the delay into the body, which may not be a `Status`: overload errors are often plain text.
 async fn with_delay<B>(response: Response<B>, seconds: u32) -> Response<Either<B, Full<Bytes>>>
 where
     B: HttpBody<Data = Bytes>,
@@ -160,7 +159,7 @@ where
     Response::from_parts(parts, Either::Right(Full::new(body.into())))
 }
 
-/// The verb and resource of a request, as a role names them: `("patch", "pytorchjobs/status")`.
+/// Returns verb and resource of a request, as in an RBAC rule: `("patch", "pytorchjobs/status")`.
 pub(super) fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
     let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
     let group_parts = match parts.next() {
@@ -169,7 +168,7 @@ pub(super) fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
         _ => return ("get", "other".to_owned()),
     };
     let mut rest: Vec<&str> = parts.skip(group_parts).collect();
-    // `namespaces/<name>/<resource>…`; with two parts or fewer it is the namespace itself.
+    // `namespaces/<name>/<resource>…`; two parts or fewer mean the namespace itself.
     if rest.first() == Some(&"namespaces") && rest.len() > 2 {
         rest.drain(..2);
     }

@@ -1,7 +1,7 @@
-//! Lists in pages that fit into memory.
+//! Bounds list pages by size.
 //!
-//! The API server bounds a page by its number of objects alone, and an object may have more than a megabyte. So a page that
-//! grows too large is dropped while it arrives, and asked for again with fewer objects.
+//! The API server bounds a page only by its number of objects, and an object may exceed a megabyte. A page that grows too large is
+//! dropped while it arrives, and requested again with fewer objects.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,17 +18,17 @@ use parking_lot::Mutex;
 use tower::{Layer, Service, ServiceExt as _};
 use training_core::Size;
 
-use super::attend::watched;
+use super::watch_layer::watched;
 
-/// The longest page of more than one object, in bytes.
+/// Maximum bytes of a page with more than one object.
 const LONGEST: usize = 4 * 1024 * 1024;
-/// The most memory that its objects may take, in bytes.
+/// Maximum memory of its objects, in bytes.
 const LARGEST: usize = 32 * 1024 * 1024;
 
-/// A layer around the connection of the watches that bounds the pages of their lists.
+/// A layer that bounds the list pages of the watch connection.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
-    /// Objects per page, of the lists whose pages were too large.
+    /// Objects per page, for lists whose pages were too large.
     limits: Arc<Mutex<HashMap<String, u32>>>,
 }
 
@@ -44,13 +44,13 @@ impl<S> Layer<S> for Pages {
 }
 
 impl Pages {
-    /// How many objects to ask for.
+    /// Returns how many objects to request.
     fn limit(&self, list: &str, asked: u32) -> u32 {
         let limits = self.limits.lock();
         limits.get(list).map_or(asked, |limit| asked.min(*limit))
     }
 
-    /// A page of so many objects had this size: the next one may have twice as many if even that is small.
+    /// Doubles the limit of the next page if this one, of `limit` objects, was small.
     fn fitted(&self, list: &str, limit: u32, asked: u32, size: Size) {
         if limit >= asked || size.text > LONGEST / 4 || size.memory() > LARGEST / 4 {
             return;
@@ -68,7 +68,7 @@ impl Pages {
     }
 }
 
-/// A connection with bounded pages.
+/// A connection with a [`Pages`] layer.
 #[derive(Clone, Debug)]
 pub struct Paged<S> {
     inner: S,
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// A page and its size; `None` if it is too large.
+/// Reads a page and its size; `None` if it is too large.
 async fn read<B>(body: B, bounded: bool) -> Result<Option<(Bytes, Size)>, BoxError>
 where
     B: HttpBody<Data = Bytes, Error = BoxError>,
@@ -135,7 +135,7 @@ where
     Ok(Some((page.freeze(), size)))
 }
 
-/// The most objects that a request for a page asks for; `None` if it is another request.
+/// Returns the limit of a request for a page; `None` for any other request.
 fn page(request: &Request<Body>) -> Option<u32> {
     if *request.method() != Method::GET {
         return None;
@@ -144,7 +144,7 @@ fn page(request: &Request<Body>) -> Option<u32> {
     parts.find_map(|part| part.strip_prefix("limit=")?.parse().ok())
 }
 
-/// The same request for another number of objects.
+/// Copies a request with another limit.
 fn with_limit(request: &Request<Body>, limit: u32) -> Result<Request<Body>, BoxError> {
     let uri = request.uri();
     let query = uri.query().unwrap_or_default().split('&').map(|part| {
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers with pages of such objects, and writes down how many were asked for.
+    /// Answers with pages of `object`, and records the requested limits.
     #[derive(Clone, Default)]
     struct Server {
         object: Arc<Mutex<String>>,
@@ -214,9 +214,9 @@ mod tests {
         assert_eq!(page.body().len(), 25 * 100_000);
         assert_eq!(server.asked(), [200, 100, 50, 25]);
         server.list(&pages, "limit=200").await;
-        assert_eq!(server.asked(), [25], "the next page begins where it fitted");
+        assert_eq!(server.asked(), [25], "the next page keeps the limit");
         server.list(&pages, "limit=200&labelSelector=a").await;
-        assert_eq!(server.asked()[0], 200, "each list has its own");
+        assert_eq!(server.asked()[0], 200, "each list has its own limit");
     }
 
     #[tokio::test]

@@ -138,7 +138,7 @@ async fn a_call_dropped_at_its_deadline_is_counted_as_unanswered() {
     );
 }
 
-/// A server that answers every request with one text, and counts and keeps what it was sent.
+/// Runs a server that gives every request the same answer, counts requests, and stores the last one.
 async fn serve(answer: &'static str) -> (Uri, Arc<AtomicUsize>, Arc<parking_lot::Mutex<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap())
@@ -154,7 +154,7 @@ async fn serve(answer: &'static str) -> (Uri, Arc<AtomicUsize>, Arc<parking_lot:
                 let mut buffer = vec![0; 16 * 1024];
                 while let Ok(size @ 1..) = socket.read(&mut buffer).await {
                     let text = String::from_utf8_lossy(&buffer[..size]).into_owned();
-                    // A body may come in a piece of its own.
+                    // A body may arrive separately.
                     if !text.contains(" HTTP/1.1\r\n") {
                         continue;
                     }
@@ -170,14 +170,14 @@ async fn serve(answer: &'static str) -> (Uri, Arc<AtomicUsize>, Arc<parking_lot:
     (uri, count, seen)
 }
 
-fn recipe(uri: Uri) -> Recipe {
+fn recipe(uri: Uri) -> LazyClient {
     let mut config = limited(Config::new(uri), Duration::from_secs(2));
     config.default_retry = false;
     let identity = Identity::new("pytorch-operator", "1.2.3", "abc");
     config
         .headers
         .push((USER_AGENT, identity.user_agent.parse().unwrap()));
-    Recipe {
+    LazyClient {
         config,
         metrics: Arc::new(Metrics::new("pytorch")),
     }
@@ -206,7 +206,7 @@ async fn f_70_a_server_that_never_answers_ends_the_call() {
     install_crypto_provider();
     let (uri, _, _) = serve("").await;
     let pods: Api<Pod> = Api::namespaced(recipe(uri).open().unwrap(), "team");
-    // Without a deadline this call would not end, nor the test.
+    // Without a timeout neither this request nor the test would end.
     let error = pods.get("a").await.unwrap_err();
     assert!(Fault::from(error).outcome_unknown());
 }

@@ -1,4 +1,4 @@
-//! What the background task is given.
+//! Messages to the event writers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use training_core::notes::Note;
 
 use crate::cli::EventMode;
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regarding {
     /// Such as `kubeflow.org/v1`.
     pub api_version: String,
     /// Such as `PyTorchJob`.
     pub kind: String,
-    /// The namespace, which is the event's own as well.
+    /// The namespace of the object and of the event.
     pub namespace: String,
-    /// The name, which the event's own name begins with.
+    /// The name of the object; the event's own name begins with it.
     pub name: String,
-    /// The uid; tells an object from an earlier one of the same name.
+    /// The uid; distinguishes an object from an earlier one of the same name.
     pub uid: String,
-    /// The version that was looked at, if it matters.
+    /// The observed resource version, if it matters.
     pub resource_version: Option<String>,
 }
 
 impl Regarding {
-    /// An object of a kind, by its metadata.
+    /// Refers to an object of a kind by its metadata.
     pub fn of<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Self {
         Self {
             api_version: K::api_version(&()).into_owned(),
@@ -54,14 +54,14 @@ impl Regarding {
     }
 }
 
-/// Who writes the events, and how many.
+/// Configures the source and number of events.
 #[derive(Clone, Debug)]
 pub struct EventConfig {
     /// The published controller name, such as `pytorchjob-controller`; tools filter on it.
     pub component: String,
-    /// How many.
+    /// Which events are written.
     pub mode: EventMode,
-    /// The longest time one request may take.
+    /// Time limit of a request.
     pub call_deadline: Duration,
 }
 

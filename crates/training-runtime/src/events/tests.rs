@@ -17,7 +17,7 @@ struct Log {
     repeated: Vec<(Instant, String, i32)>,
     refuse: Vec<Fault>,
     stuck: bool,
-    /// The uid of an object whose events take for ever.
+    /// The uid of an object whose events are never answered.
     stuck_for: Option<String>,
 }
 
@@ -206,7 +206,7 @@ async fn i_40_a_job_writes_at_most_ten_events_in_any_minute() {
                 .map_or(1, |(count, _)| count.parse().unwrap())
         })
         .sum();
-    assert_eq!(total, 3_001, "every note is told or counted");
+    assert_eq!(total, 3_001, "every note is written or counted");
     assert!(metrics.events_so_far(EventOutcome::Folded) > 2_000);
 }
 

@@ -1,21 +1,21 @@
-//! What an event may say.
+//! The limits and ranks of event texts.
 
-/// The most bytes of a message. Source: the validation of core/v1 events in Kubernetes.
+/// Maximum bytes of a message. Source: the validation of core/v1 events in Kubernetes.
 const LONGEST: usize = 1_024;
 
-/// What an event matters to whoever asks what became of a job.
+/// How much an event matters to the outcome of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Matter {
-    /// What was made, deleted, lost on the way.
+pub(super) enum Importance {
+    /// Objects were created, deleted or lost on the way.
     Course,
     /// The job is suspended or resumed.
     Turn,
-    /// The job has ended, or why, or what is left of it.
+    /// The job has ended, why it ended, or what it left behind.
     End,
 }
 
-/// What a reason tells. The published ones are made of the kind's name.
-pub(super) fn matter(reason: &str) -> Matter {
+/// Returns how much a reason matters. Published reasons contain the kind's name.
+pub(super) fn matter(reason: &str) -> Importance {
     const ENDS: [&str; 6] = [
         "InvalidSpec",
         "BackoffLimitExceeded",
@@ -24,20 +24,19 @@ pub(super) fn matter(reason: &str) -> Matter {
         "SparkApplicationFailed",
         "SparkApplicationCompleted",
     ];
-    // A run that fails is none: others may follow, many a minute.
+    // A failed run does not count: others may follow, many per minute.
     const TURNS: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
     let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
     if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
-        Matter::End
+        Importance::End
     } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed"]) {
-        Matter::Turn
+        Importance::Turn
     } else {
-        Matter::Course
+        Importance::Course
     }
 }
 
-/// A message without control characters, cut to what an event takes. Line ends become spaces, so that
-/// words don't run together.
+/// Removes control characters from a message and cuts it to the limit. Line ends become spaces, so that words stay separate.
 pub(super) fn clean(message: &str) -> String {
     const CUT: char = '…';
     let mut text = String::with_capacity(message.len().min(LONGEST));
@@ -46,7 +45,7 @@ pub(super) fn clean(message: &str) -> String {
         c if c.is_control() => None,
         c => Some(c),
     });
-    // Room for the mark is needed only if something is left over.
+    // Leave room for the mark only if text remains.
     let mut fits = 0;
     for c in characters.by_ref() {
         if text.len() + c.len_utf8() > LONGEST {
@@ -62,7 +61,7 @@ pub(super) fn clean(message: &str) -> String {
     text
 }
 
-/// A reason that the API server takes: at most 128 bytes.
+/// Cuts a reason to the API server's limit of 128 bytes.
 pub(super) fn reason(reason: &str) -> String {
     let mut end = reason.len().min(128);
     while !reason.is_char_boundary(end) {
@@ -71,7 +70,7 @@ pub(super) fn reason(reason: &str) -> String {
     reason.get(..end).unwrap_or_default().to_owned()
 }
 
-/// The name of an event: its object's, cut so that the whole is at most 253 bytes, and a suffix.
+/// Names an event after its object, cut to at most 253 bytes with the suffix.
 pub(super) fn name(object: &str, suffix: u64) -> String {
     let mut end = object.len().min(253 - 17);
     while !object.is_char_boundary(end) {

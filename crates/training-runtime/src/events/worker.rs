@@ -14,63 +14,62 @@ use tokio::time::{Instant, sleep, sleep_until};
 use training_core::notes::{Note, Severity};
 
 use super::message::{EventConfig, Message, Regarding};
-use super::text::{self, Matter};
+use super::text::{self, Importance};
 use super::writer::EventWriter;
 use crate::cli::EventMode;
 use crate::fault::{Fault, within};
 use crate::leader::Leadership;
 use crate::metrics::{EventOutcome, Metrics};
 
-/// Notes of one job that are written as they come in a minute, those on its end among them; the tenth write is the sum of the
-/// rest.
+/// Notes of one job written as they come within a minute, those on its end included; the tenth write is the sum of the rest.
 const PER_MINUTE: usize = 9;
 
-/// Of those, what is about neither the end nor a turn gets so many. An end has at most three: that it is one, which limit, what
-/// still runs. Without a place of their own they would be lost in the sum exactly where much went wrong before.
+/// The share of notes that concern neither the end nor a suspension. An end has at most three: that the job ended, which limit it hit,
+/// and what still runs. Without reserved slots the sum would swallow them exactly when much went wrong before.
 const COURSE: usize = 6;
 
-/// The same with one turn more, at the cost of the end: to suspend a gang alone takes six.
+/// The share with one suspension note more, at the cost of the end: suspending a gang alone takes six.
 const WITH_A_TURN: usize = 7;
 
-/// The window of the limit.
+/// The window of the rate limit.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// How long a repeat is counted on the event that exists. API servers keep events for an hour by
-/// default, from their last change; a little less, so that the event is still there.
+/// How long repeats increment the count of an existing event. API servers keep events for an hour after their last change by
+/// default; a little less, so that the event still exists.
 const REMEMBERED: Duration = Duration::from_mins(55);
 
-/// Events of a worker that are remembered for their repeats: 32 bytes each.
+/// Events that a worker remembers for their repeats; 32 bytes each.
 const MADE: usize = 256;
 
-/// The wait before the one second try.
+/// The pause before the only retry.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// An event of ours that is still there.
+/// An event of ours that should still exist.
 struct Made {
     suffix: u64,
     count: i32,
     at: Instant,
 }
 
-/// What one job wrote in the last minute.
+/// The events of one job in the last minute.
 #[derive(Default)]
 struct Recent {
     writes: VecDeque<Instant>,
     folded: Option<Folded>,
 }
 
-/// What waits to be summed up.
+/// Notes that wait for their sum.
 struct Folded {
     regarding: Arc<Regarding>,
     count: u64,
-    /// The one to be told: a sum is not to hide an end or a failure behind what went as it should.
+    /// The note to quote: a sum must not hide an end or a failure behind regular progress.
     first: Note,
     due: Instant,
 }
 
-/// Of two notes the one that ranks higher is told, and of equals the later one.
+/// Ranks notes for a sum, which quotes the highest and, among equals, the latest.
 fn rank(note: &Note) -> (bool, Severity) {
-    (text::matter(&note.reason) == Matter::End, note.severity)
+    (text::matter(&note.reason) == Importance::End, note.severity)
 }
 
 pub(super) struct Worker<W> {
@@ -78,18 +77,18 @@ pub(super) struct Worker<W> {
     writer: W,
     leadership: Leadership,
     metrics: Arc<Metrics>,
-    /// By the hash of object, reason and message: the texts themselves would be too much to keep.
+    /// Keyed by the hash of object, reason and message, since the texts would take too much memory.
     made: HashMap<u64, Made>,
-    /// By uid.
+    /// Keyed by uid.
     recent: HashMap<String, Recent>,
-    /// When jobs that rest are forgotten next.
+    /// When to forget idle jobs next.
     tidy: Instant,
     suffix: u64,
     troubled: bool,
 }
 
 impl<W: EventWriter> Worker<W> {
-    /// The worker of this number among those of the process.
+    /// Creates worker number `at` of the process.
     pub(super) fn new(
         at: u64,
         config: EventConfig,
@@ -97,7 +96,7 @@ impl<W: EventWriter> Worker<W> {
         leadership: Leadership,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // Names differ between processes by their start, and within one by the worker and by counting on.
+        // Names differ between processes by their start time, and within one by worker and sequence number.
         let start = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -129,7 +128,7 @@ impl<W: EventWriter> Worker<W> {
                     Some(Message::Note(regarding, note)) => self.note(&regarding, note).await,
                     Some(Message::Flush(done)) => {
                         self.sum_up(None).await;
-                        // Nobody may be waiting any more.
+                        // The caller may have given up waiting.
                         let _ = done.send(());
                     }
                     None => return self.sum_up(None).await,
@@ -149,7 +148,7 @@ impl<W: EventWriter> Worker<W> {
             .values()
             .filter_map(|recent| Some(recent.folded.as_ref()?.due))
             .min();
-        // Without jobs there is nothing to wake up for.
+        // Without jobs there is no reason to wake up.
         let tidy = (!self.recent.is_empty()).then_some(self.tidy);
         sums.into_iter().chain(tidy).min()
     }
@@ -161,12 +160,12 @@ impl<W: EventWriter> Worker<W> {
             recent.forget_before(now);
             let matter = text::matter(&note.reason);
             let places = match matter {
-                Matter::Course => COURSE,
-                Matter::Turn => WITH_A_TURN,
-                Matter::End => PER_MINUTE,
+                Importance::Course => COURSE,
+                Importance::Turn => WITH_A_TURN,
+                Importance::End => PER_MINUTE,
             };
             let full = recent.writes.len() >= places;
-            let waits = full || matter == Matter::Course;
+            let waits = full || matter == Importance::Course;
             if let Some(folded) = recent.folded.as_mut().filter(|_| waits) {
                 folded.count += 1;
                 if rank(&note) >= rank(&folded.first) {
@@ -180,7 +179,7 @@ impl<W: EventWriter> Worker<W> {
                     regarding: Arc::clone(regarding),
                     count: 1,
                     first: note,
-                    // By then all that was written before is more than a minute old.
+                    // By then all earlier writes are more than a minute old.
                     due: now + WINDOW,
                 });
                 self.metrics.events(EventOutcome::Folded, 1);
@@ -191,7 +190,7 @@ impl<W: EventWriter> Worker<W> {
         self.write(regarding, &note).await;
     }
 
-    /// Writes the sums that are due, or all of them.
+    /// Writes the sums that are due, or all of them if `now` is `None`.
     async fn sum_up(&mut self, now: Option<Instant>) {
         let mut due = Vec::new();
         for recent in self.recent.values_mut() {
@@ -258,7 +257,7 @@ impl<W: EventWriter> Worker<W> {
                     );
                     return self.metrics.events(EventOutcome::Repeated, 1);
                 }
-                // It expired or was removed: a new one is due.
+                // It expired or was deleted: create a new one.
                 Err(Fault::Missing { .. }) => {
                     self.made.remove(&key);
                 }
@@ -312,13 +311,13 @@ impl<W: EventWriter> Worker<W> {
                 ..EventSource::default()
             }),
             reporting_component: Some(self.config.component.clone()),
-            // Empty, as the published recorders leave it: clients compare whole events.
+            // Empty, as in the published recorders: clients compare whole events.
             reporting_instance: Some(String::new()),
             ..Event::default()
         }
     }
 
-    /// Sends a request, and once more if the network or the server failed.
+    /// Sends a request, and retries once if the network or the server failed.
     async fn insist<'a, F>(&'a self, request: impl Fn(&'a W) -> F) -> Result<(), Fault>
     where
         F: Future<Output = Result<(), Fault>>,
@@ -345,7 +344,7 @@ impl<W: EventWriter> Worker<W> {
             return self.metrics.events(EventOutcome::NotLeading, 1);
         }
         self.metrics.events(EventOutcome::Failed, 1);
-        // Once per trouble: an outage must not fill the log as well.
+        // Log once per outage, so that the log does not fill up as well.
         if !std::mem::replace(&mut self.troubled, true) {
             tracing::warn!(%fault, "an event was not written");
         }

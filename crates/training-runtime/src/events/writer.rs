@@ -8,18 +8,18 @@ use serde_json::json;
 
 use crate::fault::{Fault, is_already_exists};
 
-/// Where events are written.
+/// Writes events to their store.
 pub trait EventWriter: Send + Sync + 'static {
-    /// Makes an event; one that exists already was made by an attempt whose answer got lost.
+    /// Creates an event. If it exists, an earlier attempt created it and its answer was lost.
     ///
     /// # Errors
-    /// Whatever kept the request from being answered well.
+    /// If the request fails.
     fn create(&self, event: &Event) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Sets the count and time of an event.
     ///
     /// # Errors
-    /// [`Fault::Missing`] if it has expired; whatever else kept the request from being answered well.
+    /// [`Fault::Missing`] if the event has expired, or why the request failed.
     fn repeat(
         &self,
         namespace: &str,
@@ -29,14 +29,14 @@ pub trait EventWriter: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// Events in the API server.
+/// Writes events to the API server.
 #[derive(Clone)]
 pub struct KubeEvents {
     client: Client,
 }
 
 impl KubeEvents {
-    /// Writes through the client for calls.
+    /// Creates a writer; `client` is the client for calls.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request and tells what it was.
+    /// Answers one request and returns it.
     async fn exchange<F>(
         code: u16,
         answer: Value,

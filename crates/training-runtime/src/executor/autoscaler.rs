@@ -1,4 +1,4 @@
-//! Calls about autoscalers.
+//! Requests for `HorizontalPodAutoscaler`s.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::Patch;
@@ -14,7 +14,7 @@ use super::{Executor, uid};
 use crate::caller::{Answer, Failure};
 use crate::feed::autoscaler::{SlimAutoscaler, autoscaler_view};
 
-/// The reason of the event when an autoscaler is refused.
+/// The event reason of a rejected autoscaler.
 const REFUSED: &str = "FailedCreateAutoscaler";
 
 impl Executor {
@@ -42,7 +42,7 @@ impl Executor {
                     (REFUSED, Blocked::Autoscaler),
                     &self.children.autoscalers,
                 )?;
-                // One that another operator made for the same job carries no label of ours, so the watch would never show it.
+                // If another operator created it for the same job, it lacks our label and the watch would never show it.
                 match known {
                     Some((uid, version)) => self.change_autoscaler(job, uid, version, wanted).await,
                     None => Ok(()),
@@ -52,7 +52,7 @@ impl Executor {
         }
     }
 
-    /// Writes what an autoscaler should be over what it is. Fields that a job can't ask for stay as somebody set them.
+    /// Patches an autoscaler to its desired state. Fields that a job can't set keep their values.
     pub(super) async fn change_autoscaler<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -81,7 +81,7 @@ impl Executor {
         }
     }
 
-    /// Keeps what was just written, without waiting for the watch.
+    /// Stores the written autoscaler without waiting for the watch.
     fn knows_autoscaler<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -95,7 +95,7 @@ impl Executor {
             digest: made_from.and_then(|d| Digest::parse(d)),
             min: wanted.spec.min_replicas,
             max: wanted.spec.max_replicas,
-            leaving: false,
+            terminating: false,
         });
         if let Some(view) = view {
             let owned = Self::owned(job, uid(job), view);

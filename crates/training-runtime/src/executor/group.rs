@@ -1,4 +1,4 @@
-//! Calls about the objects that stand for gangs.
+//! Requests for the group objects of gangs.
 
 use kube::api::Patch;
 use kube::core::Request as Build;
@@ -14,10 +14,10 @@ use crate::fault::Fault;
 use crate::feed::group::{group_view, is_shown, seen_view};
 use crate::feed::slim::Owned;
 
-/// The reason of the event when a group is refused.
+/// The event reason of a rejected group.
 const REFUSED: &str = "FailedCreatePodGroup";
 
-/// A kind of group in one version of its API.
+/// A kind of group and its API version.
 pub(super) type Address = (GroupKind, &'static str);
 
 fn url<J: Resource<DynamicType = ()>>(job: &J, (kind, version): Address) -> String {
@@ -45,7 +45,7 @@ impl Executor {
             }
             Err(Failure::Exists(message)) => {
                 let seen: Group = self.read_at(&url(job, at), &job.name_any()).await?;
-                // One that another operator made for the job, or that lost our label, is taken in, and gets the label next.
+                // Adopt a group that another operator created for the job or that lost our label; the label is set next.
                 self.settle(
                     uid(job),
                     group_view(&seen, at.0, self.parent),
@@ -59,7 +59,7 @@ impl Executor {
         }
     }
 
-    /// Writes what of a group follows its job over what it is.
+    /// Patches the fields of a group that follow its job.
     pub(super) async fn change_group<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -84,7 +84,7 @@ impl Executor {
         }
     }
 
-    /// What the watch doesn't show has to be read before it is tried again.
+    /// Reads a group that the watch doesn't show, before a retry.
     async fn look_again<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -104,7 +104,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Looks for a group of the job that the watch doesn't show.
+    /// Searches for a group of the job that the watch doesn't show.
     pub(super) async fn find_group<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -118,7 +118,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The group of the job by its name; `None` if there is none, or it is somebody else's.
+    /// Reads the job's group by name; `None` if it does not exist or is not the job's.
     async fn read_group<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -139,12 +139,12 @@ impl Executor {
         of: Uid,
     ) -> Result<(), Stopped> {
         let index = self.children.groups.of_kind(at.0);
-        let how = training_core::Deletion::Orderly;
+        let how = training_core::Deletion::Graceful;
         self.delete_at(super::uid(job), &url(job, at), (name, of), how, index)
             .await
     }
 
-    /// Keeps what was just written, without waiting for the watch.
+    /// Stores the written group without waiting for the watch.
     fn knows_group<J: Resource<DynamicType = ()>>(&self, job: &J, kind: GroupKind, made: &Group) {
         if let Some(view) = seen_view(made, kind, self.parent) {
             let owned = Self::owned(job, uid(job), view);

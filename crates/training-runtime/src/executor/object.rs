@@ -1,4 +1,4 @@
-//! Calls about the further objects of a job.
+//! Requests for the other objects of a job.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
@@ -17,7 +17,7 @@ use crate::fault::{Denial, Fault};
 use crate::feed::object::{SlimBatch, SlimConfigMap, SlimWholeService, Whole, object_view};
 use crate::feed::slim::{Owned, controller};
 
-/// The published reason of a name that is taken.
+/// The published event reason of a name conflict.
 const TAKEN: &str = "ErrResourceExists";
 
 impl Executor {
@@ -51,7 +51,7 @@ impl Executor {
         }
     }
 
-    /// Makes the Secret again that the job's status names; where the name is taken it is there.
+    /// Recreates the Secret that the job's status names, unless it still exists.
     pub(super) async fn renew_secret<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -70,7 +70,7 @@ impl Executor {
         }
     }
 
-    /// What a Secret holds is made here, away from everything that others wait for, and kept nowhere else.
+    /// Creates a Secret. Its data is generated on a blocking thread, so that nothing else waits, and stored nowhere else.
     async fn create_secret(&self, secret: &Secret) -> Result<(), Stopped> {
         let bug = |text: String| Stopped::Fault(Fault::Bug(text));
         let Some(fresh) = self.fresh_secret else {
@@ -93,7 +93,7 @@ impl Executor {
         }
     }
 
-    /// The name of an object was taken: by one of the job's own that was not seen, or by somebody else's.
+    /// Handles a name conflict: the holder is an object of the job that was not seen yet, or a foreign one.
     async fn found<K, S>(
         &self,
         job: &impl Resource<DynamicType = ()>,
@@ -117,7 +117,7 @@ impl Executor {
             return Err(if index.found(found) {
                 Stopped::Found
             } else {
-                super::gone_by_now(&name)
+                super::name_freed(&name)
             });
         }
         Err(taken(
@@ -127,7 +127,7 @@ impl Executor {
         ))
     }
 
-    /// Writes a merge patch that names the version that it is based on; what is answered is kept.
+    /// Sends a merge patch with the version that it is based on, and stores the answer.
     pub(super) async fn change_object<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
@@ -186,7 +186,7 @@ impl Executor {
         }
     }
 
-    /// Deletes an object; the pods of a Job go with it.
+    /// Deletes an object; the pods of a Job are deleted with it.
     pub(super) async fn delete_object(
         &self,
         job: &impl Resource<DynamicType = ()>,
@@ -219,7 +219,7 @@ fn refused(object: &Object) -> &'static str {
     }
 }
 
-/// Somebody else has the name: the job waits until it is free.
+/// Stalls the job until a foreign object frees the name.
 fn taken(
     object: &Object,
     job: &impl Resource<DynamicType = ()>,
@@ -241,7 +241,7 @@ fn taken(
         stall: Stall {
             reason: "NameConflict",
             message: message.clone(),
-            hopeless: false,
+            permanent: false,
             blocks: Blocked::All,
         },
         fault: Fault::Denied {

@@ -1,4 +1,4 @@
-//! What became of steps: names for the events, refusals for the core, views for the index.
+//! Outcomes of steps: names for events, refusals for the planner, views for the index.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Resource, ResourceExt};
@@ -11,50 +11,50 @@ use training_core::{
 use crate::caller::Answer;
 use crate::fault::{Denial, Fault};
 
-/// What became of the steps of one plan.
+/// The outcome of a plan's steps.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Names of what was made and deleted, for the events.
+    /// Names of created and deleted objects, for events.
     pub done: Done,
-    /// What keeps the job from going on.
+    /// The refusal that blocks the job.
     pub refusal: Option<Refusal>,
-    /// What went wrong otherwise.
+    /// Any other failure.
     pub fault: Option<Fault>,
-    /// Something was made, changed or deleted.
+    /// An object was created, changed or deleted.
     pub progress: bool,
-    /// Something was there already and was read: what the plan was made of is not all that is known now.
+    /// An object existed already and was read, so the plan is based on an outdated state.
     pub found: bool,
     /// The job itself was deleted.
     pub job_deleted: bool,
-    /// The name of a Secret that was made.
+    /// The name of the created Secret.
     pub secret: Option<String>,
-    /// The name of a Secret that could not be made, because somebody has one of that name.
+    /// The name of the Secret that could not be created because the name is taken.
     pub taken: Option<String>,
 }
 
-/// Names of what was made and deleted.
+/// Names of created and deleted objects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Pods made.
+    /// Created pods.
     pub created_pods: Vec<String>,
-    /// Services made.
+    /// Created services.
     pub created_services: Vec<String>,
-    /// Pods deleted.
+    /// Deleted pods.
     pub deleted_pods: Vec<String>,
-    /// Services deleted.
+    /// Deleted services.
     pub deleted_services: Vec<String>,
-    /// Pod groups deleted.
+    /// Deleted pod groups.
     pub deleted_groups: Vec<String>,
 }
 
-/// A create that was refused.
+/// A refused create.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The reason of the failed create: `FailedCreatePod` and `FailedCreateService` as published, or that of an autoscaler.
+    /// The event reason: `FailedCreatePod` and `FailedCreateService` as published, or that of an autoscaler.
     pub event: &'static str,
-    /// Its message.
+    /// The event message.
     pub text: String,
-    /// For the core.
+    /// For the planner.
     pub stall: Stall,
     /// For the backoff.
     pub fault: Fault,
@@ -64,9 +64,9 @@ pub struct Refusal {
 pub(super) enum Stopped {
     Refused(Box<Refusal>),
     Fault(Fault),
-    /// A Secret has this name, whosesoever it is.
+    /// A Secret with this name exists, no matter who owns it.
     Taken(String),
-    /// It was made before, and is now known as it is by now.
+    /// The object existed already, and its current state is now cached.
     Found,
 }
 
@@ -87,14 +87,14 @@ impl Outcome {
             Step::DeleteGroup { kind, name, .. } if *kind != GroupKind::Workload => {
                 done.deleted_groups.push(name.clone());
             }
-            // `kubectl get` shows it; no event is published for it.
-            Step::FindGroup { .. }
+            // `kubectl get` shows these; no event is published for them.
+            Step::LookUpGroup { .. }
             | Step::CreateGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }
             | Step::CreateAutoscaler(_)
             | Step::ChangeAutoscaler { .. }
-            | Step::RenewSecret(_)
+            | Step::RecreateSecret(_)
             | Step::ChangeObject { .. }
             | Step::DeleteObject { .. }
             | Step::DeleteAutoscaler { .. } => {}
@@ -116,22 +116,22 @@ impl Done {
     }
 }
 
-/// What a refused create means for the job.
+/// Maps a refused create to its consequence for the job.
 pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stopped {
-    let (reason, hopeless) = match &fault {
+    let (reason, permanent) = match &fault {
         Fault::Denied { what, .. } => match what {
             Denial::Quota => ("QuotaExceeded", false),
             Denial::PodSecurity => ("PodSecurityDenied", false),
             Denial::Rbac => ("Forbidden", false),
             Denial::Policy => ("AdmissionDenied", false),
-            // The job goes with its namespace; there is nobody left to tell.
+            // The namespace controller deletes the job too, so there is nobody to notify.
             Denial::NamespaceTerminating => return Stopped::Fault(fault),
         },
         Fault::Rejected { .. } => match blocks {
             Blocked::All => ("InvalidSpec", true),
-            // What it asks of its scheduler can be corrected.
+            // The user can correct the scheduling policy.
             Blocked::Gang | Blocked::GangChange => ("GangInvalid", false),
-            // The job can train without it, and its metrics can be corrected while it does.
+            // The job can train without it, and the user can correct its metrics meanwhile.
             Blocked::Autoscaler => ("AutoscalerInvalid", false),
             Blocked::Change => ("ChangeRefused", false),
         },
@@ -153,14 +153,14 @@ pub(super) fn refuse(fault: Fault, event: &'static str, blocks: Blocked) -> Stop
         stall: Stall {
             reason,
             message,
-            hopeless,
+            permanent,
             blocks,
         },
         fault,
     }))
 }
 
-/// The view of a pod that was just made, without waiting for the watch.
+/// Returns the view of a pod just created, without waiting for the watch.
 pub(super) fn made_pod(pod: &Pod, answer: &Answer) -> Option<PodView> {
     let (role, index) = replica(pod)?;
     let (uid, version) = answer.identity()?;
@@ -185,11 +185,11 @@ pub(super) fn made_service(service: &Service, answer: &Answer) -> Option<Service
         version,
         role: role.into(),
         index,
-        leaving: false,
+        terminating: false,
     })
 }
 
-/// As the watch reads it: see [`crate::feed::slim::pod_view`].
+/// Reads role and index like the watch does: see [`crate::feed::slim::pod_view`].
 fn replica(object: &impl Resource) -> Option<(&str, u32)> {
     let own = object.meta().labels.as_ref()?;
     Some(match own.get(labels::REPLICA_TYPE) {

@@ -174,7 +174,7 @@ fn f_24_only_what_the_api_server_itself_cannot_take_is_final() {
             &none,
             true,
         ),
-        // A webhook that gives no code, and one that gives the code and the words of a validation.
+        // A webhook without a code, and one with the code and message of a validation.
         (
             400,
             "BadRequest",

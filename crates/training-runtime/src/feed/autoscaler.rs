@@ -1,5 +1,5 @@
-//! Autoscalers as they are watched. There are few, and their own controller writes their status every quarter of a minute:
-//! only the fields that decisions read are kept, and nobody is woken for the others.
+//! The watched form of `HorizontalPodAutoscaler`s. There are few, but their controller writes their status every 15 seconds: only the
+//! fields that decisions read are kept, and other changes wake no job.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -12,18 +12,18 @@ use super::child::Child;
 use super::slim::{Owned, Parent, controller, version};
 use crate::key::JobKey;
 
-/// A `HorizontalPodAutoscaler` as it is watched.
+/// A watched `HorizontalPodAutoscaler`.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler")]
 #[serde(default)]
 pub struct SlimAutoscaler {
-    /// Name, uid, owner, and what it was made from.
+    /// Its name, uid, owner, and template hash.
     pub metadata: ObjectMeta,
-    /// Its bounds.
+    /// Its minimum and maximum.
     pub spec: SlimSpec,
 }
 
-/// The bounds of an autoscaler.
+/// The minimum and maximum of an autoscaler.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimSpec {
@@ -31,7 +31,7 @@ pub struct SlimSpec {
     max_replicas: i32,
 }
 
-/// The autoscaler as a child of a job; `None` if it is nobody's, another kind's, or not named as the job.
+/// Returns the autoscaler as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
 pub fn autoscaler_view(seen: &SlimAutoscaler, parent: Parent) -> Option<Owned<AutoscalerView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
@@ -50,7 +50,7 @@ pub fn autoscaler_view(seen: &SlimAutoscaler, parent: Parent) -> Option<Owned<Au
             digest: made_from.and_then(|text| Digest::parse(text)),
             min: seen.spec.min_replicas,
             max: seen.spec.max_replicas,
-            leaving: meta.deletion_timestamp.is_some(),
+            terminating: meta.deletion_timestamp.is_some(),
         },
     })
 }
@@ -62,15 +62,15 @@ impl Child for AutoscalerView {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, _: &Self) -> bool {
+    fn same_slot(&self, _: &Self) -> bool {
         true
     }
-    fn hash_place<H: Hasher>(&self, _: &mut H) {}
+    fn hash_slot<H: Hasher>(&self, _: &mut H) {}
     fn same_for_decisions(&self, other: &Self) -> bool {
         AutoscalerView::same_for_decisions(self, other)
     }
     fn leave(&mut self, version: u64) {
-        self.leaving = true;
+        self.terminating = true;
         self.version = self.version.max(version);
     }
 }

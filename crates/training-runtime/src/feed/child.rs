@@ -1,22 +1,22 @@
-//! What is asked of a child of a job, whatever its kind.
+//! The common interface of all children of a job.
 
 use std::hash::{Hash as _, Hasher};
 
 use training_core::{PodView, ServiceView, Uid};
 
-/// What an index needs to know of a child.
+/// A child of a job, as an index needs it.
 pub trait Child: Clone {
     /// Its uid.
     fn uid(&self) -> Uid;
     /// The resource version at which it was seen.
     fn version(&self) -> u64;
-    /// True if both stand for the same replica.
-    fn same_place(&self, other: &Self) -> bool;
-    /// Hashes what [`Child::same_place`] compares.
-    fn hash_place<H: Hasher>(&self, state: &mut H);
-    /// True if nothing that a decision depends on differs.
+    /// Returns true if both represent the same replica.
+    fn same_slot(&self, other: &Self) -> bool;
+    /// Hashes the fields that [`Child::same_slot`] compares.
+    fn hash_slot<H: Hasher>(&self, state: &mut H);
+    /// Returns true if all fields that decisions depend on are equal.
     fn same_for_decisions(&self, other: &Self) -> bool;
-    /// Marks that deletion was asked for, at this version.
+    /// Marks the child as terminating, at this version.
     fn leave(&mut self, version: u64);
 }
 
@@ -27,17 +27,17 @@ impl Child for PodView {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.index == other.index && self.role == other.role
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         (self.index, &*self.role).hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         PodView::same_for_decisions(self, other)
     }
     fn leave(&mut self, version: u64) {
-        self.leaving = true;
+        self.terminating = true;
         self.version = self.version.max(version);
     }
 }
@@ -49,24 +49,24 @@ impl Child for ServiceView {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.index == other.index && self.role == other.role
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         (self.index, &*self.role).hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
-        self.uid == other.uid && self.leaving == other.leaving
+        self.uid == other.uid && self.terminating == other.terminating
     }
     fn leave(&mut self, version: u64) {
-        self.leaving = true;
+        self.terminating = true;
         self.version = self.version.max(version);
     }
 }
 
-/// A child that stands for a replica, and has its name.
+/// A child that represents a replica and is named after it.
 pub trait Replica: Child {
-    /// The role in lower case, and the index.
+    /// Returns the role in lower case, and the index.
     fn replica(&self) -> (&str, u32);
 }
 

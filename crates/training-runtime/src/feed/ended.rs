@@ -1,7 +1,7 @@
-//! An ended job in a few hundred bytes.
+//! Keeps an ended job in a few hundred bytes.
 //!
-//! Ended jobs stay for as long as their users like, by the ten thousand, and hardly anything asks for them again. So each is kept
-//! as its text, and of the text only what differs from another job's: names, times, a uid.
+//! Ended jobs stay as long as their users want, by the ten thousand, and are rarely read. Each is kept as the difference of its text
+//! from another job's: names, times, a uid.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use training_core::{Stored, Uid};
 
 use super::slim::version;
 
-/// Texts that others are compared with; the one that fitted last stands first.
+/// Number of texts to compare with; the last match comes first.
 const MODELS: usize = 4;
-/// Nothing longer is compared: it would cost more time than the memory is worth.
+/// Maximum bytes of a text to compare: more would cost more time than the memory is worth.
 const LONGEST: usize = 32 * 1024;
-/// Fewer equal bytes in a row are not worth a reference.
+/// Minimum equal bytes in a row; fewer are not worth a reference.
 const WINDOW: usize = 8;
 
-/// An ended job as it is kept.
+/// A packed ended job.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The job's uid.
@@ -29,7 +29,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The job again; `None` only if what was packed can't be read.
+    /// Unpacks the job; `None` only if the packed data is corrupt.
     pub fn unpack<J: Stored>(&self) -> Option<J> {
         serde_json::from_slice(&join(&self.model, &self.difference)?).ok()
     }
@@ -42,7 +42,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Packs a job; `None` where it can't be written, or has no uid of the usual form.
+    /// Packs a job; `None` if it can't be serialized or its uid can't be parsed.
     pub fn pack<J: Stored>(&mut self, job: &J) -> Option<Ended> {
         let uid = job.meta().uid.as_deref().and_then(Uid::parse)?;
         let (model, difference) = self.split(&serde_json::to_vec(job).ok()?);
@@ -54,7 +54,7 @@ impl Packer {
         })
     }
 
-    /// A model, and how the text differs from it.
+    /// Returns a model and the text's difference from it.
     fn split(&mut self, text: &[u8]) -> (Arc<[u8]>, Box<[u8]>) {
         let mut whole = Vec::new();
         reference(&mut whole, &[], 0, text.len());
@@ -84,7 +84,7 @@ impl Packer {
 #[derive(Debug)]
 struct Model {
     text: Arc<[u8]>,
-    /// Where in it each run of so many bytes first stands.
+    /// The first position of each run of `WINDOW` bytes.
     places: HashMap<[u8; WINDOW], usize>,
 }
 
@@ -102,11 +102,11 @@ impl Model {
         }
     }
 
-    /// What [`join`] needs besides the model: bytes that are new, then a place and a length in the model, again and again.
+    /// Returns the input of [`join`]: repeated groups of new bytes, then a position and a length in the model.
     fn differs(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         let (mut at, mut told) = (0, 0);
-        // Texts of one kind go on at the same distance after a difference of equal length.
+        // After a difference of equal length, similar texts continue at the same distance.
         let mut distance = 0;
         while let Some(window) = text.get(at..at + WINDOW) {
             let Some(place) = self.place(window, at.checked_add_signed(distance)) else {
@@ -140,7 +140,7 @@ fn reference(out: &mut Vec<u8>, new: &[u8], place: usize, length: usize) {
     number(out, length);
 }
 
-/// Seven bits to a byte, the lowest first; the eighth says that more follow.
+/// Writes a varint: seven bits per byte, the lowest first; the eighth bit means that more bytes follow.
 fn number(out: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         out.push(value.to_le_bytes()[0] | 0x80);
@@ -162,7 +162,7 @@ fn read_number(from: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// The text that differs from a model in this way.
+/// Rebuilds a text from a model and its difference.
 fn join(model: &[u8], mut difference: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(model.len() + difference.len());
     while !difference.is_empty() {

@@ -1,4 +1,4 @@
-//! One watch, followed for ever: what is done when it breaks, loses its place, or falls silent.
+//! Follows one watch forever: handles errors, lost positions and silence.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -17,22 +17,21 @@ use crate::client::what;
 use crate::key::Scope;
 use crate::metrics::{Wanted, WatchTimes};
 
-/// The shortest time between two complete lists of one watch: a list is the most expensive thing that
-/// can be asked of an API server.
+/// The shortest time between two complete lists of one watch: a list is the most expensive request to an API server.
 const BETWEEN_LISTS: Duration = Duration::from_secs(5);
-/// Objects of one page of a list: a page is in memory as a whole, as text and as objects.
+/// Objects per page of a list: a whole page is in memory, as text and as objects.
 const PAGE: u32 = 200;
-/// How long after the server's own end of a watch a silent one is given up.
+/// How long after its timeout a silent watch is given up.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where watches lead, and how long they last.
+/// The connection and timeout of watches.
 #[derive(Clone)]
 pub struct Source {
     /// The connection.
     pub client: Client,
-    /// Told of every byte by the connection, and asked here.
+    /// When each watch last received data; the connection updates it.
     pub watches: WatchTimes,
-    /// After this time the API server ends a watch, and it is opened again where it was.
+    /// After this time the API server ends a watch, which then resumes where it was.
     pub timeout: Duration,
 }
 
@@ -43,14 +42,14 @@ pub(super) struct Follow<K> {
     api: Api<K>,
     config: Config,
     events: BoxStream<'static, Result<Event<K>, Error>>,
-    /// Grows with errors in a row: an answered list or an event ends the row, and the beginning of a list does not.
+    /// Grows with errors in a row. A complete list or an event resets it; the start of a list does not.
     backoff: DefaultBackoff,
-    /// The earliest time to go on after an error.
+    /// The earliest time to continue after an error.
     not_before: Option<Instant>,
-    /// When the last complete list was there.
+    /// When the last list was complete.
     listed: Option<Instant>,
     wanted: Wanted,
-    /// Longest time without a word, even a bookmark or an end.
+    /// Longest time without any data, including bookmarks and the end of a watch.
     patience: Duration,
     silent: bool,
 }
@@ -71,7 +70,7 @@ where
         Self::over(feed, source, scope, selector, api)
     }
 
-    /// The same for a kind that is known only at run time.
+    /// Like `new`, for a kind that is known only at run time.
     pub fn of(
         feed: &'static str,
         source: &Source,
@@ -89,7 +88,7 @@ where
         Self::over(feed, source, scope, selector, api)
     }
 
-    /// The same for a kind without namespaces.
+    /// Like `new`, for a cluster-scoped kind.
     pub fn across(
         feed: &'static str,
         source: &Source,
@@ -133,7 +132,7 @@ where
         }
     }
 
-    /// The next event or error. Not to be cancelled: an event may be in its hands.
+    /// Returns the next event or error. Not cancel-safe: an event may be lost.
     pub async fn next(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
         if let Some(at) = self.not_before.take() {
             sleep_until(at).await;
@@ -142,7 +141,7 @@ where
         match &event {
             Ok(Event::Init) => {
                 if let Some(listed) = self.listed {
-                    // What waits here is the request: the list is sent when the next event is asked for.
+                    // This delays the list request, which is sent when the next event is polled.
                     sleep_until(listed + BETWEEN_LISTS).await;
                 }
             }
@@ -164,7 +163,7 @@ where
         event
     }
 
-    /// Waits for the next event, and tells when the watch says nothing for too long, and when it speaks again.
+    /// Waits for the next event, and reports when the watch is silent for too long and when it receives data again.
     async fn heard(&mut self, listener: &impl Listener) -> Result<Event<K>, Error> {
         let look = (self.patience / 8).min(GRACE);
         loop {
@@ -176,7 +175,7 @@ where
             }
             match event {
                 Ok(Some(event)) => return event,
-                // The stream has no end.
+                // The stream never ends.
                 Ok(None) => self.events = watcher(self.api.clone(), self.config.clone()).boxed(),
                 Err(_) => {}
             }
@@ -184,10 +183,9 @@ where
     }
 }
 
-/// Whether news may have been missed, so that only a list tells what is there.
+/// Returns whether events may have been missed, so that a list is needed.
 ///
-/// An event that can't be read is one that we don't know. The server's word that our revision is too
-/// old is heard by kube inside of a stream, but not instead of one.
+/// An unreadable event may hide any change. kube handles an expired resource version within a stream, but not when a watch starts.
 fn lost_its_place(error: &Error) -> bool {
     match error {
         Error::WatchFailed(kube::Error::SerdeError(_)) => true,

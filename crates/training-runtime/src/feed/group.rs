@@ -1,7 +1,7 @@
-//! The objects that stand for gangs: whether the cluster serves their kinds, and those of our jobs.
+//! The group objects of gangs: whether the cluster serves their kinds, and those of our jobs.
 //!
-//! A kind is watched once a job needs it: that of the operator's setting from the start, another one for runs that began under
-//! another setting. A kind that isn't served is asked for again after a while, and keeps nothing else waiting.
+//! A kind is watched once a job needs it: the configured one from the start, another one for runs that began under another setting.
+//! Discovery of an unserved kind is retried, and nothing else waits for it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash as _, Hasher};
@@ -14,7 +14,7 @@ use kube_runtime::watcher::{self, Event};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use training_core::{Group, GroupKind, GroupView, Offer, Offers, Uid};
+use training_core::{Availabilities, Availability, Group, GroupKind, GroupView, Uid};
 
 use super::child::Child;
 use super::follow::{Follow, Source};
@@ -23,11 +23,11 @@ use super::listener::Listener;
 use super::slim::{Owned, Parent, controller};
 use crate::key::{JobKey, Scope};
 
-/// The first wait before a kind that is not served is asked for again; each further one is twice as long.
+/// The first delay before discovery of an unserved kind is retried; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// After so many questions without an answer jobs say so: one may be lost while an API server starts.
+/// Failed discoveries before jobs report it: a single one may fail while an API server starts.
 const FAILURES: u32 = 3;
-/// No wait is longer.
+/// The longest such delay.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 impl Child for GroupView {
@@ -37,22 +37,22 @@ impl Child for GroupView {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.kind == other.kind
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         self.kind.kind().hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         GroupView::same_for_decisions(self, other)
     }
     fn leave(&mut self, version: u64) {
-        self.leaving = true;
+        self.terminating = true;
         self.version = self.version.max(version);
     }
 }
 
-/// The group as a child of a job; `None` if it is nobody's, another kind's, or not named as the job.
+/// Returns the group as a child of a job; `None` if it has no owner, one of another kind, or another name than the job.
 pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned<GroupView>> {
     let meta = &seen.metadata;
     let owner = controller(meta)?;
@@ -67,20 +67,20 @@ pub fn group_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<Owned
     })
 }
 
-/// What is kept of a group. Without the label by which groups are watched it counts as one that was made to follow nothing, so that
-/// it gets the label.
+/// Returns the view of a group. Without the label that groups are watched by, the view has no template hash, so that the group is
+/// patched and gets the label.
 pub fn seen_view(seen: &Group, kind: GroupKind, parent: Parent) -> Option<GroupView> {
     let mut view = seen.view(kind)?;
     view.digest = view.digest.filter(|_| parent.watches(&seen.metadata));
     Some(view)
 }
 
-/// False if the watch may not show what becomes of a group.
+/// Returns false if the watch may not show changes of a group.
 pub fn is_shown(group: &GroupView) -> bool {
     group.digest.is_some()
 }
 
-/// What is known of all groups.
+/// The state of all groups.
 #[derive(Debug, Default)]
 pub struct Groups {
     indices: [Index<GroupView>; 4],
@@ -90,25 +90,25 @@ pub struct Groups {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What is known of each kind in each scope that is watched.
-    known: BTreeMap<(GroupKind, Option<String>), Offer>,
-    /// The same for all scopes of a kind together.
-    offers: Offers,
+    /// The availability of each kind in each watched scope.
+    known: BTreeMap<(GroupKind, Option<String>), Availability>,
+    /// The combined availability of each kind over all its scopes.
+    offers: Availabilities,
     /// Jobs that wait for a kind.
     waiting: HashSet<JobKey>,
     /// Whether the cluster serves Kueue.
     kueue: Option<bool>,
-    /// Kinds of groups that were looked for by their name, by job and its uid.
+    /// The kinds of groups that were searched by name, by job and its uid.
     sought: HashMap<JobKey, (Uid, Vec<GroupKind>)>,
 }
 
 impl Groups {
-    /// The groups of one kind.
+    /// Returns the groups of one kind.
     pub fn of_kind(&self, kind: GroupKind) -> &Index<GroupView> {
         &self.indices[kind.at()]
     }
 
-    /// The groups of a job.
+    /// Returns the groups of a job.
     pub fn of(&self, owner: Uid) -> Vec<GroupView> {
         self.indices
             .iter()
@@ -116,27 +116,27 @@ impl Groups {
             .collect()
     }
 
-    /// What is known of the kinds.
-    pub fn offers(&self) -> Offers {
+    /// Returns the availability of the kinds.
+    pub fn offers(&self) -> Availabilities {
         self.inner.lock().offers.clone()
     }
 
-    /// Whether the cluster serves Kueue, where that is known.
+    /// Returns whether the cluster serves Kueue, if known.
     pub fn kueue(&self) -> Option<bool> {
         self.inner.lock().kueue
     }
 
-    /// A job needs a kind: it is watched from now on, and the job is looked at again when more is known of it.
+    /// Starts to watch a kind that a job needs. The job is requeued once the kind's availability is known.
     pub fn want(&self, kind: GroupKind, job: &JobKey) {
         let mut inner = self.inner.lock();
-        if !matches!(inner.offers.of(kind), Offer::Served(_)) {
+        if !matches!(inner.offers.of(kind), Availability::Served(_)) {
             inner.waiting.insert(job.clone());
         }
         drop(inner);
         self.watch(kind);
     }
 
-    /// A kind is watched from now on.
+    /// Starts to watch a kind.
     pub fn watch(&self, kind: GroupKind) {
         self.wanted.send_if_modified(|kinds| {
             let news = !kinds.contains(&kind);
@@ -147,19 +147,19 @@ impl Groups {
         });
     }
 
-    /// The kinds that are to be watched, as they become more.
+    /// Returns the kinds to watch, which only grow.
     pub fn wanted(&self) -> watch::Receiver<Vec<GroupKind>> {
         self.wanted.subscribe()
     }
 
-    /// Forgets that a job waits, and what was looked for.
+    /// Forgets that a job waits, and the searches for its groups.
     pub fn forget(&self, job: &JobKey) {
         let inner = &mut *self.inner.lock();
         inner.waiting.remove(job);
         inner.sought.remove(job);
     }
 
-    /// A group of this kind was looked for by its name.
+    /// Records that a group of this kind was searched by name.
     pub fn sought(&self, job: &JobKey, uid: Uid, kind: GroupKind) {
         let inner = &mut *self.inner.lock();
         let entry = inner.sought.entry(job.clone()).or_default();
@@ -169,36 +169,38 @@ impl Groups {
         entry.1.push(kind);
     }
 
-    /// The kinds of groups that were looked for by their name.
+    /// Returns the kinds of groups that were searched by name.
     pub fn sought_of(&self, job: &JobKey, uid: Uid) -> Vec<GroupKind> {
         let inner = self.inner.lock();
         let known = inner.sought.get(job).filter(|(of, _)| *of == uid);
         known.map(|(_, kinds)| kinds.clone()).unwrap_or_default()
     }
 
-    /// Nobody says whether a kind is served. Returns the jobs that waited for it, if nothing was known before.
+    /// Records that discovery of a kind failed. Returns the jobs that waited for it, if its availability was unknown before.
     fn unanswered(&self, kind: GroupKind, scope: &Scope, words: String) -> Vec<JobKey> {
         let place = (kind, scope.namespace().map(str::to_owned));
         let known = self.inner.lock().known.get(&place).cloned();
         match known {
-            None | Some(Offer::Unknown) => self.offer(kind, scope, Offer::Unanswered(words)),
+            None | Some(Availability::Unknown) => {
+                self.offer(kind, scope, Availability::Unanswered(words))
+            }
             Some(_) => Vec::new(),
         }
     }
 
-    /// More is known of a kind. Returns the jobs that waited for it.
-    pub fn offer(&self, kind: GroupKind, scope: &Scope, offer: Offer) -> Vec<JobKey> {
+    /// Records the availability of a kind. Returns the jobs that waited for it.
+    pub fn offer(&self, kind: GroupKind, scope: &Scope, offer: Availability) -> Vec<JobKey> {
         let inner = &mut *self.inner.lock();
         let place = (kind, scope.namespace().map(str::to_owned));
         inner.known.insert(place, offer);
         let of_kind = inner.known.iter().filter(|((k, _), _)| *k == kind);
-        // What is worst in one scope holds for all: a job's namespace is not told apart.
-        let rank = |offer: &Offer| match offer {
-            Offer::Missing => 0,
-            Offer::Denied(_) => 1,
-            Offer::Unanswered(_) => 2,
-            Offer::Unknown => 3,
-            Offer::Served(_) => 4,
+        // The worst scope decides for all, as jobs are not distinguished by namespace.
+        let rank = |offer: &Availability| match offer {
+            Availability::Missing => 0,
+            Availability::Denied(_) => 1,
+            Availability::Unanswered(_) => 2,
+            Availability::Unknown => 3,
+            Availability::Served(_) => 4,
         };
         let worst = of_kind
             .map(|(_, offer)| offer)
@@ -215,7 +217,7 @@ impl Groups {
 /// The API group of Kueue.
 const KUEUE: &str = "kueue.x-k8s.io";
 
-/// Asks whether the cluster serves Kueue, until it does. Never returns.
+/// Runs discovery until the cluster serves Kueue. Never returns.
 pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::Sender<bool>) {
     let mut wait = FIRST_WAIT;
     loop {
@@ -226,7 +228,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
                 if !served && known != Some(false) {
                     tracing::warn!(
                         group = KUEUE,
-                        "the operator leaves gangs to Kueue, but the cluster does not serve it: nobody holds jobs back"
+                        "gangs are left to Kueue, but the cluster does not serve it: no job is queued"
                     );
                 }
                 asked.send_replace(true);
@@ -235,7 +237,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "can't ask whether the cluster serves Kueue; asked again");
+                tracing::warn!(%error, "can't discover whether the cluster serves Kueue; retrying");
                 // Jobs don't wait for it.
                 asked.send_replace(true);
             }
@@ -245,7 +247,7 @@ pub async fn watch_for_kueue(client: Client, groups: Arc<Groups>, asked: watch::
     }
 }
 
-/// Watches the groups of one kind that the framework's jobs have. Never returns.
+/// Watches the groups of one kind that belong to the framework's jobs. Never returns.
 pub async fn watch_groups(
     source: Source,
     scope: Scope,
@@ -259,8 +261,8 @@ pub async fn watch_groups(
     let mut wait = FIRST_WAIT;
     let mut told = false;
     let mut failures = 0;
-    // Nobody waits yet.
-    groups.offer(kind, &scope, Offer::Unknown);
+    // No job waits yet.
+    groups.offer(kind, &scope, Availability::Unknown);
     loop {
         match served(&source.client, kind).await {
             Ok(Some(version)) => {
@@ -281,19 +283,19 @@ pub async fn watch_groups(
                         kind = kind.kind(),
                         group = kind.group(),
                         versions = ?kind.versions(),
-                        "the cluster does not serve what gangs need: their jobs wait"
+                        "the cluster does not serve a kind that gangs need: their jobs wait"
                     );
                 }
                 let index = groups.of_kind(kind);
                 index.begin_list(&scope);
                 let mut affected = index.end_list(&scope, Instant::now());
-                affected.extend(groups.offer(kind, &scope, Offer::Missing));
+                affected.extend(groups.offer(kind, &scope, Availability::Missing));
                 listener.offered(affected);
                 synced.send_replace(true);
                 listener.watching(feed, &scope, None);
             }
             Err(error) => {
-                tracing::warn!(feed, %error, "can't ask what the cluster serves; asked again");
+                tracing::warn!(feed, %error, "can't discover what the cluster serves; retrying");
                 failures += 1;
                 if failures >= FAILURES {
                     listener.offered(groups.unanswered(kind, &scope, error.to_string()));
@@ -306,7 +308,7 @@ pub async fn watch_groups(
     }
 }
 
-/// The best version of a kind that the cluster serves.
+/// Returns the best version of a kind that the cluster serves.
 async fn served(client: &Client, kind: GroupKind) -> Result<Option<&'static str>, kube::Error> {
     for version in kind.versions() {
         let path = format!("{}/{version}", kind.group());
@@ -323,7 +325,7 @@ async fn served(client: &Client, kind: GroupKind) -> Result<Option<&'static str>
     Ok(None)
 }
 
-/// One watch of a kind that is served.
+/// One watch of a served kind.
 struct Watching<'a> {
     kind: GroupKind,
     version: &'static str,
@@ -333,7 +335,7 @@ struct Watching<'a> {
 }
 
 impl Watching<'_> {
-    /// Returns when the kind is not served any more.
+    /// Returns when the kind is no longer served.
     async fn follow(
         &self,
         source: &Source,
@@ -355,7 +357,7 @@ impl Watching<'_> {
                 }
                 Ok(Event::InitDone) => {
                     let mut affected = index.end_list(scope, Instant::now());
-                    affected.extend(self.offer(Offer::Served(self.version)));
+                    affected.extend(self.offer(Availability::Served(self.version)));
                     listener.offered(affected);
                     synced.send_replace(true);
                     listener.watching(feed, scope, None);
@@ -366,25 +368,25 @@ impl Watching<'_> {
                     let namespace = meta.namespace.as_deref().unwrap_or_default();
                     let changed = match self.view(&seen) {
                         Some(owned) => index.apply(owned),
-                        None => uid().and_then(|uid| index.disowned(namespace, uid)),
+                        None => uid().and_then(|uid| index.remove_foreign(namespace, uid)),
                     };
                     listener.offered(changed.into_iter().collect());
                 }
                 Ok(Event::Delete(seen)) => {
                     if let Some(owned) = self.view(&seen) {
                         index.deleted(&owned, Instant::now());
-                        listener.freed(owned.key);
+                        listener.child_deleted(owned.key);
                     }
                 }
                 Err(error) => match refusal(&error) {
                     Some((404, _)) => return,
-                    // A watch that was complete lists anew: only a list tells whether the right is really gone.
+                    // List again if the watch had synced: only a list tells whether the permission is really gone.
                     Some((403, _)) if matches!(error, watcher::Error::WatchStartFailed(_)) => {
                         listener.watching(feed, scope, Some(&error));
                         return;
                     }
                     Some((403, words)) => {
-                        listener.offered(self.offer(Offer::Denied(words)));
+                        listener.offered(self.offer(Availability::Denied(words)));
                         synced.send_replace(true);
                         listener.watching(feed, scope, Some(&error));
                     }
@@ -398,12 +400,12 @@ impl Watching<'_> {
         group_view(seen, self.kind, self.parent)
     }
 
-    fn offer(&self, offer: Offer) -> Vec<JobKey> {
+    fn offer(&self, offer: Availability) -> Vec<JobKey> {
         self.groups.offer(self.kind, self.scope, offer)
     }
 }
 
-/// What the API server says of a list or watch that it refuses.
+/// Returns code and message of a rejected list or watch.
 fn refusal(error: &watcher::Error) -> Option<(u16, String)> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

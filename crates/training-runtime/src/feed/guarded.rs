@@ -1,8 +1,7 @@
-//! An object that is decoded on its own, so that one that can't be read doesn't hide the others.
+//! Decodes each object separately, so that an unreadable one does not hide the others.
 //!
-//! kube has a guard of the same use. It copies the whole object, managed fields included, before it decodes it; as each job is
-//! seen at every write of its status, that was most of what its events cost. This one leaves out what
-//! nobody reads while it reads.
+//! kube's own guard copies the whole object, managed fields included, before it decodes it; as the watch shows a job at every status
+//! write, that was most of the cost of its events. This one skips unused fields while reading.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,19 +12,19 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::{Map, Value};
 
-/// What clients of `kubectl apply` store to compute their patches; as large as the object itself.
+/// The annotation from which `kubectl apply` computes its patches; as large as the object itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object, or what is known of one that can't be decoded.
+/// An object, or the error and metadata of one that can't be decoded.
 #[derive(Debug, Clone)]
 pub struct Guarded<K>(pub Result<K, Unreadable>);
 
 /// An object that can't be decoded.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
-    /// What is wrong with it.
+    /// The decoding error.
     pub error: String,
-    /// Which one it is; without managed fields.
+    /// Its metadata, without managed fields.
     pub metadata: ObjectMeta,
 }
 
@@ -74,7 +73,7 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// Which map is read.
+/// The map being read.
 #[derive(Clone, Copy)]
 enum Part {
     Object,
@@ -83,7 +82,7 @@ enum Part {
 }
 
 impl Part {
-    /// Whether nobody reads what has this key here.
+    /// Returns whether the value of this key is never read.
     fn skips(self, key: &str) -> bool {
         match self {
             Self::Object => false,
@@ -92,7 +91,7 @@ impl Part {
         }
     }
 
-    /// The map of this key, if it has something to leave out as well.
+    /// Returns the map of this key, if it has values to skip as well.
     fn inner(self, key: &str) -> Option<Self> {
         match (self, key) {
             (Self::Object, "metadata") => Some(Self::Metadata),
@@ -102,7 +101,7 @@ impl Part {
     }
 }
 
-/// Reads a map without what nobody needs of it.
+/// Reads a map without its unused values.
 struct Tree(Part);
 
 impl<'de> Visitor<'de> for Tree {
@@ -129,7 +128,7 @@ impl<'de> Visitor<'de> for Tree {
     }
 }
 
-/// A map, or nothing.
+/// Reads a map or null.
 struct OrNull(Part);
 
 impl<'de> de::DeserializeSeed<'de> for OrNull {

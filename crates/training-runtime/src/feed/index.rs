@@ -1,4 +1,4 @@
-//! The children of all jobs, by owner: what the watch showed, and what we wrote ourselves but the watch has not shown yet.
+//! The children of all jobs, by owner: those that the watch showed, and those that we wrote but the watch has not shown yet.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use training_core::Uid;
 
 use super::child::Child;
-use super::kids::Kids;
-use super::lately::{KEPT, Lately};
+use super::recent::{KEPT, Recent};
+use super::siblings::Siblings;
 use super::slim::Owned;
 use crate::caller::Deleted;
 use crate::key::{JobKey, Scope};
 
-/// How long a write of ours counts without the watch showing it.
+/// How long our own write counts without the watch showing it.
 pub const UNSEEN: Duration = KEPT;
 
 /// An index of one type of child.
@@ -25,26 +25,26 @@ pub struct Index<V> {
 
 #[derive(Debug)]
 struct Inner<V> {
-    owners: HashMap<Uid, Kids<V>>,
-    /// The next state of a scope, while its first list or a relist is coming in.
-    incoming: HashMap<Scope, HashMap<Uid, Kids<V>>>,
-    /// Scopes of which a list is still to come, and the jobs of which this was asked.
+    owners: HashMap<Uid, Siblings<V>>,
+    /// The next state of a scope, while its first list or a relist arrives.
+    incoming: HashMap<Scope, HashMap<Uid, Siblings<V>>>,
+    /// Scopes whose first list is pending, and the jobs that asked for them.
     awaited: HashMap<Scope, HashSet<JobKey>>,
-    /// Created by us and not shown by the watch yet.
+    /// Children created by us and not shown by the watch yet.
     unseen: HashMap<Uid, Instant>,
-    /// Gone, as an answer to a delete of ours or the watch said; late news of them is no news.
-    gone: Lately<Gone>,
-    /// Whose deletion we asked for, and the watch has not shown yet.
+    /// Children that are gone according to the watch or the answer to our delete; later events about them are stale.
+    gone: Recent<Gone>,
+    /// Children that we deleted, but that the watch has not shown as gone yet.
     asked: HashSet<Uid>,
-    /// Owners that lost a child that we didn't delete: they may be gone themselves, which another watch tells.
-    bereft: Lately<()>,
+    /// Owners that lost a child that we didn't delete. They may be gone themselves; another watch will show that.
+    lost_child: Recent<()>,
 }
 
-/// What is known of an object that is gone.
+/// A deleted object.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
-    /// As of this version. A watch is selected by a label, so it also loses what only loses its label; such an object comes back
-    /// at a later version, and what is really gone has none.
+    /// The version at its deletion. A watch by label also loses objects that only lose the label; such an object returns at a later
+    /// version, while a deleted one has none.
     version: u64,
 }
 
@@ -55,9 +55,9 @@ impl<V> Default for Index<V> {
             incoming: HashMap::new(),
             awaited: HashMap::new(),
             unseen: HashMap::new(),
-            gone: Lately::default(),
+            gone: Recent::default(),
             asked: HashSet::new(),
-            bereft: Lately::default(),
+            lost_child: Recent::default(),
         };
         Self {
             inner: Mutex::new(inner),
@@ -66,13 +66,13 @@ impl<V> Default for Index<V> {
 }
 
 impl<V: Child> Index<V> {
-    /// A list of a scope is to come.
+    /// Announces the first list of a scope.
     pub fn expect(&self, scope: &Scope) {
         let mut inner = self.inner.lock();
         inner.awaited.insert(scope.clone(), HashSet::new());
     }
 
-    /// Whether all children of a job are known. If not, the end of the list that is still to come returns the job as well.
+    /// Returns whether all children of a job are known. If not, the end of the pending list also returns this job.
     pub fn is_known(&self, key: &JobKey) -> bool {
         let mut inner = self.inner.lock();
         let mut awaited = inner.awaited.iter_mut();
@@ -83,7 +83,7 @@ impl<V: Child> Index<V> {
         false
     }
 
-    /// A list begins: what it holds replaces everything in its scope, once it is complete.
+    /// Begins a list. Once complete, it replaces everything in its scope.
     pub fn begin_list(&self, scope: &Scope) {
         self.inner
             .lock()
@@ -91,38 +91,37 @@ impl<V: Child> Index<V> {
             .insert(scope.clone(), HashMap::new());
     }
 
-    /// One object of a list.
+    /// Adds an object of a list.
     pub fn listed(&self, scope: &Scope, owned: Owned<V>) {
         if let Some(incoming) = self.inner.lock().incoming.get_mut(scope) {
             place(incoming, owned);
         }
     }
 
-    /// The list is complete. Returns the jobs whose children changed, those whose children vanished included: a relist may
-    /// hide deletions.
+    /// Completes a list. Returns the jobs whose children changed or vanished: a relist may hide deletions.
     pub fn end_list(&self, scope: &Scope, now: Instant) -> Vec<JobKey> {
         let inner = &mut *self.inner.lock();
         let Some(mut next) = inner.incoming.remove(scope) else {
             return Vec::new();
         };
         inner.unseen.retain(|_, since| now < *since + UNSEEN);
-        // The list may have swallowed what would have been shown. It costs a question more for those that are still shown.
+        // The list may hide the pending delete events. Those that still arrive only cost one more read.
         inner.asked.clear();
         inner.gone.sweep(now);
-        for (owner, kids) in &inner.owners {
-            if !scope.covers(&kids.key) {
-                next.insert(*owner, kids.clone());
+        for (owner, siblings) in &inner.owners {
+            if !scope.covers(&siblings.key) {
+                next.insert(*owner, siblings.clone());
                 continue;
             }
-            for child in kids.all() {
+            for child in siblings.all() {
                 let listed = next.get(owner).and_then(|k| k.get(child.uid()));
                 let newer = listed.is_some_and(|l| l.version() < child.version());
-                // What we made after the list was taken, and what we know from later than the list, stays.
+                // Keep children that we created after the list was taken, and states newer than the list.
                 if newer || listed.is_none() && inner.unseen.contains_key(&child.uid()) {
                     place(
                         &mut next,
                         Owned {
-                            key: kids.key.clone(),
+                            key: siblings.key.clone(),
                             owner: *owner,
                             view: child.clone(),
                         },
@@ -130,24 +129,24 @@ impl<V: Child> Index<V> {
                 }
             }
         }
-        next.retain(|_, kids| {
+        next.retain(|_, siblings| {
             let back = |c: &V, gone: &Gone| c.version() > gone.version;
             let there = |c: &V| inner.gone.get(c.uid()).is_none_or(|gone| back(c, gone));
-            kids.retain(there);
-            !kids.is_empty()
+            siblings.retain(there);
+            !siblings.is_empty()
         });
         let mut changed = inner.awaited.remove(scope).unwrap_or_default();
-        for (owner, kids) in inner.owners.iter().chain(&next) {
+        for (owner, siblings) in inner.owners.iter().chain(&next) {
             let (before, after) = (inner.owners.get(owner), next.get(owner));
             if !same(before, after) {
-                changed.insert(kids.key.clone());
+                changed.insert(siblings.key.clone());
             }
         }
         inner.owners = next;
         changed.into_iter().collect()
     }
 
-    /// An object as the watch or an answer shows it. Returns the job to wake, if a decision may depend on the change.
+    /// Stores an object from the watch or an answer. Returns the job to wake, if a decision may depend on the change.
     pub fn apply(&self, owned: Owned<V>) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
@@ -159,7 +158,7 @@ impl<V: Child> Index<V> {
         inner.show(owned).then_some(key)
     }
 
-    /// An object that we made ourselves. Nobody is woken: the pass that made it knows.
+    /// Stores an object that we created. Wakes no job: the reconcile that created it knows.
     pub fn created(&self, owned: Owned<V>, now: Instant) {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
@@ -173,20 +172,20 @@ impl<V: Child> Index<V> {
         }
     }
 
-    /// The children of a job that we made and no watch has shown, and since when.
+    /// Returns the job's children that we created and no watch has shown, and since when.
     pub fn unseen(&self, owner: Uid) -> Vec<(V, Instant)> {
         let inner = self.inner.lock();
         if inner.unseen.is_empty() {
             return Vec::new();
         }
-        let kids = inner.owners.get(&owner).map(Kids::all);
-        let children = kids.unwrap_or_default().iter();
+        let siblings = inner.owners.get(&owner).map(Siblings::all);
+        let children = siblings.unwrap_or_default().iter();
         children
             .filter_map(|c| Some((c.clone(), *inner.unseen.get(&c.uid())?)))
             .collect()
     }
 
-    /// An object as an answer to a write of ours shows it, whether it was known before or not.
+    /// Stores an object from the answer to our write, whether it was known before or not.
     pub fn written(&self, owned: Owned<V>, now: Instant) {
         self.created(owned.clone(), now);
         let inner = &mut *self.inner.lock();
@@ -195,12 +194,12 @@ impl<V: Child> Index<V> {
         }
     }
 
-    /// An object as a read of its name shows it. It counts as gone if the watch lost it with its label, and yet it is there; false
-    /// if it is really gone by now.
+    /// Stores an object from a read by name. If the watch lost it only with its label, it no longer counts as gone. Returns false if it
+    /// is really gone.
     pub fn found(&self, owned: Owned<V>) -> bool {
         let inner = &mut *self.inner.lock();
         let (uid, version) = (owned.view.uid(), owned.view.version());
-        // The watch loses an object at the version that it then has, and one that is deleted at a version that it never had.
+        // The watch loses an object at its current version, but a deleted object at a version that it never had.
         if inner.gone.get(uid).is_some_and(|g| version < g.version) {
             return false;
         }
@@ -210,12 +209,12 @@ impl<V: Child> Index<V> {
         true
     }
 
-    /// The watch says that an object is gone.
+    /// Handles a delete event of the watch.
     pub fn deleted(&self, owned: &Owned<V>, now: Instant) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
         let uid = owned.view.uid();
-        // The answer to the create may still be under way: it must not bring the object back.
-        inner.bury(uid, owned.view.version(), now);
+        // The answer to the create may still be in flight: it must not bring the object back.
+        inner.mark_gone(uid, owned.view.version(), now);
         inner.unseen.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owned.owner, uid);
@@ -223,27 +222,28 @@ impl<V: Child> Index<V> {
         let asked = inner.asked.remove(&uid);
         let removed = remove(&mut inner.owners, owned.owner, uid);
         if removed && !asked {
-            // Most of these are gone themselves: after a while that is known.
-            inner.bereft.insert(owned.owner, (), now);
+            // Most of these owners are gone themselves, which is known after a while.
+            inner.lost_child.insert(owned.owner, (), now);
         }
         removed.then(|| owned.key.clone())
     }
 
-    /// True if the job has lost a child that we didn't delete since this was asked last.
-    pub fn take_bereft(&self, owner: Uid) -> bool {
-        self.inner.lock().bereft.remove(owner).is_some()
+    /// Returns true if the job has lost a child that we didn't delete since the last call.
+    pub fn take_lost_child(&self, owner: Uid) -> bool {
+        self.inner.lock().lost_child.remove(owner).is_some()
     }
 
-    /// An object of a namespace that is no job's, or no longer: somebody took its labels or its owner away. Returns the job that it
-    /// was of.
-    pub fn disowned(&self, namespace: &str, uid: Uid) -> Option<JobKey> {
+    /// Removes an object that belongs to no job, or no longer, because its labels or owner were removed. Returns its former job.
+    pub fn remove_foreign(&self, namespace: &str, uid: Uid) -> Option<JobKey> {
         let inner = &mut *self.inner.lock();
-        let has = |kids: &Kids<V>| *kids.key.namespace == *namespace && kids.get(uid).is_some();
+        let has = |siblings: &Siblings<V>| {
+            *siblings.key.namespace == *namespace && siblings.get(uid).is_some()
+        };
         let (owner, key) = inner
             .owners
             .iter()
-            .find(|(_, kids)| has(kids))
-            .map(|(owner, kids)| (*owner, kids.key.clone()))?;
+            .find(|(_, siblings)| has(siblings))
+            .map(|(owner, siblings)| (*owner, siblings.key.clone()))?;
         inner.unseen.remove(&uid);
         for incoming in inner.incoming.values_mut() {
             remove(incoming, owner, uid);
@@ -252,16 +252,16 @@ impl<V: Child> Index<V> {
         Some(key)
     }
 
-    /// The answer to a delete of ours.
+    /// Handles the answer to our delete.
     pub fn answered(&self, owner: Uid, uid: Uid, what: Deleted, now: Instant) {
         match what {
-            Deleted::Leaving(version) => self.leaving(owner, uid, version),
+            Deleted::Terminating(version) => self.terminating(owner, uid, version),
             Deleted::Gone => self.gone(owner, uid, now),
         }
     }
 
-    /// The answer to a delete of ours: the object is on its way out.
-    pub fn leaving(&self, owner: Uid, uid: Uid, version: u64) {
+    /// Handles the answer to our delete: the object is terminating.
+    pub fn terminating(&self, owner: Uid, uid: Uid, version: u64) {
         let inner = &mut *self.inner.lock();
         if let Some(child) = inner.owners.get_mut(&owner).and_then(|k| k.get_mut(uid)) {
             child.leave(version);
@@ -269,27 +269,27 @@ impl<V: Child> Index<V> {
         }
     }
 
-    /// The answer to a delete of ours: the object is gone.
+    /// Handles the answer to our delete: the object is gone.
     pub fn gone(&self, owner: Uid, uid: Uid, now: Instant) {
         let inner = &mut *self.inner.lock();
         if remove(&mut inner.owners, owner, uid) {
             inner.unseen.remove(&uid);
         }
-        inner.bury(uid, u64::MAX, now);
+        inner.mark_gone(uid, u64::MAX, now);
     }
 
-    /// True if an object was seen to go, lately.
+    /// Returns true if an object was deleted recently.
     pub fn has_gone(&self, uid: Uid) -> bool {
         self.inner.lock().gone.get(uid).is_some()
     }
 
-    /// Forgets what is left of the jobs of this name.
+    /// Forgets the children of all jobs with this name.
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
-        inner.owners.retain(|_, kids| kids.key != *key);
+        inner.owners.retain(|_, siblings| siblings.key != *key);
     }
 
-    /// The children of a job, in no particular order.
+    /// Returns the children of a job, in no particular order.
     pub fn of(&self, owner: Uid) -> Vec<V> {
         self.inner
             .lock()
@@ -299,26 +299,26 @@ impl<V: Child> Index<V> {
             .unwrap_or_default()
     }
 
-    /// True if a job has this child.
+    /// Returns true if a job has this child.
     pub fn has(&self, owner: Uid, uid: Uid) -> bool {
         let inner = self.inner.lock();
-        let kids = inner.owners.get(&owner);
-        kids.is_some_and(|k| k.get(uid).is_some())
+        let siblings = inner.owners.get(&owner);
+        siblings.is_some_and(|k| k.get(uid).is_some())
     }
 
-    /// Number of children of all jobs.
+    /// Returns the number of children of all jobs.
     pub fn len(&self) -> usize {
-        self.inner.lock().owners.values().map(Kids::len).sum()
+        self.inner.lock().owners.values().map(Siblings::len).sum()
     }
 
-    /// True if there is none.
+    /// Returns true if there are no children.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<V: Child> Inner<V> {
-    /// Puts a child in its place, also in the lists that are coming in; true if a decision may depend on the difference.
+    /// Stores a child, also in arriving lists; returns true if a decision may depend on the change.
     fn show(&mut self, owned: Owned<V>) -> bool {
         for (_, incoming) in self
             .incoming
@@ -343,38 +343,38 @@ impl<V> Inner<V> {
         !back
     }
 
-    fn bury(&mut self, uid: Uid, version: u64, now: Instant) {
+    fn mark_gone(&mut self, uid: Uid, version: u64, now: Instant) {
         let known = self.gone.get(uid).map_or(0, |gone| gone.version);
         let version = version.max(known);
         self.gone.insert(uid, Gone { version }, now);
     }
 }
 
-/// Puts a child in its place; true if a decision may depend on the difference.
-fn place<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owned: Owned<V>) -> bool {
-    let kids = owners
+/// Stores a child; returns true if a decision may depend on the change.
+fn place<V: Child>(owners: &mut HashMap<Uid, Siblings<V>>, owned: Owned<V>) -> bool {
+    let siblings = owners
         .entry(owned.owner)
-        .or_insert_with(|| Kids::new(owned.key));
-    kids.place(owned.view)
+        .or_insert_with(|| Siblings::new(owned.key));
+    siblings.place(owned.view)
 }
 
-fn remove<V: Child>(owners: &mut HashMap<Uid, Kids<V>>, owner: Uid, uid: Uid) -> bool {
-    let Some(kids) = owners.get_mut(&owner) else {
+fn remove<V: Child>(owners: &mut HashMap<Uid, Siblings<V>>, owner: Uid, uid: Uid) -> bool {
+    let Some(siblings) = owners.get_mut(&owner) else {
         return false;
     };
-    let removed = kids.remove(uid);
-    if kids.is_empty() {
+    let removed = siblings.remove(uid);
+    if siblings.is_empty() {
         owners.remove(&owner);
     }
     removed
 }
 
-fn same<V: Child>(before: Option<&Kids<V>>, after: Option<&Kids<V>>) -> bool {
+fn same<V: Child>(before: Option<&Siblings<V>>, after: Option<&Siblings<V>>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
-        return before.is_none_or(Kids::is_empty) && after.is_none_or(Kids::is_empty);
+        return before.is_none_or(Siblings::is_empty) && after.is_none_or(Siblings::is_empty);
     };
-    let is_there = |b: &V| after.get(b.uid()).is_some_and(|a| a.same_for_decisions(b));
-    before.len() == after.len() && before.all().iter().all(is_there)
+    let exists = |b: &V| after.get(b.uid()).is_some_and(|a| a.same_for_decisions(b));
+    before.len() == after.len() && before.all().iter().all(exists)
 }
 
 #[cfg(test)]
@@ -391,7 +391,7 @@ mod tests {
             version,
             role: "worker".into(),
             index,
-            leaving: false,
+            terminating: false,
         };
         Owned {
             key: JobKey::new("ns", "job"),
@@ -411,12 +411,12 @@ mod tests {
         let index = Index::default();
         assert!(index.apply(service(1, 0, 5)).is_some());
         assert!(index.apply(service(1, 0, 5)).is_none());
-        index.leaving(Uid(7), Uid(1), 9);
+        index.terminating(Uid(7), Uid(1), 9);
         assert!(
             index.apply(service(1, 0, 6)).is_none(),
-            "the watch is behind our own delete"
+            "the watch lags behind our own delete"
         );
-        assert!(index.of(Uid(7))[0].leaving);
+        assert!(index.of(Uid(7))[0].terminating);
     }
 
     #[tokio::test(start_paused = true)]
@@ -442,7 +442,7 @@ mod tests {
     async fn f_41_a_list_from_an_older_revision_does_not_undo_what_is_known() {
         let index = Index::default();
         index.apply(service(1, 0, 9));
-        index.leaving(Uid(7), Uid(1), 10);
+        index.terminating(Uid(7), Uid(1), 10);
         index.apply(service(2, 1, 8));
         index.gone(Uid(7), Uid(2), Instant::now());
         index.begin_list(&ALL);
@@ -450,7 +450,7 @@ mod tests {
         index.listed(&ALL, service(2, 1, 3));
         index.end_list(&ALL, Instant::now());
         assert_eq!(uids(&index), [1]);
-        assert!(index.of(Uid(7))[0].leaving);
+        assert!(index.of(Uid(7))[0].terminating);
     }
 
     #[tokio::test(start_paused = true)]
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(uids(&index), [2]);
         assert!(
             index.deleted(&service(1, 0, 7), Instant::now()).is_none(),
-            "late news of the predecessor"
+            "a stale event of the predecessor"
         );
         assert_eq!(uids(&index), [2]);
     }
@@ -480,7 +480,7 @@ mod tests {
         let index = Index::default();
         index.apply(service(1, 0, 5));
         index.deleted(&service(1, 0, 6), Instant::now());
-        assert!(index.apply(service(1, 0, 4)).is_none(), "late news");
+        assert!(index.apply(service(1, 0, 4)).is_none(), "a stale event");
         assert!(index.apply(service(1, 0, 7)).is_some(), "labelled again");
         assert_eq!(uids(&index), [1]);
 
@@ -488,7 +488,7 @@ mod tests {
         index.begin_list(&ALL);
         index.listed(&ALL, service(1, 0, 9));
         index.end_list(&ALL, Instant::now());
-        assert_eq!(uids(&index), [1], "labelled again while nobody watched");
+        assert_eq!(uids(&index), [1], "labelled again with the watch down");
     }
 
     #[tokio::test(start_paused = true)]
@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(
             uids(&index),
             [2],
-            "found while a list that lacks it came in"
+            "found while a list that lacks it arrived"
         );
     }
 
@@ -536,11 +536,11 @@ mod tests {
             let index = Index::default();
             index.apply(service(1, 0, 5));
             if deletes {
-                index.leaving(owner, service(1, 0, 5).view.uid(), 6);
+                index.terminating(owner, service(1, 0, 5).view.uid(), 6);
             }
             assert!(index.deleted(&service(1, 0, 7), Instant::now()).is_some());
-            assert_eq!(index.take_bereft(owner), !deletes);
-            assert!(!index.take_bereft(owner));
+            assert_eq!(index.take_lost_child(owner), !deletes);
+            assert!(!index.take_lost_child(owner));
         }
     }
 
@@ -556,8 +556,8 @@ mod tests {
                 tokio::time::advance(UNSEEN / 4).await;
             }
         }
-        assert!(index.inner.lock().bereft.len() <= 5_000);
-        assert!(index.take_bereft(Uid(9_999)), "the last one is known");
+        assert!(index.inner.lock().lost_child.len() <= 5_000);
+        assert!(index.take_lost_child(Uid(9_999)), "the last one is known");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The jobs themselves: what was stored last, as far as we know.
+//! The jobs in their last known state.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::cache::{Cache, Share};
 use crate::events::Regarding;
 use crate::key::{JobKey, Scope};
 
-/// What the existing clients store to compute their patches; as large as the job, and nobody's business here.
+/// The annotation from which existing clients compute their patches; as large as the job, and unused here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// What the operator's own annotations begin with.
+/// The prefix of the operator's own annotations.
 const OURS: &str = "trainyard.dev/";
-/// A job that takes more memory needs a place to be reconciled.
+/// A job that takes more memory needs a slot to be reconciled.
 ///
 /// Units: bytes.
 const LARGE: usize = 64 * 1024;
-/// Of jobs that take more than this, one is reconciled at a time.
+/// Only one job larger than this is reconciled at a time.
 ///
 /// Units: bytes.
 const HUGE: usize = 8 * 1024 * 1024;
-/// So many places there are.
+/// Number of slots for large jobs.
 const PLACES: usize = 4;
 
 /// All jobs of one kind.
@@ -37,41 +37,41 @@ pub struct Jobs<J> {
 #[derive(Debug)]
 struct Inner<J> {
     jobs: HashMap<JobKey, Kept>,
-    /// The next state of a scope, while its list is coming in.
+    /// The next state of a scope, while its list arrives.
     incoming: HashMap<Scope, HashMap<JobKey, Kept>>,
-    /// Jobs while they are reconciled.
+    /// Jobs under reconcile.
     open: HashMap<JobKey, Open<J>>,
-    /// Large jobs that found no place there, by namespace.
+    /// Large jobs that found no slot, by namespace.
     waiting: HashMap<Arc<str>, HashSet<JobKey>>,
     packer: Packer,
     cache: Arc<Cache>,
 }
 
-/// A job while it is reconciled.
+/// A job under reconcile.
 #[derive(Debug)]
 struct Open<J> {
-    /// None while it is being read.
+    /// `None` while it is being read.
     job: Option<Arc<J>>,
-    /// As estimated, in bytes.
+    /// Estimated, in bytes.
     memory: usize,
 }
 
-/// How a job is kept.
+/// How a job is stored.
 #[derive(Clone, Debug)]
 enum Kept {
-    /// As text, which takes a fraction of what the job takes.
+    /// As text, a fraction of the decoded size.
     Text(
         Arc<str>,
         Known,
-        #[expect(dead_code, reason = "it is there to be dropped")] Share,
+        #[expect(dead_code, reason = "returns the share when dropped")] Share,
     ),
-    /// Not at all, because the cache is full: it is read when it is reconciled. True once that was tried.
+    /// Not cached, because the cache is full: it is read for each reconcile. True once a read was tried.
     Away(Known, bool),
-    /// It has ended, and hardly anybody asks for it.
+    /// Ended, and rarely read.
     Ended(Box<Ended>),
 }
 
-/// Which job it is, in which version, and how much memory it takes, in bytes.
+/// The identity and version of a job, and its memory in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     identity: Identity,
@@ -94,7 +94,7 @@ impl Identity {
 }
 
 impl Kept {
-    /// The job; `None` if it is not in memory, or can't be read back.
+    /// Returns the job; `None` if it is not in memory or can't be decoded.
     fn job<J: Stored>(&self) -> Option<Arc<J>> {
         match self {
             Self::Text(text, ..) => serde_json::from_str(text).ok().map(Arc::new),
@@ -118,15 +118,15 @@ impl Kept {
     }
 }
 
-/// Removes what is never read.
+/// Removes fields that are never read.
 fn strip<J: Stored>(job: &mut J) {
     job.meta_mut().managed_fields = None;
     job.annotations_mut().remove(LAST_APPLIED);
 }
 
 impl<J: Stored> Inner<J> {
-    /// Keeps a job without what is never read; an ended one without its templates and its users' annotations, and as small as can
-    /// be. Also the job itself, unless it has ended.
+    /// Stores a job without unused fields; an ended one packed, without templates and user annotations. Also returns the job, unless it
+    /// has ended.
     fn keep(&mut self, mut job: J) -> (Kept, Option<J>) {
         strip(&mut job);
         if job.has_ended() {
@@ -136,7 +136,7 @@ impl<J: Stored> Inner<J> {
                 return (Kept::Ended(Box::new(ended)), None);
             }
         }
-        // A job that was read can be written.
+        // A job that was decoded can be encoded.
         let text = serde_json::to_string(&job).unwrap_or_default();
         let known = Known {
             identity: Identity::of(&job),
@@ -151,9 +151,9 @@ impl<J: Stored> Inner<J> {
         (kept, Some(job))
     }
 
-    /// Keeps a job that is newer than what is known, also where it is being reconciled.
+    /// Stores a newer version of a job, also if it is under reconcile.
     fn renew(&mut self, key: &JobKey, job: J) -> &Kept {
-        // Its room first: it may need it.
+        // Free its old share first: the new version may need it.
         self.jobs.remove(key);
         let (kept, job) = self.keep(job);
         if let Some(open) = self.open.get_mut(key) {
@@ -170,7 +170,7 @@ impl<J: Stored> Inner<J> {
 }
 
 impl<J> Inner<J> {
-    /// True if a job may be reconciled that takes so much memory. The more places a namespace has, the more it leaves free.
+    /// Returns true if a job of this size may be reconciled. The more slots a namespace holds, the more it leaves free.
     fn has_place(&self, key: &JobKey, memory: usize) -> bool {
         if memory <= LARGE {
             return true;
@@ -198,21 +198,21 @@ impl<J> Inner<J> {
     }
 }
 
-/// What became of a job that is to be reconciled.
+/// The result of opening a job for a reconcile.
 #[derive(Debug)]
 pub enum Found<J> {
-    /// It is in memory, until it is closed.
+    /// In memory, until closed.
     Here(Arc<J>),
-    /// It has to be read, and then lent or closed. True if this version of it was open before.
+    /// Must be read, then lent or closed. True if this version was opened before.
     Away(bool),
-    /// It is large, and as many as may be are being reconciled; so many of its namespace wait.
+    /// No slot is free for this large job; holds how many jobs of its namespace wait.
     Busy(usize),
-    /// There is none.
+    /// It does not exist.
     Gone,
 }
 
 impl<J> Jobs<J> {
-    /// Without any, and with room in this cache.
+    /// Creates an empty store that uses this cache.
     pub fn new(cache: Arc<Cache>) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -234,7 +234,7 @@ impl<J> Default for Jobs<J> {
 }
 
 impl<J: Stored> Jobs<J> {
-    /// The key of a job.
+    /// Returns the key of a job.
     pub fn key(job: &J) -> JobKey {
         JobKey::new(
             job.meta().namespace.as_deref().unwrap_or_default(),
@@ -242,7 +242,7 @@ impl<J: Stored> Jobs<J> {
         )
     }
 
-    /// What an event about a job refers to, whether the job is in memory or not.
+    /// Returns the event reference of a job, whether the job is in memory or not.
     pub fn regarding(&self, key: &JobKey) -> Option<Regarding> {
         let Identity { uid, version } = self.inner.lock().jobs.get(key)?.identity();
         Some(Regarding {
@@ -255,7 +255,7 @@ impl<J: Stored> Jobs<J> {
         })
     }
 
-    /// A list begins.
+    /// Begins a list.
     pub fn begin_list(&self, scope: &Scope) {
         self.inner
             .lock()
@@ -263,12 +263,12 @@ impl<J: Stored> Jobs<J> {
             .insert(scope.clone(), HashMap::new());
     }
 
-    /// One job of a list.
+    /// Adds a job of a list.
     pub fn listed(&self, scope: &Scope, job: J) {
         let key = Self::key(&job);
         let inner = &mut *self.inner.lock();
         if inner.incoming.contains_key(scope) {
-            // What is kept already takes no further room while the list comes in.
+            // An unchanged job takes no additional memory while the list arrives.
             let identity = Identity::of(&job);
             let known = inner.jobs.get(&key);
             let known = known.filter(|k| k.identity() == identity && !k.is_away());
@@ -279,7 +279,7 @@ impl<J: Stored> Jobs<J> {
         }
     }
 
-    /// The list is complete: returns every job in its scope that is there, and every one that is gone.
+    /// Completes a list. Returns every job in its scope, and every one that is gone.
     pub fn end_list(&self, scope: &Scope) -> (Vec<JobKey>, Vec<JobKey>) {
         let inner = &mut *self.inner.lock();
         let Some(mut next) = inner.incoming.remove(scope) else {
@@ -290,7 +290,7 @@ impl<J: Stored> Jobs<J> {
                 next.insert(key.clone(), job.clone());
                 continue;
             }
-            // A list may be older than our own last write to the same job.
+            // A list may be older than our own last write to the job.
             let known = job.identity();
             let stale = next.get(key).is_some_and(|next| {
                 let next = next.identity();
@@ -307,7 +307,7 @@ impl<J: Stored> Jobs<J> {
             .cloned()
             .collect();
         inner.jobs = next;
-        // One that was made again under its name is another job.
+        // A job recreated under the same name is another job.
         let (jobs, was) = (&inner.jobs, |open: &Open<J>| {
             open.job.as_deref().map(Identity::of)
         });
@@ -328,7 +328,7 @@ impl<J: Stored> Jobs<J> {
         (there, gone)
     }
 
-    /// A job as the watch shows it; true if it is news.
+    /// Stores a job from the watch; returns true if it is new or newer.
     pub fn apply(&self, job: J) -> bool {
         let key = Self::key(&job);
         let inner = &mut *self.inner.lock();
@@ -349,7 +349,7 @@ impl<J: Stored> Jobs<J> {
         true
     }
 
-    /// A job is gone, or can't be read any more.
+    /// Removes a job that is gone or no longer readable.
     pub fn remove(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
         for incoming in inner.incoming.values_mut() {
@@ -360,11 +360,11 @@ impl<J: Stored> Jobs<J> {
         inner.waits_no_more(key);
     }
 
-    /// Our own status write was answered: the job is now at this version, with this status.
+    /// Stores the result of our own status write: the new version and status.
     pub fn written(&self, written: &Arc<J>, status: J::Status, resource_version: String) {
         let key = Self::key(written);
         let inner = &mut *self.inner.lock();
-        // Only on top of exactly what the write was based on; otherwise the watch has been faster and knows more.
+        // Only if the write was based on the stored version; otherwise the watch was faster and has a newer state.
         let based = Identity::of(&**written);
         if inner
             .jobs
@@ -378,7 +378,7 @@ impl<J: Stored> Jobs<J> {
         }
     }
 
-    /// A job, as far as it is in memory.
+    /// Returns a job, if it is in memory.
     pub fn get(&self, key: &JobKey) -> Option<Arc<J>> {
         let kept = {
             let inner = self.inner.lock();
@@ -390,12 +390,12 @@ impl<J: Stored> Jobs<J> {
         kept?.job()
     }
 
-    /// True if there is a job of this name, wherever it is kept.
+    /// Returns true if a job of this name exists, cached or not.
     pub fn contains(&self, key: &JobKey) -> bool {
         self.inner.lock().jobs.contains_key(key)
     }
 
-    /// A job that is to be reconciled. It stays in memory until it is closed; few large ones at once.
+    /// Opens a job for a reconcile. It stays in memory until closed; only a few large ones may be open at once.
     pub fn open(&self, key: &JobKey) -> Found<J> {
         let inner = &mut *self.inner.lock();
         let Some(kept) = inner.jobs.get(key) else {
@@ -426,7 +426,7 @@ impl<J: Stored> Jobs<J> {
         }
     }
 
-    /// Lends a job that was read. None if there is no such job any more, or one that is newer than what was read.
+    /// Stores a job that was read. `None` if the job no longer exists, or is newer than what was read.
     pub fn lend(&self, key: &JobKey, mut job: J) -> Option<Arc<J>> {
         let inner = &mut *self.inner.lock();
         let (kept, read) = (inner.jobs.get_mut(key)?, Identity::of(&job));
@@ -448,33 +448,33 @@ impl<J: Stored> Jobs<J> {
         Some(job)
     }
 
-    /// A job is not being reconciled any more.
+    /// Ends the reconcile of a job.
     pub fn close(&self, key: &JobKey) {
         self.inner.lock().open.remove(key);
     }
 
-    /// Number of jobs that are read when they are reconciled, because the cache is full.
+    /// Returns the number of uncached jobs, which are read for each reconcile because the cache is full.
     pub fn away(&self) -> usize {
         let inner = self.inner.lock();
         inner.jobs.values().filter(|kept| kept.is_away()).count()
     }
 
-    /// Number of large jobs that wait until others are reconciled.
+    /// Returns the number of large jobs that wait for a slot.
     pub fn waiting(&self) -> usize {
         self.inner.lock().waiting.values().map(HashSet::len).sum()
     }
 
-    /// Number of jobs.
+    /// Returns the number of jobs.
     pub fn len(&self) -> usize {
         self.inner.lock().jobs.len()
     }
 
-    /// True if there is none.
+    /// Returns true if there are no jobs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True if a namespace still has a job.
+    /// Returns true if a namespace still has a job.
     pub fn any_in(&self, namespace: &str) -> bool {
         self.inner
             .lock()

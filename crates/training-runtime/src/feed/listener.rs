@@ -1,27 +1,27 @@
-//! Who is told what a feed sees.
+//! The receiver of a feed's events.
 
 use kube_runtime::watcher;
 
 use crate::key::{JobKey, Scope};
 
-/// What a feed tells about.
+/// Receives the events of feeds.
 pub trait Listener: Send + Sync + 'static {
-    /// A job should be looked at.
+    /// Queues a job.
     fn wake(&self, key: JobKey);
-    /// A child of a job is gone: a name that was taken may be free.
-    fn freed(&self, key: JobKey);
+    /// A child of a job is gone: a taken name may be free.
+    fn child_deleted(&self, key: JobKey);
     /// A job is gone.
     fn forget(&self, key: &JobKey);
-    /// A job can't be read; it is set aside.
+    /// A job is unreadable and set aside.
     fn unreadable(&self, metadata: &kube::core::ObjectMeta, error: &str);
-    /// A list is complete, or a list or watch broke with an error.
+    /// A list is complete, or a list or watch failed with an error.
     fn watching(&self, feed: &'static str, scope: &Scope, error: Option<&watcher::Error>);
-    /// What is known of a kind changed: these jobs should be looked at.
+    /// The availability of a kind changed: queues these jobs.
     fn offered(&self, jobs: Vec<JobKey>) {
         for key in jobs {
             self.wake(key);
         }
     }
-    /// A watch has said nothing for so long that what it should tell may be old; or it speaks again.
+    /// A watch has been silent for so long that its cache may be stale; or it receives data again.
     fn silent(&self, feed: &'static str, scope: &Scope, silent: bool);
 }

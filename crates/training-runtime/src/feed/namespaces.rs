@@ -1,4 +1,4 @@
-//! Which namespaces are served, where that depends on their labels.
+//! The served namespaces, if they depend on labels.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::key::Scope;
 
 /// The feed's name, in logs and metrics.
 pub const FEED: &str = "namespaces";
-/// How the API server refuses a selector that it can't read.
+/// The API server's status code for an invalid selector.
 const BAD_REQUEST: u16 = 400;
 
-/// The namespaces that are served: those that are named, and those with certain labels at the moment.
+/// The served namespaces: the named ones, and those that match a label selector at the moment.
 #[derive(Debug)]
 pub struct Namespaces {
     selector: String,
@@ -27,7 +27,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Those of these names, and those that a label selector chooses, which is written as `kubectl get -l` takes it.
+    /// Combines these names with a label selector in the syntax of `kubectl get -l`.
     pub fn new(named: &[String], selector: &str) -> Self {
         Self {
             selector: selector.to_owned(),
@@ -36,7 +36,7 @@ impl Namespaces {
         }
     }
 
-    /// True if a namespace is served.
+    /// Returns true if a namespace is served.
     pub fn has(&self, namespace: &str) -> bool {
         self.named.contains(namespace) || self.labelled.lock().contains(namespace)
     }
@@ -52,7 +52,7 @@ impl Namespaces {
         }
     }
 
-    /// Puts a complete list in place of what was known. Answers what is served now and was not before.
+    /// Replaces the labelled namespaces with a complete list. Returns those that are newly served.
     fn replace(&self, all: HashSet<String>) -> Vec<String> {
         let gone: Vec<String> = self.labelled.lock().difference(&all).cloned().collect();
         for namespace in gone {
@@ -63,8 +63,8 @@ impl Namespaces {
     }
 }
 
-/// Watches which namespaces have the labels, and tells of each that is served from now on. Returns only if the API server can't
-/// read the selector at the very first, which it says in the log.
+/// Watches the matching namespaces, and reports each that becomes served. Returns only if the API server rejects the selector at
+/// the first list, and logs why.
 pub async fn watch_namespaces(
     source: Source,
     namespaces: Arc<Namespaces>,

@@ -1,5 +1,5 @@
-//! Objects that a job has beside its pods: Services of the whole, ConfigMaps, Jobs. Published clients know them by the label `app`
-//! alone, which many others have too: those are decoded, and not kept.
+//! A job's objects other than its pods: job-wide Services, ConfigMaps, Jobs. Published clients select them by the label `app` only,
+//! which many others have too: those are decoded, but not kept.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher};
@@ -15,10 +15,10 @@ use super::index::Index;
 use super::slim::{Owned, Parent, controller, version};
 use crate::key::JobKey;
 
-/// The label that these objects carry.
+/// The label of these objects.
 pub const SELECTOR: &str = "app";
 
-/// The name of a kind's watch, and of its cache.
+/// Returns the name of a kind's watch and cache.
 pub fn feed(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Service => "services of jobs",
@@ -27,7 +27,7 @@ pub fn feed(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// The further objects of all jobs, by kind.
+/// The other objects of all jobs, by kind.
 #[derive(Debug, Default)]
 pub struct Objects {
     services: Index<ObjectView>,
@@ -36,7 +36,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Those of one kind.
+    /// Returns the objects of one kind.
     pub fn of_kind(&self, kind: ObjectKind) -> &Index<ObjectView> {
         match kind {
             ObjectKind::Service => &self.services,
@@ -45,12 +45,12 @@ impl Objects {
         }
     }
 
-    /// Forgets what was kept of ended Jobs after they had gone.
+    /// Forgets the ended Jobs that were kept after their deletion.
     pub fn forget(&self, key: &JobKey) {
         self.jobs.forget(key);
     }
 
-    /// Those of one job.
+    /// Returns the objects of one job.
     pub fn of(&self, owner: Uid) -> Vec<ObjectView> {
         let kinds = [&self.services, &self.configs, &self.jobs];
         kinds
@@ -60,7 +60,7 @@ impl Objects {
     }
 }
 
-/// A Service as it is watched.
+/// A watched Service.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Service")]
 #[serde(default)]
@@ -76,7 +76,7 @@ struct SlimServiceSpec {
     publish_not_ready_addresses: Option<bool>,
 }
 
-/// A ConfigMap as it is watched.
+/// A watched ConfigMap.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::core::v1::ConfigMap")]
 #[serde(default)]
@@ -85,7 +85,7 @@ pub struct SlimConfigMap {
     data: Option<BTreeMap<String, String>>,
 }
 
-/// A `batch/v1` Job as it is watched.
+/// A watched `batch/v1` Job.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::batch::v1::Job")]
 #[serde(default)]
@@ -133,13 +133,13 @@ struct SlimBatchCondition {
     message: Option<String>,
 }
 
-/// An object of a kind that is watched.
+/// An object of a watched kind.
 pub trait Whole {
     /// The kind.
     const KIND: ObjectKind;
-    /// Name, uid, owner.
+    /// Returns name, uid and owner.
     fn meta(&self) -> &ObjectMeta;
-    /// Fills in what the kind alone has.
+    /// Fills in the fields that only this kind has.
     fn tell(&self, view: &mut ObjectView);
 }
 
@@ -203,7 +203,7 @@ impl Whole for SlimBatch {
     }
 }
 
-/// The object as a job's; `None` if it is nobody's or another kind's.
+/// Returns the object as a child of a job; `None` if it has no owner or one of another kind.
 pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectView>> {
     let meta = seen.meta();
     let owner = controller(meta).filter(|owner| parent.owns(owner))?;
@@ -212,7 +212,7 @@ pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectVie
         name: meta.name.as_deref()?.into(),
         uid: Uid::parse(meta.uid.as_deref()?)?,
         version: version(meta),
-        leaving: meta.deletion_timestamp.is_some(),
+        terminating: meta.deletion_timestamp.is_some(),
         digest: None,
         keys: Vec::new(),
         batch: None,
@@ -232,17 +232,17 @@ impl Child for ObjectView {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.name == other.name
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         self.name.hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         ObjectView::same_for_decisions(self, other)
     }
     fn leave(&mut self, version: u64) {
-        self.leaving = true;
+        self.terminating = true;
         self.version = self.version.max(version);
     }
 }
@@ -254,17 +254,17 @@ impl Child for BatchPod {
     fn version(&self) -> u64 {
         self.pod.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.name == other.name
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         self.name.hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
         self.pod.same_for_decisions(&other.pod) && self.said == other.said
     }
     fn leave(&mut self, version: u64) {
-        self.pod.leaving = true;
+        self.pod.terminating = true;
         self.pod.version = self.pod.version.max(version);
     }
 }

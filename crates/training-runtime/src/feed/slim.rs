@@ -1,4 +1,4 @@
-//! What is decoded of a pod and of a service: the few fields that decisions read. Everything else is skipped on the wire.
+//! Decodes only the few fields of pods and services that decisions read.
 
 mod seen;
 mod trouble;
@@ -14,7 +14,7 @@ use crate::key::JobKey;
 use seen::{SlimCondition, SlimContainer};
 pub use seen::{SlimPod, SlimService};
 
-/// A child of a job, and whose.
+/// A child of a job, and the job.
 #[derive(Clone, Debug)]
 pub struct Owned<V> {
     /// The job by name.
@@ -25,30 +25,30 @@ pub struct Owned<V> {
     pub view: V,
 }
 
-/// The kind that a feed's children belong to.
+/// The kind that owns a feed's children.
 #[derive(Clone, Copy, Debug)]
 pub struct Parent {
-    /// The API group of the owner reference. Its version is not compared: a kind may be served in several.
+    /// The API group of the owner reference. Its version is ignored, as a kind may be served in several.
     pub group: &'static str,
     /// `kind` of the owner reference.
     pub kind: &'static str,
-    /// The main container, whose exit code counts; empty where it may have any name.
+    /// The main container, whose exit code counts; empty if it may have any name.
     pub container: &'static str,
-    /// The value of the label by which they are watched,
+    /// The value of the label that the watches select.
     pub controller: &'static str,
-    /// and further ones.
+    /// Further values of that label.
     pub also: &'static [&'static str],
 }
 
 impl Parent {
-    /// True if an object carries the label by which the children are watched: without it nothing tells what becomes of it.
+    /// Returns true if an object has the label that the watches select: without it, no event shows its changes.
     pub fn watches(&self, meta: &ObjectMeta) -> bool {
         let label = meta.labels.as_ref();
         let label = label.and_then(|l| l.get(labels::OPERATOR_NAME));
         label.is_some_and(|name| name == self.controller || self.also.contains(&name.as_str()))
     }
 
-    /// The selector of the watches.
+    /// Returns the selector of the watches.
     pub fn selector(&self) -> String {
         let key = labels::OPERATOR_NAME;
         if self.also.is_empty() {
@@ -57,14 +57,14 @@ impl Parent {
         format!("{key} in ({},{})", self.controller, self.also.join(","))
     }
 
-    /// True if an owner reference leads to a job of the kind.
+    /// Returns true if an owner reference points to a job of the kind.
     pub fn owns(&self, owner: &OwnerReference) -> bool {
         let group = owner.api_version.split_once('/').map_or("", |(g, _)| g);
         owner.kind == self.kind && group == self.group
     }
 }
 
-/// Names of roles and schedulers, each kept once however many pods carry it.
+/// Names of roles and schedulers, each stored once for all pods.
 #[derive(Debug, Default)]
 pub struct Roles {
     roles: BTreeMap<Box<str>, Arc<str>>,
@@ -72,7 +72,7 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// The shared copy of a role's name.
+    /// Returns the shared copy of a role's name.
     pub fn shared(&mut self, role: &str) -> Arc<str> {
         if let Some(known) = self.roles.get(role) {
             return Arc::clone(known);
@@ -82,7 +82,7 @@ impl Roles {
         new
     }
 
-    /// The shared copy of a scheduler's name.
+    /// Returns the shared copy of a scheduler's name.
     fn scheduler(&mut self, name: &str) -> Arc<String> {
         if let Some(known) = self.schedulers.get(name) {
             return Arc::clone(known);
@@ -93,8 +93,8 @@ impl Roles {
     }
 }
 
-/// The pod as a child of a job; `None` if it is nobody's, another kind's, or not named as we name pods. Labels alone prove
-/// nothing: anybody can set them.
+/// Returns the pod as a child of a job; `None` if it has no owner, one of another kind, or a name that we don't give. Labels alone
+/// prove nothing: anybody can set them.
 pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<PodView>> {
     let child = identify(&pod.metadata, parent, roles)?;
     let (key, owner) = (child.key.clone(), child.owner);
@@ -102,8 +102,9 @@ pub fn pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owne
     Some(Owned { key, owner, view })
 }
 
-/// The pod as one that a `batch/v1` Job of a job has made; `None` if it is none. Whether that Job is the job's own is seen where
-/// both are put together. Another operator's pod without an index, `<job>-<replica type>`, is read as made by the job itself.
+/// Returns the pod as one of a job's `batch/v1` Job; `None` if it is none. The caller checks that the job owns that Job. A pod whose name
+/// the Job's controller doesn't give is forged. Another operator's pod without an index, `<job>-<replica type>`, counts as created by
+/// the job itself.
 pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Option<Owned<BatchPod>> {
     let meta = &pod.metadata;
     let owner = controller(meta)?;
@@ -111,9 +112,7 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     let role = labels
         .get(labels::REPLICA_TYPE)
         .or_else(|| labels.get(labels::JOB_ROLE))?;
-    let of_batch = owner.kind == "Job"
-        && owner.api_version == "batch/v1"
-        && is_generated(meta.name.as_deref()?, &owner.name);
+    let of_batch = owner.kind == "Job" && owner.api_version == "batch/v1";
     let own = || {
         let name = meta.name.as_deref().and_then(|n| n.rsplit_once('-'));
         let named = name == Some((owner.name.as_str(), role.as_str()));
@@ -139,6 +138,7 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
         name: meta.name.as_deref()?.into(),
         batch,
         said: trouble::said_at_the_end(pod),
+        forged: of_batch && !is_generated(meta.name.as_deref()?, &owner.name),
         pod: view_of(pod, child, parent, roles),
     };
     Some(Owned {
@@ -148,10 +148,10 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     })
 }
 
-/// True if the controller of Jobs may have given this name: that of the Job, cut where it has to be, and a random end. Another one
-/// was not made for that Job, whatever owner it names.
+/// Returns true if the Job controller may have given this name: the Job's name, cut if necessary, and a random suffix. A pod with
+/// another name was not created for that Job, whatever its owner reference says.
 fn is_generated(name: &str, job: &str) -> bool {
-    /// Of both parts of a generated name. Source: `k8s.io/apiserver/pkg/storage/names`.
+    /// The lengths of both parts of a generated name. Source: `k8s.io/apiserver/pkg/storage/names`.
     const LONGEST_BASE: usize = 58;
     const END: usize = 5;
     let base = format!("{job}-");
@@ -171,7 +171,7 @@ fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> Po
     let containers = || status.container_statuses.iter().flatten();
     let ended = |c: &SlimContainer| c.state.as_ref()?.terminated.as_ref()?.exit_code;
     let exit_code = if parent.container.is_empty() {
-        // The one that went wrong speaks for the pod.
+        // A failed container decides for the pod.
         let codes = || containers().filter_map(ended);
         codes().find(|code| *code != 0).or_else(|| codes().next())
     } else {
@@ -194,7 +194,7 @@ fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> Po
         attempt: Attempt::parse(annotation(&pod.metadata, labels::ATTEMPT)),
         phase,
         ready: trouble::condition(pod, "Ready").is_some_and(SlimCondition::holds),
-        leaving: pod.metadata.deletion_timestamp.is_some(),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
         mark,
         scheduler: scheduler.map(|name| roles.scheduler(name)),
         disrupted,
@@ -205,7 +205,7 @@ fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> Po
     }
 }
 
-/// Whose gang a pod belongs to, if to one of its job.
+/// Returns which of its job's gangs a pod belongs to, if any.
 fn mark(pod: &SlimPod, job: &str) -> Mark {
     let group = pod.spec.scheduling_group.as_ref();
     let group = group.and_then(|g| g.pod_group_name.as_deref());
@@ -215,7 +215,7 @@ fn mark(pod: &SlimPod, job: &str) -> Mark {
     Mark::read(job, group, annotation, label.map(String::as_str))
 }
 
-/// The service as a child of a job; as [`pod_view`].
+/// Returns the service as a child of a job, as [`pod_view`] does.
 pub fn service_view(
     service: &SlimService,
     parent: Parent,
@@ -227,7 +227,7 @@ pub fn service_view(
         version: child.version,
         role: child.role,
         index: child.index,
-        leaving: service.metadata.deletion_timestamp.is_some(),
+        terminating: service.metadata.deletion_timestamp.is_some(),
     };
     Some(Owned {
         key: child.key,
@@ -257,7 +257,7 @@ fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Chil
         return None;
     }
     let name = meta.name.as_deref()?;
-    // A kind without a type on its pods says their role instead, and may show another index than that of the name.
+    // Pods without a type label have a role label instead, and their index label may differ from the index in the name.
     let (role, index) = match label(labels::REPLICA_TYPE) {
         Some(role) => (role, label(labels::REPLICA_INDEX)?.parse().ok()?),
         None => (label(labels::JOB_ROLE)?, names::index(name)?),
@@ -277,7 +277,7 @@ fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Chil
     })
 }
 
-/// The controlling owner reference, if any.
+/// Returns the controller owner reference, if any.
 pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
         .as_ref()?
@@ -285,8 +285,8 @@ pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
         .find(|o| o.controller == Some(true))
 }
 
-/// The resource version as a number, so that older news can be told from newer. Source: since Kubernetes 1.35 it is specified
-/// to be one; earlier servers have always used one. 0, older than all, where it is not.
+/// Returns the resource version as a number, so that states can be ordered. Source: since Kubernetes 1.35 it is specified to be
+/// one; earlier servers have always used one. Otherwise 0, older than all.
 pub fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version
         .as_deref()
@@ -351,7 +351,7 @@ mod tests {
                 }
             )
         );
-        assert!(view.ready && !view.leaving && view.trouble.is_none());
+        assert!(view.ready && !view.terminating && view.trouble.is_none());
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn mt_53_a_pod_that_no_job_controller_named_is_no_launcher() {
+    fn mt_53_a_pod_that_no_job_controller_named_is_a_forged_launcher() {
         let long = "a".repeat(60);
         for (name, job, ours) in [
             ("pi-launcher-x7k2p", "pi-launcher", true),
@@ -419,8 +419,8 @@ mod tests {
                 }
             });
             let slim: SlimPod = serde_json::from_value(value).unwrap();
-            let view = batch_pod_view(&slim, PARENT, &mut Roles::default());
-            assert_eq!(view.is_some(), ours, "{name} of {job}");
+            let owned = batch_pod_view(&slim, PARENT, &mut Roles::default()).unwrap();
+            assert_eq!(owned.view.forged, !ours, "{name} of {job}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The election itself, without thread and connection.
+//! The election without its thread and connection.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::store::LeaseStore;
 use crate::fault::{Absent, Fault, within};
 use crate::retry::Jitter;
 
-/// A standby looks this often at least, so that a released lease is taken within two seconds.
+/// The longest time between two reads of a standby, so that it takes a released lease within two seconds.
 const STANDBY_PERIOD: Duration = Duration::from_secs(1);
 
-/// What was last seen of a Lease that another holds.
+/// The last state of a Lease that another process holds.
 struct Seen {
     version: Option<String>,
     since: Instant,
@@ -27,11 +27,11 @@ pub(super) struct Election<S> {
     config: ElectionConfig,
     store: S,
     leadership: Leadership,
-    /// The Lease as our own last write left it, while we lead.
+    /// The Lease as of our own last write, while we lead.
     ours: Option<Lease>,
     seen: Option<Seen>,
     jitter: Jitter,
-    /// The last trouble that was logged, so that an outage is one line and not one per second.
+    /// The last logged failure, so that an outage is one log line and not one per second.
     trouble: Option<&'static str>,
 }
 
@@ -53,7 +53,7 @@ impl<S: LeaseStore> Election<S> {
     pub(super) async fn run(mut self, mut released: oneshot::Receiver<()>) {
         loop {
             let asked = tokio::select! {
-                // A dropped handle is no request: the lease is left to expire.
+                // A dropped handle requests no release: the lease expires.
                 asked = &mut released => Some(asked.is_ok()),
                 () = self.turn() => None,
             };
@@ -67,7 +67,7 @@ impl<S: LeaseStore> Election<S> {
         }
     }
 
-    /// One look, and the wait until the next.
+    /// Runs one attempt, then waits until the next.
     async fn turn(&mut self) {
         let pause = if self.leads() {
             self.renew().await
@@ -81,8 +81,7 @@ impl<S: LeaseStore> Election<S> {
         self.leadership.0.held.borrow().is_some()
     }
 
-    /// Renews; answers when to renew again. Loses the leadership when another holds the Lease or the
-    /// deadline passes.
+    /// Renews the Lease; returns when to renew again. Loses leadership if another process holds the Lease or the deadline passes.
     async fn renew(&mut self) -> Duration {
         let deadline = self.deadline();
         let attempt = self.try_renew();
@@ -104,14 +103,14 @@ impl<S: LeaseStore> Election<S> {
             self.lose();
             return self.standby_pause();
         }
-        // Sooner than the usual pace, as each attempt may be the last.
+        // Sooner than the usual period, as each attempt may be the last.
         let pause = self
             .jitter
             .half(self.config.retry_period.min(STANDBY_PERIOD));
         pause.min(deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// When the leadership ends without a further renewal.
+    /// Returns when leadership ends without a further renewal.
     fn deadline(&self) -> Instant {
         let until = self
             .leadership
@@ -124,7 +123,7 @@ impl<S: LeaseStore> Election<S> {
     async fn try_renew(&mut self) -> Result<(), Fault> {
         let lease = match self.ours.clone() {
             Some(lease) => lease,
-            // The last write ended unknown or in a conflict: look who holds it.
+            // The last write ended in a conflict or with an unknown outcome: read the holder.
             None => match within(self.config.call_deadline(), self.store.get()).await? {
                 Some(lease) if holder(&lease) == Some(&self.config.holder) => lease,
                 Some(_) => return Err(Fault::NotLeading),
@@ -134,7 +133,7 @@ impl<S: LeaseStore> Election<S> {
         self.replace(lease).await
     }
 
-    /// Looks whether the Lease can be taken; answers when to look again.
+    /// Tries to take the Lease; returns when to try again.
     async fn stand_by(&mut self) -> Duration {
         match self.try_take().await {
             Ok(()) => {
@@ -150,7 +149,7 @@ impl<S: LeaseStore> Election<S> {
 
     async fn try_take(&mut self) -> Result<(), Fault> {
         let Some(lease) = within(self.config.call_deadline(), self.store.get()).await? else {
-            // Deleted by hand while another held it: that one may write until it notices.
+            // Deleted by hand while another process held it, which may write until it notices.
             if self.seen.is_some() && !self.unchanged(None, Duration::ZERO) {
                 return Err(Fault::NotLeading);
             }
@@ -159,9 +158,9 @@ impl<S: LeaseStore> Election<S> {
         let spec = lease.spec.as_ref();
         let promised = spec.and_then(|spec| spec.lease_duration_seconds);
         match holder(&lease) {
-            // Ours: written by this process in an earlier term.
+            // Written by this process in an earlier term.
             Some(name) if *name == self.config.holder => {}
-            // Never held, or released in order, which shortens the lease to a second.
+            // Never held, or properly released, which shortens the lease to a second.
             None if promised.is_none_or(|seconds| seconds <= 1) => {}
             Some(_) | None => {
                 // The holder may have been started with a longer lease than ours.
@@ -175,7 +174,7 @@ impl<S: LeaseStore> Election<S> {
         self.replace(lease).await
     }
 
-    /// Whether another's Lease has not changed for as long as it promises to, by our clock.
+    /// Returns whether another holder's Lease has not changed for its duration, by our clock.
     fn unchanged(&mut self, version: Option<String>, promised: Duration) -> bool {
         let now = Instant::now();
         match &self.seen {
@@ -225,7 +224,7 @@ impl<S: LeaseStore> Election<S> {
                 Ok(())
             }
             Err(fault) => {
-                // Whatever happened, what we remember may be old: read again before the next write.
+                // The cached Lease may be stale in any case: read it before the next write.
                 self.ours = None;
                 Err(fault)
             }
@@ -242,7 +241,7 @@ impl<S: LeaseStore> Election<S> {
             return;
         };
         if let Some(spec) = lease.spec.as_mut() {
-            // An empty holder, as other implementations of this protocol write and read it.
+            // An empty holder, as in other implementations of this protocol.
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(Timestamp::now()));
@@ -254,7 +253,7 @@ impl<S: LeaseStore> Election<S> {
         }
     }
 
-    /// What we write: times for human readers, as nobody compares them with a clock.
+    /// Returns the spec to write. Its times are for human readers; no process compares them with a clock.
     fn record(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime(Timestamp::now());
         let mine = before
@@ -301,7 +300,7 @@ impl<S: LeaseStore> Election<S> {
     }
 }
 
-/// The holder of a Lease; an empty one is none.
+/// Returns the holder of a Lease; an empty one counts as none.
 fn holder(lease: &Lease) -> Option<&String> {
     let holder = lease.spec.as_ref()?.holder_identity.as_ref()?;
     (!holder.is_empty()).then_some(holder)

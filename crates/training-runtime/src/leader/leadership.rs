@@ -1,4 +1,4 @@
-//! The rules of an election, and who may write now.
+//! The settings of an election, and the check whether this process may write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,34 +7,33 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The rules of one election.
+/// The settings of one election.
 #[derive(Clone, Debug)]
 pub struct ElectionConfig {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// What this process writes as holder; no other process may write the same.
+    /// The holder that this process writes; must be unique per process.
     pub holder: String,
-    /// Time without change after which another takes over. At least a second.
+    /// Time without change after which another process takes over. At least a second.
     pub lease_duration: Duration,
     /// Time since the last renewal was sent after which this process stops writing.
     pub renew_deadline: Duration,
-    /// Time between renewals. A standby looks at least once a second.
+    /// Time between renewals. A standby reads the Lease at least once a second.
     pub retry_period: Duration,
-    /// Seed of the jitter between looks.
+    /// Seed of the jitter between attempts.
     pub seed: u64,
 }
 
 impl ElectionConfig {
-    /// The longest time one request about the Lease may take: a third of the lease, so that two may
-    /// fail before it is lost.
+    /// Returns the time limit of one request for the Lease: a third of the lease, so that two may fail before it is lost.
     pub fn call_deadline(&self) -> Duration {
         self.lease_duration / 3
     }
 }
 
-/// Nanoseconds since the origin that mean "for ever".
+/// Nanoseconds since the origin that mean "forever".
 const ALWAYS: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -42,13 +41,12 @@ pub(super) struct Inner {
     pub(super) origin: Instant,
     /// Nanoseconds after `origin` until which this process may write; 0: not at all.
     pub(super) until: AtomicU64,
-    /// The same by the wall clock, since 1970: that one goes on while the machine is suspended.
+    /// The same by the wall clock, since 1970: it goes on while the machine is suspended.
     until_wall: AtomicU64,
     wall: fn() -> Duration,
-    /// Number of the present term; raised before `until` is, so that a reader who saw the new
-    /// `until` also sees the new term.
+    /// Number of the current term; raised before `until`, so that a reader who sees the new `until` also sees the new term.
     pub(super) term: AtomicU64,
-    /// The number of the term that is held, for those who wait.
+    /// The number of the held term, for waiting tasks.
     pub(super) held: watch::Sender<Option<u64>>,
 }
 
@@ -75,7 +73,7 @@ impl Inner {
         if nanos((self.wall)()) < self.until_wall.load(Ordering::SeqCst) {
             return true;
         }
-        // Another one may lead by now: nothing is written before the Lease is read and renewed.
+        // Another process may lead by now: write nothing before the Lease is read and renewed.
         tracing::warn!("the wall clock jumped beyond the lease: not leading any more");
         self.lose();
         false
@@ -92,7 +90,7 @@ impl Inner {
         nanos(at.saturating_duration_since(self.origin))
     }
 
-    /// Leads for so long after a moment; begins a new term unless one is held.
+    /// Extends leadership until `long` after a moment; begins a new term unless one is held.
     pub(super) fn hold(&self, since: Moment, long: Duration) {
         let new = self.held.borrow().is_none();
         if new {
@@ -120,7 +118,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(ALWAYS - 1)
 }
 
-/// Whether this process may write, now.
+/// Whether this process may write now.
 #[derive(Clone, Debug)]
 pub struct Leadership(pub(super) Arc<Inner>);
 
@@ -129,7 +127,7 @@ impl Leadership {
         Self::by(wall)
     }
 
-    /// The same by another wall clock.
+    /// Like `standby`, with another wall clock.
     pub(super) fn by(wall: fn() -> Duration) -> Self {
         Self(Arc::new(Inner {
             origin: Instant::now(),
@@ -141,13 +139,13 @@ impl Leadership {
         }))
     }
 
-    /// A leadership that is never acquired.
+    /// Returns a leadership that is never acquired.
     #[cfg(test)]
     pub(crate) fn standby_for_tests() -> Self {
         Self::standby()
     }
 
-    /// Leadership without election: held from now on and never lost.
+    /// Returns a leadership without election: held from now on and never lost.
     pub fn always() -> Self {
         let leadership = Self::standby();
         leadership.0.term.store(1, Ordering::SeqCst);
@@ -156,18 +154,18 @@ impl Leadership {
         leadership
     }
 
-    /// Whether this process may write at this very moment. Cheap; ask it right before each request.
+    /// Returns whether this process may write at this very moment. Cheap; call it right before each request.
     pub fn holds(&self) -> bool {
         self.0.holds()
     }
 
-    /// Waits until this process leads and answers the term that begins then.
+    /// Waits until this process leads, and returns the term that begins.
     pub async fn acquired(&self) -> Term {
         let mut held = self.0.held.subscribe();
         let number = held.wait_for(Option::is_some).await.map(|held| *held);
         let number = match number {
             Ok(held) => held.unwrap_or_default(),
-            // The sender lives in `self`, so this can't happen; no term is the safe answer.
+            // The sender lives in `self`, so this can't happen; no term is the safe result.
             Err(_) => std::future::pending().await,
         };
         Term {
@@ -179,12 +177,12 @@ impl Leadership {
     /// Waits until this process does not lead.
     pub async fn lost(&self) {
         let mut held = self.0.held.subscribe();
-        // Without a sender nobody leads either.
+        // Without a sender no process leads either.
         let _ = held.wait_for(Option::is_none).await;
     }
 }
 
-/// One unbroken time of leading. Work that was begun in a term must not write in a later one.
+/// An unbroken period of leadership. Work begun in one term must not write in a later one.
 #[derive(Clone, Debug)]
 pub struct Term {
     inner: Arc<Inner>,
@@ -192,7 +190,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Whether this process may write at this very moment, in this term.
+    /// Returns whether this process may write at this very moment, in this term.
     pub fn holds(&self) -> bool {
         // In this order: see `Inner::term`.
         self.inner.holds() && self.inner.term.load(Ordering::SeqCst) == self.number
@@ -204,7 +202,7 @@ impl Term {
         let _ = held.wait_for(|held| *held != Some(self.number)).await;
     }
 
-    /// The how manieth term of this process it is, from one.
+    /// Returns the number of this term in this process, from one.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -1,4 +1,4 @@
-//! The three requests an election needs.
+//! The three requests that an election needs.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
@@ -6,21 +6,21 @@ use kube::{Api, Client};
 
 use crate::fault::{Fault, is_already_exists};
 
-/// Where the Lease is kept.
+/// Stores the Lease.
 pub trait LeaseStore: 'static {
-    /// The Lease, if there is one.
+    /// Reads the Lease, if it exists.
     ///
     /// # Errors
-    /// Whatever kept the request from being answered.
+    /// If the request fails.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, Fault>>;
 
-    /// Makes the Lease.
+    /// Creates the Lease.
     ///
     /// # Errors
-    /// [`Fault::Conflict`] if there is one already.
+    /// [`Fault::Conflict`] if it exists already.
     fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Fault>>;
 
-    /// Replaces the Lease as it was read.
+    /// Replaces the Lease that was read.
     ///
     /// # Errors
     /// [`Fault::Conflict`] if it changed since it was read, [`Fault::Missing`] if it is gone.
@@ -35,7 +35,7 @@ pub struct KubeLeases {
 }
 
 impl KubeLeases {
-    /// The Lease of a name.
+    /// Creates a store for the Lease of this name.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -76,7 +76,7 @@ mod tests {
     const PATH: &str =
         "/apis/coordination.k8s.io/v1/namespaces/trainyard/leases/pytorch-operator.trainyard.dev";
 
-    /// Answers one request and tells its method and path.
+    /// Answers one request and returns its method and path.
     async fn exchange<T>(
         code: u16,
         answer: Value,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::fault::{Absent, Fault};
 
-/// One Lease with the API server's rules, and the troubles a test asks for.
+/// One Lease with the API server's rules, and the failures that a test injects.
 #[derive(Clone, Default)]
 struct Server(Rc<RefCell<State>>);
 
@@ -18,11 +18,11 @@ struct State {
     lease: Option<Lease>,
     version: u64,
     writes: u32,
-    /// One trouble per write, in order.
+    /// One failure per write, in order.
     troubles: VecDeque<Trouble>,
-    /// While set, nothing is answered.
+    /// While set, no request is answered.
     silent: bool,
-    /// How long an answer to a write is under way.
+    /// How long the answer to a write takes.
     slow: Duration,
 }
 
@@ -83,7 +83,7 @@ impl Server {
             .clone()
     }
 
-    /// What somebody with rights to it does to the Lease by hand.
+    /// Edits the Lease by hand.
     fn edit(&self, holder: Option<&str>) {
         let mut state = self.0.borrow_mut();
         state.version += 1;
@@ -146,7 +146,7 @@ fn start(server: &Server, holder: &str) -> Replica {
     start_by(server, holder, || Duration::ZERO)
 }
 
-/// The same by a wall clock.
+/// Starts a replica with another wall clock.
 fn start_by(server: &Server, holder: &str, wall: fn() -> Duration) -> Replica {
     let leadership = Leadership::by(wall);
     let (release, released) = oneshot::channel();
@@ -239,7 +239,7 @@ async fn f_52_a_process_that_slept_through_its_lease_may_not_write_when_it_wakes
         let first = start(&server, "a");
         let term = first.leadership.acquired().await;
         sleep(SECOND).await;
-        // The whole process sleeps: no task of it runs, but time passes.
+        // The whole process is stopped: no task of it runs, but time passes.
         first.task.abort();
         tokio::time::advance(SECOND * 11).await;
         assert!(!first.leadership.holds());
@@ -380,7 +380,7 @@ async fn a_renewal_that_was_sent_before_a_suspension_doesn_t_count_from_its_end(
         let first = start_by(&server, "a", || WALL.get());
         let term = first.leadership.acquired().await;
         server.0.borrow_mut().slow = SECOND;
-        // Some renewal is under way.
+        // Wait until a renewal is in flight.
         let writes = server.0.borrow().writes;
         while server.0.borrow().writes == writes {
             sleep(SECOND / 10).await;

@@ -1,4 +1,4 @@
-//! What the process itself costs, read from /proc when somebody asks.
+//! The process's resource usage, read from /proc on each scrape.
 
 use std::fmt;
 use std::fs;
@@ -9,8 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Clock ticks per second in /proc. Source: `USER_HZ`, 100 on every architecture that Linux runs on
-/// today, whatever the kernel's own tick rate.
+/// Clock ticks per second in /proc. Source: `USER_HZ`, 100 on all current architectures of Linux, whatever the kernel's own tick rate.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug)]
@@ -43,7 +42,7 @@ impl Collector for Process {
                 None,
                 MetricType::Gauge,
             )?;
-            // One of them is the listing's own.
+            // One of them belongs to the listing itself.
             let open = files.count().saturating_sub(1);
             ConstGauge::new(i64::try_from(open).unwrap_or(i64::MAX)).encode(metric)?;
         }

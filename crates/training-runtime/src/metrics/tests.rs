@@ -58,7 +58,7 @@ fn i_41_mt_24_strings_of_others_do_not_become_series() {
 #[test]
 fn the_text_is_complete_and_ends() {
     let metrics = Metrics::new("pytorch");
-    metrics.pass("ok", Duration::from_millis(3));
+    metrics.reconcile("ok", Duration::from_millis(3));
     metrics.request("create", "pods", Some(201));
     metrics.request("create", "pods", None);
     metrics.queue_depth(4);

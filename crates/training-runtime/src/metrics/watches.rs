@@ -1,4 +1,4 @@
-//! Whether the watches are open, and when they last said something.
+//! Whether the watches are open, and when they last received data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::time::Instant;
 
-/// The state of all watches; ages are computed when somebody asks.
+/// The state of all watches; ages are computed on each scrape.
 ///
-/// A watch is known by the path that it asks for, because the connection sees nothing else, and only
-/// the connection sees that a quiet watch was answered or sent a bookmark. A feed has one watch per
-/// namespace; in the metrics they are one.
+/// The path of its request identifies a watch, because the connection sees nothing else, and only the connection sees that a quiet
+/// watch was answered or sent a bookmark. A feed has one watch per namespace; the metrics combine them.
 #[derive(Clone, Debug, Default)]
 pub struct WatchTimes(Arc<Mutex<BTreeMap<String, Watch>>>);
 
@@ -27,7 +26,7 @@ struct Watch {
     heard: Instant,
 }
 
-/// A watch that is wanted as long as this lives.
+/// A registered watch; dropping it ends the registration.
 #[derive(Debug)]
 #[must_use = "the watch is forgotten when this is dropped"]
 pub struct Wanted {
@@ -36,7 +35,7 @@ pub struct Wanted {
 }
 
 impl WatchTimes {
-    /// A watch of a feed is wanted from now on; it is not open yet.
+    /// Registers a watch of a feed, which is not open yet.
     pub fn want(&self, feed: &'static str, path: &str) -> Wanted {
         let watch = Watch {
             feed,
@@ -50,14 +49,14 @@ impl WatchTimes {
         }
     }
 
-    /// The API server answered a watch: it is open. Paths that nobody wants are nobody's business.
+    /// Records that the API server answered a watch, so it is open. Ignores unregistered paths.
     pub fn opened(&self, path: &str) {
         if let Some(watch) = self.0.lock().get_mut(path) {
             watch.up = true;
         }
     }
 
-    /// A watch said something, if only a bookmark or its end.
+    /// Records that a watch received data, even just a bookmark or its end.
     pub fn heard(&self, path: &str) {
         if let Some(watch) = self.0.lock().get_mut(path) {
             watch.heard = Instant::now();
@@ -66,19 +65,19 @@ impl WatchTimes {
 }
 
 impl Wanted {
-    /// What it was wanted for is there up to now: its list is complete.
+    /// Records that its list is complete.
     pub fn complete(&self) {
         self.times.heard(&self.path);
     }
 
-    /// It broke off; its age goes on counting from when it was last heard.
+    /// Records that the watch broke; its age goes on counting.
     pub fn down(&self) {
         if let Some(watch) = self.times.0.lock().get_mut(&self.path) {
             watch.up = false;
         }
     }
 
-    /// The time since it was last heard.
+    /// Returns the time since it last received data.
     pub fn age(&self) -> Duration {
         let watches = self.times.0.lock();
         watches

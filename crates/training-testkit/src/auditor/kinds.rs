@@ -1,4 +1,4 @@
-//! What each kind of job owns, and how that is named and labelled.
+//! What each kind of job owns, with names and labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::builders::{KINDS, MPI};
 use crate::{JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE};
 
-/// The kind of Spark's jobs.
+/// The kind of Spark jobs.
 pub(super) const SPARK: &str = "SparkApplication";
-/// The label that names the application of an object.
+/// The label with the application's name.
 pub(super) const SPARK_NAME: &str = "sparkoperator.k8s.io/app-name";
-/// The label that holds the submission of an object.
+/// The label with the submission's id.
 pub(super) const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
-/// The labels that mark pods, and all other objects, of an application.
+/// The labels that mark pods and all other objects of an application.
 const SPARK_MARKS: [&str; 2] = [
     "sparkoperator.k8s.io/launched-by-spark-operator",
     "sparkoperator.k8s.io/created-by-spark-operator",
@@ -22,7 +22,7 @@ const SPARK_MARKS: [&str; 2] = [
 /// The label of Spark's pods: `driver` or `executor`.
 pub(super) const SPARK_ROLE: &str = "spark-role";
 
-/// A resource as group, kind and plural. All of them have a version `v1`.
+/// A resource as group, kind and plural. All have a version `v1`.
 type Child = (&'static str, &'static str, &'static str);
 
 const PLAIN: [Child; 2] = [("", "Pod", "pods"), ("", "Service", "services")];
@@ -45,7 +45,7 @@ const OF_SPARK: [Child; 7] = [
     ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
 ];
 
-/// What jobs of a kind can own.
+/// Returns the resources that jobs of a kind can own.
 pub(super) fn children(kind: &str) -> &'static [Child] {
     match kind {
         "MPIJob" => &OF_MPI,
@@ -54,32 +54,32 @@ pub(super) fn children(kind: &str) -> &'static [Child] {
     }
 }
 
-/// Whether objects of a kind are owned by jobs, and are no jobs themselves.
+/// Returns true if objects of this kind are owned by jobs and are not jobs themselves.
 pub(super) fn is_child(kind: &str) -> bool {
     let mut all = OF_MPI.iter().chain(&OF_SPARK);
     all.any(|(_, child, _)| *child == kind)
 }
 
-/// The kind that has a plural.
+/// Returns the kind for a plural.
 pub(super) fn of_plural(plural: &str) -> Option<&'static str> {
     let mut all = OF_MPI.iter().chain(&OF_SPARK);
     all.find(|(_, _, of)| *of == plural)
         .map(|(_, kind, _)| *kind)
 }
 
-/// Whether a kind is one of jobs.
+/// Returns true if the kind is a job.
 pub(super) fn is_job(kind: &str) -> bool {
     kind == SPARK || KINDS.iter().chain([&MPI]).any(|job| job.name == kind)
 }
 
-/// Whether an object says by its labels that an operator made it.
+/// Returns true if an object's labels say that an operator created it.
 pub(super) fn is_marked(labels: &BTreeMap<String, String>) -> bool {
     labels.contains_key(OPERATOR_NAME) || SPARK_MARKS.iter().any(|mark| labels.contains_key(*mark))
 }
 
-/// I-02: the names that an object of a job may have, as [`masked`] shows them.
+/// I-02: the names that an object of a job may have, [`masked`].
 ///
-/// `drivers` are the names that the application has ever asked for as its driver's.
+/// `drivers` are the driver names that the application has ever requested.
 pub(super) fn names(
     kind: &str,
     owner: &OwnerReference,
@@ -94,12 +94,12 @@ pub(super) fn names(
     match (owner.kind.as_str(), kind) {
         ("MPIJob", "Service") => full(&["", "-launcher"]),
         ("MPIJob", "ConfigMap") => full(&["-config"]),
-        // Another one where nobody knows any more whether the first one is the job's: it is never read.
+        // The second name is used if it is unknown whether the first Secret is the job's: it is never read.
         ("MPIJob", "Secret") => full(&["-ssh", "-ssh-1"]),
         ("MPIJob", "Job") => full(&["-launcher"]),
         (SPARK, _) => of_spark(kind, &owner.name, drivers),
         _ => {
-            // Pods of an MPIJob of v2beta1 have another label for it.
+            // Pods of an MPIJob of v2beta1 have another role label.
             let role = [REPLICA_TYPE, JOB_ROLE].map(label);
             let role = role.into_iter().find(|role| !role.is_empty());
             let role = role.unwrap_or_default();
@@ -108,7 +108,7 @@ pub(super) fn names(
             if owner.kind == "MPIJob"
                 && let Ok(index) = index.parse::<u32>()
             {
-                // A launcher that is a worker too is shown as the first of them.
+                // A launcher that also runs ranks takes index 0.
                 ends.extend(index.checked_sub(1).map(|index| format!("-{role}-{index}")));
             }
             full(&ends.iter().map(String::as_str).collect::<Vec<_>>())
@@ -116,19 +116,19 @@ pub(super) fn names(
     }
 }
 
-/// Names that are allowed.
+/// Allowed names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Names {
-    /// These.
+    /// Exactly these.
     Exactly(Vec<String>),
-    /// These, and those that consist of one of the beginnings and a decimal number.
+    /// These, and one of the prefixes followed by a decimal number.
     Or(Vec<String>, Vec<String>),
-    /// Any: of a name that is too long the operator cuts what the auditor can't compute.
+    /// Any: the operator truncates long names in a way that the auditor can't compute.
     Any,
 }
 
 impl Names {
-    /// Whether an object may have this name.
+    /// Returns true if an object may have this name.
     pub(super) fn allow(&self, name: &str) -> bool {
         let (exactly, numbered) = match self {
             Self::Exactly(names) => (names, &[][..]),
@@ -145,15 +145,15 @@ impl Names {
     }
 }
 
-/// The longest name of an application of which all names are known. Units: bytes.
+/// The longest name of an application whose object names are all predictable. Unit: bytes.
 const UNCUT: usize = 32;
 
-/// Digits that stand for the submission are masked: no two submissions have the same.
+/// The names of a Spark application's objects. The digits of the submission are masked because they always differ.
 fn of_spark(kind: &str, app: &str, drivers: &BTreeSet<String>) -> Names {
     if app.len() > UNCUT && kind != "Pod" {
         return Names::Any;
     }
-    // What the names of Spark's own objects begin with has nothing but letters, digits and dashes.
+    // Spark's own names contain only letters, digits and dashes.
     let spark = app.replace('.', "-");
     let all = |ends: &[&str]| {
         let beginning = |end: &&str| {
@@ -185,7 +185,7 @@ fn of_spark(kind: &str, app: &str, drivers: &BTreeSet<String>) -> Names {
     }
 }
 
-/// A name with `…` for each part that is 16 or 32 hexadecimal digits, which every submission has others of.
+/// Replaces each part of a name that is 16 or 32 hexadecimal digits, which change with every submission, by `…`.
 pub(crate) fn masked(name: &str) -> String {
     let parts = name.split('-').map(|part| {
         let digits = part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -198,7 +198,7 @@ pub(crate) fn masked(name: &str) -> String {
     parts.collect::<Vec<_>>().join("-")
 }
 
-/// What an object is called in a summary: as it is, unless its name changes with every submission.
+/// An object's name in a summary: masked if it changes with every submission.
 pub(super) fn lasting(owner: &str, name: &str) -> String {
     if owner == SPARK {
         masked(name)
@@ -207,7 +207,7 @@ pub(super) fn lasting(owner: &str, name: &str) -> String {
     }
 }
 
-/// I-24: whether an object has the labels by which it is found.
+/// I-24: returns true if an object has the labels that select it.
 pub(super) fn is_labelled(
     kind: &str,
     owner: &OwnerReference,
@@ -225,7 +225,7 @@ pub(super) fn is_labelled(
     }
 }
 
-/// The name that an application asks for as its driver's.
+/// The driver name that an application requests.
 pub(super) fn driver_name(app: &Value) -> Option<String> {
     let spec = &app["spec"];
     let property = &spec["sparkConf"]["spark.kubernetes.driver.pod.name"];

@@ -1,4 +1,4 @@
-//! What holds when nothing moves any more, and which failures a job has to answer for.
+//! The invariants of a settled cluster, and the failures that count against a job.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,23 @@ use serde_json::Value;
 use crate::job::{is_finished, is_true};
 use crate::{JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
-/// Who may be named in `managedBy` by jobs that are ours.
+/// The values of `managedBy` in our jobs.
 const OURS: [&str; 2] = [
     "kubeflow.org/training-operator",
     "kubeflow.org/mpi-operator",
 ];
-/// The role of an MPIJob whose pods a Job makes.
+/// The role of an MPIJob whose pods a Job creates.
 const LAUNCHER: &str = "Launcher";
 
-/// What is wrong with a job and its objects, once the operator has had its time.
+/// Checks a job and its objects after the operator has settled.
 pub(super) fn at_rest(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let policy = &job["spec"]["runPolicy"];
     let ours = policy["managedBy"]
         .as_str()
         .is_none_or(|by| OURS.contains(&by));
-    let leaving = !job["metadata"]["deletionTimestamp"].is_null();
-    if leaving || !ours {
+    let terminating = !job["metadata"]["deletionTimestamp"].is_null();
+    if terminating || !ours {
         return wrong;
     }
     let pods: Vec<&Value> = objects
@@ -98,7 +98,7 @@ pub(super) fn at_rest(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     wrong
 }
 
-/// I-18: what an ended job keeps although its clean-up policy, where it states one, takes it.
+/// I-18: returns the objects that an ended job keeps against its clean-up policy.
 fn kept(policy: Option<&str>, objects: &[(&str, &Value)]) -> Option<String> {
     let takes = |kind: &str, object: &Value| {
         let phase = object["status"]["phase"].as_str().unwrap_or_default();
@@ -120,7 +120,7 @@ fn kept(policy: Option<&str>, objects: &[(&str, &Value)]) -> Option<String> {
     (!left.is_empty()).then(|| format!("I-18: ended, and cleanPodPolicy {policy} left {left:?}"))
 }
 
-/// I-28: what a job that is gone has left behind.
+/// I-28: returns the objects that a deleted job has left behind.
 pub(super) fn left_over(objects: &[(&str, &Value)]) -> Vec<String> {
     let stays = |(_, object): &&(&str, &Value)| object["metadata"]["deletionTimestamp"].is_null();
     let left = objects.iter().filter(stays);
@@ -133,14 +133,14 @@ pub(super) fn left_over(objects: &[(&str, &Value)]) -> Vec<String> {
     .collect()
 }
 
-/// The value of a variable of a pod's containers.
+/// Returns the value of a variable of a pod's containers.
 fn env<'a>(pod: &'a Value, name: &str) -> Option<&'a str> {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     let mut env = containers.filter_map(|c| c["env"].as_array()).flatten();
     env.find(|variable| variable["name"] == name)?["value"].as_str()
 }
 
-/// I-09: the pods of a job that was never edited agree on who they are.
+/// I-09: the pods of a job that was never edited agree on its topology.
 fn topology(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let edited = job["metadata"]["generation"].as_i64() > Some(1);
@@ -190,7 +190,7 @@ fn topology(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     wrong
 }
 
-/// I-07: the pods of a suspended job that nobody has told to go.
+/// I-07: returns the pods of a suspended job that are not terminating.
 fn still_there(pods: &[&Value]) -> Option<String> {
     let stays = |pod: &&&Value| {
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
@@ -204,7 +204,7 @@ fn still_there(pods: &[&Value]) -> Option<String> {
     (!left.is_empty()).then(|| format!("I-07: suspended, and it has {left:?}"))
 }
 
-/// I-03 and I-18 of an MPIJob's launcher, whose pods a Job makes.
+/// I-03 and I-18 of an MPIJob's launcher, whose pods a Job creates.
 fn launcher(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let of = |key: &str| {
@@ -243,7 +243,7 @@ fn launcher(job: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     wrong
 }
 
-/// Whether a pod failed in a way that counts: not one that others ended for their own reasons.
+/// Returns true if a pod's failure counts: it was not disrupted.
 pub(super) fn counts_as_failure(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let not_its_own = matches!(
@@ -260,7 +260,7 @@ pub(super) fn counts_as_failure(pod: &Value) -> bool {
     pod["status"]["phase"] == "Failed" && !disrupted
 }
 
-/// I-15: what counts restarts never goes down.
+/// I-15: restart counters never decrease.
 pub(super) fn restarts(before: &Value, now: &Value) -> Vec<String> {
     let counters = [
         "restarts",
@@ -281,7 +281,7 @@ pub(super) fn restarts(before: &Value, now: &Value) -> Vec<String> {
     .collect()
 }
 
-/// The roles of a job with their replicas; one where none are written.
+/// The roles of a job with their replicas, by default one.
 fn roles(job: &Value) -> Vec<(String, i64)> {
     let specs = job["spec"].as_object().into_iter().flatten();
     let maps = specs.filter(|(key, _)| key.ends_with("ReplicaSpecs"));
@@ -291,18 +291,18 @@ fn roles(job: &Value) -> Vec<(String, i64)> {
         .collect()
 }
 
-/// The role label and index of a pod.
+/// The role and index in a pod's labels.
 fn place(pod: &Value) -> Option<(&str, (u64, &Value))> {
     let labels = &pod["metadata"]["labels"];
     let index = labels[REPLICA_INDEX].as_str()?.parse().ok()?;
-    // Pods of an MPIJob of v2beta1 have another label for it.
+    // Pods of an MPIJob of v2beta1 have another role label.
     let role = labels[REPLICA_TYPE]
         .as_str()
         .or(labels[JOB_ROLE].as_str())?;
     Some((role, (index, pod)))
 }
 
-/// The numbers of `0-2,5`.
+/// Parses `0-2,5`.
 fn indices(text: &str) -> BTreeSet<u64> {
     let parts = text.split(',').filter(|part| !part.is_empty());
     parts
@@ -355,7 +355,7 @@ mod tests {
         let mut finished = counts(1, 1, 0);
         finished["finishedIndices"] = json!({ "worker": "0" });
         let job = self::job(2, &finished);
-        assert_eq!(wrong(&job, &[running(1)]), "", "one ended well and is gone");
+        assert_eq!(wrong(&job, &[running(1)]), "", "one succeeded and is gone");
     }
 
     #[test]
@@ -397,9 +397,9 @@ mod tests {
         }
         let said = at_rest(&ended(Some("All")), &[("Service", &service)]);
         assert!(said[0].contains("I-18"), "{said:?}");
-        let mut leaving = pod(0, "Succeeded");
-        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert!(at_rest(&ended(Some("All")), &[("Pod", &leaving)]).is_empty());
+        let mut terminating = pod(0, "Succeeded");
+        terminating["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(at_rest(&ended(Some("All")), &[("Pod", &terminating)]).is_empty());
     }
 
     #[test]
@@ -465,9 +465,9 @@ mod tests {
 
     #[test]
     fn i_28_what_a_job_that_is_gone_has_left_is_told() {
-        let (left, mut leaving) = (json!({ "metadata": { "name": "a" } }), json!({}));
-        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert_eq!(left_over(&[("Pod", &left), ("Pod", &leaving)]).len(), 1);
+        let (left, mut terminating) = (json!({ "metadata": { "name": "a" } }), json!({}));
+        terminating["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(left_over(&[("Pod", &left), ("Pod", &terminating)]).len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The invariants of a job's status, from one event to the next.
+//! The invariants of a job's status between events.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,10 @@ use serde_json::Value;
 
 use crate::job::is_true;
 
-/// The longest message of a condition. Units: bytes.
+/// The longest message of a condition. Unit: bytes.
 const MESSAGE: usize = 1024;
 
-/// What is wrong with a job as it is now, and with how it became so. `before` is the same object
-/// (by uid) at the event before.
+/// Checks a job and its last change. `before` is the same object (by uid) at the previous event.
 pub(super) fn job(before: Option<&Value>, now: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     conditions(before, now, &mut wrong);
@@ -35,8 +34,7 @@ pub(super) fn job(before: Option<&Value>, now: &Value) -> Vec<String> {
     wrong
 }
 
-/// I-19: what the status is of is no newer than the spec, and never becomes older. Nothing is of a spec that is to be acted on
-/// anew.
+/// I-19: `observedGeneration` is never ahead of the spec and never decreases. It is unset if the spec must be acted on again.
 pub(super) fn generations(before: Option<&Value>, now: &Value) -> Vec<String> {
     let observed = |job: &Value| job["status"]["observedGeneration"].as_i64();
     let mut wrong = Vec::new();
@@ -73,7 +71,7 @@ pub(super) fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<St
     for (kind, condition) in &new {
         let reason = condition["reason"].as_str().unwrap_or_default();
         let message = condition["message"].as_str().unwrap_or_default();
-        // A launcher's Job names its cause and its pod's, as published: `BackoffLimitExceeded/Evicted`.
+        // A launcher's Job combines its reason with its pod's, as published: `BackoffLimitExceeded/Evicted`.
         let camel = reason.starts_with(|c: char| c.is_ascii_uppercase())
             && reason
                 .chars()
@@ -90,7 +88,7 @@ pub(super) fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<St
         if let Some(was) = old.get(kind) {
             let flipped = was["status"] != condition["status"];
             let moved = was["lastTransitionTime"] != condition["lastTransitionTime"];
-            // Times have whole seconds: a flip within the second of the last one moves nothing.
+            // Times have whole seconds, so a second flip within the same second changes nothing.
             let must_move = flipped && !recently_flipped(was, condition, written(now));
             if moved && !flipped || must_move && !moved {
                 wrong.push(format!(
@@ -107,7 +105,7 @@ pub(super) fn conditions(before: Option<&Value>, now: &Value, wrong: &mut Vec<St
     }
 }
 
-/// Whether the last transition was so young that the next one may have fallen into the same second.
+/// Returns true if the last transition is so recent that the next one may have the same second.
 fn recently_flipped(was: &Value, now: &Value, written: Timestamp) -> bool {
     let age = time(&was["lastTransitionTime"])
         .or_else(|| time(&now["lastTransitionTime"]))
@@ -115,7 +113,7 @@ fn recently_flipped(was: &Value, now: &Value, written: Timestamp) -> bool {
     age.is_some_and(|seconds| seconds <= 2)
 }
 
-/// When the status was last written, in the words of the API server; the auditor itself may hear of it late.
+/// The time of the last status write, from the API server; the auditor itself may see it late.
 fn written(job: &Value) -> Timestamp {
     let managers = job["metadata"]["managedFields"].as_array();
     let times = managers
@@ -147,7 +145,7 @@ fn times(before: Option<&Value>, now: &Value, wrong: &mut Vec<String>) {
     if !was["completionTime"].is_null() && was["completionTime"] != status["completionTime"] {
         wrong.push("I-17: completionTime changed".to_owned());
     }
-    // A new activation begins where a suspension ends.
+    // A new activation starts at the end of a suspension.
     let resumed = is_true(before, "Suspended") && !is_true(now, "Suspended");
     if !was["startTime"].is_null() && was["startTime"] != status["startTime"] && !resumed {
         wrong.push(format!(
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(
             job(Some(&running), &late),
             Vec::<String>::new(),
-            "two flips within a second, of which the auditor hears years later"
+            "two flips within a second, which the auditor sees years later"
         );
         late["metadata"]["managedFields"] = fields(NEW);
         let started = |at: &str| with(&[("Created", "True", OLD)], &json!({"startTime": at}));

@@ -1,4 +1,4 @@
-//! What holds for a `SparkApplication`: its status from one event to the next, and what it has at rest.
+//! The invariants of a `SparkApplication`: its status between events, and its objects when settled.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::kinds::{SPARK, SPARK_ROLE, SUBMISSION};
 use super::rules;
 
-/// The application of an executor: its controller is the driver's pod, and it names the application beside that.
+/// Returns the application of an executor, which is its second owner: its controller is the driver's pod.
 pub(super) fn application(object: &DynamicObject) -> Option<&OwnerReference> {
     let owners = object.owner_references();
     let made_by_driver = owners
@@ -26,17 +26,17 @@ fn state(app: &Value) -> &str {
     state.as_str().unwrap_or_default()
 }
 
-/// Whether an application has ended. An edit of its spec begins another life of it.
+/// Returns true if an application has ended. An edit of its spec restarts it.
 pub(super) fn is_finished(app: &Value) -> bool {
     matches!(state(app), "COMPLETED" | "FAILED")
 }
 
-/// Whether the operator has stored that an application is to stop, or has stopped.
+/// Returns true if the operator has recorded that an application is to stop, or has stopped.
 pub(super) fn is_suspended(app: &Value) -> bool {
     matches!(state(app), "SUSPENDING" | "SUSPENDED")
 }
 
-/// What is wrong with an application as it is now, and with how it became so. `before` is the same object at the event before.
+/// Checks an application and its last change. `before` is the same object at the previous event.
 pub(super) fn rules(before: Option<&Value>, now: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     rules::conditions(before, now, &mut wrong);
@@ -73,7 +73,7 @@ pub(super) fn rules(before: Option<&Value>, now: &Value) -> Vec<String> {
     {
         wrong.push("I-17: terminationTime changed after the end".to_owned());
     }
-    // Counts begin anew with another spec.
+    // Another spec resets the counts.
     let anew = [state(before), state(now)].contains(&"INVALIDATING");
     for counter in ["executionAttempts", "submissionAttempts"] {
         let of = |status: &Value| status[counter].as_i64().unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) fn rules(before: Option<&Value>, now: &Value) -> Vec<String> {
             ));
         }
     }
-    // A submission that was recorded is another one's only once the application has left its run.
+    // The recorded submission changes only after the application has left its run.
     let runs = |app: &Value| matches!(state(app), "SUBMITTED" | "RUNNING" | "UNKNOWN");
     if runs(before) && runs(now) && was["submissionID"] != status["submissionID"] {
         wrong.push(format!(
@@ -96,7 +96,7 @@ pub(super) fn rules(before: Option<&Value>, now: &Value) -> Vec<String> {
     wrong
 }
 
-/// I-02 and I-24: a run of a schedule is named after it and a time, and says whose it is.
+/// I-02 and I-24: a scheduled run is named after its schedule and a time, and has its schedule's label.
 fn of_a_schedule(app: &Value, wrong: &mut Vec<String>) {
     let meta = &app["metadata"];
     let owners = meta["ownerReferences"].as_array().into_iter().flatten();
@@ -124,14 +124,14 @@ fn of_a_schedule(app: &Value, wrong: &mut Vec<String>) {
     }
 }
 
-/// What is wrong with an application and its objects, once the operator has had its time.
+/// Checks an application and its objects after the operator has settled.
 pub(super) fn at_rest(app: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let status = &app["status"];
-    let leaving = !app["metadata"]["deletionTimestamp"].is_null();
-    // What another operator has finished is left as it is.
+    let terminating = !app["metadata"]["deletionTimestamp"].is_null();
+    // The operator leaves applications that another operator has finished alone.
     let foreign = is_finished(app) && status["specDigest"].is_null();
-    if leaving || foreign {
+    if terminating || foreign {
         return wrong;
     }
     let pods = || {
@@ -202,7 +202,7 @@ pub(super) fn at_rest(app: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
                 wrong.push(format!("I-07: SUSPENDED, and {} is there", names(&left)));
             }
         }
-        // It says what it waits for.
+        // The status says what it waits for.
         "" | "PENDING_RERUN" | "FAILING" | "RESUMING"
             if !status["applicationState"]["errorMessage"].is_null() => {}
         word => wrong.push(format!("I-03: {word:?} is no state to rest in")),
@@ -220,14 +220,14 @@ pub(super) fn at_rest(app: &Value, objects: &[(&str, &Value)]) -> Vec<String> {
     wrong
 }
 
-/// What a run is seen through and mounts, and that nobody deletes yet. The exporter's settings are no run's.
+/// Returns true for objects that a run's pods need and that are not terminating. The exporter's settings belong to no run.
 fn goes_with_its_run((kind, object): &(&str, &Value)) -> bool {
     let meta = &object["metadata"];
     let of_a_run = !meta["labels"][SUBMISSION].is_null();
     *kind != "Pod" && of_a_run && meta["deletionTimestamp"].is_null()
 }
 
-/// I-18: what is said of executors is what their pods are.
+/// I-18: the executor states match the executors' pods.
 fn executors(app: &Value, current: &[&Value]) -> Vec<String> {
     let status = &app["status"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -387,13 +387,13 @@ mod tests {
         let object =
             |labels: Value| json!({ "metadata": { "name": "pi-ui-svc", "labels": labels } });
         let service = object(json!({ SUBMISSION: "one" }));
-        let mut leaving = service.clone();
-        leaving["metadata"]["deletionTimestamp"] = json!(TIME);
+        let mut terminating = service.clone();
+        terminating["metadata"]["deletionTimestamp"] = json!(TIME);
         let exporter = object(json!({}));
         let rests = |app: &Value, kind, object| at_rest(app, &[(kind, object)]).is_empty();
         for state in ["COMPLETED", "FAILED"] {
             assert!(!rests(&ended(state), "Service", &service), "{state}");
-            assert!(rests(&ended(state), "Service", &leaving), "{state}");
+            assert!(rests(&ended(state), "Service", &terminating), "{state}");
             assert!(rests(&ended(state), "ConfigMap", &exporter), "{state}");
         }
         let driver = pod("pi-driver", "driver", "one", "Running");

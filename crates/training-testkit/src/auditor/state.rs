@@ -1,7 +1,7 @@
-//! What the auditor knows, and what it makes of each event.
+//! The auditor's knowledge, updated by each event.
 //!
-//! Resource versions say what was stored first, in whatever order the watches report it. What depends on the order of two
-//! resources is therefore judged when the verdict is asked for, by versions, and never by the order of events.
+//! Resource versions give the order of writes, in whatever order the watches report them. Checks across two resources therefore
+//! compare versions when the verdict is requested, never the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,9 +16,9 @@ use crate::audit::Entry;
 use crate::job::{is_finished, is_true};
 use crate::{JOB_NAME, REPLICA_INDEX, REPLICA_TYPE};
 
-/// The annotation of a pod that says which attempt it is of.
+/// The pod annotation with the attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
-/// The annotation of a job that says what restarts together.
+/// The job annotation that says which pods restart together.
 const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
 
 /// Kind, namespace and name.
@@ -26,23 +26,25 @@ type Key = (String, String, String);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What jobs own and exists.
+    /// Existing objects that jobs own.
     objects: BTreeMap<Key, Value>,
     pub(super) jobs: HashMap<String, Job>,
     creations: Vec<Creation>,
-    /// What came and went, by the names that objects have in a summary, and the name of its job.
+    /// Creations and deletions, by an object's name in a summary and its job's name.
     churn: BTreeMap<(Key, String), (Churn, String)>,
-    /// Pods that failed and are gone, with the job that they were of.
+    /// Failed pods that are gone, with their job.
     failed: BTreeMap<Key, String>,
-    /// The uids of pods that were told to go before they failed: who is stopped fails, and costs nothing.
+    /// The uids of pods that were terminating before they failed: their failure doesn't count.
     stopped: BTreeSet<String>,
-    /// Objects that belong to somebody else, and names that an object of a job had at some time.
+    /// Objects that belong to others, and names that an object of a job once had.
     foreign: BTreeSet<Key>,
     own: BTreeSet<Key>,
-    /// Children whose job has not been seen yet: the watches of different resources have no order.
+    /// Children whose job has not been seen yet: watches of different resources are unordered.
     early: Vec<(String, DynamicObject)>,
-    /// Nobody collects what deleted jobs leave behind.
+    /// There is no garbage collection.
     pub(super) uncollected: bool,
+    /// The test ends watches of the auditor.
+    pub(super) gaps: bool,
     violations: BTreeSet<String>,
     pub(super) events: usize,
     pub(super) synced: usize,
@@ -50,7 +52,7 @@ pub(super) struct State {
     pub(super) trouble: String,
 }
 
-/// From one version on, up to another one.
+/// A range of versions, open at the end while `to` is unset.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: u64,
@@ -63,12 +65,12 @@ impl Span {
     }
 }
 
-/// The spans in which something held.
+/// The spans in which a condition held.
 #[derive(Clone, Debug, Default)]
 struct Spans(Vec<Span>);
 
 impl Spans {
-    /// It holds, or doesn't, since a version.
+    /// Records that the condition holds, or doesn't, from a version on.
     fn note(&mut self, holds: bool, version: u64) {
         let open = self.0.last_mut().filter(|span| span.to.is_none());
         match (open, holds) {
@@ -91,20 +93,20 @@ pub(super) struct Job {
     last: Value,
     /// While a terminal status was stored.
     ended: Spans,
-    /// While the user wanted it to rest, and the operator had stored that it does.
+    /// While the user wanted it suspended and the operator had recorded that it is.
     suspended: Spans,
-    /// The version with which its deletion was stored.
+    /// The version in which its deletion was stored.
     deleted: Option<u64>,
-    /// The first version after that with which the operator stored a status: it had read of the deletion, because its writes
-    /// are refused unless they name the last version.
+    /// The version of the operator's first status write after that. The operator then knew of the deletion, because its writes fail
+    /// unless they name the latest version.
     knew: Option<u64>,
-    /// The names that an application asked for as its driver's.
+    /// The driver names that the application requested.
     drivers: BTreeSet<String>,
-    /// How often a pod of it was made again after a failure.
+    /// How often one of its pods was recreated after a failure.
     made_again: i64,
-    /// The restarts of all its pods together that are in it already, by the gang's attempt.
+    /// The full restarts already in that count, by the gang's attempt.
     gangs: BTreeSet<String>,
-    /// Its object is no more.
+    /// Its object is gone.
     gone: bool,
 }
 
@@ -145,7 +147,7 @@ impl State {
         }
     }
 
-    /// How often each object was created and deleted so far; of one job where its name is given.
+    /// The creations and deletions of each object so far, optionally of one job.
     pub(super) fn summary(&self, job: Option<&str>) -> Summary {
         let rows = self.churn.iter();
         let rows = rows.filter(|(_, (_, of))| job.is_none_or(|job| job == of));
@@ -162,7 +164,7 @@ impl State {
         let owner = spark::application(object).or_else(|| controller(object));
         let (of, name) = owner.map_or(("", ""), |owner| (&owner.kind, &owner.name));
         let lasting = kinds::lasting(of, &key.2);
-        // What lasts of a name may be the same for two jobs.
+        // Masked names of two jobs may be equal.
         let of_one = if lasting == key.2 { "" } else { name };
         let key = (key.0.clone(), key.1.clone(), lasting);
         let row = self.churn.entry((key, of_one.to_owned()));
@@ -179,9 +181,9 @@ impl State {
         }
     }
 
-    /// I-16: a pod takes the place of one that failed.
+    /// I-16: a pod replaces a failed one.
     ///
-    /// Where all pods are restarted together, that is one restart, however many of them had failed.
+    /// A full restart counts once, however many pods had failed.
     fn made_again(&mut self, key: &Key, owner: &str, attempt: &str) {
         if self.failed.remove(key).is_none_or(|of| of != owner) {
             return;
@@ -196,7 +198,7 @@ impl State {
         }
         job.made_again += 1;
         let limit = job.last["spec"]["runPolicy"]["backoffLimit"].as_i64();
-        // Of an MPIJob it is its launcher's: workers are hosts.
+        // In an MPIJob the limit is the launcher's: workers are hosts.
         let limit = limit.filter(|_| job.last["kind"] != "MPIJob");
         if limit.is_some_and(|limit| job.made_again > limit) {
             let wrong = format!(
@@ -207,7 +209,7 @@ impl State {
         }
     }
 
-    /// What is not yet as it must be in the end.
+    /// Violations of the invariants of a settled cluster.
     pub(super) fn restless(&self) -> Vec<String> {
         let jobs = self.jobs.iter();
         jobs.flat_map(|(uid, job)| {
@@ -243,7 +245,7 @@ impl State {
         if !kinds::is_marked(labels) && of_known.next().is_none() {
             let key = key(kind, object);
             if let Some(known) = self.objects.get_mut(&key) {
-                // It was left without its owner.
+                // It is an orphan.
                 *known = value;
             } else if owner.is_none_or(|owner| !kinds::is_job(&owner.kind)) {
                 self.foreign.insert(key);
@@ -254,7 +256,7 @@ impl State {
         }
         self.own.insert(key(kind, object));
         if owner.is_some_and(|owner| owner.kind == "Job") {
-            // Made by the controller of such objects.
+            // The Job controller created it.
             return;
         }
         let key = key(kind, object);
@@ -264,8 +266,8 @@ impl State {
             if before["metadata"]["uid"] == object.uid().unwrap_or_default() {
                 if kind == "Pod" && executor.is_none() {
                     self.one_pod_per_rank(object);
-                    let leaving = !before["metadata"]["deletionTimestamp"].is_null();
-                    if leaving && before["status"]["phase"] != "Failed" {
+                    let terminating = !before["metadata"]["deletionTimestamp"].is_null();
+                    if terminating && before["status"]["phase"] != "Failed" {
                         self.stopped.extend(object.uid());
                     }
                 }
@@ -275,7 +277,7 @@ impl State {
         }
         self.churn(&key, object).creates += 1;
         if executor.is_some() {
-            // Made by a driver.
+            // A driver created it.
             return;
         }
         let Some(owner) = owner.cloned() else {
@@ -306,14 +308,14 @@ impl State {
         }
     }
 
-    /// I-01 and I-04: an index has one pod in the API, whatever its phase, until that is gone.
+    /// I-01 and I-04: at any time an index has at most one pod in the API, whatever its phase.
     fn one_pod_per_rank(&mut self, object: &DynamicObject) {
         let rank = |value: &Value| {
             let labels = &value["metadata"]["labels"];
             let owner = value["metadata"]["ownerReferences"][0]["uid"].clone();
             (
                 owner,
-                // Pods that were left without an owner are told apart by this.
+                // These distinguish orphaned pods.
                 labels[JOB_NAME].clone(),
                 labels[REPLICA_TYPE].clone(),
                 labels[REPLICA_INDEX].clone(),
@@ -385,7 +387,7 @@ impl State {
         self.violations.insert(what.to_owned());
     }
 
-    /// I-25 and I-27: what was changed or deleted though it never was a job's, and jobs that were written as a whole.
+    /// I-25 and I-27: objects changed or deleted that never were a job's, and jobs replaced as a whole.
     pub(super) fn meddled(&self, asked: &[Entry]) -> Vec<String> {
         let changed = asked.iter().filter(|entry| {
             let changes = ["update", "patch", "delete"].contains(&entry.verb.as_str());
@@ -411,7 +413,7 @@ impl State {
         wrong
     }
 
-    /// All that was found wrong. Once every event has been seen, an owner that nobody saw is one that never was: I-24.
+    /// All violations. Once every event has been seen, an unseen owner never existed: I-24.
     pub(super) fn verdict(&self, complete: bool) -> BTreeSet<String> {
         let mut wrong = self.violations.clone();
         for creation in &self.creations {
@@ -428,7 +430,7 @@ impl State {
     }
 }
 
-/// The variables that a container of a pod has more than once.
+/// Returns the variables that a container of a pod has more than once.
 fn env_twice(object: &Value) -> BTreeSet<String> {
     let lists = ["initContainers", "containers"].map(|list| object["spec"][list].as_array());
     let mut twice = BTreeSet::new();
@@ -443,7 +445,7 @@ fn env_twice(object: &Value) -> BTreeSet<String> {
     twice
 }
 
-/// Whether an object belongs to a job of this uid.
+/// Returns true if a job with this uid owns the object.
 fn is_of(object: &Value, uid: &str) -> bool {
     let owners = object["metadata"]["ownerReferences"].as_array();
     owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == uid))
@@ -454,7 +456,7 @@ fn controller(object: &DynamicObject) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
-/// I-02, and I-05 to I-07: what was created although the job wanted nothing any more.
+/// I-02, and I-05 to I-07: objects with wrong names, or created although the job needed none.
 fn ill_timed_or_named(job: &Job, creation: &Creation) -> Vec<String> {
     let Creation { what, version, .. } = creation;
     let mut wrong = Vec::new();
@@ -470,12 +472,12 @@ fn ill_timed_or_named(job: &Job, creation: &Creation) -> Vec<String> {
     if job.ended.contains(*version) {
         wrong.push(format!("I-06: {what} was created after the job's end"));
     }
-    // A request may cross the user's on the way, and what follows from other watches may cross that of jobs. What the operator
-    // knew of the deletion shows in the status that it stored later.
+    // A request may overlap with the user's, and watches may overlap. The operator's next status write shows what it knew of the
+    // deletion.
     if job.knew.is_some_and(|knew| knew < *version) {
         wrong.push(format!("I-05: {what} was created for a deleted job"));
     }
-    // The operator itself has stored that the job is suspended: nothing crosses that.
+    // Nothing overlaps here: the operator itself has recorded that the job is suspended.
     if creation.kind == "Pod" && job.suspended.contains(*version) {
         wrong.push(format!("I-07: {what} was created for a suspended job"));
     }
@@ -490,7 +492,7 @@ fn key(kind: &str, object: &DynamicObject) -> Key {
     )
 }
 
-/// Versions of one API server are comparable numbers (Kubernetes 1.35 made that part of the API).
+/// Versions of one API server are comparable numbers (part of the API since Kubernetes 1.35).
 fn version(object: &DynamicObject) -> u64 {
     object
         .resource_version()
@@ -509,7 +511,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A job that may be restarted once.
+    /// A job that may restart once.
     fn job(state: &mut State, scope: &str) {
         state.seen(
             "PyTorchJob",
@@ -524,7 +526,7 @@ mod tests {
         );
     }
 
-    fn pod(index: u32, attempt: &str, phase: &str, leaving: bool) -> DynamicObject {
+    fn pod(index: u32, attempt: &str, phase: &str, terminating: bool) -> DynamicObject {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -542,13 +544,13 @@ mod tests {
             },
             "status": { "phase": phase },
         });
-        if leaving {
+        if terminating {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
         object(pod)
     }
 
-    /// What is wrong after two pods failed or were stopped, as told, and were made again.
+    /// Returns the violations after two pods failed or were stopped, as given, and were recreated.
     fn made_again(scope: &str, stopped: bool) -> Vec<String> {
         let mut state = State::default();
         job(&mut state, scope);
@@ -611,7 +613,7 @@ mod tests {
         named("Pod", "pt-worker-0", version, &json!({}))
     }
 
-    /// A version of the job.
+    /// The job at a version.
     fn at(version: u64, more: &Value) -> DynamicObject {
         let mut value = json!({
             "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
@@ -631,7 +633,7 @@ mod tests {
         ids
     }
 
-    fn leaving() -> Value {
+    fn terminating() -> Value {
         json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })
     }
 
@@ -657,7 +659,7 @@ mod tests {
     #[test]
     fn a_child_that_is_seen_before_its_job_counts_once_the_job_is_seen() {
         let mut state = State::default();
-        // A Service of an MPIJob has none of the labels that mark a child.
+        // A Service of an MPIJob has none of the labels that mark children.
         let meta = |name: &str, uid: &str| json!({ "name": name, "namespace": "ns", "uid": uid, "resourceVersion": "1" });
         let mut service =
             json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta("pi", "service") });
@@ -710,7 +712,7 @@ mod tests {
         let crossing = |steps: &[(&str, DynamicObject)]| {
             let mut state = State::default();
             state.seen("PyTorchJob", &at(1, &json!({})));
-            state.seen("PyTorchJob", &at(5, &leaving()));
+            state.seen("PyTorchJob", &at(5, &terminating()));
             for (what, object) in steps {
                 let kind = object.types.as_ref().unwrap().kind.clone();
                 match *what {
@@ -730,7 +732,7 @@ mod tests {
             ("seen", worker(7)),
         ];
         assert!(crossing(&replaced).is_empty(), "so do watches");
-        let mut stored = leaving();
+        let mut stored = terminating();
         stored["status"] = json!({ "restarts": 1 });
         let stored = at(6, &stored);
         assert_eq!(
@@ -760,7 +762,7 @@ mod tests {
             let made = |version: u64| {
                 let mut state = State::default();
                 state.seen("PyTorchJob", &at(1, &json!({})));
-                // The watches tell it in this order.
+                // The order in which the watches deliver it.
                 state.seen("Pod", &worker(version));
                 state.seen("PyTorchJob", &at(5, news));
                 ids(&state)

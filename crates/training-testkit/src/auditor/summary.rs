@@ -1,21 +1,21 @@
-//! How often each object came and went.
+//! Creations and deletions of objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// How often an object of a name was created and deleted.
+/// Creations and deletions of an object's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Churn {
     /// Creations.
     pub creates: u32,
-    /// Deletions that were completed.
+    /// Completed deletions.
     pub deletes: u32,
 }
 
-/// What happened to each object, as `kind/name`.
+/// The churn of each object, by `kind/name`.
 pub type Summary = BTreeMap<String, Churn>;
 
-/// What differs between two summaries, one line each; empty if nothing does.
+/// Describes the differences of two summaries, one line each; empty if they are equal.
 pub fn difference(reference: &Summary, other: &Summary) -> String {
     let mut text = String::new();
     let names: BTreeSet<&String> = reference.keys().chain(other.keys()).collect();

@@ -1,9 +1,8 @@
-//! Scheduler and kubelet from a script.
+//! A scripted scheduler and kubelet.
 //!
-//! Pods are bound as soon as they are seen. What becomes of them says the script, per role, index
-//! and incarnation, or the test itself, in bursts over all pods of a job ("lockstep"). Bound pods
-//! that are asked to go are finished as a kubelet does it: they stay in the API until it removes
-//! them.
+//! It binds pods as soon as it sees them. Their states come from a script, by role, index and incarnation, or from the test itself,
+//! in bursts over all pods of a job ("lockstep"). It finishes terminating bound pods as a kubelet does: they stay in the API until
+//! it removes them.
 
 mod node;
 mod pod;
@@ -32,7 +31,7 @@ pub use status::{State, now};
 use crate::wait::{HANG, Seen, eventually};
 use pod::SlimPod;
 
-/// A running player of scheduler and kubelet; it stops when this is dropped.
+/// A running scripted scheduler and kubelet; dropping it stops it.
 #[derive(Debug)]
 pub struct Kubelet {
     shared: Arc<Shared>,
@@ -42,11 +41,11 @@ pub struct Kubelet {
 
 struct Shared {
     client: Client,
-    /// What pods are bound to, if at all.
+    /// The node that pods are bound to, if any.
     node: Mutex<Option<String>>,
     script: Script,
     pods: Mutex<BTreeMap<(String, String), Entry>>,
-    /// How many pods of a name have been seen.
+    /// The number of pods seen, by name.
     incarnations: Mutex<HashMap<(String, String), u32>>,
     finishes_deletes: AtomicBool,
     finishing: Mutex<HashSet<String>>,
@@ -70,13 +69,13 @@ struct Entry {
 }
 
 impl Kubelet {
-    /// Plays for the pods of these namespaces, and binds them to a node of its own.
+    /// Runs for the pods of these namespaces, and binds them to its own node.
     pub async fn start(client: Client, namespaces: &[&str], script: Script) -> Result<Self> {
         let node = format!("scripted-{}", std::process::id());
         Self::start_on(client, namespaces, script, &node).await
     }
 
-    /// The same on a node of this name.
+    /// Runs on a node with this name.
     pub async fn start_on(
         client: Client,
         namespaces: &[&str],
@@ -84,12 +83,12 @@ impl Kubelet {
         node: &str,
     ) -> Result<Self> {
         let kubelet = Self::play(&client, namespaces, script, Some(node.to_owned()));
-        kubelet.revive().await?;
+        kubelet.start_heartbeats().await?;
         Ok(kubelet)
     }
 
-    /// The node says that it is well, and goes on to say so.
-    pub async fn revive(&self) -> Result<()> {
+    /// Makes the node report that it is ready, and keep reporting.
+    pub async fn start_heartbeats(&self) -> Result<()> {
         let Some(node) = self.node() else {
             bail!("pods without a node");
         };
@@ -102,8 +101,8 @@ impl Kubelet {
         Ok(())
     }
 
-    /// The node says nothing any more, nor does what it is asked to: it is cut off, and its processes run on.
-    pub fn fall_silent(&self) {
+    /// Makes the node unresponsive, as if cut off: it reports nothing and ignores deletions, but its processes run on.
+    pub fn stop_heartbeats(&self) {
         self.beat(None);
         self.finish_deletes(false);
     }
@@ -114,18 +113,18 @@ impl Kubelet {
         }
     }
 
-    /// The node that pods are bound to, if they are.
+    /// The node that pods are bound to, if any.
     pub fn node(&self) -> Option<String> {
         self.shared.node.lock().clone()
     }
 
-    /// Binds further pods to another node, which somebody else keeps alive.
+    /// Binds further pods to another node, which something else keeps alive.
     pub fn bind_to(&self, node: &str) {
         *self.shared.node.lock() = Some(node.to_owned());
     }
 
-    /// Plays for the pods of these namespaces without binding them: one request less per pod, for
-    /// measuring. A pod that is asked to go is gone at once.
+    /// Runs for the pods of these namespaces without binding them, which saves a request per pod in measurements. A deleted pod is
+    /// gone immediately.
     pub fn start_unbound(client: &Client, namespaces: &[&str], script: Script) -> Self {
         Self::play(client, namespaces, script, None)
     }
@@ -155,7 +154,7 @@ impl Kubelet {
         }
     }
 
-    /// The pods of a job as they are now, in the order of their names.
+    /// The pods of a job, sorted by name.
     pub fn pods(&self, namespace: &str, job: &str) -> Vec<SeenPod> {
         let pods = self.shared.pods.lock();
         let pods = pods.values().map(|entry| &entry.pod);
@@ -164,7 +163,7 @@ impl Kubelet {
             .collect()
     }
 
-    /// Waits until a job has exactly `count` pods that are bound and not on their way out.
+    /// Waits until a job has exactly `count` pods that are bound and not terminating.
     pub async fn until_pods(
         &self,
         namespace: &str,
@@ -190,12 +189,12 @@ impl Kubelet {
         .await
     }
 
-    /// All unfinished pods of a job start to run, in one burst. Returns their number.
+    /// Sets all unfinished pods of a job running in one burst. Returns their number.
     pub async fn all_running(&self, namespace: &str, job: &str) -> Result<usize> {
         self.all(namespace, job, &State::Running).await
     }
 
-    /// All unfinished pods of a job succeed, in one burst. Returns their number.
+    /// Makes all unfinished pods of a job succeed in one burst. Returns their number.
     pub async fn all_succeeded(&self, namespace: &str, job: &str) -> Result<usize> {
         self.all(namespace, job, &State::Succeeded).await
     }
@@ -221,7 +220,7 @@ impl Kubelet {
         self.shared.become_state(&pod, state, pod.restarts).await
     }
 
-    /// The first container of a pod ends with a code, and the pod fails.
+    /// Fails a pod: its first container exits with this code.
     pub async fn fail(&self, namespace: &str, pod: &str, exit_code: i32) -> Result<()> {
         let state = State::Failed {
             exit_code,
@@ -230,7 +229,7 @@ impl Kubelet {
         self.set(namespace, pod, &state).await
     }
 
-    /// The first container of a pod has been restarted in place, for the `restarts`-th time in all.
+    /// Restarts the first container of a pod in place, for the `restarts`-th time in total.
     pub async fn restart_in_place(&self, namespace: &str, pod: &str, restarts: i32) -> Result<()> {
         let pod = self.pod(namespace, pod)?;
         self.shared
@@ -238,8 +237,7 @@ impl Kubelet {
             .await
     }
 
-    /// A pod is told to make room, for this reason (`PreemptionByScheduler`,
-    /// `EvictionByEvictionAPI`, `DeletionByTaintManager`), and deleted.
+    /// Disrupts a pod for this reason (`PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`) and deletes it.
     pub async fn disrupt(&self, namespace: &str, pod: &str, reason: &str) -> Result<()> {
         let pod = self.pod(namespace, pod)?;
         let state = State::Disrupted {
@@ -249,14 +247,13 @@ impl Kubelet {
         self.shared.remove(&pod, None).await
     }
 
-    /// The object of a pod vanishes at once.
+    /// Removes a pod's object immediately.
     pub async fn disappear(&self, namespace: &str, pod: &str) -> Result<()> {
         let pod = self.pod(namespace, pod)?;
         self.shared.remove(&pod, Some(0)).await
     }
 
-    /// Whether bound pods that are asked to go are removed. Switched off they stay, as on a node
-    /// that does not answer.
+    /// Sets whether terminating bound pods are removed. If not, they stay, as on an unresponsive node.
     pub fn finish_deletes(&self, finish: bool) {
         self.shared.finishes_deletes.store(finish, Ordering::SeqCst);
         if finish {
@@ -273,12 +270,12 @@ impl Kubelet {
         }
     }
 
-    /// Whether no step of a script is due any more and no patch is on its way.
+    /// Returns true if no step of a script is pending and no patch is in flight.
     pub fn is_idle(&self) -> bool {
         self.shared.busy.load(Ordering::SeqCst) == 0
     }
 
-    /// Fails if anything that the script wanted could not be done.
+    /// Fails if any step of the script failed.
     pub fn assert_no_errors(&self) -> Result<()> {
         let errors = self.shared.errors.lock();
         anyhow::ensure!(
@@ -319,7 +316,7 @@ impl Shared {
                 Ok(Some(Event::Delete(pod))) => self.gone(&pod),
                 Ok(Some(Event::Init | Event::InitDone)) => {}
                 Ok(None) => return,
-                // It goes on where it was.
+                // The watch resumes where it was.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
@@ -366,7 +363,7 @@ impl Shared {
         }
     }
 
-    /// One pod's life: it is bound, and then the script's steps happen to it.
+    /// Runs one pod: binds it, then applies the script's steps.
     async fn live(self: Arc<Self>, pod: SeenPod) {
         let _busy = Busy::new(Arc::clone(&self));
         let node = self.node.lock().clone();
@@ -392,7 +389,7 @@ impl Shared {
     }
 
     fn note(&self, pod: &SeenPod, error: &anyhow::Error) {
-        // Someone else may have deleted the pod meanwhile; that is life, and not a mistake.
+        // Something else may have deleted the pod meanwhile, which is no error.
         let passed = error.downcast_ref::<kube::Error>().is_some_and(
             |e| matches!(e, kube::Error::Api(s) if s.is_not_found() || s.is_conflict()),
         );
@@ -439,7 +436,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes a pod whose containers have been told to end, once.
+    /// Removes a pod after its containers have ended, once.
     fn finish(self: Arc<Self>, pod: SeenPod) {
         if !self.finishing.lock().insert(pod.uid.clone()) {
             return;
@@ -448,7 +445,7 @@ impl Shared {
             let _busy = Busy::new(Arc::clone(&self));
             let outcome = async {
                 if pod.tracked && !pod.is_finished() {
-                    // Its Job is told how its containers ended before it goes.
+                    // Its Job must see how its containers ended before it is removed.
                     let (exit_code, message) = (143, String::new());
                     let ended = State::Failed { exit_code, message };
                     self.become_state(&pod, &ended, pod.restarts).await?;
@@ -462,7 +459,7 @@ impl Shared {
     }
 }
 
-/// Counts as work while it lives, however its task ends.
+/// Counts as work until dropped, however its task ends.
 struct Busy(Arc<Shared>);
 
 impl Busy {

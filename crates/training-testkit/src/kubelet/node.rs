@@ -1,4 +1,4 @@
-//! The node that the scripted pods are bound to.
+//! The node of the scripted pods.
 
 use std::time::Duration;
 
@@ -12,11 +12,10 @@ use serde_json::json;
 
 use super::status::condition;
 
-/// Several times within the shortest time after which a test lets the node controller take a node for lost.
+/// Much shorter than the shortest grace period that a test sets in the node controller.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Registers a ready node. Pods that are bound to a node that nobody knows are collected by the
-/// pod garbage collector.
+/// Registers a ready node. The pod garbage collector deletes pods that are bound to an unknown node.
 pub(super) async fn register(client: &Client, name: &str) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = serde_json::from_value(json!({
@@ -39,11 +38,11 @@ pub(super) async fn register(client: &Client, name: &str) -> Result<()> {
     beat(client, name).await
 }
 
-/// Says from time to time that the node is alive, for ever.
+/// Sends heartbeats for the node for ever.
 pub(super) async fn heartbeats(client: Client, name: String) {
     loop {
         tokio::time::sleep(HEARTBEAT).await;
-        // The next one makes up for one that fails.
+        // The next one makes up for a failed one.
         let _ = beat(&client, &name).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What the scripted kubelet knows of a pod.
+//! The scripted kubelet's view of a pod.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt as _};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{JOB_NAME, JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, SPARK_APP_NAME, SPARK_ROLE};
 
-/// The few fields of a pod that are read here.
+/// The fields of a pod that the scripted kubelet reads.
 #[derive(Resource, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub(super) struct SlimPod {
@@ -46,16 +46,16 @@ struct SlimContainerStatus {
     restart_count: i32,
 }
 
-/// Whose turn it is: what a script decides by.
+/// The pod's identity, on which a script's decision depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
-    /// The job's name; empty for a pod of somebody else.
+    /// The job's name; empty for a foreign pod.
     pub job: String,
     /// The role as in its label, in lower case.
     pub role: String,
     /// The index within the role.
     pub index: u32,
-    /// How many pods of this name there were before.
+    /// The number of earlier pods of this name.
     pub incarnation: u32,
 }
 
@@ -68,17 +68,17 @@ pub struct SeenPod {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// What it is of which job.
+    /// Its job, role and index.
     pub replica: Replica,
     /// `Pending`, `Running`, `Succeeded` or `Failed`.
     pub phase: String,
-    /// Whether it has a node.
+    /// It has a node.
     pub bound: bool,
-    /// Whether it is asked to go.
+    /// It is terminating.
     pub deleting: bool,
     /// In-place restarts of its first container.
     pub restarts: i32,
-    /// Somebody waits for its end: the controller of Jobs.
+    /// The Job controller's finalizer waits for its end.
     pub(super) tracked: bool,
     pub(super) address: String,
     pub(super) containers: Vec<(String, String)>,
@@ -113,7 +113,7 @@ impl SeenPod {
             deleting: false,
             restarts: 0,
             tracked: !slim.finalizers().is_empty(),
-            // Nobody connects to it; it only has to be an address.
+            // Nothing connects to it; it must only be a valid address.
             address: format!("10.128.{}.{}", number / 250 % 250, number % 250 + 1),
             containers: named(&slim.spec.containers),
             init_containers: named(&slim.spec.init_containers),
@@ -131,7 +131,7 @@ impl SeenPod {
             .map_or(0, |c| c.restart_count);
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }

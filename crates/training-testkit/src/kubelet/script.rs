@@ -1,4 +1,4 @@
-//! What becomes of each pod, decided beforehand.
+//! Scripts that decide the states of each pod in advance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use super::{Replica, State};
 /// What a step of a script does to the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Its status changes.
+    /// Sets its status.
     Become(State),
-    /// The object vanishes at once, as after a forced deletion.
+    /// Removes the object immediately, as a forced deletion does.
     Disappear,
-    /// Somebody deletes it in the ordinary way.
+    /// Deletes it gracefully.
     Delete,
 }
 
-/// One step of a pod's life.
+/// One step in a pod's life cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How long after the step before it.
+    /// The delay after the previous step.
     pub after: Duration,
-    /// What happens then.
+    /// The action.
     pub act: Act,
 }
 
 impl Step {
-    /// A step some milliseconds after the one before.
+    /// A step some milliseconds after the previous one.
     pub fn after_ms(ms: u64, act: Act) -> Self {
         Self {
             after: Duration::from_millis(ms),
@@ -35,16 +35,15 @@ impl Step {
     }
 }
 
-/// The life of each pod, decided when it is first seen. No steps: it stays pending until the test
-/// says otherwise.
+/// Decides the steps of each pod when it is first seen. Without steps a pod stays pending until the test changes it.
 pub type Script = Arc<dyn Fn(&Replica) -> Vec<Step> + Send + Sync>;
 
-/// Every pod waits for the test.
+/// Leaves every pod to the test.
 pub fn lockstep() -> Script {
     Arc::new(|_| Vec::new())
 }
 
-/// Every pod runs and then succeeds.
+/// Runs every pod and then makes it succeed.
 pub fn run_and_succeed(run_ms: u64, succeed_ms: u64) -> Script {
     Arc::new(move |_| {
         vec![

@@ -1,11 +1,11 @@
-//! What a kubelet writes into a pod's status.
+//! The pod statuses that a kubelet writes.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::SeenPod;
 
-/// A state that a pod can be told to be in.
+/// A state in which to put a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// All containers run.
@@ -14,60 +14,60 @@ pub enum State {
     Succeeded,
     /// The first container ended with this code.
     Failed {
-        /// The exit code; above 128 it stands for a signal.
+        /// The exit code; above 128 it means a signal.
         exit_code: i32,
         /// The termination message; empty for none.
         message: String,
     },
     /// The kubelet evicted it for lack of memory on the node.
     Evicted,
-    /// The first container waits, in the kubelet's words for it: `ErrImagePull`, `CreateContainerConfigError`, …
+    /// The first container waits with a reason of the kubelet: `ErrImagePull`, `CreateContainerConfigError`, …
     Waiting {
-        /// The word.
+        /// The reason.
         reason: String,
-        /// The text.
+        /// The message.
         message: String,
     },
-    /// The first container ended badly and waits to be started again.
+    /// The first container failed and waits for its restart.
     CrashLoop {
         /// The exit code.
         exit_code: i32,
-        /// The kubelet's word for the end: `Error`, `OOMKilled`.
+        /// The kubelet's reason: `Error`, `OOMKilled`.
         reason: String,
         /// The termination message.
         message: String,
     },
-    /// The first init container ended with this code, and the pod with it.
+    /// The first init container exited with this code, and the pod failed.
     InitFailed {
         /// The exit code.
         exit_code: i32,
         /// The termination message.
         message: String,
     },
-    /// The first init container waits, in the kubelet's words for it.
+    /// The first init container waits with a reason of the kubelet.
     InitWaiting {
-        /// The word.
+        /// The reason.
         reason: String,
-        /// The text.
+        /// The message.
         message: String,
     },
-    /// It has no node, in the scheduler's words.
+    /// The scheduler found no node.
     Unschedulable {
-        /// The text.
+        /// The message.
         message: String,
     },
-    /// All containers still run, and it has been told to make room.
+    /// All containers still run, and the pod is being disrupted.
     Disrupted {
-        /// Who told it: `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`.
+        /// The reason: `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`.
         reason: String,
     },
-    /// Its node no longer answers, and the node controller has said so: not ready without a reason, while what the kubelet said
-    /// last of its containers stands.
+    /// Its node is unresponsive, and the node controller has marked the pod as not ready, without a reason. The kubelet's last
+    /// container statuses remain.
     NodeLost,
 }
 
 impl State {
-    /// The phase of a pod in it.
+    /// The pod phase of the state.
     pub fn phase(&self) -> &'static str {
         match self {
             Self::Running | Self::Disrupted { .. } | Self::NodeLost | Self::CrashLoop { .. } => {
@@ -81,7 +81,7 @@ impl State {
         }
     }
 
-    /// Whether its containers are reported to run.
+    /// Returns true if its containers are reported as running.
     fn runs(&self) -> bool {
         matches!(
             self,
@@ -90,18 +90,17 @@ impl State {
     }
 }
 
-/// The time in the API's form, in whole seconds.
+/// The current time in the API's format, in whole seconds.
 pub fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The merge patch that puts a pod into a state; it names the uid, so that it can't reach a
-/// successor of the same name.
+/// The merge patch that puts a pod into a state. It names the uid, so that it can't reach a successor of the same name.
 pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
     let phase = state.phase();
     let reason = (*state == State::Evicted).then_some("Evicted");
     if let State::Unschedulable { message } = state {
-        // The scheduler writes its condition and nothing else.
+        // The scheduler writes only its condition.
         let mut scheduled = condition("PodScheduled", "False", Some("Unschedulable"));
         scheduled["message"] = json!(message);
         return json!({ "metadata": { "uid": pod.uid }, "status": { "phase": phase, "conditions": [scheduled] } });
@@ -127,7 +126,7 @@ pub(super) fn patch(pod: &SeenPod, state: &State, restarts: i32) -> Value {
             container(name, image, &state, true, 0, &json!({}))
         }).collect::<Vec<_>>(),
         "containerStatuses": pod.containers.iter().enumerate().map(|(index, (name, image))| {
-            // Only the first container fails; a sidecar beside it goes in good order.
+            // Only the first container fails; a sidecar exits normally.
             let restarts = if index == 0 { restarts } else { 0 };
             let last = match state {
                 State::CrashLoop { exit_code, reason, message } if index == 0 => ended(*exit_code, reason, message),
@@ -205,7 +204,7 @@ fn conditions(state: &State) -> Vec<Value> {
         | State::CrashLoop { .. }
         | State::Unschedulable { .. } => ("False", Some("ContainersNotReady")),
     };
-    // The node controller takes `Ready` alone.
+    // The node controller changes only `Ready`.
     let containers_ready = if *state == State::NodeLost {
         "True"
     } else {

@@ -1,41 +1,41 @@
-//! What a request asks for.
+//! Classifies requests.
 
 use std::fmt;
 
 use http::{Method, Request};
 use serde_json::Value;
 
-/// A request to the API server, understood.
+/// A classified request to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: &'static str,
     /// The API group; empty for the core group.
     pub group: String,
-    /// The plural; empty for a path that is no resource.
+    /// The plural; empty for a path that is not a resource.
     pub resource: String,
     /// `status`, `scale`, …; empty for the object itself.
     pub subresource: String,
-    /// The namespace; empty for what has none, and for all of them.
+    /// The namespace; empty for cluster-scoped requests and for all namespaces.
     pub namespace: String,
-    /// The object's name, also of a create and of a list of one (`fieldSelector=metadata.name=…`); empty for other lists and
+    /// The object's name, also for a create and for a list of one (`fieldSelector=metadata.name=…`); empty for other lists and
     /// watches.
     pub name: String,
     /// The path with its query.
     pub uri: String,
-    /// The body of a write; `Null` where there is none.
+    /// The body of a write; `Null` if there is none.
     pub body: Value,
-    /// The bearer token that it came with.
+    /// The request's bearer token.
     pub token: String,
 }
 
 impl Call {
-    /// Understands a request whose body has been read.
+    /// Classifies a request from its head and its body.
     pub fn of<B>(request: &Request<B>, body: &[u8]) -> Self {
         let uri = request.uri();
         let mut call = Self {
             uri: uri.to_string(),
-            // A body that is no JSON is none that our operators send.
+            // Our operators send only JSON bodies.
             body: serde_json::from_slice(body).unwrap_or_default(),
             token: token(request).unwrap_or_default(),
             ..Self::default()
@@ -50,7 +50,7 @@ impl Call {
             _ => false,
         };
         let mut rest: Vec<&str> = if rooted { parts.collect() } else { Vec::new() };
-        // `namespaces/x` alone is the object x; with more behind it, it says where.
+        // `namespaces/x` alone is the object x; with more path segments it is the namespace.
         if rest.len() > 2 && rest[0] == "namespaces" && rest[2] != "status" && rest[2] != "finalize"
         {
             rest[1].clone_into(&mut call.namespace);
@@ -75,31 +75,31 @@ impl Call {
         call
     }
 
-    /// Whether the answer is a stream of events.
+    /// Returns true if the response is a stream of events.
     pub fn is_watch(&self) -> bool {
         self.verb == "watch"
     }
 
-    /// Whether it changes something.
+    /// Returns true if the request changes something.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }
 
-    /// Whether it writes to an object of a job: not a lease, and not an event.
+    /// Returns true for writes to a job's objects, as opposed to leases and events.
     pub fn is_job_write(&self) -> bool {
         self.is_write() && !matches!(self.resource.as_str(), "leases" | "events")
     }
 
-    /// Whether it has this verb, and this `resource` or `resource/subresource`.
+    /// Returns true if the request has this verb, and this `resource` or `resource/subresource`.
     pub fn is(&self, verb: &str, resource: &str) -> bool {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         self.verb == verb && self.resource == resource && self.subresource == subresource
     }
 
-    /// Why a write could hit an object that its author has not seen; `None` if it can't.
+    /// Says why a write could hit an object that its author has not seen; `None` if it can't.
     ///
-    /// I-26: every delete names the uid, every status write the uid and the version that it was
-    /// computed from. A create can't hit anything, and of an event nothing depends.
+    /// I-26: every delete names the uid, every status write the uid and the version from which it was computed. A create can't hit
+    /// an existing object, and nothing depends on an event.
     pub fn unguarded(&self) -> Option<String> {
         let text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
         let guarded = match self.verb {
@@ -143,7 +143,7 @@ fn token<B>(request: &Request<B>) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The one object that a list is asked for.
+/// The single object that a list selects.
 fn one(query: &str) -> Option<String> {
     let (_, selector) =
         form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "fieldSelector")?;

@@ -1,4 +1,4 @@
-//! One request and its answer, with whatever a rule makes of them.
+//! One request and its response, with the rule that applies.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,8 +68,7 @@ impl Shared {
         id
     }
 
-    /// Passes a request on. It is finished even if its author dies meanwhile: what is on the wire
-    /// is on the wire.
+    /// Forwards a request. It completes even if its author dies meanwhile, because it is already on the wire.
     async fn pass_on(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Broken> {
         let mut answer = tokio::spawn((self.upstream)(request)).await??;
         for hop in [CONNECTION, TRANSFER_ENCODING] {
@@ -123,7 +122,7 @@ impl Shared {
                 Ok(self.pass_on(request).await?.map(stream::untouched))
             }
             Action::Silence(effect) => {
-                // Before anything else: its author may lose patience at any time.
+                // First of all, because its author may time out at any moment.
                 rule.hit();
                 if effect == Effect::With {
                     self.pass_on(request).await?.into_body().collect().await?;
@@ -185,13 +184,13 @@ impl Shared {
         }
     }
 
-    /// The API server's own answer, but not as it gave it.
+    /// The API server's response, altered.
     async fn garbled(
         &self,
         request: Request<Full<Bytes>>,
         rule: &Rule,
     ) -> Result<Response<Body>, Broken> {
-        // Its author may lose patience before the first byte.
+        // Its author may time out before the first byte.
         let slow = matches!(rule.action, Action::Trickle(_));
         if slow {
             rule.hit();
@@ -224,14 +223,14 @@ impl Shared {
         let (head, bytes) = self.whole(request).await?;
         rule.hit();
         let (applied, released) = Applied::new(call, head.status.as_u16());
-        // Without a listener there is nobody to wait for.
+        // Without a listener there is nothing to wait for.
         if listener.send(applied).is_ok() {
             released.await?;
         }
         Ok(Response::from_parts(head, stream::full(bytes)))
     }
 
-    /// The API server's answer with its whole body.
+    /// The API server's response with its whole body.
     async fn whole(
         &self,
         request: Request<Full<Bytes>>,

@@ -1,8 +1,8 @@
-//! The operator's only way to the API server, for tests that break it.
+//! A proxy as the operator's only connection to the API server, for tests that break it.
 //!
-//! Plain HTTP/1.1 on one side, TLS on the other. The caller's credentials are passed through, so
-//! that what the operator may do is decided by the API server and its roles. Every request is
-//! understood ([`Call`]), recorded, and passed on unless a [`Rule`] applies to it.
+//! It speaks plain HTTP/1.1 to the operator and TLS to the API server. It forwards the caller's credentials, so the API server and
+//! its roles decide what the operator may do. It classifies ([`Call`]) and records every request, and forwards it unless a [`Rule`]
+//! applies.
 
 mod class;
 mod exchange;
@@ -42,20 +42,20 @@ use stream::Broken;
 use crate::control_plane::{config_from, connections};
 use crate::wait::{HANG, Seen, eventually};
 
-/// A request that went through.
+/// A request that passed the proxy.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What was asked.
+    /// The request.
     pub call: Call,
-    /// What the operator was answered; `None` where it got no answer.
+    /// The status of the response that the operator got; `None` without one.
     pub code: Option<u16>,
-    /// When it came.
+    /// Its arrival time.
     pub at: Instant,
-    /// The rule that was applied to it.
+    /// The rule that applied to it.
     pub rule: Option<String>,
 }
 
-/// A running proxy; it ends when this is dropped.
+/// A running proxy; dropping it ends it.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -82,8 +82,7 @@ type Sending = futures::future::BoxFuture<'static, Result<Response<Incoming>, Br
 type Upstream = Box<dyn Fn(Request<Full<Bytes>>) -> Sending + Send + Sync>;
 
 impl Proxy {
-    /// Starts one before the API server of a kubeconfig; only its address and its certificate
-    /// authority are used.
+    /// Starts a proxy for a kubeconfig's API server; it uses only the address and the certificate authority.
     pub async fn start(kubeconfig: &Path) -> Result<Self> {
         let config = config_from(kubeconfig).await?;
         let server = config.cluster_url.clone();
@@ -120,7 +119,7 @@ impl Proxy {
         })
     }
 
-    /// A proxy before a server without TLS, for the tests of the proxy itself.
+    /// A proxy for a server without TLS, for the proxy's own tests.
     #[cfg(test)]
     async fn before_plain(server: SocketAddr) -> Result<Self> {
         Self::before(
@@ -130,12 +129,12 @@ impl Proxy {
         .await
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Writes a kubeconfig that leads through it.
+    /// Writes a kubeconfig for connecting through it.
     pub fn write_kubeconfig(&self, path: &Path, token: &str) -> Result<()> {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
@@ -149,18 +148,17 @@ impl Proxy {
             .with_context(|| format!("can't write {}", path.display()))
     }
 
-    /// Adds a rule. The first that applies to a request wins. Keep a clone to ask it for its hits.
+    /// Adds a rule. The first rule that applies to a request wins. Keep a clone to read its hits.
     pub fn add(&self, rule: &Rule) {
         self.shared.rules.lock().push(rule.clone());
     }
 
-    /// Removes all rules; what they hold stays held until its gate opens.
+    /// Removes all rules; requests on hold stay on hold until their gate opens.
     pub fn clear_rules(&self) {
         self.shared.rules.lock().clear();
     }
 
-    /// Announces every matching write after the API server has executed it and before its author is
-    /// answered.
+    /// Announces every matching write after the API server has executed it and before its author gets the response.
     pub fn announce(
         &self,
         name: &str,
@@ -171,7 +169,7 @@ impl Proxy {
         receiver
     }
 
-    /// The same, one write after the other ([`Action::AnnounceInTurn`]).
+    /// Like [`Proxy::announce`], but one write after the other ([`Action::AnnounceInTurn`]).
     pub fn announce_in_turn(
         &self,
         name: &str,
@@ -186,14 +184,14 @@ impl Proxy {
         receiver
     }
 
-    /// Refuses new connections and resets those that are open.
+    /// Refuses new connections and resets open ones.
     pub fn refuse(&self) {
         if let Some(accepting) = self.accepting.lock().take() {
             accepting.abort();
         }
     }
 
-    /// Resets all connections that are open. Watches are opened again, and so meet the rules of now.
+    /// Resets all open connections. Watches reconnect, and the present rules apply to them.
     pub async fn cut(&self) -> Result<()> {
         self.accept().await
     }
@@ -201,7 +199,7 @@ impl Proxy {
     /// Accepts connections again.
     pub async fn accept(&self) -> Result<()> {
         self.refuse();
-        // The port is free when the aborted task has been dropped, which takes a moment.
+        // The port is free once the aborted task has been dropped, which takes a moment.
         let listener = eventually("the proxy's port to be free", HANG, async || {
             Ok(Seen::Yes(TcpListener::bind(self.address).await?))
         })
@@ -211,12 +209,12 @@ impl Proxy {
         Ok(())
     }
 
-    /// Everything that went through so far.
+    /// The requests so far.
     pub fn records(&self) -> Vec<Record> {
         self.shared.records.lock().values().cloned().collect()
     }
 
-    /// Forgets what went through.
+    /// Clears the recorded requests.
     pub fn clear_records(&self) {
         self.shared.records.lock().clear();
     }
@@ -262,7 +260,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     // Connections end with this task.
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        // An answer of a few bytes must not wait for the acknowledgement of the one before.
+        // A small response must not wait for the acknowledgement of the previous one.
         let _ = stream.set_nodelay(true);
         connections.spawn(serve(stream, Arc::clone(&shared)));
         while connections.try_join_next().is_some() {}
@@ -272,6 +270,6 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request| exchange::answer(request, Arc::clone(&shared)));
     let server = hyper::server::conn::http1::Builder::new();
-    // An error here is one that a rule asked for, or an operator that was killed.
+    // A rule or a killed operator caused this error.
     let _ = server.serve_connection(Socket::new(stream), service).await;
 }

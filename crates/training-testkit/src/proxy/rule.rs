@@ -1,4 +1,4 @@
-//! What the proxy does to the requests that it is told to break.
+//! How the proxy breaks requests.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 
 use super::class::Call;
 
-/// Whether a request that is answered wrongly takes effect all the same.
+/// Whether a request that gets a wrong response still takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It reaches the API server; only the answer is another.
+    /// The API server executes it; only the response differs.
     With,
-    /// It ends in the proxy.
+    /// It doesn't reach the API server.
     Without,
 }
 
-/// An answer in place of the API server's.
+/// A response that replaces the API server's.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.
@@ -30,12 +30,12 @@ pub struct Answer {
     pub reason: String,
     /// The human-readable cause.
     pub message: String,
-    /// The value of `Retry-After`, whatever it is.
+    /// The value of `Retry-After`, valid or not.
     pub retry_after: Option<String>,
 }
 
 impl Answer {
-    /// An answer as API servers give it.
+    /// A response in the API server's format.
     pub fn new(code: u16, reason: &str, message: &str) -> Self {
         Self {
             code,
@@ -51,7 +51,7 @@ impl Answer {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "code": self.code, "reason": self.reason, "message": self.message,
         });
-        // A validation names the field also where programs look for it.
+        // A validation error also names the field in its details.
         let invalid = self.message.split_once(" is invalid: ");
         if let Some((field, why)) = invalid.and_then(|(_, said)| said.split_once(": ")) {
             let cause = json!({ "reason": "FieldValueInvalid", "field": field, "message": why });
@@ -61,72 +61,70 @@ impl Answer {
     }
 }
 
-/// What happens to a request that a rule applies to.
+/// What happens to a request to which a rule applies.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// The connection is reset; the API server never hears of the request.
+    /// Resets the connection; the request doesn't reach the API server.
     ResetBefore,
-    /// The API server does what it is asked, and the connection is reset in place of the answer.
+    /// Lets the API server execute the request, then resets the connection.
     ResetAfter,
-    /// Another answer.
+    /// Sends another response.
     Answer(Effect, Answer),
-    /// Another answer with code 200: an empty list, say.
+    /// Sends another response with code 200, for example an empty list.
     Reply(Value),
-    /// Something else is asked: this is added to the query, as in
-    /// `resourceVersion=7&resourceVersionMatch=Exact`.
+    /// Changes the request: adds this to the query, as in `resourceVersion=7&resourceVersionMatch=Exact`.
     AddQuery(String),
-    /// The query asks for another value of this parameter: smaller pages, say.
+    /// Changes a parameter of the query, for example to a smaller page size.
     SetQuery(&'static str, String),
-    /// The API server's own answer, cut in the middle of its body.
+    /// Cuts the API server's response in the middle of its body.
     CutAnswer,
-    /// The API server's own answer under a length that is greater than it has bytes.
+    /// Sends the API server's response with a content length that is too large.
     WrongLength,
-    /// The API server's own answer with another body.
+    /// Sends the API server's response with another body.
     AlterAnswer(Change),
-    /// The API server's own answer, one byte at a time with this pause between two.
+    /// Sends the API server's response one byte at a time, with this pause in between.
     Trickle(Duration),
-    /// The request is taken, and never answered.
+    /// Accepts the request and never responds.
     Silence(Effect),
-    /// The request waits before it is passed on.
+    /// Delays the request.
     Delay(Duration),
-    /// The request waits before it is passed on, each time so long by chance.
+    /// Delays the request by a random time in this range.
     DelayBetween(Duration, Duration),
-    /// The API server's own answer, after which the connection is closed.
+    /// Closes the connection after the API server's response.
     CloseAfter,
-    /// The request waits before it is passed on until the gate is opened.
+    /// Holds the request until the gate opens.
     Hold(Gate),
-    /// The API server does what it is asked; the test is told, and the answer waits for it.
+    /// Lets the API server execute the request, notifies the test, and holds the response until the test releases it.
     Announce(mpsc::UnboundedSender<Applied>),
-    /// The same, one request after the other: the next one is not passed on before the test has
-    /// dealt with the one before. So a test can stop the operator between two writes that it makes
-    /// at once.
+    /// Like [`Action::Announce`], but one request after the other: the next one is forwarded only after the test has released the
+    /// previous one. This lets a test stop the operator between two concurrent writes.
     AnnounceInTurn(mpsc::UnboundedSender<Applied>, Turn),
-    /// The stream ends properly after this many events.
+    /// Ends the stream properly after this many events.
     CloseWatchAfter(usize),
-    /// The event with this number is left out, counted from one.
+    /// Drops the event with this number, counted from one.
     DropEvent(usize),
-    /// The event with this number comes twice, counted from one.
+    /// Duplicates the event with this number, counted from one.
     DuplicateEvent(usize),
-    /// Every n-th event is left out.
+    /// Drops every n-th event.
     DropEvery(usize),
-    /// Every event that the filter takes is left out.
+    /// Drops every event that the filter matches.
     DropWhere(Filter),
-    /// These bytes come before the event with this number, counted from one: an event of the test's
-    /// own, with its newline, or something that is none.
+    /// Inserts these bytes before the event with this number, counted from one: an event of the test's own, with its newline, or
+    /// invalid bytes.
     InjectEvent(usize, Bytes),
-    /// Every event comes this much later than it came from the API server.
+    /// Delays every event by this much after its arrival.
     DelayEvents(Duration),
-    /// Events wait until the gate is opened.
+    /// Holds events until the gate opens.
     HoldEvents(Gate),
-    /// Every event comes this many times.
+    /// Sends every event this many times.
     RepeatEvents(usize),
-    /// Every event that is changed by this comes as changed.
+    /// Sends events as altered by this change.
     AlterEvents(Change),
-    /// The watch is answered, and then nothing comes, not even its end.
+    /// Answers the watch and then sends nothing, not even its end.
     StallWatch,
 }
 
-/// Whose turn it is to be passed on.
+/// A lock that forwards one request at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Turn(Arc<Mutex<()>>);
 
@@ -136,12 +134,12 @@ impl Turn {
     }
 }
 
-/// A barrier that a test opens, once and for good.
+/// A barrier that a test opens once and for all.
 #[derive(Clone, Debug)]
 pub struct Gate(watch::Sender<bool>);
 
 impl Gate {
-    /// A closed one.
+    /// Creates a closed gate.
     pub fn closed() -> Self {
         Self(watch::Sender::new(false))
     }
@@ -152,17 +150,17 @@ impl Gate {
     }
 
     pub(crate) async fn passed(&self) {
-        // We hold a sender ourselves, so that this ends only by opening.
+        // The gate itself holds a sender, so the wait ends only when it opens.
         let _ = self.0.subscribe().wait_for(|open| *open).await;
     }
 }
 
-/// A write that the API server has executed while its author still waits for the answer.
+/// A write that the API server has executed while its author still waits for the response.
 #[derive(Debug)]
 pub struct Applied {
     /// The write.
     pub call: Call,
-    /// What the API server answered.
+    /// The API server's status code.
     pub code: u16,
     answer: oneshot::Sender<()>,
 }
@@ -173,21 +171,21 @@ impl Applied {
         (Self { call, code, answer }, wait)
     }
 
-    /// Gives the answer. Dropping this instead resets the connection, and the answer is lost.
+    /// Sends the response. Dropping this instead resets the connection, and the response is lost.
     pub fn release(self) {
-        // The author may have died meanwhile, which is what these are for.
+        // The author may have died meanwhile, which these tests intend.
         let _ = self.answer.send(());
     }
 }
 
-/// Chooses events by their bytes; those of a JSON watch are one line of text.
+/// Selects events by their bytes; each event of a JSON watch is one line.
 #[derive(Clone)]
 pub struct Filter(Arc<Takes>);
 
 type Takes = dyn Fn(&[u8]) -> bool + Send + Sync;
 
 impl Filter {
-    /// Takes the events for which the function is true.
+    /// Selects the events for which the function returns true.
     pub fn new(takes: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(takes))
     }
@@ -203,19 +201,19 @@ impl fmt::Debug for Filter {
     }
 }
 
-/// Changes the bytes of a body or an event, or leaves them as they are.
+/// Changes the bytes of a body or an event, or leaves them unchanged.
 #[derive(Clone)]
 pub struct Change(Arc<Changes>);
 
 type Changes = dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync;
 
 impl Change {
-    /// Puts what the function returns in place of what it is given.
+    /// Replaces the bytes with what the function returns, if anything.
     pub fn new(changes: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(changes))
     }
 
-    /// Puts text in place of text, wherever it stands.
+    /// Replaces every occurrence of a text.
     pub fn text(from: &str, to: &str) -> Self {
         let (from, to) = (from.to_owned(), to.to_owned());
         Self::new(move |bytes| {
@@ -238,7 +236,7 @@ impl fmt::Debug for Change {
 
 type Matches = dyn Fn(&Call) -> bool + Send + Sync;
 
-/// Which requests are broken, and how.
+/// Which requests to break, and how.
 #[derive(Clone)]
 pub struct Rule {
     name: String,
@@ -296,17 +294,17 @@ impl Rule {
         self
     }
 
-    /// How often it was applied. A test whose rule never hit has tested nothing: assert it.
+    /// How often it was applied. A test whose rule never hit tests nothing, so assert this.
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::SeqCst)
     }
 
-    /// The name that it was made with.
+    /// The rule's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it applies to a request; counts.
+    /// Returns true if it applies to a request; counts matches.
     pub(crate) fn applies(&self, call: &Call) -> bool {
         if !(self.matches)(call) {
             return false;
@@ -315,7 +313,7 @@ impl Rule {
         self.which.contains(&number)
     }
 
-    /// Counts a hit: called at the moment at which the rule does something to the traffic.
+    /// Counts a hit, at the moment when the rule changes the traffic.
     pub(crate) fn hit(&self) {
         self.hits.fetch_add(1, Ordering::SeqCst);
     }

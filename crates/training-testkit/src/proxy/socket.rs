@@ -1,4 +1,4 @@
-//! A connection that is reset unless it ends in good order.
+//! A connection that is reset unless it is shut down properly.
 
 use std::io;
 use std::pin::Pin;
@@ -8,9 +8,8 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// What hyper writes to. Hyper shuts a connection down where it means to; in every other case
-/// (an error that a rule asked for, an aborted task) the other side shall see a reset, and not an
-/// end that could be taken for the end of an answer.
+/// The connection that hyper writes to. Hyper shuts it down on purpose only; in any other case (an error that a rule requested, an
+/// aborted task) the client must see a reset, because it could mistake an end for the end of a response.
 pub(super) struct Socket {
     stream: TokioIo<TcpStream>,
     shut_down: bool,

@@ -1,4 +1,4 @@
-//! The bodies of answers, passed on frame by frame, and broken where a rule says so.
+//! The bodies of responses, forwarded frame by frame, and broken if a rule says so.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,30 +13,30 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::rule::{Action, Rule};
 
-/// The error that makes hyper drop a connection in the middle of an answer.
+/// The error that makes hyper drop a connection in the middle of a response.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Body = BoxBody<Bytes, Broken>;
 
-/// A body that is at hand.
+/// A body with this content.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     http_body_util::Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed()
 }
 
-/// The API server's body as it comes: every frame is passed on at once.
+/// The API server's body, each frame forwarded immediately.
 pub(crate) fn untouched(body: Incoming) -> Body {
     body.map_err(Broken::from).boxed()
 }
 
-/// The first half of a body, and then the end of the connection.
+/// The first half of a body, followed by the end of the connection.
 pub(crate) fn cut(bytes: &Bytes) -> Body {
     let half = bytes.slice(..bytes.len() / 2);
     let frames = [Ok(Frame::data(half)), Err(Broken::from("cut"))];
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
 }
 
-/// A body that doesn't say how long it is.
+/// A body of unknown length.
 pub(crate) fn short(bytes: Bytes) -> Body {
     let frames = [Ok(Frame::data(bytes))];
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
@@ -55,7 +55,7 @@ pub(crate) fn trickle(bytes: Bytes, pause: Duration) -> Body {
     BodyExt::boxed(StreamBody::new(Box::pin(frames)))
 }
 
-/// A body that never comes. The API server's is kept open, and not read.
+/// A body that never arrives. The API server's is kept open, but not read.
 pub(crate) fn stalled(body: Incoming) -> Body {
     let nothing = stream::once(async move {
         let _open = body;
@@ -66,17 +66,17 @@ pub(crate) fn stalled(body: Incoming) -> Body {
 
 type Lines = Pin<Box<dyn Stream<Item = Result<Bytes, Broken>> + Send + Sync>>;
 
-/// How events follow each other in a watch.
+/// The framing of events in a watch.
 #[derive(Clone, Copy)]
 pub(crate) enum Framing {
     /// JSON: one event per line.
     Lines,
-    /// Protobuf: four bytes of length, the most significant first, before each event.
+    /// Protobuf: a 4-byte big-endian length before each event.
     Lengths,
 }
 
 impl Framing {
-    /// Tells by the answer's content type.
+    /// Chooses the framing from the response's content type.
     pub(crate) fn of(content_type: &str) -> Self {
         if content_type.contains("protobuf") {
             Self::Lengths
@@ -85,7 +85,7 @@ impl Framing {
         }
     }
 
-    /// Where the first event of what has come so far ends.
+    /// The end of the first complete event in the data.
     fn first(self, data: &[u8]) -> Option<usize> {
         match self {
             Self::Lines => data.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
@@ -100,7 +100,7 @@ impl Framing {
     }
 }
 
-/// What came from the API server, and when.
+/// Data from the API server, with its arrival time.
 type Arrival = (Instant, Result<Bytes, Broken>);
 
 /// The events of a watch with a rule applied to them.
@@ -112,7 +112,7 @@ pub(crate) fn events(body: Incoming, framing: Framing, rule: Rule) -> Body {
         ended: bool,
         rule: Rule,
     }
-    // Read ahead, so that an event's delay counts from its arrival and not from its turn.
+    // Reads ahead, so that an event's delay counts from its arrival.
     let (sender, arrivals) = mpsc::unbounded_channel();
     tokio::spawn(read(body, framing, sender));
     let playing = Playing {
@@ -156,7 +156,7 @@ async fn read(mut body: Incoming, framing: Framing, sender: UnboundedSender<Arri
         }
         let frame = tokio::select! {
             frame = body.frame() => frame,
-            // The operator is gone; without this the API server would not hear of it.
+            // The operator is gone; this return closes the API server's watch.
             () = sender.closed() => return,
         };
         match frame {
@@ -167,7 +167,7 @@ async fn read(mut body: Incoming, framing: Framing, sender: UnboundedSender<Arri
                 }
             }
             Some(Err(error)) => {
-                // Nobody listens any more if this fails.
+                // The receiver is gone if this fails.
                 let _ = sender.send((Instant::now(), Err(Broken::from(error))));
                 return;
             }
@@ -175,7 +175,7 @@ async fn read(mut body: Incoming, framing: Framing, sender: UnboundedSender<Arri
     }
 }
 
-/// What becomes of an event that came at a time.
+/// What becomes of one event, given its arrival time.
 async fn applied(rule: &Rule, number: usize, when: Instant, line: Bytes) -> Vec<Bytes> {
     match &rule.action {
         Action::CloseWatchAfter(last) if number >= *last => {
@@ -223,7 +223,7 @@ async fn applied(rule: &Rule, number: usize, when: Instant, line: Bytes) -> Vec<
             }
             None => vec![line],
         },
-        // Not this event, or a rule that did its work before the stream began.
+        // Another event, or a rule that acted before the stream began.
         _ => vec![line],
     }
 }

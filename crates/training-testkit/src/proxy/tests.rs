@@ -1,4 +1,4 @@
-//! The proxy before a tiny server that answers everything with its own request count.
+//! The proxy in front of a small server that responds with its own request count.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ struct Server {
     events: tokio::sync::broadcast::Sender<String>,
 }
 
-/// Watches get the lines that the test sends; everything else gets the number of the request.
+/// Watches get the lines that the test sends; other requests get their number.
 async fn server() -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -378,7 +378,7 @@ async fn f34_events_are_late_by_their_delay_and_not_by_each_others() {
         assert_eq!(line, format!("{number}\n"));
         assert!(begin.elapsed() >= late);
     }
-    // The sum of the delays is far beyond what some lines on loopback take.
+    // The sum of the delays is far above the time of a few lines on loopback.
     assert!(begin.elapsed() < late * EVENTS, "{:?}", begin.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! The job's autoscaler in the world: how it is made, changed and lost.
+//! The job's autoscaler in the world: its creation, changes and loss.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::{Resource, ResourceExt};
@@ -7,7 +7,7 @@ use training_core::{AutoscalerView, Blocked, Digest, JobCx, Lifecycle, Step, Tra
 use super::World;
 use super::execute::Interruption;
 
-/// The annotation that stands for what an autoscaler was made from.
+/// The annotation with the hash of an autoscaler's inputs.
 const MADE_FROM: &str = "trainyard.dev/autoscaler";
 
 fn view(of: &HorizontalPodAutoscaler, uid: Uid, version: u64) -> AutoscalerView {
@@ -20,19 +20,19 @@ fn view(of: &HorizontalPodAutoscaler, uid: Uid, version: u64) -> AutoscalerView 
             .and_then(|d| Digest::parse(d)),
         min: of.spec.min_replicas,
         max: of.spec.max_replicas,
-        leaving: false,
+        terminating: false,
     }
 }
 
 impl<F: Lifecycle> World<F> {
-    /// A call about the autoscaler arrives at the API server. True if it changed something there.
+    /// Executes a call about the autoscaler. Returns true if it changed something.
     pub(super) fn call_autoscaler(&mut self, step: Step) -> Result<bool, Interruption> {
         match step {
             Step::CreateAutoscaler(made) if self.job.is_some() => {
                 if self.taken {
                     return Err(Interruption::Taken(Blocked::Autoscaler));
                 }
-                // A name that is taken by its own is a conflict and changes nothing.
+                // A name that the job's own autoscaler already has is a conflict and changes nothing.
                 if self.autoscaler.is_none() {
                     let version = self.next_version();
                     self.law_of_new_autoscaler(&made);
@@ -62,10 +62,10 @@ impl<F: Lifecycle> World<F> {
             | Step::CreatePod(_)
             | Step::CreateService(_)
             | Step::CreateObject(_)
-            | Step::RenewSecret(_)
+            | Step::RecreateSecret(_)
             | Step::ChangeObject { .. }
             | Step::DeleteObject { .. }
-            | Step::FindGroup { .. }
+            | Step::LookUpGroup { .. }
             | Step::CreateGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }
@@ -87,7 +87,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// What happens to an autoscaler: it is deleted, writes its status, is edited, or its name is taken or freed.
+    /// Disturbs the autoscaler: deletes it, writes its status, edits it, or takes or frees its name.
     pub(super) fn happen_to_autoscaler(&mut self, what: u8) {
         match what % 4 {
             0 => self.drop_autoscaler(),
@@ -121,7 +121,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// At rest there is an autoscaler as it is asked for, or none. A job whose spec became invalid keeps the one that it has.
+    /// In a settled world the autoscaler is as requested. A job whose spec became invalid keeps the one that it has.
     pub(super) fn law_of_autoscaler_at_rest(&self, job: &F::Job) -> Option<String> {
         let quiet = self.memory().is_finished() || job.run_policy().suspend == Some(true);
         let wanted = if quiet {

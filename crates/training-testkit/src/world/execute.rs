@@ -1,21 +1,21 @@
-//! Plans become calls, in the order of the real executor: what was decided is stored first, deletes go before creates.
+//! Executes plans as calls, in the order of the real executor: it writes the status first, and deletes before it creates.
 
 use kube::Resource;
 use training_core::{
-    Blocked, Deletion, Lifecycle, Observed, Plan, StatusWrite, Step, Stored as _, TrainingJob, Uid,
-    Urgency,
+    Action as _, Blocked, Deletion, Lifecycle, Observed, Plan, StatusWrite, Step, Stored as _,
+    TrainingJob, Uid, Urgency,
 };
 
 use super::object::Place;
 use super::{Call, Fate, StatusOf, World, view};
 
-/// A call that did not have its answer.
+/// A call without a response.
 pub(super) enum Interruption {
     Crash,
     Lost,
     Conflict,
     Refused,
-    /// A name belongs to somebody else, and this waits for it.
+    /// Another owner has the name, and this waits for it.
     Taken(Blocked),
 }
 
@@ -53,7 +53,7 @@ impl<F: Lifecycle> World<F> {
         while let Some(step) = left.next() {
             if let Err(end) = self.delete(step.clone(), seen, calls) {
                 if matches!(end, Interruption::Crash) {
-                    // Deletes run side by side: any of them may be on its way when the operator dies.
+                    // Deletes run concurrently: any of them may be in flight when the operator crashes.
                     let on_their_way = std::iter::once(step).chain(left);
                     self.in_flight
                         .extend(on_their_way.map(|s| (s, seen.clone())));
@@ -66,9 +66,9 @@ impl<F: Lifecycle> World<F> {
             refused = refused || self.refusing;
             if !refused {
                 match self.create(step, calls) {
-                    // What keeps everything from going on says more than what keeps an autoscaler.
+                    // A conflict that blocks pods matters more than one that blocks an autoscaler.
                     Err(Interruption::Taken(blocks)) => {
-                        taken = taken.filter(|known| known.keeps_pods()).or(Some(blocks));
+                        taken = taken.filter(|known| known.blocks_pods()).or(Some(blocks));
                     }
                     other => other?,
                 }
@@ -122,11 +122,11 @@ impl<F: Lifecycle> World<F> {
         match step {
             Step::DeletePod { name, uid, how } => {
                 self.law_of_reasons(&name, uid);
-                if how != Deletion::Orderly {
+                if how != Deletion::Graceful {
                     self.law_of_force(&name);
                 }
                 if self.delete_pod(&name, uid, seen) {
-                    if how != Deletion::Orderly {
+                    if how != Deletion::Graceful {
                         self.vanish(&name);
                     }
                     return answer.map(|()| self.learn_pod(name));
@@ -145,7 +145,7 @@ impl<F: Lifecycle> World<F> {
                 return answer.map(|()| self.view.services.went(&name, uid));
             }
             Step::DeleteJob => {
-                // It is gone already where the answer to the delete before this one was lost.
+                // It is already gone if the response to the previous delete was lost.
                 if self.job.is_some() {
                     self.delete_job();
                 }
@@ -156,7 +156,7 @@ impl<F: Lifecycle> World<F> {
                     return answer.map(|()| self.learn_autoscaler());
                 }
             }
-            Step::FindGroup { kind, .. } => {
+            Step::LookUpGroup { kind, .. } => {
                 return answer.map(|()| {
                     self.learn_group(kind);
                     self.sought.push(kind);
@@ -176,13 +176,13 @@ impl<F: Lifecycle> World<F> {
             | Step::CreateService(_)
             | Step::CreateAutoscaler(_)
             | Step::CreateObject(_)
-            | Step::RenewSecret(_)
+            | Step::RecreateSecret(_)
             | Step::CreateGroup { .. } => {}
         }
         answer
     }
 
-    /// Deletes the job, and with it everything that it owns.
+    /// Deletes the job and everything that it owns.
     fn delete_job(&mut self) {
         self.law_of_ttl();
         self.writes.push("delete job".to_owned());
@@ -201,7 +201,7 @@ impl<F: Lifecycle> World<F> {
         self.drop_objects();
     }
 
-    /// Deletes a pod under the precondition that it is the one that was meant.
+    /// Deletes a pod with its uid as precondition.
     pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, seen: &Observed) -> bool {
         let found = self.pod(name).map(|p| p.uid);
         let Some(victim) = found.filter(|found| *found == uid) else {
@@ -219,7 +219,7 @@ impl<F: Lifecycle> World<F> {
             Step::CreatePod(pod) => {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 self.free("Pod", &name)?;
-                // A name that is taken by its own is a conflict: the object is read, and nothing changes.
+                // A name that the job's own object already has is a conflict: the object is read, and nothing changes.
                 if !self.pods.contains_key(&name) && self.job.is_some() {
                     let version = self.next_version();
                     let view = view::of_new_pod(&pod, version);
@@ -253,7 +253,7 @@ impl<F: Lifecycle> World<F> {
                     return answer.map(|()| self.learn_group(kind));
                 }
             }
-            Step::RenewSecret(object) => {
+            Step::RecreateSecret(object) => {
                 let name = object.name();
                 self.make_secret(&object, name);
             }
@@ -280,7 +280,7 @@ impl<F: Lifecycle> World<F> {
             | Step::DeleteObject { .. }
             | Step::DeleteJob
             | Step::ChangeAutoscaler { .. }
-            | Step::FindGroup { .. }
+            | Step::LookUpGroup { .. }
             | Step::ChangeGroup { .. }
             | Step::DeleteGroup { .. }
             | Step::DeleteAutoscaler { .. } => {}
@@ -288,7 +288,7 @@ impl<F: Lifecycle> World<F> {
         answer
     }
 
-    /// The API server finds the name of a new object free of somebody else's.
+    /// Fails if another owner has the name of a new object.
     fn free(&self, kind: &str, name: &str) -> Result<(), Interruption> {
         if self.foreign.contains(&format!("{kind} {name}")) {
             Err(Interruption::Taken(Blocked::All))
@@ -297,7 +297,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// The operator knows the newest of a pod from an answer.
+    /// Updates the operator's cache of a pod from a response.
     fn learn_pod(&mut self, name: String) {
         let now = self.pods.get(&name).cloned();
         self.view.pods.answer(name, now);
@@ -318,14 +318,14 @@ impl<F: Lifecycle> World<F> {
     }
 }
 
-/// The calls of one pass.
+/// The calls of one reconcile.
 pub(super) struct Calls {
     pub(super) fate: Fate,
     pub(super) made: u32,
 }
 
 impl Calls {
-    /// Allows the next call, or not; the inner result says whether its answer arrives.
+    /// Starts the next call unless the operator has crashed; the inner result says whether its response arrives.
     fn next(&mut self) -> Result<Result<(), Interruption>, Interruption> {
         let at = self.made;
         self.made += 1;

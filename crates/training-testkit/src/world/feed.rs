@@ -1,11 +1,10 @@
-//! What an operator knows of one kind of objects: a watch that lags, repeats itself and loses events, and the answers to its own
-//! requests.
+//! The operator's cache of one kind of objects: a watch that lags, repeats and loses events, and the responses to its own requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use training_core::{AutoscalerView, BatchPod, GroupView, ObjectView, PodView, ServiceView, Uid};
 
-/// An object as a watch shows it.
+/// An object in a watch.
 pub trait Watched: Clone {
     /// Its uid.
     fn uid(&self) -> Uid;
@@ -37,15 +36,15 @@ impl Watched for BatchPod {
     }
 }
 
-/// One event: the key of an object, and how it is now or the uid of what was removed.
+/// One event: an object's key, and its new state or the uid of the removed object.
 pub type Event<K, V> = (K, Result<V, Uid>);
 
-/// The cache of one watch, and the events that are on their way to it.
+/// The cache of one watch, and the events in flight to it.
 #[derive(Clone, Debug)]
 pub struct Feed<K, V> {
     known: BTreeMap<K, V>,
     events: VecDeque<Event<K, V>>,
-    /// What was seen to go, and up to which version of it nothing is news any more.
+    /// Removed objects, with the version up to which events about them are outdated.
     gone: BTreeMap<Uid, u64>,
 }
 
@@ -65,12 +64,12 @@ impl<K: Ord + Clone, V: Watched> Feed<K, V> {
         &self.known
     }
 
-    /// The API server sends an event.
+    /// Sends an event.
     pub fn send(&mut self, key: K, event: Result<V, Uid>) {
         self.events.push_back((key, event));
     }
 
-    /// The oldest events arrive, at most so many. Returns what they removed from the cache.
+    /// Delivers the oldest events, at most `most`. Returns the objects that they removed from the cache.
     pub fn deliver(&mut self, most: usize) -> Vec<V> {
         let count = most.min(self.events.len());
         let events: Vec<_> = self.events.drain(..count).collect();
@@ -80,24 +79,24 @@ impl<K: Ord + Clone, V: Watched> Feed<K, V> {
         removed.collect()
     }
 
-    /// The oldest event arrives, and will arrive again.
+    /// Delivers the oldest event, which will be delivered again.
     pub fn repeat(&mut self) -> Option<V> {
         let (key, event) = self.events.front().cloned()?;
         self.take(key, event)
     }
 
-    /// The oldest event never arrives: the operator doesn't know before the next list.
+    /// Drops the oldest event: the operator misses it until the next list.
     pub fn lose(&mut self) {
         self.events.pop_front();
     }
 
-    /// A list replaces the cache and everything that is on its way.
+    /// Replaces the cache and all events in flight with a list.
     pub fn list(&mut self, all: BTreeMap<K, V>) {
         self.events.clear();
         self.known = all;
     }
 
-    /// An answer to an own request says how an object is now, or that there is none.
+    /// Updates an object, or removes it, from the response to an own request.
     pub fn answer(&mut self, key: K, now: Option<V>) {
         if let Some(view) = now {
             self.gone.remove(&view.uid());
@@ -107,7 +106,7 @@ impl<K: Ord + Clone, V: Watched> Feed<K, V> {
         }
     }
 
-    /// An answer to an own request says that this object is gone.
+    /// Removes an object from the response to an own request.
     pub fn went(&mut self, key: &K, uid: Uid) {
         self.gone.insert(uid, u64::MAX);
         if self.known.get(key).is_some_and(|k| k.uid() == uid) {
@@ -115,7 +114,7 @@ impl<K: Ord + Clone, V: Watched> Feed<K, V> {
         }
     }
 
-    /// An older version is no news, nor is the removal of another object of the same key.
+    /// Ignores older versions, and the removal of another object with the same key.
     fn take(&mut self, key: K, event: Result<V, Uid>) -> Option<V> {
         let known = self.known.get(&key);
         match event {

@@ -1,14 +1,14 @@
-//! The gang of the job in the world: how its groups are made, changed, admitted and lost.
+//! The job's gang in the world: creation, changes, admission and loss of its groups.
 
 use std::collections::BTreeMap;
 
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use training_core::{
-    Group, GroupKind, GroupView, JobCx, Lifecycle, Mark, Offer, Offers, PodView, Provider, Step,
-    TrainingJob, Uid,
+    Availabilities, Availability, Group, GroupKind, GroupView, JobCx, Lifecycle, Mark, PodView,
+    Provider, Step, TrainingJob, Uid,
 };
-use training_core::{Habits, gang::GangState, provider::Run};
+use training_core::{GangConventions, gang::GangState, provider::Run};
 
 use super::World;
 use super::execute::Interruption;
@@ -22,11 +22,11 @@ impl<F: Lifecycle> World<F> {
         self.memory().gang.unwrap_or_default()
     }
 
-    /// A call about a group arrives at the API server. True if its answer says how the group is.
+    /// Executes a call about a group. Returns true if the response includes the group.
     pub(super) fn call_group(&mut self, step: Step) -> Result<bool, Interruption> {
         match step {
             Step::CreateGroup { kind, object, .. } if self.job.is_some() => {
-                // A name that is taken by its own is a conflict, and the object is read.
+                // A name that the job's own group already has is a conflict, and the object is read.
                 if !self.groups.contains_key(&kind) {
                     self.law_of_new_group(kind, &object);
                     self.writes.push(format!("create {}", kind.as_str()));
@@ -76,7 +76,7 @@ impl<F: Lifecycle> World<F> {
         Ok(false)
     }
 
-    /// Stores what a body says of a group, after `finish` has said the rest.
+    /// Stores a group from a body, after `finish` has set the rest.
     fn store_group(&mut self, kind: GroupKind, body: &Value, finish: impl FnOnce(&mut GroupView)) {
         let mut body = body.clone();
         body["metadata"]["uid"] = Uid(1).to_string().into();
@@ -89,7 +89,7 @@ impl<F: Lifecycle> World<F> {
         self.tell_group(kind, view);
     }
 
-    /// What has no label of the operator's is not shown by its watch.
+    /// The operator's watch shows only groups with the operator's label.
     fn tell_group(&mut self, kind: GroupKind, now: GroupView) {
         if is_shown(&now) {
             self.view.groups.send(kind, Ok(now.clone()));
@@ -97,7 +97,7 @@ impl<F: Lifecycle> World<F> {
         self.groups.insert(kind, now);
     }
 
-    /// A group loses what the operator wrote on it, or never had it: the watch says that it is gone.
+    /// Removes the operator's label from a group, so that the watch reports it as deleted.
     pub fn unlabel_group(&mut self, kind: GroupKind) {
         let version = self.next_version();
         if let Some(group) = self.groups.get_mut(&kind) {
@@ -106,20 +106,20 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// The groups that a list of the operator's shows.
+    /// The groups in the operator's list.
     pub(super) fn shown_groups(&self) -> BTreeMap<GroupKind, GroupView> {
         let shown = self.groups.iter().filter(|(_, g)| is_shown(g));
         shown.map(|(kind, g)| (*kind, g.clone())).collect()
     }
 
-    /// The operator knows the newest of a group from an answer.
+    /// Updates the operator's cache of a group from a response.
     pub(super) fn learn_group(&mut self, kind: GroupKind) {
         self.view
             .groups
             .answer(kind, self.groups.get(&kind).cloned());
     }
 
-    /// A group gets its deletion timestamp where things are sticky, or while its protection holds; otherwise it is gone.
+    /// Sets a group's deletion timestamp if the world is sticky or the group is protected; otherwise removes it.
     fn ask_group_to_go(&mut self, kind: GroupKind) {
         let protected = kind == GroupKind::PodGroup && self.uses_group();
         if !self.sticky && !protected {
@@ -127,7 +127,7 @@ impl<F: Lifecycle> World<F> {
         }
         let version = self.next_version();
         if let Some(mut group) = self.groups.get(&kind).cloned() {
-            (group.leaving, group.version) = (true, version);
+            (group.terminating, group.version) = (true, version);
             self.tell_group(kind, group);
         }
     }
@@ -149,10 +149,10 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Groups that were asked to go, and that nothing holds, are gone.
+    /// Removes terminating groups that nothing protects.
     pub(super) fn groups_go(&mut self) -> bool {
         let used = self.uses_group();
-        let going = self.groups.values().filter(|g| g.leaving);
+        let going = self.groups.values().filter(|g| g.terminating);
         let going: Vec<GroupKind> = going
             .map(|g| g.kind)
             .filter(|kind| *kind != GroupKind::PodGroup || !used)
@@ -163,10 +163,10 @@ impl<F: Lifecycle> World<F> {
         !going.is_empty()
     }
 
-    /// Schedulers let groups in.
+    /// Admits groups, as their schedulers would.
     pub(super) fn schedulers_move(&mut self) -> bool {
         let waiting = self.groups.get(&GroupKind::Volcano).cloned();
-        let waiting = waiting.filter(|g| g.phase.is_none() && !g.leaving);
+        let waiting = waiting.filter(|g| g.phase.is_none() && !g.terminating);
         let version = self.next_version();
         waiting.is_some_and(|mut group| {
             (group.phase, group.version) = (Some("Inqueue".to_owned()), version);
@@ -175,8 +175,8 @@ impl<F: Lifecycle> World<F> {
         })
     }
 
-    /// What happens to groups: they are let in, deleted, edited; the scheduler's API comes and goes; the operator starts again
-    /// and is set otherwise.
+    /// Disturbs groups: admits, deletes or edits them, adds or removes the scheduler's API, or restarts the operator with other
+    /// settings.
     pub(super) fn happen_to_groups(&mut self, what: u8) {
         let kind = GroupKind::ALL[usize::from(what / 8) % 4];
         match what % 8 {
@@ -188,13 +188,13 @@ impl<F: Lifecycle> World<F> {
                     self.tell_group(kind, group);
                 }
             }
-            2 if self.gang.offers == Offers::all() && !self.providers.is_empty() => {
+            2 if self.gang.offers == Availabilities::all() && !self.providers.is_empty() => {
                 self.drop_groups();
                 for kind in GroupKind::ALL {
-                    self.gang.offers.set(kind, Offer::Missing);
+                    self.gang.offers.set(kind, Availability::Missing);
                 }
             }
-            2 | 3 => self.gang.offers = Offers::all(),
+            2 | 3 => self.gang.offers = Availabilities::all(),
             4 => {
                 let at = usize::from(what / 8) % self.providers.len().max(1);
                 if let Some(provider) = self.providers.get(at).cloned() {
@@ -226,7 +226,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A group outlives everything but its run.
+    /// A group is deleted only after its run.
     fn law_of_lost_group(&mut self, kind: GroupKind) {
         let memory = self.memory();
         let suspended = memory
@@ -241,16 +241,16 @@ impl<F: Lifecycle> World<F> {
         self.ledger.grouped.remove(&kind);
     }
 
-    /// Whether pods of the job wait for their scheduler's word.
+    /// Returns true if the job's pods wait for their scheduler's admission.
     fn waits_for_groups(&self) -> bool {
         let habits = self.job().and_then(|job| {
             let roles = self.framework.roles(job).ok()?;
-            Some(self.framework.gang_habits(&JobCx::new(job, &roles)))
+            Some(self.framework.gang_conventions(&JobCx::new(job, &roles)))
         });
-        habits != Some(Habits::Mpi)
+        habits != Some(GangConventions::Mpi)
     }
 
-    /// No pod without its group: the run has had one of each kind, and none is on its way out as far as the operator knows.
+    /// A pod needs its group: the run has had one of each kind, and none is terminating as far as the operator knows.
     pub(super) fn law_of_gang(&mut self, name: &str, pod: &PodView) {
         let run = self.gang_run();
         let kinds = run.provider.kinds();
@@ -259,7 +259,8 @@ impl<F: Lifecycle> World<F> {
         let ready = |kind: &GroupKind| {
             let known = self.view.groups.known().get(kind);
             let admitted = |g: &GroupView| !waits || behaviour.read(g) == GangState::Admitted;
-            self.ledger.grouped.contains(kind) && known.is_some_and(|g| !g.leaving && admitted(g))
+            self.ledger.grouped.contains(kind)
+                && known.is_some_and(|g| !g.terminating && admitted(g))
         };
         let marked = Provider::of_mark(pod.mark, &run.provider).unwrap_or_default();
         if !kinds.iter().all(ready) || marked.kinds() != kinds {
@@ -270,11 +271,11 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// At rest a run has exactly its groups, and what is at rest has none.
+    /// In a settled world a run has exactly its groups, and an ended or suspended job has none.
     pub(super) fn law_of_groups_at_rest(&self, job: &F::Job) -> Option<String> {
         let quiet = self.memory().is_finished() || job.run_policy().suspend == Some(true);
-        // What its protection keeps goes with the last pod, and is made again after that.
-        let counts = |g: &&GroupView| !quiet || !g.leaving;
+        // A protected group goes with the last pod and is recreated after that.
+        let counts = |g: &&GroupView| !quiet || !g.terminating;
         let there = self.groups.values().filter(counts);
         let there: Vec<GroupKind> = there.map(|g| g.kind).collect();
         let roles = self.framework.roles(job).ok()?;

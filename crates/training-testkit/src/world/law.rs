@@ -1,4 +1,4 @@
-//! The laws. Each one is looked at where it could be broken.
+//! The laws. Each is checked where it could be broken.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,23 @@ use training_core::{
 use super::{StatusOf, World};
 use crate::{JOB_NAME, OPERATOR_NAME};
 
-/// A status has at most so many bytes, whatever the number of replicas.
+/// The largest status in bytes, whatever the number of replicas.
 const STATUS_BYTES: usize = 32 * 1024;
 
-/// What the laws need to know of the past.
+/// The history that the laws need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    /// Places whose failed pod was removed to make room for another one.
+    /// Slots whose failed pod was deleted to be replaced.
     failed: BTreeSet<String>,
-    /// Places whose pod had ended well, as far as the operator knew, when it stored a status of the present run.
+    /// Slots whose pod had succeeded, as far as the operator knew, when it wrote a status of the present run.
     done: BTreeSet<String>,
-    /// Pods made in places whose failed pod was removed.
+    /// Pods created in slots whose failed pod was deleted.
     replaced: i64,
     /// The highest backoff limit so far.
     limit: i64,
-    /// There was a time without a backoff limit.
+    /// At some time there was no backoff limit.
     unlimited: bool,
-    /// The program of a Job has ended, as the status can tell.
+    /// The status shows that the program of a Job has ended.
     over: bool,
     /// Kinds of groups that the present run has had.
     pub(super) grouped: BTreeSet<training_core::GroupKind>,
@@ -57,9 +57,9 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// The same input gives the same plan, and an idle operator does not ask to be woken at once.
+    /// The same input gives the same plan, and an idle operator doesn't request an immediate requeue.
     pub(super) fn law_of_waking(&mut self, plan: &Plan<StatusOf<F>>) {
-        // A sample of all plans is enough, and half the time.
+        // A sample of all plans is enough and halves the time.
         if self.version.is_multiple_of(4) {
             let again = self.plan();
             self.law(*plan == again, || {
@@ -74,7 +74,7 @@ impl<F: Lifecycle> World<F> {
     }
 
     pub(super) fn law_of_status(&mut self, before: &StatusOf<F>, write: &StatusWrite<StatusOf<F>>) {
-        let (old, new) = (before.recall(), write.next.recall());
+        let (old, new) = (before.durable_state(), write.next.durable_state());
         let patched = training_core::patch::apply(
             &serde_json::to_value(before).unwrap_or_default(),
             &write.patch,
@@ -103,7 +103,7 @@ impl<F: Lifecycle> World<F> {
         let done: Vec<String> = done.map(|(name, _)| name.clone()).collect();
         self.ledger.done.extend(done);
         if let Some(roles) = &roles {
-            // A replica that left the spec is another one when it comes back.
+            // A replica that was removed from the spec is a new one when it comes back.
             let job = self.view.job.as_ref().map(ResourceExt::name_any);
             let job = job.unwrap_or_default();
             self.ledger.done.retain(|name| {
@@ -156,7 +156,7 @@ impl<F: Lifecycle> World<F> {
             let moved =
                 was.is_none_or(|w| w.last_transition_time != condition.last_transition_time);
             let flipped = was.is_none_or(|w| w.status != condition.status);
-            // Within one second a flip can't be told from none.
+            // Within one second a flip is invisible.
             let now = condition
                 .last_transition_time
                 .as_ref()
@@ -232,22 +232,22 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// No pod is deleted that the deciding pass did not see, also when the request arrives late.
+    /// Only pods that the deciding reconcile saw are deleted, even if the request arrives late.
     pub(super) fn law_of_victims(&mut self, name: &str, victim: Uid, seen: &Observed) {
         self.law(seen.pods.iter().any(|p| p.uid == victim), || {
             format!("{name} was not seen")
         });
     }
 
-    /// Nothing is forced that was not asked to go before, nor where the operator isn't set to.
+    /// A forced deletion requires an earlier graceful one, and the operator's setting.
     pub(super) fn law_of_force(&mut self, name: &str) {
         let made = self.batch_pods.get(name).map(|made| &made.pod);
-        let asked = self.pod(name).or(made).is_some_and(|p| p.leaving);
+        let asked = self.pod(name).or(made).is_some_and(|p| p.terminating);
         let may = self.rules.force_lost_after.is_some();
         self.law(asked && may, || format!("{name} was forced"));
     }
 
-    /// Every deletion of a pod has a reason that was stored before it.
+    /// Every deletion of a pod has a reason in the status stored before it.
     pub(super) fn law_of_reasons(&mut self, name: &str, uid: Uid) {
         let Some(pod) = self.pod(name).filter(|p| p.uid == uid).cloned() else {
             return;
@@ -261,12 +261,12 @@ impl<F: Lifecycle> World<F> {
         });
         let outdated = pod.attempt < memory.attempt(&pod.role, pod.index);
         self.law(
-            pod.leaving || surplus || outdated || ended(&memory) || holds(&memory, "Suspended"),
+            pod.terminating || surplus || outdated || ended(&memory) || holds(&memory, "Suspended"),
             || format!("{name} was deleted before a reason was stored: {pod:?}"),
         );
-        let failed = pod.phase == PodPhase::Failed && !pod.disrupted && !pod.leaving;
+        let failed = pod.phase == PodPhase::Failed && !pod.disrupted && !pod.terminating;
         let counts = outdated && pod.attempt.gang == memory.gang_attempt;
-        // What a Job runs is counted by its controller.
+        // The Job controller counts the pods of Jobs.
         if F::OBJECTS.is_empty() && failed && counts && !surplus && !ended(&memory) {
             self.ledger.failed.insert(name.to_owned());
         }
@@ -297,7 +297,7 @@ impl<F: Lifecycle> World<F> {
         self.law(!suspended && !ended(&memory), || {
             format!("{name} was made for a job at rest")
         });
-        // Where a Job runs the program another pod is a host, which is needed again.
+        // If a Job runs the program, other pods are hosts, which are needed again.
         let done = F::OBJECTS.is_empty() && self.ledger.done.contains(name);
         self.law(
             !done && !memory.has_finished(&view.role, view.index),
@@ -340,7 +340,7 @@ impl<F: Lifecycle> World<F> {
         });
     }
 
-    /// The Secrets that a pod of ours mounts are the job's own.
+    /// Our pods mount only the job's own Secrets.
     fn law_of_secrets(&mut self, name: &str, spec: Option<&PodSpec>) {
         let volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
         let secrets = volumes.filter_map(|v| v.secret.as_ref()?.secret_name.clone());
@@ -351,8 +351,8 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A further object is the job's, is not made after its end, and a Job runs nothing while the job is suspended or a pod of
-    /// the Job before it lives.
+    /// Other objects belong to the job and are not created after its end. A Job runs nothing while the job is suspended or a pod of
+    /// the previous Job runs.
     pub(super) fn law_of_new_further_object(&mut self, object: &Object) {
         self.law_of_owner(object);
         let (name, memory) = (object.name(), self.memory());
@@ -379,13 +379,13 @@ impl<F: Lifecycle> World<F> {
         self.law(!over, || format!("{name} runs the program again"));
     }
 
-    /// A Job that had ended is removed. Where the status knows that it ran, its end is not repeated.
+    /// Removes an ended Job. If the status knows that it ran, it must not run again.
     pub(super) fn law_of_lapsed(&mut self, uid: Uid) {
         let known = self.memory().made_once;
         self.ledger.over |= known.values().any(|text| Uid::parse(text) == Some(uid));
     }
 
-    /// A further object goes after the end of its job, or as a Job that runs nothing.
+    /// Other objects are deleted after the end of the job, or as a Job that runs nothing.
     pub(super) fn law_of_lost_object(&mut self, kind: ObjectKind, name: &str, suspended: bool) {
         let memory = self.memory();
         let idle = kind == ObjectKind::Job && suspended;
@@ -394,7 +394,7 @@ impl<F: Lifecycle> World<F> {
         });
     }
 
-    /// What holds once nothing moves any more. The operator must know everything.
+    /// Checks the laws of a settled world. The operator's caches must be up to date.
     pub fn law_at_rest(&mut self) {
         let (pods, services): (Vec<PodView>, usize) =
             (self.pods.values().cloned().collect(), self.services.len());
@@ -433,13 +433,13 @@ impl<F: Lifecycle> World<F> {
             });
         };
         let mut found = Vec::new();
-        // A group that goes is waited for, and one that protects pods goes with the last of them.
-        let held = self.groups().any(|g| g.leaving);
+        // The operator waits for a terminating group, and a group that protects pods goes with the last of them.
+        let held = self.groups().any(|g| g.terminating);
         let alone = F::OBJECTS.is_empty();
         let mut wanted = 0;
         for rank in roles.ranks() {
-            // The program of such a kind runs in a Job.
-            if !alone && rank.role.speaks {
+            // The program of this kind runs in a Job.
+            if !alone && rank.role.is_master {
                 continue;
             }
             wanted += 1;
@@ -472,7 +472,7 @@ impl<F: Lifecycle> World<F> {
                 .cloned()
                 .unwrap_or_default();
             let sum = [counts.active, counts.succeeded, counts.failed].map(i64::from);
-            if !alone && role.speaks {
+            if !alone && role.is_master {
                 let launching = self.batch_pods.values();
                 let launching = launching.filter(|p| p.pod.phase == PodPhase::Running);
                 if sum[0] != i64::try_from(launching.count()).unwrap_or(i64::MAX) {

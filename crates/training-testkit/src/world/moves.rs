@@ -1,4 +1,4 @@
-//! What kubelets, users and accidents do to a world.
+//! Moves: actions of kubelets, users and accidents in a world.
 
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
@@ -7,71 +7,71 @@ use training_core::{Lifecycle, PodPhase, Step};
 
 use super::{Fate, World};
 
-/// One thing that happens. Pods are picked by a number, modulo how many there are.
+/// One move. A number picks a pod, modulo the number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// A pending pod runs and is ready.
+    /// A pending pod becomes running and ready.
     Run(u8),
-    /// A running pod's containers end well.
+    /// A running pod succeeds.
     Finish(u8),
-    /// A running pod's main container ends with this code, and the pod with it.
+    /// A running pod fails: its main container exits with this code.
     Fail(u8, u8),
-    /// The kubelet evicts a pod: it failed, and no container says why.
+    /// The kubelet evicts a pod: it fails without a container's exit code.
     Evict(u8),
-    /// A pod is drained, preempted or tainted away.
+    /// A pod is drained, preempted or evicted by a taint.
     Drain(u8),
-    /// A container is restarted in place.
+    /// A container restarts in place.
     Restart(u8),
-    /// Somebody deletes a pod.
+    /// A user deletes a pod.
     Delete(u8),
-    /// A pod that was asked to go is gone.
+    /// A terminating pod is gone.
     Gone(u8),
-    /// A pod's object vanishes without a word.
+    /// A pod's object vanishes without notice.
     Vanish(u8),
-    /// Somebody deletes a service.
+    /// A user deletes a service.
     DropService(u8),
-    /// The job is suspended, or not any more.
+    /// The job is suspended or resumed.
     Suspend(bool),
-    /// The scaled role gets so many replicas.
+    /// The scaled role gets this number of replicas.
     Scale(u8),
-    /// The backoff limit is set.
+    /// The backoff limit changes.
     Limit(u8),
     /// A user makes one of the world's edits.
     Edit(u8),
-    /// Something happens to the job's autoscaler.
+    /// The job's autoscaler is disturbed.
     Autoscaler(u8),
-    /// Something happens to the gang of the job, or to what the operator is set to.
+    /// The job's gang or the operator's settings change.
     Group(u8),
-    /// Something of the job changes that means nothing.
+    /// The job changes in an irrelevant field.
     Touch,
-    /// News of the job, of pods and of services arrive, at most so many of each.
+    /// Events of the job, of pods and of services arrive, at most this number of each.
     Deliver(u8, u8, u8),
-    /// The operator makes a pass from what it knows.
+    /// The operator reconciles from its caches.
     Pass(Fate, bool),
-    /// The operator makes a pass from all news.
+    /// The operator reconciles after all events have arrived.
     FullPass,
-    /// The operator dies and starts again.
+    /// The operator crashes and restarts.
     Crash,
-    /// A delete that a dead operator had sent arrives.
+    /// A delete that a crashed operator had sent arrives.
     Late(u8),
     /// Time passes, in seconds.
     Tick(u16),
-    /// From now on the API server refuses to make anything, or not any more.
+    /// The API server starts or stops refusing creations.
     Refuse(bool),
-    /// Something happens to a Job of the job, or to its pods.
+    /// A Job of the job, or one of its pods, is disturbed.
     Batch(u8),
-    /// Somebody deletes one of the job's further objects.
+    /// A user deletes another object of the job.
     Lose(u8),
-    /// Somebody else takes a name that the operator is about to use, or gives all of them back.
+    /// Another owner takes a name that the operator is about to use, or frees all such names.
     Take(u8),
-    /// A watch repeats an event, loses one, or begins anew with a list.
+    /// A watch repeats an event, loses one, or restarts with a list.
     Watch(u8),
-    /// From now on pods that end stay until they are let go, or not any more.
+    /// Ended pods start or stop waiting for a move to remove them.
     Sticky(bool),
 }
 
 impl Move {
-    /// The move that three numbers stand for. Likely ones have more numbers; zeros are a harmless one, for shrinking.
+    /// Decodes a move from three numbers. Likely moves have more numbers; zeros are a harmless one, for shrinking.
     pub fn drawn(kind: u8, pick: u8, more: u8) -> Self {
         match kind % 80 {
             0..=11 => Self::FullPass,
@@ -114,7 +114,7 @@ impl Move {
 }
 
 impl<F: Lifecycle> World<F> {
-    /// Makes a move. One that finds nothing to move changes nothing.
+    /// Makes a move. A move without a target changes nothing.
     pub fn happen(&mut self, what: Move) {
         match what {
             Move::Run(pick) => self.run(pick),
@@ -140,11 +140,11 @@ impl<F: Lifecycle> World<F> {
                 }
             }
             Move::Gone(pick) => {
-                let leaving: Vec<String> = self.leaving();
-                if let Some(name) = leaving.get(usize::from(pick) % leaving.len().max(1)) {
+                let terminating: Vec<String> = self.terminating();
+                if let Some(name) = terminating.get(usize::from(pick) % terminating.len().max(1)) {
                     self.vanish(name);
                 }
-                if leaving.is_empty() {
+                if terminating.is_empty() {
                     self.services_go();
                     self.groups_go();
                 }
@@ -181,8 +181,8 @@ impl<F: Lifecycle> World<F> {
                 self.view.deliver_objects(usize::from(services));
                 self.view.batch_pods.deliver(usize::from(pods));
             }
-            Move::Pass(fate, status_before) => self.pass_from_memory(fate, status_before),
-            Move::FullPass => self.pass(),
+            Move::Pass(fate, status_before) => self.reconcile_from_cache(fate, status_before),
+            Move::FullPass => self.reconcile(),
             Move::Crash => self.crash(),
             Move::Late(pick) => self.arrive(pick),
             Move::Tick(seconds) => self.tick(i64::from(seconds)),
@@ -198,7 +198,8 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Somebody else gets the name of an object that the operator is about to make; every fourth time all such objects go.
+    /// Gives the name of an object that the operator is about to create to another owner; every fourth time removes all such
+    /// objects.
     fn take_name(&mut self, pick: u8) {
         if pick.is_multiple_of(4) {
             return self.foreign.clear();
@@ -223,7 +224,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Changes a field of the stored job. The object that holds it must be there.
+    /// Sets a field of the stored job. Its parent must exist.
     pub fn set(&mut self, pointer: &str, to: Value) {
         self.edit(|job| {
             if let Some((parent, key)) = pointer.rsplit_once('/')
@@ -245,9 +246,9 @@ impl<F: Lifecycle> World<F> {
             .map(|n| (*n).to_owned())
     }
 
-    fn leaving(&self) -> Vec<String> {
+    fn terminating(&self) -> Vec<String> {
         self.pods()
-            .filter(|(_, p)| p.leaving)
+            .filter(|(_, p)| p.terminating)
             .map(|(n, _)| n.to_owned())
             .collect()
     }
@@ -278,7 +279,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A pod's containers end.
+    /// Ends a pod's containers.
     pub fn end(&mut self, name: &str, phase: PodPhase, code: Option<i32>) {
         self.change(name, |p| {
             p.phase = phase;
@@ -287,22 +288,22 @@ impl<F: Lifecycle> World<F> {
         });
     }
 
-    /// Kubelets do what is next: pods that were asked to go are gone, waiting ones run, running ones may finish.
+    /// Moves kubelets on: terminating pods go, pending pods run, running pods may finish.
     fn kubelets_move(&mut self, finish: bool) -> bool {
         let pods: Vec<(String, PodPhase, bool)> = self
             .pods()
-            .map(|(n, p)| (n.to_owned(), p.phase, p.leaving))
+            .map(|(n, p)| (n.to_owned(), p.phase, p.terminating))
             .collect();
         let mut moved = self.services_go() | self.groups_go() | self.schedulers_move();
         moved |= self.batches_move(finish);
-        for (name, phase, leaving) in pods {
+        for (name, phase, terminating) in pods {
             match phase {
-                _ if leaving => self.vanish(&name),
+                _ if terminating => self.vanish(&name),
                 PodPhase::Pending => self.change(&name, |p| {
                     p.phase = PodPhase::Running;
                     p.ready = true;
                 }),
-                // Where a Job runs the program its other pods are hosts, which run until they are deleted.
+                // If a Job runs the program, other pods are hosts, which run until they are deleted.
                 PodPhase::Running if finish && F::OBJECTS.is_empty() => {
                     self.end(&name, PodPhase::Succeeded, Some(0));
                 }
@@ -315,21 +316,21 @@ impl<F: Lifecycle> World<F> {
         moved
     }
 
-    /// Services that were asked to go are gone.
+    /// Removes terminating services.
     fn services_go(&mut self) -> bool {
-        let leaving = self.services.iter().filter(|(_, s)| s.leaving);
-        let leaving: Vec<String> = leaving.map(|(n, _)| n.clone()).collect();
-        for name in &leaving {
+        let terminating = self.services.iter().filter(|(_, s)| s.terminating);
+        let terminating: Vec<String> = terminating.map(|(n, _)| n.clone()).collect();
+        for name in &terminating {
             self.drop_service(name);
         }
-        !leaving.is_empty()
+        !terminating.is_empty()
     }
 
-    /// Leaves the world alone until nothing moves any more, and holds it to the laws of rest.
+    /// Lets the world settle and checks the laws of a settled world.
     ///
-    /// Pods run, and end well if they may `finish`. Time passes only up to the wake-ups that the operator asks for.
-    pub fn come_to_rest(&mut self, finish: bool) {
-        // Far more than any history needs; a world that is not at rest then never will be.
+    /// Pods run, and succeed if they may `finish`. The clock advances only to the operator's requeue times.
+    pub fn run_until_settled(&mut self, finish: bool) {
+        // Far more than any history needs; a world that has not settled by then never will.
         const ROUNDS: usize = 300;
         self.calm();
         for _ in 0..ROUNDS {
@@ -340,24 +341,24 @@ impl<F: Lifecycle> World<F> {
         self.breaches.push(format!("no rest: {:?}", self.plan()));
     }
 
-    /// From now on nothing stands in the operator's way, and its watches begin anew with lists.
+    /// Removes all obstacles and restarts the operator's watches with lists.
     pub(super) fn calm(&mut self) {
         (self.sticky, self.refusing, self.taken) = (false, false, false);
         self.foreign.clear();
-        self.gang.offers = training_core::Offers::all();
+        self.gang.offers = training_core::Availabilities::all();
         self.list();
     }
 
-    /// The next step on the way to rest. False at rest, where the laws of rest have been looked at.
+    /// Takes the next step towards settling. Returns false once settled, after checking the laws of a settled world.
     pub(super) fn settle(&mut self, finish: bool) -> bool {
-        /// A wait longer than any pause between replacements is a limit or a time to live.
+        /// A longer wait than any backoff is a deadline or a TTL.
         const PATIENCE: SignedDuration = SignedDuration::from_secs(600);
         self.view.deliver_all();
         let plan = self.plan();
         if !plan.is_idle() || self.stall.is_some() {
-            self.pass();
+            self.reconcile();
         } else if self.kubelets_move(finish) {
-            // What they did is news.
+            // Their changes are new events.
         } else if let Some(at) = plan
             .wake
             .filter(|at| self.now.duration_until(*at) <= PATIENCE)

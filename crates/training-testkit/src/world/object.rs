@@ -1,4 +1,4 @@
-//! The further objects of the job in the world, and what the controller of `batch/v1` Jobs does with one.
+//! The job's other objects in the world, and the controller of `batch/v1` Jobs.
 
 use kube::Resource;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use training_core::{
 use super::execute::Interruption;
 use super::{JOB, World};
 
-/// Which object: its kind and name.
+/// An object's kind and name.
 pub(super) type Place = (ObjectKind, String);
 
 impl<F: Lifecycle> World<F> {
@@ -33,12 +33,12 @@ impl<F: Lifecycle> World<F> {
         })
     }
 
-    /// Somebody else has a Secret of this name.
+    /// Gives the name of a Secret to another owner.
     pub fn take_secret_name(&mut self, name: &str) {
         self.secrets.insert(name.to_owned(), false);
     }
 
-    /// True if the Secret is made; one whose name is taken is never read, whoever has it.
+    /// Creates the Secret and returns true, unless the name is taken: whoever has it, it is never read.
     pub(super) fn make_secret(&mut self, secret: &Object, name: String) -> bool {
         let new = self.job.is_some() && !self.secrets.contains_key(&name);
         if new {
@@ -49,7 +49,7 @@ impl<F: Lifecycle> World<F> {
         new
     }
 
-    /// Makes an object, unless its name is taken by its own.
+    /// Creates an object, unless the job already has it.
     pub(super) fn make_object(&mut self, place: &Place, object: Object) {
         if self.job.is_none() || self.objects.contains_key(place) {
             return;
@@ -74,7 +74,7 @@ impl<F: Lifecycle> World<F> {
         self.batch_pods.insert(name, pod);
     }
 
-    /// A pod of the job itself that is no replica by its name runs: another operator made it.
+    /// Adds a running pod that the job owns but whose name is no replica's: another operator created it.
     pub fn put_own_pod(&mut self, name: &str) {
         let version = self.next_version();
         let mut pod = new_pod(name, JOB, version);
@@ -82,47 +82,47 @@ impl<F: Lifecycle> World<F> {
         self.store_batch_pod(pod);
     }
 
-    /// The pods that are no replicas, by name.
+    /// The pods that are not replicas, by name.
     pub fn batch_pods(&self) -> impl Iterator<Item = (&str, &PodView)> {
         self.batch_pods.values().map(|p| (&*p.name, &p.pod))
     }
 
-    /// A delete of such a pod. True if it was there.
+    /// Deletes such a pod. Returns true if it existed.
     pub(super) fn delete_batch_pod(&mut self, name: &str, uid: Uid, how: Deletion) -> bool {
         let found = self.batch_pods.get(name).filter(|p| p.pod.uid == uid);
         let Some(mut pod) = found.cloned() else {
             return false;
         };
         self.writes.push(format!("delete pod {name}"));
-        // The controller of Jobs lets go of no pod that has not ended.
+        // The Job controller's finalizer keeps a pod until it has ended.
         let held = how == Deletion::Forced && pod.batch != JOB && !pod.pod.phase.has_ended();
-        if how != Deletion::Orderly && !held {
+        if how != Deletion::Graceful && !held {
             return self.drop_batch_pods(|p| p.pod.uid == uid);
         }
         if held && let Some(trouble) = pod.pod.trouble.as_deref_mut() {
             trouble.forced = true;
         }
-        (pod.pod.leaving, pod.pod.version) = (true, self.next_version());
+        (pod.pod.terminating, pod.pod.version) = (true, self.next_version());
         self.store_batch_pod(pod);
         true
     }
 
-    /// Somebody deletes such a pod, which is gone at once.
+    /// Deletes such a pod as a user, immediately.
     pub fn delete_own_pod(&mut self, name: &str) {
         self.drop_batch_pods(|pod| *pod.name == *name);
     }
 
-    /// Somebody deletes all Secrets.
+    /// Deletes all Secrets as a user.
     pub fn lose_secrets(&mut self) {
         self.secrets.clear();
     }
 
-    /// The pods that are no replicas and that were asked to go are gone.
+    /// Removes terminating pods that are not replicas.
     pub fn let_batch_pods_go(&mut self) {
-        self.drop_batch_pods(|pod| pod.pod.leaving);
+        self.drop_batch_pods(|pod| pod.pod.terminating);
     }
 
-    /// Pods of Jobs go. True if there were any.
+    /// Removes pods that are not replicas. Returns true if there were any.
     fn drop_batch_pods(&mut self, goes: impl Fn(&BatchPod) -> bool) -> bool {
         let going = self.batch_pods.values().filter(|pod| goes(pod));
         let going: Vec<(String, Uid)> = going.map(|p| (p.name.to_string(), p.pod.uid)).collect();
@@ -146,7 +146,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A call about an object that is there. Which one, if it was there.
+    /// Executes a call about an existing object. Returns the object, if it existed.
     pub(super) fn call_object(&mut self, step: Step) -> Result<Option<Place>, Interruption> {
         match step {
             Step::ChangeObject {
@@ -208,7 +208,7 @@ impl<F: Lifecycle> World<F> {
             .any(|(k, n)| k.as_str() == kind && n == name)
     }
 
-    /// Somebody deletes one of the objects; the pods of a Job go with it, or take their time.
+    /// Deletes one of the objects as a user; the pods of a Job go with it or terminate slowly.
     pub(super) fn lose(&mut self, pick: u8) {
         let places: Vec<Place> = self.objects.keys().cloned().collect();
         match places.get(usize::from(pick / 2) % places.len().max(1)) {
@@ -223,7 +223,7 @@ impl<F: Lifecycle> World<F> {
         jobs.map(|(_, name)| name.clone()).collect()
     }
 
-    /// What happens to a Job: its controller looks at it, its pod runs, fails and is tried again, or it ends.
+    /// Disturbs a Job: its controller reconciles it, its pod runs, fails and is retried, or the Job ends.
     pub(super) fn happen_to_batch(&mut self, what: u8) {
         let Some(name) = self.batches().pop() else {
             return;
@@ -245,7 +245,7 @@ impl<F: Lifecycle> World<F> {
                     });
                 });
             }
-            // What a time to live ends is gone with its pods.
+            // A Job whose TTL expires goes with its pods.
             7 => self.lapse(&name),
             2 | 3 => self.change_batch_pod(|p| {
                 p.phase = PodPhase::Running;
@@ -255,7 +255,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A Job that has ended is removed at the end of its time to live, if it has one.
+    /// Removes an ended Job whose TTL has expired, if it has one.
     fn lapse(&mut self, name: &str) {
         let lives = |j: &F::Job| j.run_policy().ttl_seconds_after_finished.is_some();
         let batch = self.objects.get(&(ObjectKind::Job, name.to_owned()));
@@ -268,11 +268,11 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Controllers and kubelets do what is next for Jobs. True if something changed.
+    /// Moves Job controllers and kubelets on. Returns true if something changed.
     pub(super) fn batches_move(&mut self, finish: bool) -> bool {
         let there: Vec<Uid> = self.objects.values().map(|(v, _)| v.uid).collect();
         let stays = |p: &BatchPod| p.batch == JOB || there.contains(&p.batch);
-        let mut moved = self.drop_batch_pods(|p| p.pod.leaving || !stays(p));
+        let mut moved = self.drop_batch_pods(|p| p.pod.terminating || !stays(p));
         for name in self.batches() {
             moved |= self.batch_moves(&name);
             let mut pods = self.batch_pods.values();
@@ -298,14 +298,14 @@ impl<F: Lifecycle> World<F> {
         self.secrets.clear();
     }
 
-    /// Somebody deletes an object.
+    /// Deletes an object as a user.
     pub fn lose_object(&mut self, kind: ObjectKind, name: &str) {
         if let Some(uid) = self.take_object(&(kind, name.to_owned())) {
             self.drop_batch_pods(|pod| pod.batch == uid);
         }
     }
 
-    /// Somebody deletes a Job, whose pods take their time to end.
+    /// Deletes a Job as a user; its pods terminate slowly.
     pub fn lose_batch(&mut self, name: &str) {
         let Some(uid) = self.take_object(&(ObjectKind::Job, name.to_owned())) else {
             return;
@@ -313,7 +313,7 @@ impl<F: Lifecycle> World<F> {
         let going = self.batch_pods.values().filter(|p| p.batch == uid).cloned();
         let going: Vec<BatchPod> = going.collect();
         for mut pod in going {
-            (pod.pod.leaving, pod.pod.version) = (true, self.next_version());
+            (pod.pod.terminating, pod.pod.version) = (true, self.next_version());
             self.store_batch_pod(pod);
         }
     }
@@ -324,8 +324,8 @@ impl<F: Lifecycle> World<F> {
         Some(view.uid)
     }
 
-    /// The controller of Jobs looks at one: one that is not suspended gets a pod, and one that is loses it. True if it changed
-    /// something.
+    /// Reconciles a Job as its controller would: creates the pod unless the Job is suspended, and deletes it otherwise. Returns
+    /// true if it changed something.
     pub fn batch_moves(&mut self, name: &str) -> bool {
         let place = (ObjectKind::Job, name.to_owned());
         let Some((view, object)) = self.objects.get(&place).cloned() else {
@@ -356,12 +356,12 @@ impl<F: Lifecycle> World<F> {
         alone
     }
 
-    /// The pods of suspended Jobs that have not ended are gone; the others stay with their Job.
+    /// Removes the unfinished pods of Jobs; the others stay with their Job.
     pub fn lose_living_batch_pods(&mut self) {
         self.drop_batch_pods(|pod| !pod.pod.phase.has_ended());
     }
 
-    /// Changes the living pod of a Job as its kubelet does.
+    /// Changes the unfinished pod of a Job as its kubelet would.
     pub fn change_batch_pod(&mut self, change: impl FnOnce(&mut PodView)) {
         let mut pods = self.batch_pods.values();
         if let Some(mut pod) = pods.find(|p| !p.pod.phase.has_ended()).cloned() {
@@ -371,7 +371,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// An init container of the living pod of a Job ends well, and leaves this to be told.
+    /// Makes an init container of a Job's unfinished pod succeed with this termination message.
     pub fn batch_pod_says(&mut self, said: &str) {
         let mut pods = self.batch_pods.values();
         if let Some(mut pod) = pods.find(|p| p.pod.phase == PodPhase::Running).cloned() {
@@ -381,7 +381,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// Changes how far a Job has come, as its controller does.
+    /// Changes a Job's status as its controller would.
     pub fn change_batch(&mut self, name: &str, change: impl FnOnce(&mut BatchView)) {
         let place = (ObjectKind::Job, name.to_owned());
         if let Some((mut view, object)) = self.objects.get(&place).cloned()
@@ -393,7 +393,7 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
-    /// A Job ends well, now.
+    /// Completes a Job now.
     pub fn complete_batch(&mut self, name: &str) {
         self.change_batch_pod(|p| p.phase = PodPhase::Succeeded);
         let at = Some(self.now);
@@ -427,6 +427,7 @@ fn new_pod(name: &str, batch: Uid, version: u64) -> BatchPod {
         name: name.into(),
         batch,
         said: None,
+        forged: false,
         pod: PodView::new(Uid(u128::from(version)), version, "launcher".into(), 0),
     }
 }

@@ -1,4 +1,4 @@
-//! The world as a state among others.
+//! The world as a state of the search.
 
 use training_core::Lifecycle;
 
@@ -6,7 +6,7 @@ use super::{Fate, Move, World};
 use crate::explore::{FIRST_VERSION, Model};
 
 impl<F: Lifecycle + Clone> World<F> {
-    /// The same world with versions by which its states can be compared: they are like no other number in it.
+    /// Renumbers versions so that states can be compared: no other number in the world equals them.
     #[must_use]
     pub fn into_start(mut self) -> Self {
         self.version = FIRST_VERSION;
@@ -34,7 +34,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
             Move::Deliver(0, 1, 0),
             Move::Deliver(0, 0, 1),
             Move::FullPass,
-            // All watches begin anew with lists.
+            // Restarts all watches with lists.
             Move::Watch(2),
             Move::Late(0),
             Move::Run(0),
@@ -54,7 +54,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
             Move::Limit(0),
             Move::Tick(10),
         ]);
-        // What a Job does, and who removes an object: nothing where a kind has none.
+        // Moves of Jobs, and deletions of objects: without effect for a kind without any.
         moves.extend([1, 3, 4, 5, 6, 7].map(Move::Batch));
         moves.push(Move::Lose(0));
         moves
@@ -83,7 +83,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
         let jobs = [&self.job, &self.view.job]
             .into_iter()
             .chain(&self.view.job_news);
-        // As text a job is without all that it doesn't have.
+        // As text a job omits its unset fields.
         let jobs: Vec<String> = jobs
             .map(|job| serde_json::to_string(job).unwrap_or_default())
             .collect();

@@ -1,4 +1,4 @@
-//! What the operator knows of the world: watches that lag, and its own writes.
+//! The operator's caches of the world: lagging watches, and its own writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use training_core::{
 use super::feed::Feed;
 use super::object::Place;
 
-/// The annotation that names a pod's attempt.
+/// The annotation with a pod's attempt.
 const ATTEMPT: &str = "trainyard.dev/attempt";
 
 use crate::{JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE};
 
-/// The operator's memory, and the events on their way to it.
+/// The operator's caches, and the events in flight to them.
 #[derive(Clone, Debug)]
 pub(super) struct View<J> {
     pub(super) job: Option<J>,
@@ -30,11 +30,11 @@ pub(super) struct View<J> {
     pub(super) groups: Feed<GroupKind, GroupView>,
     pub(super) objects: Feed<Place, ObjectView>,
     pub(super) batch_pods: Feed<String, BatchPod>,
-    /// Uids of objects that the operator saw to go before they had ended.
+    /// Uids of objects that the operator saw deleted before they had ended.
     pub(super) gone: Vec<Uid>,
 }
 
-/// What the API server holds, as lists show it.
+/// The API server's objects, as returned by lists.
 pub(super) struct Listed<J> {
     pub(super) job: Option<J>,
     pub(super) pods: BTreeMap<String, PodView>,
@@ -69,12 +69,12 @@ impl<J: TrainingJob> View<J> {
         self.job_news.push_back(job);
     }
 
-    /// Takes in all news of the job.
+    /// Delivers all events of the job.
     pub(super) fn deliver_job(&mut self) {
         self.deliver_jobs(usize::MAX);
     }
 
-    /// Takes in the oldest news of the job; what is older than an own write is no news.
+    /// Delivers the oldest events of the job; skips those older than an own write.
     pub(super) fn deliver_jobs(&mut self, most: usize) {
         for _ in 0..most {
             match self.job_news.pop_front() {
@@ -93,20 +93,20 @@ impl<J: TrainingJob> View<J> {
         }
     }
 
-    /// Takes in the oldest events of the further objects.
+    /// Delivers the oldest events of the job's other objects.
     pub(super) fn deliver_objects(&mut self, most: usize) {
         let removed = self.objects.deliver(most);
         self.saw_to_go(&removed);
     }
 
-    /// A Job that had ended still counts as there.
+    /// Records removed objects as gone, except Jobs that had ended.
     fn saw_to_go(&mut self, removed: &[ObjectView]) {
         let ended = |v: &&ObjectView| v.batch.as_ref().is_some_and(|b| b.end.is_some());
         let gone = removed.iter().filter(|v| !ended(v));
         self.gone.extend(gone.map(|v| v.uid));
     }
 
-    /// Takes in all news.
+    /// Delivers all events.
     pub(super) fn deliver_all(&mut self) {
         self.deliver_job();
         self.pods.deliver(usize::MAX);
@@ -117,7 +117,7 @@ impl<J: TrainingJob> View<J> {
         self.batch_pods.deliver(usize::MAX);
     }
 
-    /// What happens to a watch: the oldest event comes twice or never, or the watch begins anew with a list.
+    /// Disturbs a watch: repeats or drops the oldest event, or restarts the watch with a list.
     pub(super) fn trouble(&mut self, what: u8, now: Listed<J>) {
         match (what % 3, what / 3 % 5) {
             (0, 0) => drop(self.pods.repeat()),
@@ -131,12 +131,12 @@ impl<J: TrainingJob> View<J> {
             (1, 0) => self.pods.lose(),
             (1, 1) => self.services.lose(),
             (1, 2) => self.groups.lose(),
-            // Of what has an end worth knowing a watch loses nothing without a list.
+            // Without a list a watch loses no events of objects whose end matters.
             _ => self.list(now),
         }
     }
 
-    /// All but the jobs.
+    /// Everything but the jobs.
     pub(super) fn words(&self) -> impl std::fmt::Debug {
         (
             (&self.pods, &self.services, &self.autoscaler, &self.groups),
@@ -144,7 +144,7 @@ impl<J: TrainingJob> View<J> {
         )
     }
 
-    /// Every watch begins anew with a list.
+    /// Restarts every watch with a list.
     pub(super) fn list(&mut self, now: Listed<J>) {
         self.job = now.job;
         self.job_news.clear();
@@ -158,7 +158,7 @@ impl<J: TrainingJob> View<J> {
     }
 }
 
-/// The role and the index that an object's labels say; a kind without types of replicas says the index in the name.
+/// The role and index in an object's labels; a kind without replica types has the index in the name.
 pub(super) fn place(meta: &ObjectMeta) -> (Arc<str>, u32) {
     let labels = meta.labels.as_ref();
     let label = |key: &str| labels.and_then(|l| l.get(key)).map(String::as_str);
@@ -172,7 +172,7 @@ pub(super) fn place(meta: &ObjectMeta) -> (Arc<str>, u32) {
     (role.into(), index.unwrap_or(u32::MAX))
 }
 
-/// How a pod looks right after its creation.
+/// A pod right after its creation.
 pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
     let (role, index) = place(&pod.metadata);
     let attempt = pod
@@ -188,7 +188,7 @@ pub(super) fn of_new_pod(pod: &Pod, version: u64) -> PodView {
     }
 }
 
-/// How a service looks right after its creation.
+/// A service right after its creation.
 pub(super) fn of_new_service(service: &Service, version: u64) -> ServiceView {
     let (role, index) = place(&service.metadata);
     ServiceView {
@@ -196,6 +196,6 @@ pub(super) fn of_new_service(service: &Service, version: u64) -> ServiceView {
         version,
         role,
         index,
-        leaving: false,
+        terminating: false,
     }
 }

@@ -1,8 +1,8 @@
-//! The breaks. Each is a mistake that somebody could make while changing the line.
+//! The mutations. Each is a plausible mistake in its line.
 
 use super::Mutation;
 
-/// Tables of an operator, without its binary: little is built anew for each break.
+/// Selects table tests of an operator, without its binary, so that little is rebuilt for each mutation.
 macro_rules! table {
     ($($name:literal),+) => {
         table!(in "pytorch-operator": $($name),+)
@@ -12,7 +12,7 @@ macro_rules! table {
     };
 }
 
-/// The requests of the operator, on the wire.
+/// The tests of the operator's HTTP requests.
 const WRITES: &[&str] = &["-p", "pytorch-operator", "--test", "writes"];
 const RUNTIME: &[&str] = &["-p", "training-runtime", "--lib"];
 const CORE: &[&str] = &["-p", "training-core", "--lib"];
@@ -22,9 +22,9 @@ const RESTART: &str = "crates/training-core/src/model/restart.rs";
 const FINISHED: &str = "crates/training-core/src/plan/finished.rs";
 const PROGRESS: &str = "crates/training-core/src/plan/progress.rs";
 const SUSPENDED: &str = "crates/training-core/src/plan/suspended.rs";
-/// Where calls are made.
+/// The source of API calls.
 const CALLER: &str = "crates/training-runtime/src/caller.rs";
-/// Where steps are carried out.
+/// The source that executes steps.
 const EXECUTOR: &str = "crates/training-runtime/src/executor.rs";
 
 const TF: &str = "operators/tf-operator/src/framework.rs";
@@ -52,7 +52,7 @@ const OF_HOSTS: &[&str] = &[
 ];
 const OF_SPARK: &[&str] = table!(in "spark-operator": "spark");
 
-/// All breaks: first the executor, then the planner, then what is peculiar to a kind.
+/// All mutations: first the executor, then the planner, then those of a kind.
 pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no resource version in a status write",
@@ -76,14 +76,14 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: WRITES,
     },
     Mutation {
-        name: "a decision is stored beside its deletes",
-        file: "crates/training-runtime/src/pass.rs",
-        from: "self.store(key, job, plan, told).await?;\n            (Ok(()), act.await)",
-        to: "futures::join!(self.store(key, job, plan, told), act)",
+        name: "a decision is stored in parallel with its deletes",
+        file: "crates/training-runtime/src/worker.rs",
+        from: "self.store(subject, plan, told).await?;\n                (Ok(()), execute.await)",
+        to: "futures::join!(self.store(subject, plan, told), execute)",
         tests: WRITES,
     },
     Mutation {
-        name: "the lease is not asked before a request",
+        name: "the lease is not checked before a request",
         file: CALLER,
         from: "if !(self.gate)() {",
         to: "if false {",
@@ -104,7 +104,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: RUNTIME,
     },
     Mutation {
-        name: "what is gone comes back with late news",
+        name: "a deleted object comes back with a stale event",
         file: "crates/training-runtime/src/feed/index.rs",
         from: "self.gone.insert(uid, Gone { version }, now);",
         to: "",
@@ -132,7 +132,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "restarts in place are forgotten with their pod",
+        name: "in-place restarts are forgotten with their pod",
         file: PROGRESS,
         from: "draft.memory.container_restarts.max(in_place)",
         to: "in_place",
@@ -153,28 +153,28 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "the pace never begins anew",
+        name: "the backoff is never reset",
         file: RESTART,
         from: "settled: if ran_long { attempt } else { self.settled },",
         to: "settled: self.settled,",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "an edit that can't run fails a job that runs",
+        name: "an invalid edit fails a running job",
         file: "crates/training-core/src/plan.rs",
         from: "let runs = draft.memory.started.is_some() && !resumes;",
         to: "let runs = false && draft.memory.started.is_some() && !resumes;",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "a role that left the spec keeps its counts",
+        name: "a role that was removed from the spec keeps its counts",
         file: "crates/training-core/src/plan/counts.rs",
         from: "shown.active = of_type(PodPhase::Running);",
         to: "",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "a webhook's refusal with the words of a validation is final",
+        name: "a webhook's refusal that looks like a validation error is final",
         file: "crates/training-runtime/src/fault.rs",
         from: "if message.starts_with(\"admission webhook\") ||",
         to: "if",
@@ -188,7 +188,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: RUNTIME,
     },
     Mutation {
-        name: "passes of one namespace may take all places",
+        name: "reconciles of one namespace may take all places",
         file: "crates/training-runtime/src/dispatcher.rs",
         from: "let reserved = free <= concurrency / RESERVED;",
         to: "let reserved = false && free <= concurrency / RESERVED;",
@@ -202,17 +202,17 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: WRITES,
     },
     Mutation {
-        name: "a suspension is stored beside its deletes",
+        name: "a suspension is stored in parallel with its deletes",
         file: SUSPENDED,
         from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
-        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Beside);",
+        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Parallel);",
         tests: table!("properties"),
     },
     Mutation {
-        name: "the search meets a suspension that is stored beside its deletes",
+        name: "the search finds a suspension that is stored in parallel with its deletes",
         file: SUSPENDED,
         from: "draft.memory.made_from = None;\n        draft.urgency(Urgency::First);",
-        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Beside);",
+        to: "draft.memory.made_from = None;\n        draft.urgency(Urgency::Parallel);",
         tests: &[
             "-p",
             "pytorch-operator",
@@ -224,10 +224,10 @@ pub const MUTATIONS: &[Mutation] = &[
         ],
     },
     Mutation {
-        name: "a resume is stored beside its pods",
+        name: "a resume is stored in parallel with its pods",
         file: SUSPENDED,
-        from: "makes a pod one of the former run.\n    draft.urgency(Urgency::First);",
-        to: "makes a pod one of the former run.\n    draft.urgency(Urgency::Beside);",
+        from: "while the status says suspended.\n    draft.urgency(Urgency::First);",
+        to: "while the status says suspended.\n    draft.urgency(Urgency::Parallel);",
         tests: table!("every_kind"),
     },
     Mutation {
@@ -240,14 +240,14 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "pods that are not ready count as ready",
         file: "crates/training-core/src/model/census.rs",
-        from: "p.ready && !p.leaving",
-        to: "!p.leaving",
+        from: "p.ready && !p.terminating",
+        to: "!p.terminating",
         tests: table!("plan"),
     },
     Mutation {
         name: "terminating pods count as failed",
         file: "crates/training-core/src/model/census.rs",
-        from: "PodPhase::Failed if !pod.leaving => SlotState::Failed,",
+        from: "PodPhase::Failed if !pod.terminating => SlotState::Failed,",
         to: "PodPhase::Failed => SlotState::Failed,",
         tests: table!("every_kind"),
     },
@@ -260,35 +260,35 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "the time to live is a second short",
+        name: "the TTL is a second short",
         file: FINISHED,
         from: "let after = i64::from(ttl.max(0)) + 1;",
         to: "let after = i64::from(ttl.max(0));",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "nobody waits for the deadline",
+        name: "the deadline causes no requeue",
         file: PROGRESS,
-        from: "draft.wake_after(started, seconds);",
+        from: "draft.requeue_after(started, seconds);",
         to: "let _ = (started, seconds);",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "replacements come without a pause",
+        name: "replacements have no backoff",
         file: "crates/training-core/src/model/restart.rs",
         from: "if attempt <= 1 {",
         to: "if attempt > 0 {",
         tests: CORE,
     },
     Mutation {
-        name: "the pause of a replacement is not kept",
+        name: "the backoff of a replacement is not kept",
         file: PROGRESS,
         from: "next.is_none()",
         to: "true",
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "a replica that ended well is forgotten",
+        name: "a succeeded replica is forgotten",
         file: "crates/training-core/src/plan.rs",
         from: ".insert(slot.index);",
         to: ";",
@@ -302,14 +302,14 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: table!("every_kind"),
     },
     Mutation {
-        name: "TFJob: a job of one pod is told of a cluster",
+        name: "TFJob: a job of one pod gets a cluster",
         file: TF_CLUSTER,
         from: "if total == 1 {",
         to: "if total == 0 {",
         tests: OF_TF,
     },
     Mutation {
-        name: "TFJob: a dynamic worker is told of all others",
+        name: "TFJob: a dynamic worker gets all others",
         file: TF_CLUSTER,
         from: "let dynamic = cx.job.spec.enable_dynamic_worker == Some(true);",
         to: "let dynamic = false;",
@@ -337,7 +337,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_TF,
     },
     Mutation {
-        name: "TFJob: a chief and a master may be there at once",
+        name: "TFJob: a chief and a master are allowed together",
         file: TF,
         from: "if roles.get(CHIEF).is_some() && roles.get(MASTER).is_some() {",
         to: "if false {",
@@ -365,7 +365,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_XGBOOST,
     },
     Mutation {
-        name: "XGBoostJob: a master alone is told of workers",
+        name: "XGBoostJob: a single master gets a list of workers",
         file: XGBOOST,
         from: "if total > 1 {",
         to: "if total > 0 {",
@@ -379,7 +379,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_XGBOOST,
     },
     Mutation {
-        name: "XGBoostJob: ranks begin anew with each role",
+        name: "XGBoostJob: ranks restart with each role",
         file: XGBOOST,
         from: "me.rank.to_string()",
         to: "me.index.to_string()",
@@ -407,21 +407,21 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: a launcher that was never suspended goes on",
+        name: "MPIJob: a launcher that was never suspended continues",
         file: MPI,
         from: "if resumes && look.still_launches() {",
         to: "if resumes && look.still_launches() && false {",
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: a suspended job's launcher goes on",
+        name: "MPIJob: a suspended job's launcher continues",
         file: MPI,
         from: r#"json!({"spec": {"suspend": true}})"#,
         to: r#"json!({"spec": {"suspend": false}})"#,
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: a launcher that went with its time runs again",
+        name: "MPIJob: a launcher that was deleted at its TTL runs again",
         file: MPI,
         from: "if policy.ttl_seconds_after_finished.is_none() || known.is_none_or(seen_to_go) {",
         to: "let _ = (known, seen_to_go);\n            if true {",
@@ -435,7 +435,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: the first failure of the launcher is told, not the last",
+        name: "MPIJob: the first failure of the launcher is reported, not the last",
         file: MPI,
         from: ".max_by_key(|p| p.pod.version)",
         to: ".min_by_key(|p| p.pod.version)",
@@ -456,21 +456,21 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: a change of the launcher's template is not noticed",
+        name: "MPIJob: a change of the launcher's template is not detected",
         file: MPI,
         from: "if made_from.is_some_and(|old| *old != self.launcher_digest(common, gang)) {",
         to: "if made_from.is_some_and(|_| false) {",
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: a resumed job keeps the init container that was switched off",
+        name: "MPIJob: a resumed job keeps the disabled init container",
         file: MPI,
         from: "setup.main, gate)).to_string()",
         to: "setup.main, gate.is_none() && false)).to_string()",
         tests: OF_MPI,
     },
     Mutation {
-        name: "MPIJob: the controller of Jobs holds a lost launcher's pod",
+        name: "MPIJob: the Job controller keeps a lost launcher's pod",
         file: "crates/training-core/src/plan/lost.rs",
         from: "made.is_some_and(|made| Some(made.batch) != owner)",
         to: "made.is_some_and(|made| false && Some(made.batch) != owner)",
@@ -484,14 +484,14 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: the pause does not grow",
+        name: "Spark: the backoff does not grow",
         file: SPARK_AGAIN,
         from: ".saturating_mul(failures);",
         to: ".saturating_mul(failures.min(1));",
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: runs that went well use up retries",
+        name: "Spark: succeeded runs use up retries",
         file: SPARK_AGAIN,
         from: "status.failed_runs.or(status.execution_attempts)",
         to: "status.execution_attempts.or(status.failed_runs)",
@@ -505,28 +505,28 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: a time of a schedule comes twice",
+        name: "Spark: a scheduled time occurs twice",
         file: SPARK_CRON,
         from: ".filter(|at| *at > after)",
         to: ".filter(|at| *at >= after)",
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: a run begins beside one that forbids it",
+        name: "Spark: a run starts although an unfinished one forbids it",
         file: SPARK_SCHEDULE,
         from: "|| ready.concurrency != Concurrency::Forbid",
         to: "|| true",
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: nothing gives way to a new run",
+        name: "Spark: no run is replaced by a new one",
         file: SPARK_SCHEDULE,
         from: "if ready.concurrency == Concurrency::Replace {",
         to: "if false {",
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: no least overhead",
+        name: "Spark: no minimum overhead",
         file: SPARK_MEMORY,
         from: "share(factor, heap).max(least)",
         to: "share(factor, heap).max(least.min(0))",
@@ -540,7 +540,7 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: OF_SPARK,
     },
     Mutation {
-        name: "Spark: a driver of a former run is taken for the present one",
+        name: "Spark: a driver of a former run is taken for the current one",
         file: SPARK_BEGIN,
         from: "d.submission_id == id || former.is_none() || edited(d)",
         to: "true || d.submission_id == id || former.is_none() || edited(d)",

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// API is the little of a Kubernetes client that starting a cluster needs.
+// API is the minimal Kubernetes client that starting a cluster needs.
 type API struct {
 	Server string
 	Token  string
@@ -29,8 +29,8 @@ func NewAPI(server string, ca []byte, token string) *API {
 		Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: roots},
 			ForceAttemptHTTP2: true,
-			// What is lost because the other side has no network yet is not
-			// worth waiting for: the kernel would send it again after a second.
+			// A packet is lost if the other side has no network yet, and the
+			// kernel would resend it only after a second.
 			DialContext: (&net.Dialer{Timeout: 300 * time.Millisecond}).DialContext,
 		},
 	}}
@@ -39,8 +39,8 @@ func NewAPI(server string, ca []byte, token string) *API {
 // Close drops the connections.
 func (a *API) Close() { a.client.CloseIdleConnections() }
 
-// Do sends a request and decodes the answer into out, unless that is nil. The
-// status is 0 if no answer came.
+// Do sends a request and decodes the response into out, unless that is nil.
+// The status is 0 without a response.
 func (a *API) Do(ctx context.Context, method, path string, in, out any) (status int, err error) {
 	var body io.Reader
 	if in != nil {
@@ -75,7 +75,7 @@ func (a *API) Do(ctx context.Context, method, path string, in, out any) (status 
 	return res.StatusCode, nil
 }
 
-// Exists says whether a GET of the path succeeds.
+// Exists reports whether a GET of the path succeeds.
 func (a *API) Exists(ctx context.Context, path string) bool {
 	_, err := a.Do(ctx, http.MethodGet, path, nil, nil)
 	return err == nil

@@ -1,4 +1,4 @@
-// Package base holds what the light mode and the whole node share:
+// Package base holds the common code of the light mode and the whole node:
 // certificates, users, the flags of the control plane.
 package base
 
@@ -7,20 +7,19 @@ import (
 	"time"
 )
 
-// Gates switches on native gang scheduling: Workload and PodGroup objects and
-// the scheduler that admits a group whole.
+// Gates enables native gang scheduling: Workload and PodGroup objects and
+// the scheduler that admits whole groups.
 const Gates = "--feature-gates=GenericWorkload=true"
 
-// AuditPolicy logs who did what to which object: when a request arrives, before
-// it has any effect, and when it is answered. Somebody may see the effect
-// before the answer's line is written; the first line tells that a second one
-// follows.
+// AuditPolicy logs user, verb and object of each request twice: when it
+// arrives, before it has any effect, and when it is answered. The effect may
+// be visible before the second line is written; the first line announces it.
 const AuditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata"}]}
 `
 
 // AuditArgs makes the API server write an audit log. Blocking: no request is
-// executed before its first line is in the file. The size keeps the file from
-// being rotated away under whoever reads it.
+// executed before its first line is in the file. The size prevents a rotation
+// while the file is read.
 func AuditArgs(policy, log string) []string {
 	return []string{
 		"--audit-policy-file=" + policy,
@@ -53,7 +52,7 @@ func EtcdArgs(dir, client, peer string, fsync bool) []string {
 	return args
 }
 
-// EtcdReady says whether the etcd at the URL has a leader.
+// EtcdReady reports whether the etcd at the URL has a leader.
 func EtcdReady(url string) bool {
 	client := http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
@@ -85,8 +84,8 @@ func APIServerArgs(pki, etcd string) []string {
 	}
 }
 
-// ControllerManagerArgs are the flags that do not depend on the mode. Without
-// higher limits its own rate limit is what a test with many objects measures.
+// ControllerManagerArgs are the flags that do not depend on the mode. Its
+// default rate limit would dominate tests with many objects.
 func ControllerManagerArgs(pki, kubeconfig string) []string {
 	return []string{
 		"kube-controller-manager",

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// CA signs the certificates of one cluster. It lives as long as the start
-// takes: nothing is signed later, so its key never reaches the disk.
+// CA signs the certificates of one cluster. It exists only during the start:
+// nothing is signed later, so its key never reaches the disk.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -52,14 +52,14 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecds
 		return nil, err
 	}
 	template.SerialNumber = serial
-	// A machine whose clock steps back a little must not refuse them.
+	// Tolerates a clock that steps back a little.
 	template.NotBefore = time.Now().Add(-24 * time.Hour)
 	template.NotAfter = time.Now().Add(365 * 24 * time.Hour)
 	return x509.CreateCertificate(rand.Reader, template, parent, public, key)
 }
 
 // Issue writes DIR/NAME.crt and DIR/NAME.key: a certificate for the subject,
-// good for a server at the given names and addresses and for a client.
+// valid for a server at the given names and addresses and for a client.
 func (ca *CA) Issue(dir, name string, subject pkix.Name, names []string, addresses []string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -84,8 +84,8 @@ func (ca *CA) Issue(dir, name string, subject pkix.Name, names []string, address
 	return writeKey(filepath.Join(dir, name+".key"), key)
 }
 
-// WriteServiceAccountKeys writes DIR/sa.key and DIR/sa.pub, with which the
-// API server signs and checks the tokens of ServiceAccounts.
+// WriteServiceAccountKeys writes DIR/sa.key and DIR/sa.pub, the keys for
+// ServiceAccount tokens.
 func WriteServiceAccountKeys(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// User is one who may talk to the API server, known by a bearer token.
+// User is a user of the API server, authenticated by a bearer token.
 type User struct {
 	Name   string
 	Token  string
 	Groups []string
 }
 
-// ParseUser reads name=token[,group...]. A ServiceAccount's name brings the
-// groups that Kubernetes gives to ServiceAccounts.
+// ParseUser reads name=token[,group...]. A ServiceAccount gets the groups of
+// ServiceAccounts.
 func ParseUser(s string) (User, error) {
 	name, rest, ok := strings.Cut(s, "=")
 	parts := strings.Split(rest, ",")
@@ -68,8 +68,7 @@ func Kubeconfig(server string, ca []byte, u User) []byte {
 	return append(data, '\n')
 }
 
-// WriteFile writes the file whole or not at all: those who wait for it to
-// appear must not read half of it.
+// WriteFile writes the file atomically, since others wait for it to appear.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, data, mode); err != nil {

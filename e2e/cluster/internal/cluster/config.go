@@ -21,12 +21,11 @@ const (
 	// ever ended.
 	marker = "TRAINYARD_NODE_PROCESS"
 
-	// registry says which nodes this machine has, wherever their state is. It
-	// is gone after a reboot, as they are.
+	// registry lists the nodes of this machine, independent of their state
+	// directories. Like the nodes, it is gone after a reboot.
 	registry = "/run/trainyard"
 
-	// configFile in a state directory makes it one of ours, and only those
-	// are removed.
+	// configFile identifies our state directories; only those are removed.
 	configFile = "node.json"
 
 	dnsService  = "10.96.0.10"
@@ -34,7 +33,8 @@ const (
 	podCIDR     = "10.244.0.0/16"
 )
 
-// config is what the commands and the node's first process know of a node.
+// config is the configuration of a node, for the commands and its first
+// process.
 type config struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
@@ -48,7 +48,7 @@ type config struct {
 	HostIP     string `json:"hostIP"`
 	NodeIP     string `json:"nodeIP"`
 	Audit      bool   `json:"audit"`
-	// SeedOnly is a node of nothing but containerd, to import images.
+	// SeedOnly starts only containerd, to import images.
 	SeedOnly bool `json:"seedOnly"`
 	Ready    bool `json:"ready"`
 }
@@ -92,7 +92,7 @@ func load(path string) (*config, error) {
 	return c, nil
 }
 
-// registered lists the nodes that this machine has, or has traces of.
+// registered lists the nodes of this machine, including leftovers.
 func registered() []*config {
 	paths, _ := filepath.Glob(registry + "/*.json")
 	sort.Strings(paths)
@@ -136,7 +136,7 @@ func defaultCache() string {
 	return filepath.Join(os.Getenv("HOME"), ".cache/trainyard")
 }
 
-// find is the node of a state directory.
+// find returns the node of a state directory.
 func find(state string) (*config, error) {
 	if state == "" {
 		return nil, errors.New("--state DIR is needed")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// down removes every trace of a node, whatever is left of it.
+// down removes every trace of a node, also of a partly removed one.
 func down(name, state string) error {
 	say := sayer()
 	if !validName.MatchString(name) {
@@ -56,14 +56,14 @@ func down(name, state string) error {
 	return nil
 }
 
-// remove takes away processes first: nothing else is busy then.
+// remove kills processes first, so that nothing else is busy.
 func remove(c *config) error {
 	if err := killNode(c.Name); err != nil {
 		return err
 	}
 	for _, device := range devices(c.Name) {
-		// The kernel removes it with the node's network namespace, a moment
-		// after the last process; either way it is gone.
+		// The kernel also removes it with the node's network namespace, a
+		// moment after the last process.
 		if err := runTool("ip", "link", "del", device); err != nil {
 			if _, still := net.InterfaceByName(device); still == nil {
 				return err
@@ -90,7 +90,7 @@ func remove(c *config) error {
 }
 
 // removeState removes the state directory if it is one: a mistyped --state
-// must not cost anybody a home directory.
+// must not delete a home directory.
 func removeState(c *config) error {
 	entries, err := os.ReadDir(c.State)
 	if errors.Is(err, os.ErrNotExist) {
@@ -106,8 +106,8 @@ func removeState(c *config) error {
 	if mounts := mountsBelow(c.State); len(mounts) > 0 {
 		return fmt.Errorf("something is mounted on %s; nothing in it is removed", mounts[0])
 	}
-	// The file that says what this is goes last: a removal that is cut short
-	// can then be repeated.
+	// Removes the identifying file last, so that an interrupted removal can be
+	// repeated.
 	for _, e := range entries {
 		if e.Name() != configFile {
 			if err := os.RemoveAll(filepath.Join(c.State, e.Name())); err != nil {
@@ -119,7 +119,7 @@ func removeState(c *config) error {
 }
 
 // removeKubeconfig removes the file if it is still this node's, and the
-// kubectl beside it if no other node has its kubeconfig there.
+// kubectl next to it if no other node has its kubeconfig there.
 func removeKubeconfig(c *config) {
 	if c.Kubeconfig == "" {
 		return
@@ -151,7 +151,7 @@ func devices(node string) []string {
 	return found
 }
 
-// mountsBelow lists what is mounted on or below the directory in this mount
+// mountsBelow lists the mounts on or below the directory in this mount
 // namespace.
 func mountsBelow(dir string) []string {
 	data, _ := os.ReadFile("/proc/self/mountinfo")
@@ -207,12 +207,12 @@ func traces(name, cache string) []string {
 			add("kubeconfig", "%s", c.Kubeconfig)
 		}
 	}
-	// With a name there is nothing in the cache that is not registered.
+	// With a name, everything in the cache is registered.
 	if cache != "" && name == "" {
 		for _, m := range mountsBelow(cache) {
 			add("mount", "%s", m)
 		}
-		// What a killed command has left, also before a reboot.
+		// Leftovers of a killed command, even from before a reboot.
 		for _, pattern := range []string{"containerd-*.tmp", "*/" + configFile, "*/*/" + configFile} {
 			paths, _ := filepath.Glob(filepath.Join(cache, pattern))
 			for _, p := range paths {

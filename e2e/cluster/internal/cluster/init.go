@@ -23,7 +23,7 @@ import (
 	"trainyard.dev/node/internal/image"
 )
 
-// Paths as the node sees them. It has a root of its own, so that they can be
+// Paths as the node sees them. Each node has its own root, so they can be
 // the same in every node.
 const (
 	kubernetesDir = "/etc/kubernetes"
@@ -32,8 +32,8 @@ const (
 	containerdRun = "/run/containerd/containerd.sock"
 )
 
-// nodeInit is the first process of a node. With it end the namespaces, and so
-// all processes, mounts, devices and firewall rules of the node.
+// nodeInit is the first process of a node. When it ends, the namespaces end,
+// and with them all processes, mounts, devices and firewall rules of the node.
 func nodeInit(args []string) int {
 	if len(args) != 1 || os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "node-init: only \"cluster up\" starts this, in namespaces of its own")
@@ -138,9 +138,9 @@ func runNode(c *config) error {
 	get := func(path string) (int, error) {
 		return api.Do(context.Background(), http.MethodGet, path, nil, nil)
 	}
-	// The kubelet takes longest, and needs only that the API server answers.
-	// The others would be refused until the roles exist, and try again only
-	// after a second or more.
+	// The kubelet takes longest, and needs only a responding API server. The
+	// others would be refused until the roles exist, and retry only after a
+	// second or more.
 	until(func() bool { status, _ := get("/livez"); return status != 0 })
 	if err := <-failed; err != nil {
 		return err
@@ -179,8 +179,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// criReady tells whether containerd answers a kubelet, which ends where it
-// doesn't. The socket is there before that: on a busy machine by seconds.
+// criReady reports whether containerd answers a kubelet, which would exit
+// otherwise. On a busy machine the socket exists seconds before that.
 func criReady() bool {
 	conn, err := grpc.NewClient("unix://"+containerdRun, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -194,12 +194,12 @@ func criReady() bool {
 }
 
 // makeRoot builds the node's file system from the host's programs, read-only,
-// and directories of the node's own, and makes it the root. The node sees
-// nothing else of the host, and a file that it makes is in its state
-// directory or in memory.
+// and the node's own directories, and makes it the root. The node sees
+// nothing else of the host, and its files are in its state directory or in
+// memory.
 func makeRoot(c *config) error {
 	must := &mounter{}
-	// First of all, or what follows would reach the host.
+	// First of all, or later mounts would reach the host.
 	must.mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 	root := filepath.Join(c.State, "root")
 	must.mkdir(root)
@@ -260,16 +260,16 @@ func makeRoot(c *config) error {
 	must.mount(c.Program, root+ownProgram, "", syscall.MS_BIND, "")
 	must.do(os.Symlink("trainyard-node", root+ownDir+"/bin/kubectl"))
 
-	// The kubelet asks a name server that does not answer for ten seconds,
-	// twice, before it starts.
+	// The kubelet would wait twice ten seconds for an unreachable name server
+	// before it starts.
 	must.replace(root+"/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"+c.NodeIP+" "+c.Name+"\n")
 	must.replace(root+"/etc/resolv.conf", "nameserver "+c.NodeIP+"\n")
 	must.replace(root+"/etc/hostname", c.Name+"\n")
 	must.replace(root+ownDir+"/containerd.toml", containerdConfig)
 	must.replace(root+ownDir+"/cni/10-trainyard.conflist", cniConfig)
 
-	// The kubelet sets these for the whole machine. Let it find the values
-	// that it wants in files of the node's own.
+	// The kubelet would set these for the whole machine. It finds its desired
+	// values in the node's own files instead.
 	for name, value := range map[string]string{
 		"vm/overcommit_memory":      "1",
 		"vm/panic_on_oom":           "0",
@@ -293,15 +293,15 @@ func makeRoot(c *config) error {
 	must.do(os.Chdir("/"))
 	must.do(syscall.Unmount("/.host", syscall.MNT_DETACH))
 	must.do(os.Remove("/.host"))
-	// Volumes with mount propagation need a shared root. It is shared with
-	// nobody outside: it was private before.
+	// Volumes with mount propagation need a shared root. It is not shared
+	// with the host, because it was private before.
 	must.mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, "")
 	must.do(syscall.Sethostname([]byte(c.Name)))
 	must.do(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1\n"), 0))
 	return must.err
 }
 
-// mounter remembers the first error, so that a long list of steps reads as one.
+// mounter keeps the first error, so that a list of steps needs one check.
 type mounter struct{ err error }
 
 func (m *mounter) do(err error) {
@@ -321,8 +321,8 @@ func (m *mounter) mount(from, to, kind string, flags uintptr, data string) {
 	}
 }
 
-// bind mounts a directory with all that is mounted in it. Read-only covers
-// only the directory's own file system.
+// bind mounts a directory with its submounts. Read-only covers only the
+// directory's own file system.
 func (m *mounter) bind(from, to string, readOnly bool) {
 	m.mkdir(to)
 	m.mount(from, to, "", syscall.MS_BIND|syscall.MS_REC, "")
@@ -331,7 +331,7 @@ func (m *mounter) bind(from, to string, readOnly bool) {
 	}
 }
 
-// replace writes a file in place of what is there, which may be a link.
+// replace writes a file in place of an existing file or link.
 func (m *mounter) replace(path, text string) {
 	if m.err == nil {
 		os.Remove(path)
@@ -339,9 +339,9 @@ func (m *mounter) replace(path, text string) {
 	}
 }
 
-// raiseLimits gives containers the number of open files that a container
-// runtime started as a service would give them. Not the largest possible: old
-// programs close every file number up to the limit, one by one.
+// raiseLimits gives containers the open file limit that a container runtime
+// has as a service. Not the maximum: old programs close every file descriptor
+// up to the limit, one by one.
 func raiseLimits() {
 	var l syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
@@ -349,7 +349,7 @@ func raiseLimits() {
 	}
 	const hard, soft = 1048576, 65536
 	if l.Max < hard {
-		// Without the capability for it this fails, and what there is is used.
+		// Without the capability this fails, and the current limit applies.
 		_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: soft, Max: hard})
 		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
 	}
@@ -357,7 +357,7 @@ func raiseLimits() {
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
 }
 
-// setupNetwork is the inside of the node's network.
+// setupNetwork configures the node's side of the network.
 func setupNetwork(c *config) error {
 	if err := runTool("ip", "link", "set", "lo", "up"); err != nil || c.SeedOnly {
 		return err
@@ -388,9 +388,9 @@ func runTool(args ...string) error {
 	return nil
 }
 
-// containerdConfig: without restrict_oom_score_adj no sandbox starts where
-// root may not lower that score. AppArmor is off because a profile would be
-// loaded into the kernel of the host.
+// containerdConfig: without restrict_oom_score_adj no sandbox starts if root
+// may not lower that score. AppArmor is off because profiles would be loaded
+// into the host's kernel.
 const containerdConfig = `version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -420,10 +420,10 @@ disabled_plugins = [
 
 const cniBin = "/usr/lib/cni"
 
-// cniConfig joins each pod to the node by a link of its own. On a common
-// bridge the answer of a Service's pod would go straight back to the asking
-// pod, past the translation of its address, unless the kernel also filters
-// bridges, which is a setting of the whole machine.
+// cniConfig connects each pod to the node by its own link. On a common bridge
+// the response of a Service's pod would go directly to the requesting pod and
+// bypass address translation, unless the kernel also filters bridges, which
+// is a setting of the whole machine.
 const cniConfig = `{
   "cniVersion": "0.4.0",
   "name": "trainyard",
@@ -441,8 +441,8 @@ const cniConfig = `{
 }
 `
 
-// supervisor starts the components, starts again those that end, and reaps
-// whatever else has lost its parent, as the first process has to.
+// supervisor starts the components, restarts those that end, and reaps
+// orphaned processes, as the first process has to.
 type supervisor struct {
 	mu       sync.Mutex
 	children map[int]*child
@@ -528,7 +528,7 @@ func (s *supervisor) reap() {
 	}
 }
 
-// ends is where "cluster up" sees that a component did not start.
+// ends is the file in which "cluster up" sees that a component has ended.
 const ends = "ends"
 
 func recordEnd(name, how string) {
@@ -540,8 +540,8 @@ func recordEnd(name, how string) {
 	_ = json.NewEncoder(f).Encode(map[string]string{"component": name, "how": how})
 }
 
-// stop lets the components end in order; what does not is killed with the
-// namespace.
+// stop ends the components in order; those that don't end are killed with
+// the namespace.
 func (s *supervisor) stop() {
 	s.mu.Lock()
 	s.stopping = true

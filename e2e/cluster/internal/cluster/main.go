@@ -1,5 +1,5 @@
-// Package cluster starts and ends a whole node of Kubernetes in namespaces of
-// its own.
+// Package cluster starts and stops a whole Kubernetes node in its own
+// namespaces.
 package cluster
 
 import (

@@ -15,7 +15,7 @@ import (
 	"trainyard.dev/node/internal/light"
 )
 
-// process is one on this host that belongs to a node or a light mode.
+// process is a process on this host that belongs to a node or a light mode.
 type process struct {
 	pid  int
 	node string // the node's name, "" if none
@@ -24,7 +24,7 @@ type process struct {
 
 const initCommand = "node-init"
 
-// component is what the process is in its node.
+// component returns the process's component in its node.
 func (p process) component() string {
 	fields := strings.Fields(p.args)
 	if len(fields) == 0 {
@@ -40,8 +40,8 @@ func (p process) component() string {
 	return name
 }
 
-// inspect says what a process is to us. Zombies are nothing: they have
-// neither an environment nor a way to be ended.
+// inspect identifies one of our processes. It ignores zombies: they have no
+// environment and can't be killed.
 func inspect(pid int) (process, bool) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	p := process{pid: pid}
@@ -59,7 +59,7 @@ func inspect(pid int) (process, bool) {
 		isLight = isLight || bytes.HasPrefix(v, []byte(light.Marker+"="))
 	}
 	if p.node == "" {
-		// What runs in a container does not have the node's environment.
+		// Processes in a container don't have the node's environment.
 		p.node = nodeOfCgroup(dir + "cgroup")
 	}
 	if p.node != "" || isLight {
@@ -84,8 +84,8 @@ func nodeOfCgroup(path string) string {
 	return ""
 }
 
-// processes lists ours but for this one: those of a node, or with an empty
-// name all, also those of no node.
+// processes lists our other processes: those of a node, or with an empty
+// name all, including those without a node.
 func processes(node string) []process {
 	entries, _ := os.ReadDir("/proc")
 	var found []process
@@ -122,9 +122,9 @@ func firstInNamespace(pid int) bool {
 	return false
 }
 
-// killProcess ends the process only if it is the node's: the handle is taken
-// before the check, so that a number that the kernel gave to another process
-// meanwhile cannot be hit.
+// killProcess kills the process only if it is the node's. It opens the
+// handle before the check, so that it can't hit a process that reuses the
+// process id.
 func killProcess(pid int, node string) {
 	handle, err := os.FindProcess(pid)
 	if err != nil {
@@ -198,8 +198,8 @@ func makeCgroups(name string) error {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		// An old-style cpuset is empty, and nothing can run in it, until it
-		// is told its CPUs and memory nodes.
+		// A version 1 cpuset is empty, and nothing can run in it, until its
+		// CPUs and memory nodes are set.
 		for _, f := range []string{"cpuset.mems", "cpuset.cpus"} {
 			value, err := os.ReadFile(filepath.Join(root, f))
 			if unified || err != nil {
@@ -213,8 +213,8 @@ func makeCgroups(name string) error {
 	return nil
 }
 
-// delegate makes the controllers that the kubelet needs available below a
-// version 2 root. On most machines they are already.
+// delegate enables the kubelet's controllers below a version 2 root. On most
+// machines they are already enabled.
 func delegate(root string) error {
 	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
@@ -287,7 +287,7 @@ func removeCgroup(dir string) error {
 			}
 		}
 	}
-	// Its files are the kernel's and go with it: this is rmdir, nothing more.
+	// Its files are virtual, so rmdir is enough.
 	if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dir, err)
 	}

@@ -18,8 +18,8 @@ import (
 	"trainyard.dev/node/internal/image"
 )
 
-// seed makes CACHE/containerd-KEY: containerd's content with the images
-// imported and unpacked, so that a node that starts with it has them.
+// seed creates CACHE/containerd-KEY: containerd's content with the images
+// imported and unpacked, for nodes that start with it.
 func seed(ctx context.Context, cache, key string, files []string, say func(string, ...any)) (err error) {
 	if !validName.MatchString(key) {
 		return fmt.Errorf("--key %q: a key is up to 42 lower-case letters, digits and hyphens", key)
@@ -51,7 +51,7 @@ func seed(ctx context.Context, cache, key string, files []string, say func(strin
 	if exists(done) {
 		return nil
 	}
-	// What ends with the starting thread has to be started by one that stays.
+	// The node ends with its starting thread, so this thread must stay.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -110,7 +110,7 @@ func seed(ctx context.Context, cache, key string, files []string, say func(strin
 		}
 		say("images: %s imported in %.1f s", filepath.Base(f), time.Since(start).Seconds())
 	}
-	// Ended in order, its databases are complete.
+	// After a regular shutdown its databases are complete.
 	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
@@ -162,8 +162,8 @@ func inside(pid int, stdin io.Reader, stdout io.Writer, args ...string) error {
 	return nil
 }
 
-// enter is a command in the node's namespaces, with its environment but for
-// the marker: what runs there for the host is no part of the node.
+// enter returns a command in the node's namespaces, with its environment
+// except the marker: it is not part of the node.
 func enter(pid int, args []string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(pid), "-m", "-p", "-n", "-u", "-i", "--"}, args...)...)
 	cmd.Env = []string{

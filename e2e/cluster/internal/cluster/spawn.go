@@ -15,7 +15,7 @@ import (
 	"trainyard.dev/node/internal/base"
 )
 
-// node is a node's first process, as the command sees it that starts it.
+// node is a node's first process, from the view of the starting command.
 type node struct {
 	c      *config
 	cmd    *exec.Cmd
@@ -23,8 +23,8 @@ type node struct {
 	ended  chan struct{}
 }
 
-// spawn starts it in namespaces of its own. With the command ends only one
-// that dies with its starter.
+// spawn starts it in its own namespaces. It ends with the command only if
+// diesWithStarter is set.
 func spawn(c *config, diesWithStarter bool) (*node, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -42,8 +42,8 @@ func spawn(c *config, diesWithStarter bool) (*node, error) {
 	n.cmd.Dir = "/"
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.cmd.ExtraFiles = []*os.File{read}
-	// Nothing of the caller's environment: a proxy or a locale of the host
-	// must not make one node differ from another.
+	// Without the caller's environment: a proxy or a locale of the host must
+	// not affect the node.
 	n.cmd.Env = []string{
 		"PATH=" + ownDir + "/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", "LANG=C.UTF-8", marker + "=" + c.Name,
@@ -75,12 +75,12 @@ func (n *node) order(what string) error {
 	return err
 }
 
-// explain adds what the node's first process has said.
+// explain adds the output of the node's first process to an error.
 func (n *node) explain(err error) error {
 	return fmt.Errorf("%w; the node's log ends:\n%s", err, base.Tail(n.c.log("node"), 10))
 }
 
-// failure is the first component that has ended, with the end of its log.
+// failure reports the first component that has ended, with the end of its log.
 func (n *node) failure() error {
 	select {
 	case <-n.ended:
@@ -99,7 +99,7 @@ func (n *node) failure() error {
 	return fmt.Errorf("%s failed (%s); its log, %s, ends:\n%s", e.Component, e.How, n.c.log(e.Component), base.Tail(n.c.log(e.Component), 20))
 }
 
-// wait says what it waits for, and gives up when a component has failed.
+// wait prints what it waits for, and fails when a component has failed.
 func (n *node) wait(ctx context.Context, say func(string, ...any), what string, ok func() bool) error {
 	say("waiting for %s", what)
 	for start := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
@@ -116,9 +116,8 @@ func (n *node) wait(ctx context.Context, say func(string, ...any), what string, 
 	return nil
 }
 
-// copyContent gives a node containerd content of its own: hard links to what
-// is written once and never changed, and copies of the databases, which are
-// changed in place.
+// copyContent gives a node its own containerd content: hard links to files
+// that never change, and copies of the databases, which change in place.
 func copyContent(from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 	"trainyard.dev/node/internal/base"
 )
 
-// parts are the components of a whole node.
+// parts lists the components of a whole node.
 var parts = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "containerd", "kubelet", "kube-proxy", "coredns"}
 
 type upOptions struct {
@@ -76,7 +76,7 @@ func up(ctx context.Context, o upOptions) error {
 		return fmt.Errorf("%s is the state directory of the cluster %s", o.state, old.Name)
 	case err == nil && old.Ready:
 		problem := health(ctx, old)
-		// A part that has just been killed is back within seconds.
+		// A component that was just killed restarts within seconds.
 		for i := 0; problem != nil && i < 20 && ctx.Err() == nil; i++ {
 			if _, alive := initOf(o.name); !alive {
 				break
@@ -107,7 +107,7 @@ func up(ctx context.Context, o upOptions) error {
 	return startNode(ctx, o, say)
 }
 
-// checkHost names what is missing and how to get it.
+// checkHost reports missing prerequisites and how to install them.
 func checkHost() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node needs root; become it with\n    sudo -s")
@@ -245,7 +245,7 @@ func startNode(ctx context.Context, o upOptions, say func(string, ...any)) (err 
 	return nil
 }
 
-// link puts the kubeconfig where it was asked for, and a kubectl beside it.
+// link links the kubeconfig to the requested path, and kubectl next to it.
 func link(path string, c *config) error {
 	data, err := os.ReadFile(filepath.Join(c.State, "kubernetes/admin.kubeconfig"))
 	if err != nil {
@@ -293,9 +293,9 @@ func checkFileSystem(dir string) error {
 	return nil
 }
 
-// chooseNetwork finds a free pair of addresses out of the range that is
-// reserved for tests, and returns what makes the link to the node. Making it
-// is what reserves the pair: of two commands only one can.
+// chooseNetwork finds a free pair of addresses in the range that is reserved
+// for tests, and returns a function that creates the link to the node.
+// Creating the host's device reserves the pair: only one of two commands can.
 func chooseNetwork(c *config) (func(pid int) error, error) {
 	used, err := net.InterfaceAddrs()
 	if err != nil {
@@ -333,7 +333,7 @@ func chooseNetwork(c *config) (func(pid int) error, error) {
 		if err := runTool("ip", "link", "add", c.Device, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(pid)); err != nil {
 			return err
 		}
-		// Whose it is, for "leftovers" and for people.
+		// Names its node, for "leftovers" and for people.
 		if err := runTool("ip", "link", "set", c.Device, "alias", "trainyard:"+c.Name); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ func writeKubernetes(c *config) (launcher base.User, caPEM []byte, err error) {
 		}
 		list = append(list, u)
 		if file == "launcher" {
-			// The launcher's own questions must not look like the
+			// The launcher's own requests must not look like the
 			// administrator's in the audit log.
 			launcher = u
 			write("launcher.token", []byte(u.Token))
@@ -402,10 +402,9 @@ func writeKubernetes(c *config) (launcher base.User, caPEM []byte, err error) {
 	return launcher, ca.PEM, err
 }
 
-// corefile: a name outside the cluster does not exist, and the answer comes
-// at once; without the template it would be a refusal, after which resolvers
-// try again for seconds. No time to live and no cache: a pod that waits for a
-// peer's name gets it as soon as it is there.
+// corefile: a name outside the cluster gets NXDOMAIN at once; without the
+// template it would be refused, and resolvers would retry for seconds. No TTL
+// and no cache, so that pods see a peer's name as soon as it exists.
 const corefile = `.:53 {
     bind %s
     errors
@@ -441,12 +440,12 @@ func kubeletConfig(c *config) object {
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"evictionHard":             object{"memory.available": "100Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
-		// Images that are removed can come from nowhere.
+		// Removed images could not be pulled again.
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
 		"maxPods":                     250,
 		"serializeImagePulls":         false,
-		// What takes a minute by default, tests would wait for.
+		// Tests would wait for the default of a minute.
 		"syncFrequency":                             "1s",
 		"nodeStatusUpdateFrequency":                 "1s",
 		"configMapAndSecretChangeDetectionStrategy": "Watch",
@@ -483,7 +482,8 @@ func schedulerConfig() object {
 
 const corednsBinding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:coredns"
 
-// createObjects makes CoreDNS, a process of the node, the cluster's DNS.
+// createObjects makes CoreDNS, which is a process of the node, the cluster's
+// DNS.
 func createObjects(ctx context.Context, api *base.API, c *config) error {
 	meta := func(name string) object { return object{"name": name} }
 	inSystem := func(name string) object { return object{"name": name, "namespace": "kube-system"} }
@@ -574,7 +574,7 @@ func dnsReady(ctx context.Context, c *config) error {
 	return err
 }
 
-// health is nil if all of a node's parts run and answer.
+// health returns nil if all of a node's components run and respond.
 func health(ctx context.Context, c *config) error {
 	running := map[string]bool{}
 	for _, p := range processes(c.Name) {
@@ -628,7 +628,7 @@ func pauseKey() (string, error) {
 	return "pause-" + hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// pauseProgram is built beside this one.
+// pauseProgram is built next to this program.
 func pauseProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package components holds the parts of Kubernetes that the program can be.
+// Package components holds the components of Kubernetes in the program.
 //
-// It is the only package that imports them, so that a change in the launcher
-// does not compile them anew.
+// Only this package imports them, so that changes of the launcher don't
+// recompile them.
 package components
 
 import (
@@ -38,8 +38,7 @@ var all = map[string]func(args []string) int{
 	"etcd":    func(args []string) int { etcdmain.Main(args); return 0 },
 	"coredns": func([]string) int { coremain.Run(); return 0 },
 	"kubectl": func([]string) int {
-		// Its cache of what a server offers would otherwise go below ~/.kube,
-		// which is the user's.
+		// Its discovery cache would otherwise go below the user's ~/.kube.
 		if cache, err := os.UserCacheDir(); err == nil && os.Getenv("KUBECACHEDIR") == "" {
 			os.Setenv("KUBECACHEDIR", filepath.Join(cache, "trainyard", "kubectl"))
 		}
@@ -66,21 +65,21 @@ var all = map[string]func(args []string) int{
 }
 
 func init() {
-	// The order in which the plugins of a server see a query. By default
-	// template comes before kubernetes, and could not be what answers for all
-	// names that kubernetes does not know.
+	// The order in which a server's plugins see a query. By default template
+	// comes before kubernetes, and could not answer only the names that
+	// kubernetes does not know.
 	dnsserver.Directives = []string{"bind", "health", "ready", "errors", "loadbalance", "kubernetes", "template"}
 }
 
-// Known says whether name is one of the components.
+// Known reports whether name is one of the components.
 func Known(name string) bool {
 	_, ok := all[name]
 	return ok
 }
 
-// Run is the component: args[0] is its name and the rest its flags.
+// Run runs a component: args[0] is its name and the rest its flags.
 func Run(args []string) int {
-	// Every part reads its flags from os.Args.
+	// Every component reads its flags from os.Args.
 	os.Args = args
 	return all[args[0]](args)
 }

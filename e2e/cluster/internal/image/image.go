@@ -64,7 +64,7 @@ type file struct {
 	data []byte
 }
 
-// archive has no times and owners in it: the same files give the same bytes.
+// archive omits times and owners: the same files give the same bytes.
 func archive(files []file) ([]byte, error) {
 	var b bytes.Buffer
 	t := tar.NewWriter(&b)

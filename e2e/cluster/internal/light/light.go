@@ -1,4 +1,4 @@
-// Package light starts etcd and kube-apiserver, and if asked for
+// Package light starts etcd and kube-apiserver, and optionally
 // kube-controller-manager, as an ordinary user on free ports of 127.0.0.1.
 package light
 
@@ -23,7 +23,7 @@ import (
 )
 
 // Marker is in the environment of every process of a light mode and holds its
-// directory, so that a forgotten one can be told from other programs.
+// directory, to identify leftover processes.
 const Marker = "TRAINYARD_LIGHT"
 
 type options struct {
@@ -113,7 +113,7 @@ func run(o options) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		// Between finding a free port and using it, another may have taken it.
+		// Another process may have taken a free port meanwhile.
 		if attempt == attempts || !l.portTaken() {
 			return err
 		}
@@ -123,7 +123,7 @@ func run(o options) error {
 	}
 }
 
-// lock keeps two light modes out of one directory.
+// lock prevents two light modes in one directory.
 func lock(dir string) (func(), error) {
 	f, err := os.OpenFile(dir+"/lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -149,9 +149,9 @@ func clean(o options) {
 	}
 }
 
-// starter starts processes that the kernel kills when this one dies in
-// whatever way. That wish (PDEATHSIG) is bound to the starting thread, not
-// the process, so that all start from one thread that never ends.
+// starter starts processes that the kernel kills when this one dies for any
+// reason. PDEATHSIG is bound to the starting thread, not to the process, so
+// all start from one thread that never ends.
 type starter struct{ requests chan func() }
 
 func newStarter() *starter {
@@ -200,8 +200,8 @@ func (l *instance) run(args ...string) error {
 	c := &component{name: args[0], cmd: exec.Command(self, args...), done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	c.cmd.Env = append(os.Environ(), Marker+"="+l.o.dir)
-	// A group of its own, or an interrupt from the terminal would end it
-	// before those that need it.
+	// In a separate group: otherwise an interrupt from the terminal would
+	// end it before its clients.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := l.starter.start(c.cmd); err != nil {
 		return err
@@ -252,10 +252,10 @@ func (l *instance) up(ctx context.Context) error {
 	}
 	masters := []string{"system:masters"}
 	admin := base.User{Name: "admin", Token: base.NewToken(), Groups: masters}
-	// The launcher's own questions must not look like the administrator's.
+	// The launcher's own requests must not look like the administrator's.
 	launcher := base.User{Name: "launcher", Token: base.NewToken(), Groups: masters}
 	manager := base.User{Name: "system:kube-controller-manager", Token: base.NewToken()}
-	// Users of their own, so that the audit log tells them apart.
+	// Separate users, so that the audit log distinguishes them.
 	users := append([]base.User{
 		{Name: "bench", Token: base.NewToken(), Groups: masters},
 		{Name: "driver", Token: base.NewToken(), Groups: masters},
@@ -284,7 +284,7 @@ func (l *instance) up(ctx context.Context) error {
 		"--cert-dir="+dir+"/certificates",
 	)
 	if !l.o.controllerManager {
-		// Nobody creates the ServiceAccounts that it would ask for.
+		// Nobody creates the ServiceAccounts that it requires.
 		args = append(args, "--disable-admission-plugins=ServiceAccount")
 	}
 	if l.o.audit {
@@ -316,7 +316,7 @@ func (l *instance) up(ctx context.Context) error {
 		if err := base.WriteFile(pki+"/controller-manager.kubeconfig", base.Kubeconfig(server, ca.PEM, manager), 0o600); err != nil {
 			return err
 		}
-		// Nobody asks it anything, so that it needs no port.
+		// It has no clients, so it needs no port.
 		args := append(base.ControllerManagerArgs(pki, pki+"/controller-manager.kubeconfig"), "--secure-port=0")
 		if err := l.run(append(args, l.o.managerArgs...)...); err != nil {
 			return err
@@ -349,7 +349,7 @@ func (l *instance) until(ctx context.Context, what string, ok func() bool) error
 	return nil
 }
 
-// wait returns nil when told to end, and an error when a component ends.
+// wait returns nil on termination, and an error when a component ends.
 func (l *instance) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -359,7 +359,7 @@ func (l *instance) wait(ctx context.Context) error {
 	}
 }
 
-// down ends the components, those first that use the others.
+// down ends the components in the order of their dependencies.
 func (l *instance) down() {
 	for i := len(l.components) - 1; i >= 0; i-- {
 		c := l.components[i]

@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tests of this folder.
+//! Jobs and worlds for the tests of this directory.
 
-// Every test file uses its own part of the scene.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use jax_operator::{JAX, JAXJob};
@@ -27,13 +27,13 @@ pub const CHIEF_DECIDES: bool = false;
 pub const WORKER: &str = "/spec/jaxReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
 pub const IMAGE: &str = "/spec/jaxReplicaSpecs/Worker/template/spec/containers/0/image";
-/// The restart policy where none is written.
+/// The default restart policy.
 pub const RESTART: &str = "Never";
-/// As many workers as one job is tested with.
+/// The most workers with which one job is tested.
 pub const MANY: u32 = 10_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "PROCESS_ID";
-/// The message of a job that failed with one worker.
+/// The message of a job after one worker has failed.
 pub const FAILED: &str = "JAXJob pt is failed because 1 Worker replica(s) failed.";
 /// Rows of this kind's own table that the types can't decode.
 pub const SET_ASIDE: &[&str] = &[];
@@ -45,22 +45,22 @@ pub use jax_operator::api::crd;
 /// A world of one job of the kind.
 pub type KindWorld = World<JAX>;
 
-/// The framework as the tests run it.
+/// The framework used by the tests.
 pub fn framework() -> JAX {
     JAX
 }
 
-/// The job `pt` with one worker and so many more, in namespace `ns1`, not yet seen by the operator.
+/// The job `pt` with one worker and this number of others, in namespace `ns1`, not yet seen by the operator.
 pub fn pt(workers: u32) -> builders::Job {
     scene::job(&KIND, workers)
 }
 
-/// The job `jx` with so many workers, in namespace `ns1`, not yet seen by the operator.
+/// The job `jx` with this number of workers, in namespace `ns1`, not yet seen by the operator.
 pub fn jx(workers: u32) -> builders::Job {
     placed(KIND.job("jx").workers(workers))
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for random histories.
 pub fn shapes() -> Vec<builders::Job> {
     vec![jx(3), jx(2), jx(1).restart_policy("Worker", "ExitCode")]
 }
@@ -70,7 +70,7 @@ pub fn typed(job: builders::Job) -> JAXJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world before the operator's first reconcile of the job.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(framework(), typed(job));
     world.scale = "/spec/jaxReplicaSpecs/Worker/replicas";

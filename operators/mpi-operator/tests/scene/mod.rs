@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tables of this folder.
+//! Jobs and worlds for the tests of this directory.
 
-// Every test file uses its own part of the scene.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use training_testkit::builders::{self, MPI};
 use training_testkit::scene::placed;
 use training_testkit::world::World;
 
-/// A launcher and two workers, changed.
+/// A job with a launcher and two workers, modified.
 pub fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
     let template = json!({ "spec": { "containers": [{ "name": "any", "image": "any" }] } });
     let mut job = json!({
@@ -32,17 +32,17 @@ pub fn job(change: impl FnOnce(&mut Value)) -> MPIJob {
 /// A world of one job of the kind.
 pub type KindWorld = World<Mpi>;
 
-/// The framework as the tests run it.
+/// The framework used by the tests.
 pub fn framework() -> Mpi {
     Mpi::default()
 }
 
-/// The job `pi` with so many workers.
+/// The job `pi` with this number of workers.
 pub fn pi(workers: u32) -> builders::Job {
     placed(MPI.job("pi").role("Launcher", 1).workers(workers))
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for random histories.
 pub fn shapes() -> Vec<builders::Job> {
     let ready = "WaitForWorkersReady";
     vec![
@@ -59,7 +59,7 @@ pub fn typed(job: builders::Job) -> MPIJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world before the operator's first reconcile of the job.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(framework(), typed(job));
     world.scale = "/spec/mpiReplicaSpecs/Worker/replicas";

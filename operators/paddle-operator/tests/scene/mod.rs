@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tables of this folder.
+//! Jobs and worlds for the tests of this directory.
 
-// Every test file uses its own part of the scene.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use paddle_operator::{Paddle, PaddleJob};
@@ -29,19 +29,19 @@ pub const CHIEF_DECIDES: bool = true;
 pub const WORKER: &str = "/spec/paddleReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
 pub const IMAGE: &str = "/spec/paddleReplicaSpecs/Worker/template/spec/containers/0/image";
-/// The restart policy where none is written.
+/// The default restart policy.
 pub const RESTART: &str = "OnFailure";
-/// As many workers as one job is tested with.
+/// The most workers with which one job is tested.
 pub const MANY: u32 = 10_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "PADDLE_NNODES";
-/// The message of a job that failed with one worker.
+/// The message of a job after one worker has failed.
 pub const FAILED: &str = "PaddleJob pt is failed because 1 Worker replica(s) failed.";
 
 /// A world of one job of the kind.
 pub type KindWorld = World<Paddle>;
 
-/// The fields of the spec that this kind alone has.
+/// The fields of the spec that only this kind has.
 pub const FIELDS: &[&str] = &[
     "spec.elasticPolicy.maxReplicas",
     "spec.elasticPolicy.maxRestarts",
@@ -53,12 +53,12 @@ pub const SET_ASIDE: &[&str] = &[];
 #[allow(unused_imports)]
 pub use paddle_operator::api::crd;
 
-/// The framework as the tests run it.
+/// The framework used by the tests.
 pub fn framework() -> Paddle {
     Paddle
 }
 
-/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+/// The job `pt` with one master and this number of workers, in namespace `ns1`, not yet seen by the operator.
 pub fn pt(workers: u32) -> builders::Job {
     scene::job(&KIND, workers)
 }
@@ -68,7 +68,7 @@ pub fn collective(name: &str, workers: u32) -> builders::Job {
     placed(KIND.job(name).workers(workers))
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for random histories.
 pub fn shapes() -> Vec<builders::Job> {
     let servers = placed(KIND.job("servers").role("Master", 2).workers(1));
     vec![pt(2), pt(1), servers, collective("pd", 2)]
@@ -79,7 +79,7 @@ pub fn typed(job: builders::Job) -> PaddleJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world before the operator's first reconcile of the job.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(framework(), typed(job));
     world.scale = "/spec/paddleReplicaSpecs/Worker/replicas";

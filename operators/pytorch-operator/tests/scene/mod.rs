@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tables of this folder.
+//! Jobs and worlds for the tests in this directory.
 
-// Every test file uses its own part of the scene.
+// Every test file uses only a part of the scene.
 #![allow(dead_code)]
 
 use pytorch_operator::{PyTorch, PyTorchJob};
@@ -23,20 +23,20 @@ pub const MASTER: &str = "/spec/pytorchReplicaSpecs/Master";
 pub const CHIEF: &str = "pt-master-0";
 /// Its role.
 pub const CHIEF_ROLE: &str = "Master";
-/// Its success is the job's.
+/// The job succeeds with this role.
 pub const CHIEF_DECIDES: bool = true;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
 pub const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
-/// The restart policy where none is written.
+/// The default restart policy.
 pub const RESTART: &str = "OnFailure";
-/// As many workers as one job is tested with.
+/// The number of workers in tests of large jobs.
 pub const MANY: u32 = 10_000;
-/// A variable that every pod gets.
+/// A variable that every pod has.
 pub const VARIABLE: &str = "RANK";
 
-/// The fields of the spec that this kind alone has.
+/// The fields of the spec that only this kind has.
 pub const FIELDS: &[&str] = &[
     "spec.elasticPolicy.maxReplicas",
     "spec.elasticPolicy.maxRestarts",
@@ -68,12 +68,12 @@ pub const FAILED: &str = "PyTorchJob pt is failed because 1 Worker replica(s) fa
 /// A world of one job of the kind.
 pub type KindWorld = World<PyTorch>;
 
-/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+/// The job `pt` with one master and this many workers, in namespace `ns1`, which the operator has not seen yet.
 pub fn pt(workers: u32) -> builders::Job {
     scene::job(&KIND, workers)
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for property tests.
 pub fn shapes() -> Vec<builders::Job> {
     let bounds = json!({"minReplicas": 1, "maxReplicas": 4});
     vec![pt(2), pt(1), without_master("nm", 3), el(3, bounds)]
@@ -94,7 +94,7 @@ pub fn typed(job: builders::Job) -> PyTorchJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world in which the operator is about to observe the job for the first time.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(PyTorch::default(), typed(job));
     world.scale = "/spec/pytorchReplicaSpecs/Worker/replicas";

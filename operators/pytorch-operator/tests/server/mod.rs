@@ -1,6 +1,6 @@
-//! An API server that a test plays, and an operator's worker that talks to it.
+//! A mock API server, and a worker that talks to it.
 
-// Every test file uses its own part of it.
+// Every test file uses only a part of it.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -16,36 +16,38 @@ use serde_json::{Value, json};
 use tower_test::mock::{self, Handle, SendResponse};
 use training_core::Rules;
 use training_runtime::cache::Cache;
+use training_runtime::caller::Caller;
 use training_runtime::cli::EventMode;
 use training_runtime::events::{EventConfig, EventSink, KubeEvents};
 use training_runtime::executor::{Children, Executor};
 use training_runtime::feed::{self, jobs::Jobs, slim};
 use training_runtime::leader::Leadership;
 use training_runtime::metrics::Metrics;
-use training_runtime::pass::{Passing, Settings, Worker};
-use training_runtime::retry::Backoff;
+use training_runtime::retry::{Backoff, Jitter};
+use training_runtime::training::{Settings, TrainingPlanner};
+use training_runtime::worker::{Times, Tools, Worker};
 
 /// The uid of the job `pt`.
 pub const JOB: &str = "00000000-0000-0000-0000-000000000007";
-/// The uid of a child of it.
+/// The uid of a child of the job.
 pub const CHILD: &str = "00000000-0000-0000-0000-00000000000a";
-/// In paused time this passes as soon as nothing else can happen.
+/// With paused time, this passes as soon as nothing else can happen.
 pub const NOTHING: Duration = Duration::from_secs(1);
 
-/// What a status write of it asks.
+/// The request line of a status write.
 pub const STATUS: &str = "PATCH /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs/pt/status";
 
-/// What a list of jobs asks.
+/// The request line of a list of jobs.
 pub const JOBS: &str = "GET /apis/kubeflow.org/v1/namespaces/ns1/pytorchjobs";
 
-/// The API server: it sees each request and answers when it likes.
+/// The mock API server. The test sees each request and decides when to respond.
 pub struct Server {
     pub handle: Handle<Request<Body>, Response<Body>>,
     pub children: Children,
     pub leads: Arc<AtomicBool>,
 }
 
-/// A request, and the way to answer it.
+/// A request, and the way to respond to it.
 pub struct Asked {
     pub what: String,
     pub body: Value,
@@ -53,14 +55,14 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Answers with this code and body.
+    /// Responds with this code and body.
     pub fn with(self, code: u16, body: &Value) {
         let body = Body::from(body.to_string().into_bytes());
         self.answer
             .send_response(Response::builder().status(code).body(body).unwrap());
     }
 
-    /// Answers with the metadata of an object as it is stored afterwards.
+    /// Responds with the metadata of the stored object.
     pub fn done(self, uid: &str) {
         let answer = json!({"kind": "PartialObjectMetadata", "metadata": {"uid": uid, "resourceVersion": "50"}});
         self.with(200, &answer);
@@ -68,7 +70,7 @@ impl Asked {
 }
 
 impl Server {
-    /// The next request.
+    /// Returns the next request.
     pub async fn asked(&mut self) -> Asked {
         let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
         let (request, answer) = next.expect("a request").unwrap();
@@ -81,7 +83,7 @@ impl Server {
         }
     }
 
-    /// Nothing is asked for now.
+    /// Asserts that no request arrives.
     pub async fn silence(&mut self) {
         let next = tokio::time::timeout(NOTHING, self.handle.next_request()).await;
         if let Ok(Some((request, _))) = next {
@@ -101,7 +103,7 @@ fn no_children() -> Children {
     }
 }
 
-/// A sink of events, and the server that they are written to.
+/// An event sink and the server that it writes to.
 pub fn events() -> (EventSink, Server) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
     let config = EventConfig {
@@ -121,26 +123,32 @@ pub fn events() -> (EventSink, Server) {
 }
 
 pub fn executor() -> (Executor, Server) {
+    let (_, executor, server) = writer();
+    (executor, server)
+}
+
+fn writer() -> (Arc<Caller>, Executor, Server) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
     let leads = Arc::new(AtomicBool::new(true));
     let gate = Arc::clone(&leads);
     let children = no_children();
-    let executor = Executor::new::<PyTorch>(
+    let caller = Arc::new(Caller::new(
         Client::new(service, "default"),
         Arc::new(move || gate.load(Ordering::Relaxed)),
         Duration::from_secs(30),
-        feed::parent::<PyTorch>(),
-        children.clone(),
-    );
+        "pytorch-operator",
+    ));
+    let parent = feed::parent::<PyTorch>();
+    let executor = Executor::new::<PyTorch>(Arc::clone(&caller), parent, children.clone());
     let server = Server {
         handle,
         children,
         leads,
     };
-    (executor, server)
+    (caller, executor, server)
 }
 
-/// The metadata of `pt-master-0`, owned by this job.
+/// The metadata of `pt-master-0`, with this owner.
 pub fn master_of(owner: &str) -> Value {
     json!({
         "name": "pt-master-0", "namespace": "ns1", "uid": CHILD, "resourceVersion": "9",
@@ -156,8 +164,10 @@ pub fn master_of(owner: &str) -> Value {
     })
 }
 
+pub type PyTorchWorker = Worker<TrainingPlanner<PyTorch>>;
+
 /// A worker that has seen a job and these pods.
-pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<Worker<PyTorch>>, Server) {
+pub fn worker(job: PyTorchJob, pods: &[Value]) -> (Arc<PyTorchWorker>, Server) {
     worker_with(job, pods, Arc::default())
 }
 
@@ -166,8 +176,8 @@ pub fn worker_with(
     job: PyTorchJob,
     pods: &[Value],
     cache: Arc<Cache>,
-) -> (Arc<Worker<PyTorch>>, Server) {
-    let (executor, server) = executor();
+) -> (Arc<PyTorchWorker>, Server) {
+    let (caller, executor, server) = writer();
     let jobs = Jobs::new(cache);
     jobs.apply(job);
     let mut roles = slim::Roles::default();
@@ -184,34 +194,30 @@ pub fn worker_with(
     };
     let (service, _) = mock::pair::<Request<Body>, Response<Body>>();
     let nobody = KubeEvents::new(Client::new(service, "default"));
-    let worker = Worker {
-        framework: PyTorch::default(),
-        jobs: Arc::new(jobs),
-        pods: Arc::clone(&server.children.pods),
-        services: Arc::clone(&server.children.services),
-        autoscalers: Arc::clone(&server.children.autoscalers),
-        batch_pods: Arc::clone(&server.children.batch_pods),
-        objects: Arc::clone(&server.children.objects),
-        groups: Arc::clone(&server.children.groups),
-        executor,
-        backoff: Backoff::new(NOTHING, NOTHING, 1),
+    let settings = Settings {
+        events: EventMode::Off,
+        rules: Rules::default(),
+        gang: training_core::Provider::None,
+    };
+    let tools = Tools {
+        caller,
         events: EventSink::spawn(
             &no_events,
             &nobody,
             &Leadership::always(),
             Arc::clone(&metrics),
         ),
-        metrics,
-        settings: Settings {
+        metrics: Arc::clone(&metrics),
+        backoff: Backoff::new(NOTHING, NOTHING, 1),
+        times: Times {
             deadline: Duration::from_mins(1),
             status_delay: Duration::ZERO,
             safety_period: Duration::from_hours(1),
-            events: EventMode::Off,
-            rules: Rules::default(),
-            gang: training_core::Provider::None,
         },
-        passing: Passing::new(1),
+        jitter: Jitter::new(1).into(),
     };
+    let planner = TrainingPlanner::new(PyTorch::default(), executor, metrics, settings);
+    let worker = Worker::new(planner, Arc::new(jobs), tools);
     (Arc::new(worker), server)
 }
 

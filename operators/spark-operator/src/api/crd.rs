@@ -1,4 +1,4 @@
-//! The CRDs as they are installed.
+//! The CRDs as installed.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -8,16 +8,16 @@ use training_api::schema;
 use super::application::SparkApplication;
 use super::scheduled::ScheduledSparkApplication;
 
-/// A group under `k8s.io` is only taken with this. Source: the published CRDs.
+/// The API server requires this annotation on CRDs of groups under `k8s.io`. Source: the published CRDs.
 const APPROVED: (&str, &str) = (
     "api-approved.kubernetes.io",
     "https://github.com/kubeflow/spark-operator/pull/1298",
 );
 
-/// The category under which `kubectl get` lists the kinds of all operators of one group.
+/// The category under which `kubectl get` lists the kinds of this group.
 const CATEGORY: &str = "spark";
 
-/// Fields of Kubernetes' own types, which are described in Kubernetes' own reference.
+/// Fields of Kubernetes' own types. Kubernetes' reference describes them.
 const EMBEDDED: &[&str] = &[
     "affinity",
     "conditions",
@@ -40,7 +40,7 @@ const EMBEDDED: &[&str] = &[
 /// The CRD of `SparkApplication`.
 ///
 /// # Errors
-/// Never for a CRD that `kube` derived: the schema is taken apart and put together as JSON.
+/// Never for a CRD that `kube` derived: it converts the schema to JSON and back.
 pub fn application_crd() -> Result<CustomResourceDefinition, serde_json::Error> {
     let columns = [
         ("Suspend", "boolean", ".spec.suspend"),
@@ -95,7 +95,7 @@ fn finish(
         };
         schema::tidy(schema);
         embedded(schema);
-        // Rules may point at the name only where the schema mentions it.
+        // Rules may refer to the name only if the schema declares it.
         let metadata = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
         schema["properties"]["metadata"] = metadata;
         for time in [
@@ -104,7 +104,7 @@ fn finish(
             "lastRun",
             "nextRun",
         ] {
-            // The existing operator writes them as null, and reads them so.
+            // The existing operator writes null for unset times, and accepts null.
             if let Some(time) = schema.pointer_mut(&format!("/properties/status/properties/{time}"))
             {
                 time["nullable"] = json!(true);
@@ -120,7 +120,7 @@ fn finish(
     serde_json::from_value(crd)
 }
 
-/// Drops the descriptions of embedded types, but not those of the fields themselves.
+/// Drops the descriptions inside embedded types, but keeps those of the fields themselves.
 fn embedded(schema: &mut Value) {
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for (name, property) in properties {
@@ -137,8 +137,8 @@ fn embedded(schema: &mut Value) {
     }
 }
 
-/// A template is a part of a pod: Spark adds containers, names and images, so nothing in it is required. Only types are checked,
-/// so that it can be read. The existing operator takes any object here.
+/// Makes a pod template's fields optional: Spark adds containers, names and images, so nothing in it is required. Only types are
+/// validated, so that the template can be parsed. The existing operator accepts any object here.
 fn pod_template(template: &mut Value) {
     let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
     template["properties"]["metadata"] = json!({
@@ -151,7 +151,7 @@ fn pod_template(template: &mut Value) {
         },
     });
     if let Some(Value::Object(spec)) = template.pointer_mut("/properties/spec/properties") {
-        // No pod can be made with them.
+        // A pod can't be created with them.
         spec.remove("ephemeralContainers");
     }
     optional(template);

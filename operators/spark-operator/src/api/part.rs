@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct NamePath {
     /// Its name.
     pub name: String,
-    /// Where it is mounted.
+    /// The mount path.
     pub path: String,
 }
 
@@ -23,10 +23,10 @@ pub struct NamePath {
 pub struct SecretInfo {
     /// Its name.
     pub name: String,
-    /// Where it is mounted.
+    /// The mount path.
     pub path: String,
-    /// `GCPServiceAccount` and `HadoopDelegationToken` also set the variable by which their file is found; anything else is just
-    /// mounted.
+    /// `GCPServiceAccount` and `HadoopDelegationToken` also set the environment variable that points to their file. Other types
+    /// are just mounted.
     pub secret_type: String,
 }
 
@@ -40,13 +40,13 @@ pub struct NameKey {
     pub key: String,
 }
 
-/// An extended resource and how many of it.
+/// An extended resource and its quantity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuSpec {
     /// The resource's name, e.g. `nvidia.com/gpu`.
     pub name: String,
-    /// How many. Nothing happens below 1.
+    /// The quantity. Below 1, the resource is not requested.
     pub quantity: i64,
 }
 
@@ -62,7 +62,7 @@ pub struct PodPort {
     pub container_port: i32,
 }
 
-/// What is fetched for the application. All are URIs with a scheme other than `file`, but for packages.
+/// Files and packages to fetch for the application. Except for packages, all are URIs with a scheme other than `file`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Dependencies {
@@ -72,19 +72,19 @@ pub struct Dependencies {
     /// Files in the working directory of executors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// Python files on the path.
+    /// Python files on the Python path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub py_files: Vec<String>,
-    /// Maven coordinates, which the driver resolves.
+    /// Maven coordinates that the driver resolves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<String>,
-    /// `group:artifact` to leave out of what the packages need.
+    /// Transitive dependencies of the packages to leave out, as `group:artifact`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude_packages: Vec<String>,
-    /// More Maven repositories.
+    /// Additional Maven repositories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repositories: Vec<String>,
-    /// Archives that are unpacked in the working directory of executors.
+    /// Archives to unpack in the working directory of executors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub archives: Vec<String>,
 }
@@ -97,31 +97,31 @@ pub struct RestartPolicy {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never", "enum" = ["Never", "Always", "OnFailure"]))]
     pub type_: Option<String>,
-    /// With `OnFailure`: how often a failed submission is tried again.
+    /// With `OnFailure`: how often to retry a failed submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub on_submission_failure_retries: Option<i32>,
-    /// With `OnFailure`: how often a failed run is tried again.
+    /// With `OnFailure`: how often to retry a failed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub on_failure_retries: Option<i32>,
-    /// Time before a failed submission is tried again, times the number of tries. Units: seconds. Unset: 5.
+    /// Delay before a failed submission is retried, multiplied by the number of tries. Units: seconds. Unset: 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub on_submission_failure_retry_interval: Option<i64>,
-    /// Time before a failed run is tried again, times the number of tries. Units: seconds. Unset: 5.
+    /// Delay before a failed run is retried, multiplied by the number of tries. Units: seconds. Unset: 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub on_failure_retry_interval: Option<i64>,
 }
 
-/// Metrics of driver and executors. Nothing happens without `prometheus`.
+/// Metrics of driver and executors. Has no effect without `prometheus`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MonitoringSpec {
-    /// The driver shows metrics.
+    /// The driver exposes metrics.
     pub expose_driver_metrics: bool,
-    /// Executors show metrics.
+    /// Executors expose metrics.
     pub expose_executor_metrics: bool,
     /// The text of Spark's `metrics.properties`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,7 +129,7 @@ pub struct MonitoringSpec {
     /// The path of that file in the image, instead of its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_properties_file: Option<String>,
-    /// The exporter that turns JMX into Prometheus metrics.
+    /// The exporter that converts JMX to Prometheus metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<PrometheusSpec>,
 }
@@ -147,7 +147,7 @@ pub struct PrometheusSpec {
     /// The name of that port. Unset: `jmx-exporter`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_name: Option<String>,
-    /// The path of its configuration in the image; it wins over `configuration`.
+    /// The path of its configuration in the image. Takes precedence over `configuration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_file: Option<String>,
     /// The text of its configuration.
@@ -182,7 +182,7 @@ pub struct SparkUiOptions {
     pub ingress_tls: Vec<IngressTLS>,
 }
 
-/// One more Service and Ingress of the driver.
+/// An additional Service and Ingress of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverIngressOptions {
@@ -201,7 +201,7 @@ pub struct DriverIngressOptions {
     /// Labels of the Service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_labels: BTreeMap<String, String>,
-    /// The URL of the Ingress; `{{$appName}}`, `{{$appNamespace}}` and `{{$appId}}` in it are replaced.
+    /// The URL of the Ingress. The operator replaces `{{$appName}}`, `{{$appNamespace}}` and `{{$appId}}` in it.
     #[serde(
         rename = "ingressURLFormat",
         default,
@@ -217,31 +217,31 @@ pub struct DriverIngressOptions {
     pub ingress_tls: Vec<IngressTLS>,
 }
 
-/// A number of executors that follows the work.
+/// Dynamic allocation: Spark scales the number of executors with the load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DynamicAllocation {
     /// True: Spark adds and removes executors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Executors at the start.
+    /// The initial number of executors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_executors: Option<i32>,
-    /// Executors at least.
+    /// The minimum number of executors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_executors: Option<i32>,
-    /// Executors at most.
+    /// The maximum number of executors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_executors: Option<i32>,
-    /// Executors stay while their shuffle data is needed. Unset: true.
+    /// Keep executors while their shuffle data is needed. Unset: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shuffle_tracking_enabled: Option<bool>,
-    /// How long they stay for that at most. Units: milliseconds.
+    /// The longest time to keep executors for their shuffle data. Units: milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shuffle_tracking_timeout: Option<i64>,
 }
 
-/// What the batch scheduler is told.
+/// Options for the batch scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchSchedulerOptions {
@@ -251,7 +251,7 @@ pub struct BatchSchedulerOptions {
     /// The priority class of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// What the group needs at least to start. Unset: what driver and executors ask for.
+    /// The resources that the group needs to start. Unset: the requests of driver and executors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, Quantity>,
 }

@@ -1,4 +1,4 @@
-//! What is said of the driver and of the executors.
+//! The specs of the driver and of the executors.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use super::part::{GpuSpec, NameKey, NamePath, PodPort, SecretInfo};
 
-/// The two kinds of pods of an application.
+/// The two roles of an application's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// The one that the operator makes.
+    /// The pod that the operator creates.
     Driver,
-    /// Those that the driver makes.
+    /// The pods that the driver creates.
     Executor,
 }
 
 impl Role {
-    /// As it stands in Spark's properties and in the spec.
+    /// The role as written in Spark's properties and in the spec.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -42,11 +42,11 @@ impl Role {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SparkPodSpec {
-    /// The pod that Spark starts from. What else is said of the role is put on top of it.
+    /// The pod template that Spark starts from. The other fields of the role override it.
     // Boxed: the type is over 2 KB even when empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Box<PodTemplateSpec>>,
-    /// Cores that Spark counts on; also the CPU request where `coreRequest` is unset.
+    /// Cores that Spark assumes; also the CPU request if `coreRequest` is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub cores: Option<i32>,
@@ -56,16 +56,16 @@ pub struct SparkPodSpec {
     /// The heap, in Java's notation: `512m`, `2g`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// The container's memory limit, where it is to differ from the request, in Java's or in Kubernetes' notation.
+    /// The container's memory limit, if it differs from the request, in Java's or in Kubernetes' notation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
-    /// Memory beside the heap, in Java's notation; a bare number means MiB.
+    /// Memory in addition to the heap, in Java's notation; a bare number means MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_overhead: Option<String>,
     /// An extended resource, e.g. `nvidia.com/gpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuSpec>,
-    /// The image, where it is not the application's.
+    /// The image, if it differs from the application's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// ConfigMaps to mount.
@@ -74,7 +74,7 @@ pub struct SparkPodSpec {
     /// Secrets to mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretInfo>,
-    /// Environment of the Spark container. Of two variables of one name the last one counts, and these come last.
+    /// Environment of the Spark container. If a name occurs twice, the last variable wins, and these come last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// Deprecated: environment by name. Use `env`.
@@ -92,7 +92,7 @@ pub struct SparkPodSpec {
     /// Annotations of the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Volumes of the application to mount. Spark keeps its scratch data in those named `spark-local-dir-…`.
+    /// Volumes of the application to mount. Spark keeps its scratch data in volumes named `spark-local-dir-…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
     /// Replaces the template's affinity.
@@ -107,10 +107,10 @@ pub struct SparkPodSpec {
     /// Replaces the security context of the Spark container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_context: Option<SecurityContext>,
-    /// The scheduler, where the application names no batch scheduler.
+    /// The scheduler, if the application names no batch scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler_name: Option<String>,
-    /// Containers beside the Spark container.
+    /// Containers in addition to the Spark container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Container>,
     /// Containers that run before it.
@@ -119,19 +119,19 @@ pub struct SparkPodSpec {
     /// True: the pod uses its node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_network: Option<bool>,
-    /// Node labels that the role needs. Not together with the application's.
+    /// Node labels that the role requires. Can't be combined with the application's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Replaces the pod's DNS settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_config: Option<PodDNSConfig>,
-    /// Time between the request to end and the kill. Units: seconds.
+    /// Time between SIGTERM and SIGKILL. Units: seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
     /// The ServiceAccount of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<String>,
-    /// Added to the pod's hosts file.
+    /// Entries added to the pod's hosts file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_aliases: Vec<HostAlias>,
     /// True: the containers see each other's processes.
@@ -143,7 +143,7 @@ pub struct SparkPodSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriverSpec {
-    /// What it has in common with executors.
+    /// The fields in common with executors.
     #[serde(flatten)]
     pub pod: SparkPodSpec,
     /// The name of its pod. Unset: `<application>-driver`.
@@ -152,7 +152,7 @@ pub struct DriverSpec {
         pattern = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     ))]
     pub pod_name: Option<String>,
-    /// The CPU request, as a Kubernetes quantity, where it is not `cores`.
+    /// The CPU request, as a Kubernetes quantity, if it differs from `cores`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_request: Option<String>,
     /// Options of its JVM.
@@ -161,16 +161,16 @@ pub struct DriverSpec {
     /// Replaces the hooks of the Spark container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// The API server as the driver is to reach it.
+    /// The URL of the API server for the driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes_master: Option<String>,
-    /// Annotations of the Service by which executors find it.
+    /// Annotations of the Service through which executors find it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_annotations: BTreeMap<String, String>,
     /// Labels of that Service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_labels: BTreeMap<String, String>,
-    /// More ports of the Spark container.
+    /// Additional ports of the Spark container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PodPort>,
     /// The pod's priority class.
@@ -182,14 +182,14 @@ pub struct DriverSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecutorSpec {
-    /// What they have in common with the driver.
+    /// The fields in common with the driver.
     #[serde(flatten)]
     pub pod: SparkPodSpec,
     /// Number of executors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub instances: Option<i32>,
-    /// The CPU request, as a Kubernetes quantity, where it is not `cores`.
+    /// The CPU request, as a Kubernetes quantity, if it differs from `cores`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_request: Option<String>,
     /// Options of their JVMs.
@@ -198,10 +198,10 @@ pub struct ExecutorSpec {
     /// Replaces the hooks of the Spark container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// False: the driver leaves the pods of ended executors.
+    /// False: the driver keeps the pods of executors that have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_on_termination: Option<bool>,
-    /// More ports of the Spark container.
+    /// Additional ports of the Spark container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PodPort>,
     /// The pods' priority class.

@@ -1,10 +1,11 @@
-//! What the API server refuses, in the published words: the rules that a webhook would otherwise hold.
+//! Validation rules of the API server, with the published messages. They replace a webhook.
 //!
-//! A rule on a field is not asked again as long as the field stays as it is, so that what was stored before can be kept.
+//! The API server doesn't evaluate a field's rule again while the field is unchanged, so objects stored before the rule stay
+//! valid.
 
 use kube::core::{Message, Reason, Rule};
 
-/// Keys of `sparkConf` that no application may set, by the reason.
+/// Keys of `sparkConf` that no application may set, grouped by the reason.
 ///
 /// Source: the published validation.
 pub const DENIED_CONF: [(&[&str], &str); 4] = [
@@ -40,26 +41,26 @@ pub const DENIED_CONF: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// What is said of node selectors on both levels.
+/// The message for node selectors on both levels.
 pub const NODE_SELECTORS: &str =
     "node selector cannot be defined at both SparkApplication and Driver/Executor";
-/// What is said of an entry without a port.
+/// The message for an entry without a port.
 pub const NO_INGRESS_PORT: &str = "DriverIngressOptions has nill ServicePort";
-/// What is said of an entry without a URL.
+/// The message for an entry without a URL.
 pub const NO_INGRESS_URL: &str = "DriverIngressOptions has empty IngressURLFormat";
-/// What is said of two entries with one port.
+/// The message for two entries with the same port.
 pub const SAME_INGRESS_PORT: &str = "DriverIngressOptions has duplicate ServicePort";
-/// What is said of two entries with one URL.
+/// The message for two entries with the same URL.
 pub const SAME_INGRESS_URL: &str = "DriverIngressOptions has duplicate IngressURLFormat";
 
-// Never the reason for duplicates: the API server leaves out its message.
+// Don't use the reason for duplicates: the API server drops its message.
 fn rule(rule: impl Into<String>, message: &str, reason: Reason) -> Rule {
     Rule::new(rule)
         .message(Message::Message(message.to_owned()))
         .reason(reason)
 }
 
-/// For a spec: node selectors stand on one level only.
+/// For a spec: node selectors on one level only.
 pub fn node_selectors_are_apart() -> Rule {
     let given = |path: &str| format!("(has(self.{path}) && self.{path}.size() > 0)");
     rule(
@@ -75,7 +76,7 @@ pub fn node_selectors_are_apart() -> Rule {
     .field_path(".nodeSelector")
 }
 
-/// For `sparkConf`: none of [`DENIED_CONF`].
+/// For `sparkConf`: no key of [`DENIED_CONF`].
 pub fn conf_keys_are_allowed() -> Rule {
     let list = |keys: &[&str]| {
         let keys: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
@@ -86,7 +87,7 @@ pub fn conf_keys_are_allowed() -> Rule {
         .flat_map(|(keys, _)| *keys)
         .copied()
         .collect();
-    // The first of them that is there names the reason.
+    // The message names the first denied key.
     let cases: Vec<String> = DENIED_CONF
         .iter()
         .map(|(keys, why)| {
@@ -110,7 +111,7 @@ pub fn ingress_ports_are_given() -> Rule {
     )
 }
 
-/// For `driverIngressOptions`: no port stands there twice.
+/// For `driverIngressOptions`: all ports differ.
 pub fn ingress_ports_differ() -> Rule {
     rule(
         "self.all(o, !has(o.servicePort) || self.exists_one(p, has(p.servicePort) && p.servicePort == o.servicePort))",
@@ -128,7 +129,7 @@ pub fn ingress_urls_are_given() -> Rule {
     )
 }
 
-/// For `driverIngressOptions`: no URL stands there twice.
+/// For `driverIngressOptions`: all URLs differ.
 pub fn ingress_urls_differ() -> Rule {
     rule(
         "self.all(o, !has(o.ingressURLFormat) || \

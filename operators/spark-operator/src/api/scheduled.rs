@@ -1,4 +1,4 @@
-//! `ScheduledSparkApplication`: applications that are made again and again.
+//! `ScheduledSparkApplication`: runs applications on a schedule.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
@@ -9,7 +9,7 @@ use training_api::schema;
 use super::application::SparkApplicationSpec;
 use super::state::ScheduleState;
 
-/// When applications are made, and which.
+/// The spec of a scheduled Spark application.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "sparkoperator.k8s.io",
@@ -27,54 +27,54 @@ use super::state::ScheduleState;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledSparkApplicationSpec {
-    /// The times, as cron writes them: `*/10 * * * *`, `@daily`, `@every 90s`.
+    /// The schedule in cron syntax: `*/10 * * * *`, `@daily`, `@every 90s`.
     pub schedule: String,
-    /// The zone that the times are meant in: `Local`, `UTC` or a name like `Europe/Paris`. Unset: `Local`, the operator's zone.
+    /// The time zone of the schedule: `Local`, `UTC` or a name like `Europe/Paris`. Unset: `Local`, the operator's zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// The application.
+    /// The application to run.
     pub template: SparkApplicationSpec,
-    /// True: nothing is started.
+    /// True: start no runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// What happens while the last run goes on: `Allow` (default) another one, `Forbid` none, `Replace` it.
+    /// What to do if the last run is still active: `Allow` (default) another one, `Forbid` it, or `Replace` the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_policy: Option<String>,
-    /// Runs that ended well and are kept. Unset: 1.
+    /// Successful runs to keep. Unset: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successful_run_history_limit: Option<i32>,
-    /// Runs that ended badly and are kept. Unset: 1.
+    /// Failed runs to keep. Unset: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_run_history_limit: Option<i32>,
 }
 
-/// What a schedule reports.
+/// The status of a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduledSparkApplicationStatus {
-    /// When the last run was started.
+    /// The time of the last run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<Time>,
-    /// When the next one is.
+    /// The time of the next run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_run: Option<Time>,
     /// The application of the last run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run_name: Option<String>,
-    /// Runs that ended well, newest first.
+    /// Successful runs, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_successful_run_names: Vec<String>,
-    /// Runs that ended badly, newest first.
+    /// Failed runs, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past_failed_run_names: Vec<String>,
-    /// What the schedule is doing.
+    /// The state of the schedule.
     #[serde(default)]
     pub schedule_state: ScheduleState,
-    /// Why it can't be followed.
+    /// Why the schedule is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 
-    /// Ours: the schedule and the zone that `nextRun` was computed from, so that an edit moves it.
+    /// Ours: the schedule and the time zone that `nextRun` was computed from, to detect an edit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed_from: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! The words of a status. A word that nobody published is kept as it is.
+//! The states of a status. Unknown states are preserved.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What an application is doing.
+/// The state of an application.
 ///
 /// Source: the published states, with their spelling.
 #[derive(
@@ -12,36 +12,36 @@ use serde::{Deserialize, Serialize};
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum State {
-    /// Nothing was done for it.
+    /// The operator has not handled it yet.
     #[default]
     New,
-    /// Its driver was made.
+    /// Its driver was created.
     Submitted,
     /// Its driver runs.
     Running,
-    /// It ended well.
+    /// It succeeded.
     Completed,
-    /// It ended badly.
+    /// It failed.
     Failed,
-    /// Its driver could not be made.
+    /// Its driver could not be created.
     SubmissionFailed,
-    /// It runs again as soon as its old driver is gone.
+    /// It runs again once its old driver is gone.
     PendingRerun,
-    /// Its spec was changed: what it has is removed.
+    /// Its spec changed; the operator deletes its pods and objects.
     Invalidating,
-    /// Its driver ended well.
+    /// Its driver succeeded.
     Succeeding,
-    /// Its driver ended badly.
+    /// Its driver failed.
     Failing,
-    /// It is to stop: what it has is removed.
+    /// It was suspended; the operator deletes its pods and objects.
     Suspending,
-    /// It waits without pods.
+    /// It is suspended and has no pods.
     Suspended,
-    /// It is to go on.
+    /// It is about to run again after a suspension.
     Resuming,
-    /// Its driver can't be seen.
+    /// The state of its driver is unknown.
     Unknown,
-    /// None of the published ones.
+    /// An unpublished state.
     Other(String),
 }
 
@@ -104,7 +104,7 @@ impl From<State> for String {
     }
 }
 
-/// What an executor is doing.
+/// The state of an executor.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -115,14 +115,14 @@ pub enum ExecutorState {
     Pending,
     /// Its pod runs.
     Running,
-    /// Its pod ended well.
+    /// Its pod succeeded.
     Completed,
-    /// Its pod ended badly.
+    /// Its pod failed.
     Failed,
-    /// Its pod can't be seen.
+    /// The state of its pod is unknown.
     #[default]
     Unknown,
-    /// None of the published ones.
+    /// An unpublished state.
     Other(String),
 }
 
@@ -162,23 +162,23 @@ impl From<ExecutorState> for String {
     }
 }
 
-/// What a schedule is doing.
+/// The state of a schedule.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum ScheduleState {
-    /// Nothing was done for it.
+    /// The operator has not handled it yet.
     #[default]
     New,
-    /// Declared, and never written.
+    /// Published, but never written.
     Validating,
-    /// It runs at its times.
+    /// It starts runs on schedule.
     Scheduled,
-    /// Its spec says nothing that could be followed.
+    /// Its spec is invalid.
     FailedValidation,
-    /// None of the published ones.
+    /// An unpublished state.
     Other(String),
 }
 

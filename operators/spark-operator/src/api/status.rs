@@ -1,7 +1,6 @@
-//! What an application reports, and what the operator remembers about it.
+//! The status of an application.
 //!
-//! The first nine fields are the published contract. The others are ours and additive: they hold what must survive a restart of
-//! the operator.
+//! The first nine fields are the published contract. The others are additions of this operator that must survive its restart.
 
 use std::collections::BTreeMap;
 
@@ -16,60 +15,60 @@ use super::state::{ExecutorState, State};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SparkApplicationStatus {
-    /// The id that Spark knows the run by.
+    /// The id that Spark gave the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spark_application_id: Option<String>,
-    /// The id of the last submission; every submission has another.
+    /// The id of the last submission. Every submission has its own.
     #[serde(
         rename = "submissionID",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub submission_id: Option<String>,
-    /// When it was submitted last.
+    /// When it was last submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_submission_attempt_time: Option<Time>,
-    /// When its driver ended, or was lost, or could not be made for good.
+    /// When its driver ended or was lost, or when its submission finally failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_time: Option<Time>,
     /// The driver.
     #[serde(default)]
     pub driver_info: DriverInfo,
-    /// What the application is doing.
+    /// The state of the application.
     #[serde(default)]
     pub application_state: ApplicationState,
-    /// Executors by the names of their pods.
+    /// The states of executors by pod name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub executor_state: BTreeMap<String, ExecutorState>,
-    /// Submissions that led to a driver, since the spec was changed last.
+    /// Submissions that led to a driver, since the last change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_attempts: Option<i32>,
-    /// Submissions, since the spec was changed last.
+    /// Submissions since the last change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission_attempts: Option<i32>,
 
-    /// Ours: only `Stalled`, while something that is not an end keeps the application from going on.
+    /// Ours: only `Stalled`, while a problem that doesn't end the application blocks it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
-    /// Ours: the generation of the spec that was submitted last.
+    /// Ours: the generation of the spec that was last submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ours: stands for the spec that was submitted last, `<version>-<hash>-<placement>`. By it a change is noticed.
+    /// Ours: the digest of the spec that was last submitted, `<version>-<hash>-<placement>`. It detects changes of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<String>,
-    /// Ours: runs that failed and count against `onFailureRetries`, since the spec was changed last.
+    /// Ours: failed runs that count against `onFailureRetries`, since the last change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_runs: Option<i32>,
-    /// Ours: submissions of the present run that failed and count against `onSubmissionFailureRetries`.
+    /// Ours: failed submissions of the present run that count against `onSubmissionFailureRetries`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_submissions: Option<i32>,
-    /// Ours: when the last run or submission failed. The wait before the next is counted from here.
+    /// Ours: when the last run or submission failed. The backoff starts here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure_time: Option<Time>,
-    /// Ours: running executors of those that were asked for, e.g. `3/4`.
+    /// Ours: running executors out of the requested ones, e.g. `3/4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executors: Option<String>,
-    /// Ours: executors that `executorState` has no room for.
+    /// Ours: the number of executors that don't fit in `executorState`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executors_not_listed: Option<i32>,
     /// Ours: the batch scheduler of the present run.
@@ -117,14 +116,14 @@ pub struct DriverInfo {
     pub pod_name: Option<String>,
 }
 
-/// What an application is doing.
+/// The state of an application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplicationState {
     /// The state.
     #[serde(default)]
     pub state: State,
-    /// What went wrong.
+    /// The error, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
 }

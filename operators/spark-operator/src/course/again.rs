@@ -1,28 +1,28 @@
-//! Whether something is tried again, and when.
+//! Decides whether and when to retry.
 //!
-//! Source: the published rules. The wait grows with the failures in a row and begins with the failure; the published operator
-//! counts from the last submission, so that a run that took long was never waited for.
+//! Source: the published rules. The backoff grows with consecutive failures and starts at the failure. The published operator
+//! starts it at the last submission, so it never waits after a long run.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::api::{RestartPolicy, SparkApplicationStatus};
 use crate::defaults::RETRY_INTERVAL;
 
-/// The longest wait: a month. A longer one than that is a slip, and must not overflow.
+/// The longest backoff: a month. A longer one is a mistake, and must not overflow.
 const LONGEST: i64 = 31 * 24 * 3600;
 
-/// What is to be done about a failure.
+/// The decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Nothing more.
+    /// No retry.
     Never,
-    /// It is tried again at this time.
+    /// Retry at this time.
     At(Timestamp),
 }
 
-/// After a failed run.
+/// Decides after a failed run.
 pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
-    // Without a count of ours the published one: every submission that led to a driver.
+    // Without our count, use the published one: every submission that led to a driver.
     let failed = status.failed_runs.or(status.execution_attempts);
     decide(
         policy,
@@ -33,7 +33,7 @@ pub fn run(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
     )
 }
 
-/// After a failed submission.
+/// Decides after a failed submission.
 pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Again {
     let failed = status.failed_submissions.or(status.submission_attempts);
     decide(
@@ -45,7 +45,7 @@ pub fn submission(policy: &RestartPolicy, status: &SparkApplicationStatus) -> Ag
     )
 }
 
-/// True if an application that ended well runs again.
+/// True if a successful application runs again.
 pub fn after_success(policy: &RestartPolicy) -> bool {
     policy.type_.as_deref() == Some("Always")
 }

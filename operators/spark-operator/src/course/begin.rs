@@ -1,4 +1,4 @@
-//! Submissions: what is made, what is recorded, and what is tried again.
+//! Submissions: what to create, record and retry.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -14,24 +14,24 @@ use crate::api::{DriverInfo, State};
 use crate::digest::{self, Change};
 use crate::submission::{Inputs, Submission, submit};
 
-/// Whether executors that are still to be made go where the spec says.
+/// Whether new executors go where the spec says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
+pub(super) enum PlacementState {
     Yes,
-    /// When what is planned is done.
+    /// Once the plan has been carried out.
     Soon,
-    /// Only with another run.
+    /// Only with a new run.
     No,
 }
 
 impl Course<'_> {
-    /// Submits, unless that was done already.
+    /// Submits the application, unless its driver exists.
     pub(super) fn begin(&mut self) {
         let uid = self.ask.app.metadata.uid.clone().unwrap_or_default();
         let former = self.status.submission_id.clone();
         let id = digest::submission_id(&uid, former.as_deref(), self.ask.digest);
-        // Where nothing is recorded, a driver of ours is what was submitted: the spec may have been edited since. So it is where the
-        // edit was one of where executors run. One that is on its way out was submitted as well.
+        // If no submission is recorded, our driver is what was submitted, even if the spec was edited since. The same holds if
+        // the edit only changed where executors run. A terminating driver counts as submitted as well.
         let edited = |d: &Driver| {
             let of = d.digest.as_ref();
             let of = of.filter(|of| of.is_same_run(self.ask.digest));
@@ -78,7 +78,7 @@ impl Course<'_> {
         }
     }
 
-    /// Something that will pass is in the way. It is told once, and it is looked at again some time later.
+    /// Records a transient obstacle once, and requeues.
     fn wait(&mut self, text: &str, since: Timestamp) {
         self.wake(later(since, SLOW));
         let error = &mut self.status.application_state.error_message;
@@ -100,31 +100,31 @@ impl Course<'_> {
         submit(self.ask.app, inputs).map_err(|refusal| refusal.to_string())
     }
 
-    /// Sees to it that executors which are still to be made go where the spec says, if the gate for that is open.
+    /// Makes new executors go where the spec says, if the feature gate allows it.
     ///
-    /// A driver reads its template again for each executor. What the template says is judged by itself, not by what is recorded: a
-    /// change may have been made and not been recorded, and the edit been taken back.
-    pub(super) fn place(&mut self, change: Change, state: &State) -> Placed {
+    /// The driver reads its template again for each executor. Compares the template itself, not the recorded digest: a change may
+    /// have been made but not recorded, and the edit reverted.
+    pub(super) fn place(&mut self, change: Change, state: &State) -> PlacementState {
         match change {
-            Change::Run => return Placed::No,
-            Change::Placement if !self.ask.rules.partial_restart => return Placed::No,
+            Change::Run => return PlacementState::No,
+            Change::Placement if !self.ask.rules.partial_restart => return PlacementState::No,
             Change::Placement | Change::None => {}
         }
         let runs = matches!(state, State::Submitted | State::Running | State::Unknown);
         let edited = self.status.observed_generation != self.generation();
         if !(runs && edited && self.ask.rules.partial_restart) {
-            return Placed::Yes;
+            return PlacementState::Yes;
         }
         let name = self.name();
         let id = self.status.submission_id.clone().unwrap_or_default();
         let objects = self.ask.seen.objects.iter();
-        let mut objects = objects.filter(|o| o.submission_id == id && !o.leaving);
+        let mut objects = objects.filter(|o| o.submission_id == id && !o.terminating);
         let there = objects.find_map(|o| Some((o, o.placement.as_ref()?)));
         let Some((object, placement)) = there else {
-            // One that another operator has made, or none at all: nothing leads to these executors.
+            // Created by another operator, or missing: these executors can't be redirected.
             return match change {
-                Change::Placement => Placed::No,
-                Change::None | Change::Run => Placed::Yes,
+                Change::Placement => PlacementState::No,
+                Change::None | Change::Run => PlacementState::Yes,
             };
         };
         if placement.digest == self.ask.digest.placement() {
@@ -135,7 +135,7 @@ impl Course<'_> {
                 let reason = "SparkApplicationWebhookFieldsUpdated";
                 self.tell(Note::normal(reason, text));
             }
-            return Placed::Yes;
+            return PlacementState::Yes;
         }
         match self.made(&id) {
             Ok(made) => {
@@ -145,17 +145,17 @@ impl Course<'_> {
                     resource_version: placement.resource_version.clone(),
                 });
                 self.plan.again = true;
-                Placed::Soon
+                PlacementState::Soon
             }
             Err(text) => {
                 let text = format!("SparkApplication {name}: the edit has no effect: {text}");
                 self.tell(Note::warning("SparkApplicationSpecUpdateFailed", text));
-                Placed::Yes
+                PlacementState::Yes
             }
         }
     }
 
-    /// What of a submission is not there yet, the driver last.
+    /// Creates the missing objects of a submission, the driver last.
     fn make(&mut self, mut made: Submission, id: &str) {
         let beside = beside::take(&mut made);
         let seen = self.ask.seen;
@@ -164,7 +164,7 @@ impl Course<'_> {
             let same = |o: &&Object| (o.kind, &o.name) == (kind, &name);
             seen.objects.iter().find(same)
         };
-        let in_the_way = |o: &Object| o.leaving || o.submission_id != id;
+        let in_the_way = |o: &Object| o.terminating || o.submission_id != id;
         let Submission {
             driver,
             conf,
@@ -188,23 +188,23 @@ impl Course<'_> {
             .chain(claims)
             .chain(policy);
         let all: Vec<Make> = all.collect();
-        // Of what the driver runs without, one that is on its way out is not waited for.
-        let about_to_go = |o: &Object| o.submission_id != id && !o.leaving;
+        // Don't wait for terminating objects that the driver doesn't depend on.
+        let about_to_go = |o: &Object| o.submission_id != id && !o.terminating;
         if all.iter().filter_map(there).any(in_the_way)
             || beside.iter().filter_map(there).any(about_to_go)
         {
-            // Names that don't change with the submission are free when the former objects are gone.
+            // Names that don't depend on the submission become free once the former objects are gone.
             return;
         }
         let beside = beside.into_iter().filter(|make| there(make).is_none());
-        let beside: Vec<Step> = beside.map(Step::MakeBeside).collect();
+        let beside: Vec<Step> = beside.map(Step::CreateOptional).collect();
         let missing: Vec<Step> = all
             .into_iter()
             .filter(|make| there(make).is_none())
             .map(Step::Make)
             .collect();
         self.plan.steps.extend(missing);
-        self.plan.steps.push(Step::MakeDriver(Box::new(driver)));
+        self.plan.steps.push(Step::CreateDriver(Box::new(driver)));
         self.plan.steps.extend(beside);
         if self.status.failed_submissions.is_none() && self.ask.seen.refused.is_none() {
             self.plan.notes.extend(notes);
@@ -212,14 +212,14 @@ impl Course<'_> {
         self.plan.again = true;
     }
 
-    /// The refusal of the attempt that is due now; those that are counted already are over.
+    /// Returns the refusal of the attempt that is due now, not of attempts already counted.
     fn refused(&self, id: &str) -> Option<&Refused> {
         let attempts = self.status.submission_attempts.unwrap_or(0);
         let refused = self.ask.seen.refused.as_ref();
         refused.filter(|r| r.attempts == attempts && r.submission_id == id)
     }
 
-    /// Counts a submission that was refused.
+    /// Counts a refused submission.
     fn refuse(&mut self, text: &str, why: Refusal) {
         let now = Some(Time(self.ask.now));
         self.record(self.ask.digest.to_string(), self.generation());
@@ -242,7 +242,8 @@ impl Course<'_> {
         }
     }
 
-    /// A submission failed. Ours is written when nothing is left to be tried; another operator's may have tries left.
+    /// Continues after a failed submission. Our operator writes this state when no retries are left; another operator may have
+    /// some left.
     pub(super) fn after_submission(&mut self) {
         let ours = self.status.last_failure_time.is_some();
         let again = again::submission(&self.policy(), &self.status);
@@ -256,7 +257,7 @@ impl Course<'_> {
         self.go(State::PendingRerun);
     }
 
-    /// The driver is there: that is what was submitted.
+    /// Records the submission, because its driver exists.
     fn submitted(&mut self, driver: &Driver) {
         let digest = driver
             .digest
@@ -287,7 +288,7 @@ impl Course<'_> {
         );
         self.tell(Note::normal("SparkApplicationSubmitted", text));
         self.go(State::Submitted);
-        // With the same write: how many executors it is to have is known already.
+        // In the same write, because the requested number of executors is already known.
         self.track();
     }
 
@@ -297,7 +298,7 @@ impl Course<'_> {
             ..DriverInfo::default()
         };
         let Ok(made) = self.made(&driver.submission_id) else {
-            // It was edited since, into something that can't run; that is told when it is to run again.
+            // An edit made the spec invalid. The next run reports that.
             return info;
         };
         self.status.batch_scheduler = made.batch_scheduler;

@@ -1,23 +1,23 @@
-//! What a driver runs without: the Services and Ingresses through which it is seen, and what keeps it from being evicted.
+//! Objects that a driver doesn't depend on: Services and Ingresses that expose it, and its PodDisruptionBudget.
 //!
-//! It is made beside the driver, and again while the run goes on. Where it is refused, that is told, and nothing else waits for it.
+//! The operator creates them along with the driver, and retries during the run. A refusal is reported and blocks nothing else.
 
 use training_core::Note;
 
 use super::draft::{Course, SLOW, later};
-use super::seen::{Driver, Kind, Object, Withheld};
+use super::seen::{Driver, Kind, MissingObject, Object};
 use super::step::{Make, Step};
 use crate::names;
 use crate::submission::Submission;
 
-/// What stands before the name of what is missing.
+/// The prefix of messages about missing objects.
 const CANNOT: &str = "can't create the ";
-/// What the reasons of events about that begin with.
+/// The prefix of event reasons about missing objects.
 const FAILED: &str = "FailedCreate";
-/// What of a message is told at most, so that the cause beside it has room as well. Units: bytes.
+/// The longest quoted message, so that the cause fits as well. Units: bytes.
 const MOST: usize = 1024;
 
-/// Takes out of a submission what its driver runs without.
+/// Takes the objects that the driver doesn't depend on out of a submission.
 pub(super) fn take(made: &mut Submission) -> Vec<Make> {
     let (services, ingresses): (Vec<_>, Vec<_>) = made.driver_ingresses.drain(..).unzip();
     let services = made.ui_service.clone().into_iter().chain(services);
@@ -32,14 +32,14 @@ pub(super) fn take(made: &mut Submission) -> Vec<Make> {
 }
 
 impl Course<'_> {
-    /// An object of the driver's run.
+    /// Returns an object of the driver's run.
     pub(super) fn object(&self, driver: &Driver, kind: Kind, name: &str) -> Option<&Object> {
         let id = &driver.submission_id;
         let mut objects = self.ask.seen.objects.iter();
         objects.find(|o| o.kind == kind && o.name == name && o.submission_id == *id)
     }
 
-    /// What [`take`] takes, by its names alone: a submission costs too much to be put together at every look.
+    /// Returns the ids of the objects that [`take`] takes. Building a whole submission on every reconcile costs too much.
     fn expected(&self, driver: &Driver) -> Vec<(Kind, String)> {
         let (app, web) = (self.name(), &self.ask.settings.web);
         let mut all = Vec::new();
@@ -66,10 +66,10 @@ impl Course<'_> {
         all
     }
 
-    /// Makes what is missing beside a driver that is there, and records what of it is there now.
+    /// Creates missing objects of an existing driver, and records those that now exist.
     pub(super) fn complete(&mut self, driver: &Driver) {
-        // Of a run that another operator began nobody knows what it has.
-        if driver.digest.is_none() || driver.leaving {
+        // The objects of a run that another operator started are unknown.
+        if driver.digest.is_none() || driver.terminating {
             return;
         }
         let mut due = Vec::new();
@@ -77,7 +77,9 @@ impl Course<'_> {
             if self.is_taken(kind, &name) {
                 continue;
             }
-            let tried = self.withheld().find(|w| w.kind == kind && w.name == name);
+            let tried = self
+                .missing_objects()
+                .find(|w| w.kind == kind && w.name == name);
             match tried.map(|w| later(w.at, SLOW)) {
                 Some(at) if at > self.ask.now => self.wake(at),
                 _ => due.push((kind, name)),
@@ -88,7 +90,7 @@ impl Course<'_> {
         {
             let all = take(&mut made).into_iter();
             let all = all.filter(|make| due.contains(&make.id()));
-            self.plan.steps.extend(all.map(Step::MakeBeside));
+            self.plan.steps.extend(all.map(Step::CreateOptional));
         }
         let app = self.name();
         let info = &self.status.driver_info;
@@ -108,26 +110,26 @@ impl Course<'_> {
         }
     }
 
-    /// What of the present run could not be made, and is not there by now.
-    fn withheld(&self) -> impl Iterator<Item = &Withheld> {
+    /// Objects of the present run that could not be created and still don't exist.
+    fn missing_objects(&self) -> impl Iterator<Item = &MissingObject> {
         let id = self.status.submission_id.as_deref().unwrap_or_default();
-        let withheld = self.ask.seen.withheld.iter();
-        withheld.filter(move |w| w.submission_id == id && !self.is_taken(w.kind, &w.name))
+        let missing_objects = self.ask.seen.missing_objects.iter();
+        missing_objects.filter(move |w| w.submission_id == id && !self.is_taken(w.kind, &w.name))
     }
 
-    /// True if there is an object of this name, of whatever run.
+    /// True if an object has this name, from any run.
     fn is_taken(&self, kind: Kind, name: &str) -> bool {
         let mut objects = self.ask.seen.objects.iter();
         objects.any(|o| o.kind == kind && o.name == name)
     }
 
-    /// Says in the status what there is to say of a run that goes on: this, and what of it could not be made.
+    /// Sets the message of a running application to `text` plus the objects that could not be created.
     pub(super) fn show(&mut self, mut text: Option<String>) {
         if let Some(text) = &mut text {
             text.truncate(text.floor_char_boundary(MOST));
         }
-        let missing = self.withheld().count();
-        let first = self.withheld().next().map(|w| {
+        let missing = self.missing_objects().count();
+        let first = self.missing_objects().next().map(|w| {
             let message = &w.message[..w.message.floor_char_boundary(MOST)];
             let kind = reason(w.kind).trim_start_matches(FAILED);
             let name = &w.name;
@@ -151,7 +153,7 @@ impl Course<'_> {
     }
 }
 
-/// A message of [`Course::show`] without what could not be made.
+/// Returns a message of [`Course::show`] without the part about missing objects.
 pub(super) fn cause(shown: &str) -> Option<&str> {
     if shown.starts_with(CANNOT) {
         return None;
@@ -160,7 +162,7 @@ pub(super) fn cause(shown: &str) -> Option<&str> {
     Some(&shown[..end])
 }
 
-/// The reason of the event that it can't be made. It ends with the kind's name.
+/// The reason of the event for an object that can't be created. It ends with the kind's name.
 fn reason(kind: Kind) -> &'static str {
     match kind {
         Kind::ConfigMap => "FailedCreateConfigMap",

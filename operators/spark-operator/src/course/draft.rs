@@ -1,12 +1,12 @@
-//! The next step of an application in the making.
+//! The plan under construction.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use training_core::{Note, PodPhase, Uid};
+use training_core::{ForgedPod, Note, PodPhase, Uid};
 
 use super::seen::{Driver, Executor, Object, Seen};
-use super::step::{Impostor, Plan, Step};
+use super::step::{Plan, Step};
 use crate::api::{
     DriverInfo, RestartPolicy, SparkApplication, SparkApplicationSpec, SparkApplicationStatus,
     State,
@@ -15,18 +15,18 @@ use crate::digest::{self, Change, Recorded, SpecDigest};
 use crate::submission::Settings;
 use crate::submission::conf::driver_pod_name;
 
-/// Rules of the operator that a course depends on.
+/// Operator settings that the life cycle depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How long a driver may be missing after its submission. Units: seconds.
     pub grace: i64,
-    /// How long a driver may wait for its image and for what its containers are made of. Units: seconds.
+    /// How long a driver may wait for its image, volumes or configuration. Units: seconds.
     pub most_waiting: i64,
-    /// Executors that a status lists at most.
+    /// The maximum number of executors listed in a status.
     pub most_executors: usize,
-    /// The time to live of applications that name none. Units: seconds.
+    /// The default time to live. Units: seconds.
     pub time_to_live: Option<i64>,
-    /// An edit of nothing but where executors run reaches those that are made later, instead of beginning a new run.
+    /// An edit that only changes where executors run applies to new executors, instead of starting a new run.
     pub partial_restart: bool,
 }
 
@@ -44,31 +44,31 @@ impl Default for Rules {
 
 /// The longest message of a status. Units: bytes.
 const MESSAGE: usize = 4096;
-/// How long something that will pass is waited for. Units: seconds.
+/// The retry interval for transient obstacles. Units: seconds.
 pub(super) const SLOW: i64 = 30;
-/// How long after the end of its time a pod may still be there before that is told. Units: seconds.
+/// How long a pod may exist past its deletion deadline before it is reported. Units: seconds.
 const LATE: i64 = 30;
 
-/// What a decision is made of.
+/// The input of a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Inquiry<'a> {
+pub struct PlanInput<'a> {
     /// The application.
     pub app: &'a SparkApplication,
-    /// Stands for its stored spec.
+    /// The digest of its stored spec.
     pub digest: &'a SpecDigest,
-    /// What is there beside it.
+    /// The observed state of its pods and objects.
     pub seen: &'a Seen,
-    /// How submissions are made.
+    /// Settings of submissions.
     pub settings: &'a Settings,
-    /// How applications are looked after.
+    /// Settings of the life cycle.
     pub rules: &'a Rules,
-    /// Whole seconds: a time in a status is stored in whole seconds, and a finer one would never equal it.
+    /// Whole seconds, because a status stores times in whole seconds, and a finer one would never equal it.
     pub now: Timestamp,
 }
 
-/// A plan in the making.
+/// A plan under construction.
 pub(super) struct Course<'a> {
-    pub(super) ask: Inquiry<'a>,
+    pub(super) ask: PlanInput<'a>,
     pub(super) spec: &'a SparkApplicationSpec,
     pub(super) status: SparkApplicationStatus,
     pub(super) plan: Plan,
@@ -83,7 +83,7 @@ impl Course<'_> {
         self.ask.app.name_any()
     }
 
-    /// The name that a driver of the application has: the recorded one, or before anything is recorded the one that the spec asks for.
+    /// Returns the name of the application's driver: the recorded name, or the spec's name before anything is recorded.
     fn driver_name(&self) -> String {
         let recorded = self.status.driver_info.pod_name.as_ref();
         let recorded = recorded.filter(|name| !name.is_empty());
@@ -94,38 +94,38 @@ impl Course<'_> {
         driver_pod_name(&self.name(), self.spec)
     }
 
-    /// True if a pod that the application owns counts as its driver. Whoever may create pods may name any owner, so the name decides:
-    /// it is taken from the moment the driver is created until it is gone.
+    /// True if a pod that the application owns counts as its driver. Anyone who may create pods may name any owner, so the name
+    /// decides: it is taken from the driver's creation until its deletion.
     pub(super) fn counts(&self, driver: &Driver) -> bool {
         if driver.name == self.driver_name() {
             return true;
         }
-        // The next driver has the name that the spec asks for, also while the former one's is still recorded.
+        // The next driver has the spec's name, even while the former name is still recorded.
         let state = &self.status.application_state.state;
         is_before_submission(state) && driver.name == self.asked_name()
     }
 
-    /// The drivers that count.
+    /// Returns the pods that count as drivers.
     pub(super) fn drivers(&self) -> impl Iterator<Item = &Driver> {
         self.ask.seen.drivers.iter().filter(|d| self.counts(d))
     }
 
-    /// Names the pods that claim to be drivers of the application and are not.
-    pub(super) fn tell_impostors(&mut self) {
+    /// Reports pods that claim to be the application's driver but are not.
+    pub(super) fn report_forged_drivers(&mut self) {
         let name = self.driver_name();
         let all = self.ask.seen.drivers.iter();
-        let all = all.filter(|d| !d.leaving && !self.counts(d)).map(|d| {
+        let all = all.filter(|d| !d.terminating && !self.counts(d)).map(|d| {
             let text = format!(
                 "pod {} names this application as its owner and claims to be its driver, whose name is {name}: the operator ignores it. \
                  Find out who created it, and delete it",
                 d.name
             );
-            Impostor {
+            ForgedPod {
                 uid: d.uid,
                 note: Note::warning("UnknownDriverPod", text),
             }
         });
-        self.plan.impostors = all.collect();
+        self.plan.forged = all.collect();
     }
 
     pub(super) fn generation(&self) -> Option<i64> {
@@ -139,9 +139,9 @@ impl Course<'_> {
         }
     }
 
-    /// In what the spec differs from that of the present run.
+    /// Returns how the spec differs from that of the present run.
     ///
-    /// Of an application that has ended with a record of another operator, or of another version, an edit is one that this process saw.
+    /// If an ended application has a record of another operator or version, only an edit that this process observed counts.
     pub(super) fn change(&self, state: &State) -> Change {
         let change = digest::change(self.recorded(), self.generation(), self.ask.digest);
         let first = self.ask.seen.first.as_ref();
@@ -153,8 +153,8 @@ impl Course<'_> {
         }
     }
 
-    /// An edit that changes nothing is looked at once; a digest that can't be compared is replaced by one that can. What another
-    /// operator has finished is not written to.
+    /// Records an edit that changes nothing, so that it is compared once, and replaces a digest that can't be compared. Doesn't
+    /// touch an application that another operator finished.
     pub(super) fn keep_record(&mut self, state: &State) {
         let unread = self.status.observed_generation != self.generation();
         if self.status.spec_digest.is_none() {
@@ -174,7 +174,7 @@ impl Course<'_> {
         }
     }
 
-    /// Counts of another operator that ours go on from: it counts runs, and ours counts those that failed.
+    /// Derives our counts from another operator's: it counts runs, we count failed ones.
     pub(super) fn take_over(&mut self, state: &State) {
         let runs = self.status.execution_attempts.unwrap_or(0);
         let ended = matches!(
@@ -203,7 +203,7 @@ impl Course<'_> {
         self.status.observed_generation = generation;
     }
 
-    /// A message quotes what it speaks of, which may be as long as an object may be; a status that is too long is never stored.
+    /// Truncates the message. It may quote something as long as an object, and the API server rejects an oversized status.
     pub(super) fn cut_message(&mut self) {
         let text = self.status.application_state.error_message.as_mut();
         if let Some(text) = text.filter(|text| text.len() > MESSAGE) {
@@ -221,7 +221,7 @@ impl Course<'_> {
         self.plan.notes.push(note);
     }
 
-    /// Enters a state, and tells what is published of it.
+    /// Enters a state, and records its published event.
     pub(super) fn go(&mut self, to: State) {
         let name = self.name();
         let of = |reason: &str, what: &str| {
@@ -255,9 +255,9 @@ impl Course<'_> {
         self.plan.again = true;
     }
 
-    /// What a run leaves in the status goes; the id of its submission stays, because the next one's follows from it.
+    /// Clears what a run leaves in the status. Keeps the submission id, because the next id derives from it.
     pub(super) fn reset(&mut self) {
-        // While the driver's pod is there, its name is what it is known by.
+        // The name identifies the driver's pod while it exists.
         let pod = self.status.driver_info.pod_name.take();
         let pod = pod.filter(|pod| self.ask.seen.drivers.iter().any(|d| d.name == *pod));
         let status = &mut self.status;
@@ -280,15 +280,15 @@ impl Course<'_> {
         self.go(State::PendingRerun);
     }
 
-    /// Deletes the application's pods and what its runs left. True if nothing is there any more but what keeps itself.
+    /// Deletes the application's pods and the objects of its runs. True if only what the user wants to keep remains.
     pub(super) fn remove_all(&mut self) -> bool {
         self.remove(|_| true)
     }
 
-    /// Deletes what is of such submissions, the drivers first. True if none of their pods is there any more, and every other object
-    /// of theirs has been deleted.
+    /// Deletes pods and objects of the matching submissions, drivers first. True if none of their pods exists any more and all
+    /// their other objects are deleted.
     ///
-    /// A driver that is told to go may use its grace period to come to a good end, for which it needs its executors and its Service.
+    /// A terminating driver may use its grace period to finish, and needs its executors and its Service for that.
     pub(super) fn remove(&mut self, of: impl Fn(&str) -> bool) -> bool {
         let seen = self.ask.seen;
         let mut gone = true;
@@ -297,13 +297,13 @@ impl Course<'_> {
         let ours: Vec<&Driver> = ours.filter(|d| self.counts(d)).collect();
         for driver in &ours {
             gone = false;
-            self.delete_pod(&driver.name, driver.uid, driver.leaving);
+            self.delete_pod(&driver.name, driver.uid, driver.terminating);
             if let Some(due) = driver.due {
                 self.wait_for(&driver.name, due);
             }
             drives |= self.drives(driver);
         }
-        // A driver that was never recorded was a submission as well: the next one must not have its id.
+        // A driver that was never recorded was a submission as well; the next one must not reuse its id.
         let mut ids = ours.iter().map(|d| &d.submission_id);
         if let Some(id) = ids.find(|id| !id.is_empty()) {
             self.status.submission_id = Some(id.clone());
@@ -316,7 +316,7 @@ impl Course<'_> {
         let executors = executors.filter(|e| of(&e.submission_id));
         for executor in executors.filter(|e| !(keeps && e.phase.has_ended())) {
             gone = false;
-            self.delete_pod(&executor.name, executor.uid, executor.leaving);
+            self.delete_pod(&executor.name, executor.uid, executor.terminating);
             if let Some(due) = executor.due {
                 self.wait_for(&executor.name, due);
             }
@@ -331,7 +331,7 @@ impl Course<'_> {
         gone
     }
 
-    /// True if executors that have ended are to stay, for those who look for what they did. Spark's own default is that they don't.
+    /// True if pods of ended executors stay for inspection. By default Spark deletes them.
     fn keeps_executors(&self) -> bool {
         let key = "spark.kubernetes.executor.deleteOnTermination";
         let said = self.spec.executor.delete_on_termination;
@@ -343,7 +343,7 @@ impl Course<'_> {
         said == Some(false)
     }
 
-    /// True if a driver may still need what its run has. One that should have ended long ago is given up: its node may be lost.
+    /// True if a driver may still need the objects of its run. False long after its deletion deadline: its node may be lost.
     fn drives(&self, driver: &Driver) -> bool {
         let late = driver
             .due
@@ -351,7 +351,7 @@ impl Course<'_> {
         !driver.phase.has_ended() && driver.end.is_none() && !late
     }
 
-    /// A pod that doesn't go although its time is over is named.
+    /// Reports a pod that still exists past its deletion deadline.
     pub(super) fn wait_for(&mut self, pod: &str, due: Timestamp) {
         let late = later(due, LATE);
         if self.ask.now < late {
@@ -363,15 +363,16 @@ impl Course<'_> {
         self.status.application_state.error_message = Some(text);
     }
 
-    /// Deletes a pod, unless somebody does already.
-    pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, leaving: bool) {
-        if !leaving {
+    /// Deletes a pod, unless it is terminating.
+    pub(super) fn delete_pod(&mut self, name: &str, uid: Uid, terminating: bool) {
+        if !terminating {
             let name = name.to_owned();
             self.plan.steps.push(Step::DeletePod { name, uid });
         }
     }
 
-    /// It has ended: what its run had goes, the pods that tell something stay, and at the end of its time all of it goes.
+    /// Cleans up an ended application: deletes its objects, keeps pods worth inspecting, and deletes everything after the time to
+    /// live.
     pub(super) fn rest(&mut self) {
         let spec = self.spec.time_to_live_seconds;
         let ttl = spec.or(self.ask.rules.time_to_live.filter(|t| *t > 0));
@@ -382,21 +383,21 @@ impl Course<'_> {
             }
             self.wake(later(until, 1));
         }
-        // What another operator has finished is left as it is: it says FAILED of drivers that run on.
+        // Don't touch an application that another operator finished: that operator reports FAILED for drivers that still run.
         if self.status.spec_digest.is_none() {
             return;
         }
         self.track();
         let seen = self.ask.seen;
-        // A driver that never started would start in the end, for an application that has ended.
+        // A driver that has not started could still start, for an application that has ended.
         let unborn = |d: &&Driver| d.phase == PodPhase::Pending;
         let drivers: Vec<&Driver> = seen.drivers.iter().filter(|d| self.counts(d)).collect();
         for driver in drivers.iter().copied().filter(unborn) {
-            self.delete_pod(&driver.name, driver.uid, driver.leaving);
+            self.delete_pod(&driver.name, driver.uid, driver.terminating);
         }
         let ended = |e: &Executor| e.phase.has_ended();
         for executor in seen.executors.iter().filter(|e| !ended(e)) {
-            self.delete_pod(&executor.name, executor.uid, executor.leaving);
+            self.delete_pod(&executor.name, executor.uid, executor.terminating);
         }
         if !drivers.iter().any(|d| self.drives(d)) {
             self.plan
@@ -406,7 +407,7 @@ impl Course<'_> {
     }
 }
 
-/// States in which a change of the spec begins all anew. In the others it changes what is submitted next.
+/// States in which a change of the spec starts over. In the other states it changes the next submission.
 pub(super) fn follows_its_spec(state: &State) -> bool {
     !matches!(
         state,
@@ -419,13 +420,13 @@ pub(super) fn follows_its_spec(state: &State) -> bool {
     )
 }
 
-/// States in which the next thing that is made is a driver.
+/// States in which the next pod to create is a driver.
 fn is_before_submission(state: &State) -> bool {
     matches!(state, State::New | State::PendingRerun | State::Resuming)
 }
 
 pub(super) fn deletion(object: &Object) -> Option<Step> {
-    (!object.leaving).then(|| Step::Delete {
+    (!object.terminating).then(|| Step::Delete {
         kind: object.kind,
         name: object.name.clone(),
         uid: object.uid,

@@ -1,4 +1,4 @@
-//! What the status says of executors.
+//! Executors in the status.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use training_core::{Note, PodPhase};
 use super::seen::Executor;
 use crate::api::{ExecutorState, SparkApplicationStatus, State};
 
-/// The most that names and states take in a status. Units: bytes. The API server refuses objects of more than 1.5 MB, and each
-/// write of a status carries all of it to every watch.
+/// The most space for names and states in a status. Units: bytes. The API server refuses objects of more than 1.5 MB, and each
+/// write of a status sends all of it to every watch.
 const MOST_BYTES: usize = 128 * 1024;
-/// What one executor takes beside its name: quotes, colon, comma, the longest state.
+/// The space of one executor in addition to its name: quotes, colon, comma, the longest state.
 const PER_EXECUTOR: usize = 16;
 
-/// Brings the states of executors up to date; returns what is to be told.
+/// Updates the states of executors and returns the events to record.
 ///
-/// `most` is how many are listed at most.
+/// `most` is the maximum number of executors listed.
 pub fn track(
     status: &mut SparkApplicationStatus,
     executors: &[Executor],
@@ -49,7 +49,7 @@ pub fn track(
     };
     let total = all.len();
     let then = std::mem::replace(&mut status.executor_state, listed(all, most));
-    // Only those that are listed are told: of the others nobody remembers what was told.
+    // Record events only for listed executors: nothing remembers which events the others had.
     let news = mine().filter_map(|executor| {
         let now = status.executor_state.get(&executor.name)?;
         (then.get(&executor.name) != Some(now)).then(|| note(executor, now))
@@ -70,7 +70,7 @@ fn state(phase: PodPhase) -> ExecutorState {
     }
 }
 
-/// What is said of an executor whose pod is gone. Source: the published rule.
+/// The state of an executor whose pod is gone. Source: the published rule.
 fn lost(then: &ExecutorState, application: &State) -> ExecutorState {
     match (then, application) {
         (ExecutorState::Completed | ExecutorState::Failed, _) => then.clone(),
@@ -80,7 +80,7 @@ fn lost(then: &ExecutorState, application: &State) -> ExecutorState {
     }
 }
 
-/// Those that have room: live ones, then failed ones, then the newest of the others.
+/// Returns the executors that fit: live ones, then failed ones, then the newest of the others.
 fn listed(
     all: BTreeMap<String, (ExecutorState, i64)>,
     most: usize,

@@ -1,4 +1,4 @@
-//! The present run: what its driver and its executors say.
+//! The present run: follows its driver and executors.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use training_core::{Note, PodPhase};
@@ -10,11 +10,11 @@ use super::look::NOT_STARTING;
 use super::seen::{Driver, Kind, Waits};
 use crate::api::State;
 
-/// How long volumes and a network ordinarily take at most. Units: seconds.
+/// The usual maximum time to set up volumes and network. Units: seconds.
 const STARTING: i64 = 120;
 
 impl Course<'_> {
-    /// Looks at the driver and the executors of the present run.
+    /// Updates the state from the driver and the executors of the present run.
     pub(super) fn follow(&mut self) {
         self.track();
         let id = self.status.submission_id.as_deref().unwrap_or_default();
@@ -74,7 +74,7 @@ impl Course<'_> {
         self.go(to);
     }
 
-    /// A driver that doesn't start: what it waits for is said; what it will never get ends the run.
+    /// Handles a driver that doesn't start: reports why it waits, and fails the run if it can't start.
     fn pending(&mut self, driver: &Driver) {
         let limit = |reason: &str| match reason {
             "InvalidImageName" => Some(0),
@@ -87,7 +87,7 @@ impl Course<'_> {
             let seconds = limit(&waits.reason)?;
             Some(later(waits.since, seconds))
         });
-        // Every pod begins without volumes and network.
+        // Every pod starts without volumes and network.
         let told = |waits: &&Waits| {
             let from = later(waits.since, STARTING);
             let over = until.is_some_and(|until| until <= self.ask.now);
@@ -114,8 +114,8 @@ impl Course<'_> {
             Some(until) if until <= self.ask.now => {
                 let note = format!("Driver {} failed", driver.name);
                 self.tell(Note::warning("SparkDriverFailed", note));
-                // What it lacks may come, and then it would run beside the next one.
-                self.delete_pod(&driver.name, driver.uid, driver.leaving);
+                // Otherwise it could still start, and run beside the next driver.
+                self.delete_pod(&driver.name, driver.uid, driver.terminating);
                 self.fail(text);
             }
             _ => {
@@ -127,9 +127,10 @@ impl Course<'_> {
         }
     }
 
-    /// What a driver mounts that its users have to make, and the way to find out which of it is missing: the operator may not look.
+    /// Names the ConfigMaps and Secrets that users must create for the driver, and how to find the missing one: the operator may
+    /// not read them.
     fn mounted(&self, driver: &Driver) -> String {
-        // Of what another operator made nobody knows the names.
+        // The names of another operator's objects are unknown.
         let ours = driver.digest.is_some();
         let made = ours
             .then(|| self.made(&driver.submission_id).ok())
@@ -157,7 +158,7 @@ impl Course<'_> {
         format!("{which}; see the events of `kubectl describe pod {pod}`")
     }
 
-    /// The driver of the present run is gone.
+    /// Handles a missing driver of the present run.
     fn missing(&mut self) {
         let rules = self.ask.rules;
         let since = self.status.last_submission_attempt_time.as_ref();
@@ -174,7 +175,7 @@ impl Course<'_> {
         );
         self.tell(Note::warning("SparkDriverNotFound", text));
         self.plan.lost = Some(pod).filter(|pod| !pod.is_empty());
-        // Of a pod whose node is lost nobody sees the end.
+        // If a node is lost, nobody observes how its pods end.
         let state = &self.status.application_state;
         let taken = state.error_message.as_deref().and_then(cause);
         let why = match taken.filter(|_| state.state == State::Running) {
@@ -184,7 +185,7 @@ impl Course<'_> {
         self.fail(why);
     }
 
-    /// The present run has failed.
+    /// Fails the present run.
     fn fail(&mut self, why: String) {
         let now = Time(self.ask.now);
         let status = &mut self.status;
@@ -203,7 +204,7 @@ impl Course<'_> {
     }
 }
 
-/// The published text of a driver's failure, with what took it or what it said last.
+/// The published message for a driver's failure, with the disruption or the last output.
 fn failure(driver: &Driver) -> String {
     let mut text = match &driver.end {
         Some(end) => format!(
@@ -222,13 +223,13 @@ fn failure(driver: &Driver) -> String {
     text
 }
 
-/// What took a driver away, or is about to.
+/// Why a driver was disrupted, or is about to be.
 fn taken_away(driver: &Driver) -> Option<String> {
     let (reason, message) = driver.taken.as_ref()?;
     Some(format!("the pod was taken away: {reason}: {message}"))
 }
 
-/// A duration as the published operator writes it. Units of `seconds`: seconds.
+/// Formats a duration as the published operator does. Units of `seconds`: seconds.
 fn duration(seconds: i64) -> String {
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     match (hours, minutes) {

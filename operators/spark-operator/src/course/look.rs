@@ -1,4 +1,4 @@
-//! What is read of pods and other objects: the few fields that a course depends on. Everything else is skipped on the wire.
+//! The fields of pods and other objects that the life cycle depends on. Deserialization skips all others.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::api::Role;
 use crate::digest::SpecDigest;
 use crate::label;
 
-/// The longest last words that are told. Units: bytes.
+/// The longest termination message that is reported. Units: bytes.
 const LAST_WORDS: usize = 1024;
 
 /// The application that an object belongs to.
@@ -29,7 +29,7 @@ pub struct Owner<'a> {
     pub uid: &'a str,
 }
 
-/// The application that owns an object, be it as its controller.
+/// Returns the application that owns an object, as its controller if `how` requires that.
 fn owner(meta: &ObjectMeta, how: Owns) -> Option<Owner<'_>> {
     let is_it = |o: &&OwnerReference| {
         let group = o.api_version.split_once('/').map_or("", |(g, _)| g);
@@ -56,7 +56,7 @@ fn name(meta: &ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
 }
 
-fn leaving(meta: &ObjectMeta) -> bool {
+fn terminating(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
 
@@ -133,14 +133,15 @@ struct Terminated {
     message: String,
 }
 
-/// Reasons of waiting that every container has for a moment.
+/// Waiting reasons that every container has briefly.
 const ORDINARY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// The reason of a pod that has a node, but neither volumes nor network. Containers don't tell that from any other start.
+/// The reason for a pod that has a node but no volumes or no network. Container statuses don't distinguish that from an ordinary
+/// start.
 pub const NOT_STARTING: &str = "PodNotStarting";
 
 impl Pod {
-    /// Its role in Spark; `None` if it has none.
+    /// Its Spark role; `None` if it has none.
     pub fn role(&self) -> Option<Role> {
         match label(&self.metadata, label::ROLE).as_str() {
             "driver" => Some(Role::Driver),
@@ -149,7 +150,7 @@ impl Pod {
         }
     }
 
-    /// The application that it belongs to, as its role says.
+    /// The application that owns it. Only a driver must be controlled by it.
     pub fn owner(&self) -> Option<Owner<'_>> {
         match self.role()? {
             Role::Driver => owner(&self.metadata, Owns::AsController),
@@ -157,7 +158,7 @@ impl Pod {
         }
     }
 
-    /// As an application's driver; `None` if it is nobody's. What it says is not masked yet.
+    /// Converts the pod of a driver; `None` for other pods. Messages are not masked yet.
     pub fn driver(&self) -> Option<Driver> {
         let meta = &self.metadata;
         if self.role() != Some(Role::Driver) || self.owner().is_none() {
@@ -172,7 +173,7 @@ impl Pod {
             digest: annotation(label::SPEC_DIGEST).and_then(|d| SpecDigest::parse(d)),
             generation: annotation(label::GENERATION).and_then(|g| g.parse().ok()),
             phase: PodPhase::parse(&self.status.phase),
-            leaving: leaving(meta),
+            terminating: terminating(meta),
             due: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Driver),
             taken: self.taken(),
@@ -180,7 +181,7 @@ impl Pod {
         })
     }
 
-    /// As an application's executor; `None` if it is nobody's. What it says is not masked yet.
+    /// Converts the pod of an executor; `None` for other pods. Messages are not masked yet.
     pub fn executor(&self) -> Option<Executor> {
         let meta = &self.metadata;
         let submission_id = label(meta, label::SUBMISSION_ID);
@@ -194,7 +195,7 @@ impl Pod {
             submission_id,
             app_id: label(meta, label::APP_SELECTOR),
             phase: PodPhase::parse(&self.status.phase),
-            leaving: leaving(meta),
+            terminating: terminating(meta),
             due: meta.deletion_timestamp.as_ref().map(|time| time.0),
             end: self.end(Role::Executor),
             said: self.status.message.clone(),
@@ -202,7 +203,7 @@ impl Pod {
         })
     }
 
-    /// How the container that runs Spark ended.
+    /// How the Spark container ended.
     fn end(&self, role: Role) -> Option<End> {
         let annotations = self.metadata.annotations.as_ref();
         let own = annotations.and_then(|a| a.get(label::CONTAINER));
@@ -217,7 +218,7 @@ impl Pod {
         })
     }
 
-    /// Why it ended, where that was not of its own.
+    /// Why the pod was disrupted, if it was.
     fn taken(&self) -> Option<(String, String)> {
         let target = |c: &&Condition| c.type_ == "DisruptionTarget" && c.status == "True";
         if let Some(target) = self.status.conditions.iter().find(target) {
@@ -244,7 +245,7 @@ impl Pod {
                 since: since(scheduled),
             });
         }
-        // A container doesn't say since when it waits; it can't be longer than those before it have ended.
+        // A container doesn't report since when it waits. It can't be longer than since the containers before it ended.
         let initialized = condition("Initialized").filter(|c| c.status == "True");
         let of = |list: &[Container], begun| {
             let mut waiting = list.iter().filter_map(|c| c.state.waiting.as_ref());
@@ -258,7 +259,7 @@ impl Pod {
         of(&status.init_container_statuses, scheduled)
             .or_else(|| of(&status.container_statuses, initialized.or(scheduled)))
             .or_else(|| {
-                // While an image is pulled this is true, however long that takes.
+                // While an image is pulled, this condition is true, however long that takes.
                 let ready = condition("PodReadyToStartContainers");
                 let not = ready.filter(|c| c.status == "False" && scheduled.is_some())?;
                 Some(Waits {
@@ -276,7 +277,7 @@ fn odd(waiting: &Waiting) -> bool {
 }
 
 impl Driver {
-    /// Hides what its last words must not tell, and cuts them.
+    /// Masks secrets in its termination message, and truncates it.
     #[must_use]
     pub fn masked(mut self, mask: &Mask) -> Self {
         self.end = self.end.map(|end| end.masked(mask));
@@ -301,18 +302,18 @@ impl End {
     }
 }
 
-/// The end of a text without what is secret, cut where a character begins.
+/// Returns the end of a text with secrets masked, cut at a character boundary.
 fn last_words(text: &str, mask: &Mask) -> String {
     if text.is_empty() {
         return String::new();
     }
     let mut text = mask.hide(text);
-    // Colours and carriage returns are of a terminal.
+    // Drop terminal colors and carriage returns.
     text.retain(|c| !c.is_control() || matches!(c, '\n' | '\t'));
     if text.len() > LAST_WORDS {
         let telling: Vec<&str> = text.lines().filter(|line| !is_noise(line)).collect();
         let telling = telling.join("\n");
-        // A deep stack may leave room for nothing else.
+        // A deep stack may leave nothing else.
         if !telling.trim().is_empty() {
             text = telling;
         }
@@ -321,16 +322,16 @@ fn last_words(text: &str, mask: &Mask) -> String {
     text[text.ceil_char_boundary(from)..].to_owned()
 }
 
-/// Frames of a Java stack, and what Spark says while it ends: behind them stands what went wrong.
+/// True for frames of a Java stack and for Spark's shutdown messages, which hide the error.
 fn is_noise(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("at ") || line.starts_with("... ") || line.contains(" ShutdownHookManager: ")
 }
 
-/// Any other object of a run.
+/// Another object of a run.
 #[derive(Deserialize)]
 #[serde(default, bound = "")]
-pub struct Thing<K> {
+pub struct RunObject<K> {
     #[serde(deserialize_with = "slim_meta")]
     metadata: ObjectMeta,
     spec: ServiceSpec,
@@ -338,7 +339,7 @@ pub struct Thing<K> {
     of: PhantomData<fn() -> K>,
 }
 
-impl<K> Default for Thing<K> {
+impl<K> Default for RunObject<K> {
     fn default() -> Self {
         Self {
             metadata: ObjectMeta::default(),
@@ -348,13 +349,13 @@ impl<K> Default for Thing<K> {
     }
 }
 
-impl<K> fmt::Debug for Thing<K> {
+impl<K> fmt::Debug for RunObject<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.metadata.fmt(f)
     }
 }
 
-impl<K> Clone for Thing<K> {
+impl<K> Clone for RunObject<K> {
     fn clone(&self) -> Self {
         Self {
             metadata: self.metadata.clone(),
@@ -364,7 +365,7 @@ impl<K> Clone for Thing<K> {
     }
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Thing<K> {
+impl<K: Resource<DynamicType = ()>> Resource for RunObject<K> {
     type DynamicType = ();
     type Scope = K::Scope;
 
@@ -393,7 +394,7 @@ impl<K: Resource<DynamicType = ()>> Resource for Thing<K> {
     }
 }
 
-/// What is read of a Service; other kinds have nothing of it.
+/// The fields read from a Service; empty for other kinds.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ServiceSpec {
@@ -408,13 +409,13 @@ struct Port {
     port: i32,
 }
 
-impl<K> Thing<K> {
-    /// The application that it belongs to.
+impl<K> RunObject<K> {
+    /// The application that controls it.
     pub fn owner(&self) -> Option<Owner<'_>> {
         owner(&self.metadata, Owns::AsController)
     }
 
-    /// As an object of a run of an application; `None` if it is none, even where somebody else has made an application its owner.
+    /// Converts an object of a run; `None` if it belongs to none, even if someone made an application its owner.
     pub fn object(&self, kind: Kind) -> Option<Object> {
         let meta = &self.metadata;
         let submission_id = label(meta, label::SUBMISSION_ID);
@@ -430,7 +431,7 @@ impl<K> Thing<K> {
             name: name(meta),
             uid: uid(meta)?,
             submission_id,
-            leaving: leaving(meta),
+            terminating: terminating(meta),
             address: ip.cloned().zip(port).filter(|_| kind == Kind::Service),
             placement: placement.map(|digest| Placement {
                 digest: digest.clone(),

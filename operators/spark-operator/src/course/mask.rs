@@ -1,11 +1,11 @@
-//! What a driver's last words must not tell.
+//! Masks secrets in a driver's termination message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::SparkApplicationSpec;
 
-/// Words in the names of properties and variables whose values are secret. Source: the default of Spark's `spark.redaction.regex`,
-/// and what names of credentials have besides.
+/// Words in the names of properties and variables with secret values. Source: the default of Spark's `spark.redaction.regex`,
+/// plus further names of credentials.
 const SECRET: [&str; 7] = [
     "secret",
     "password",
@@ -15,20 +15,20 @@ const SECRET: [&str; 7] = [
     "accesskey",
     "credential",
 ];
-/// Values that are shorter stand in any text by chance.
+/// Shorter values occur in any text by chance.
 const SHORTEST: usize = 4;
-/// What stands in place of a value. Source: Spark.
+/// The replacement for a value. Source: Spark.
 const HIDDEN: &str = "*********(redacted)";
 
-/// Values to be hidden.
+/// Values to mask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mask(Vec<String>);
 
 impl Mask {
-    /// The values of an application's properties and variables, and of the properties that every application has, whose names say
-    /// that they are secret.
+    /// Collects the values of secret properties and variables, by name, of an application and of the operator's default
+    /// properties.
     ///
-    /// Secrets of Kubernetes are not among them: the operator may not read those.
+    /// Kubernetes Secrets are not included: the operator may not read them.
     pub fn of(spec: &SparkApplicationSpec, defaults: &BTreeMap<String, String>) -> Self {
         let conf = spec
             .spark_conf
@@ -71,12 +71,12 @@ impl Mask {
             .filter(|value| value.len() >= SHORTEST)
             .collect();
         let mut values: Vec<String> = values.into_iter().map(str::to_owned).collect();
-        // One that holds another is to go as a whole.
+        // Replace longer values first, because they may contain shorter ones.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         Self(values)
     }
 
-    /// A text without them.
+    /// Returns a text with the values masked.
     pub fn hide(&self, text: &str) -> String {
         let hide = |text: String, value: &String| text.replace(value, HIDDEN);
         self.0.iter().fold(text.to_owned(), hide)

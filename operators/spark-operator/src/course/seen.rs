@@ -1,27 +1,27 @@
-//! What is known of an application beside itself.
+//! The observed state of an application's pods and objects.
 
 use k8s_openapi::jiff::Timestamp;
 use training_core::{PodPhase, Uid};
 
 use crate::digest::SpecDigest;
 
-/// Everything that a decision depends on beside the application.
+/// Everything that a decision depends on in addition to the application.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Drivers that the application controls, of whatever submission and name.
+    /// Drivers that the application controls, of any submission and name.
     pub drivers: Vec<Driver>,
-    /// The name of the next driver, where a pod of somebody else has it.
+    /// The name of the next driver, if a foreign pod has it.
     pub taken: Option<String>,
-    /// Executors of whatever submission.
+    /// Executors of any submission.
     pub executors: Vec<Executor>,
-    /// Further objects of the application.
+    /// Other objects of the application.
     pub objects: Vec<Object>,
-    /// Stands for the spec of an ended application whose record can't be compared, as this process saw it first.
+    /// The first digest that this process saw of an ended application whose record can't be compared.
     pub first: Option<SpecDigest>,
-    /// What became of the last attempt to submit, where it was refused.
+    /// The last attempt to submit, if it was refused.
     pub refused: Option<Refused>,
-    /// Objects beside the driver that could not be made, of whatever submission.
-    pub withheld: Vec<Withheld>,
+    /// Objects that the driver doesn't depend on and that could not be created, of any submission.
+    pub missing_objects: Vec<MissingObject>,
 }
 
 /// A driver's pod.
@@ -31,23 +31,23 @@ pub struct Driver {
     pub name: String,
     /// Its uid.
     pub uid: Uid,
-    /// The submission that it is of.
+    /// Its submission.
     pub submission_id: String,
-    /// The id that Spark knows its run by.
+    /// The id that Spark gave the run.
     pub app_id: String,
-    /// What it was made from, where it says so.
+    /// The digest of the spec it was created from, if known.
     pub digest: Option<SpecDigest>,
-    /// The generation that it was made from, where it says so.
+    /// The generation of the spec it was created from, if known.
     pub generation: Option<i64>,
     /// Its phase.
     pub phase: PodPhase,
-    /// It has a deletion timestamp.
-    pub leaving: bool,
-    /// When it should be gone, if it has one.
+    /// True if it is terminating.
+    pub terminating: bool,
+    /// The deletion deadline, if it is terminating.
     pub due: Option<Timestamp>,
-    /// How the container that runs Spark ended.
+    /// How the Spark container ended.
     pub end: Option<End>,
-    /// Why it ended, where that was not of its own: eviction, preemption, a lost node. Shape: a reason and a sentence.
+    /// Why it was disrupted: eviction, preemption, a lost node. Shape: a reason and a message.
     pub taken: Option<(String, String)>,
     /// Why it doesn't start, and since when.
     pub waits: Option<Waits>,
@@ -60,7 +60,7 @@ pub struct End {
     pub code: i32,
     /// The reason that the kubelet gives.
     pub reason: String,
-    /// Its last words, with what is secret masked.
+    /// The termination message, with secrets masked.
     pub said: String,
 }
 
@@ -71,7 +71,7 @@ pub struct Waits {
     pub reason: String,
     /// Its message.
     pub message: String,
-    /// Since when.
+    /// When the wait began.
     pub since: Timestamp,
 }
 
@@ -82,25 +82,25 @@ pub struct Executor {
     pub name: String,
     /// Its uid.
     pub uid: Uid,
-    /// The submission that it is of.
+    /// Its submission.
     pub submission_id: String,
-    /// The id that Spark knows its run by.
+    /// The id that Spark gave the run.
     pub app_id: String,
     /// Its phase.
     pub phase: PodPhase,
-    /// It has a deletion timestamp.
-    pub leaving: bool,
-    /// When it should be gone, if it has one.
+    /// True if it is terminating.
+    pub terminating: bool,
+    /// The deletion deadline, if it is terminating.
     pub due: Option<Timestamp>,
     /// How its container ended.
     pub end: Option<End>,
-    /// The pod's own message, with what is secret masked.
+    /// The pod's own message, with secrets masked.
     pub said: String,
-    /// When it was made.
+    /// Its creation time.
     pub created: Timestamp,
 }
 
-/// The kinds of objects that are made for a run.
+/// The kinds of objects that a run creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A `v1` `ConfigMap`.
@@ -122,7 +122,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::ConfigMap,
         Self::Service,
@@ -134,7 +134,7 @@ impl Kind {
         Self::CoschedulingGroup,
     ];
 
-    /// Its group and version, as `apiVersion` has them.
+    /// The `apiVersion`.
     pub fn api(self) -> &'static str {
         match self {
             Self::ConfigMap | Self::Service | Self::Claim => "v1",
@@ -145,7 +145,7 @@ impl Kind {
         }
     }
 
-    /// Its name in URLs.
+    /// The plural name in URLs.
     pub fn plural(self) -> &'static str {
         match self {
             Self::ConfigMap => "configmaps",
@@ -165,7 +165,7 @@ impl Kind {
         format!("/{root}/{api}/namespaces/{namespace}/{plural}")
     }
 
-    /// The kind of a group with this `apiVersion`.
+    /// The kind of a pod group with this `apiVersion`.
     pub fn of_group(api: &str) -> Self {
         let volcano = Self::VolcanoGroup;
         if api == volcano.api() {
@@ -176,12 +176,12 @@ impl Kind {
     }
 }
 
-/// Where the executors' template puts them.
+/// Where the executors' template places them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// As [`crate::digest::SpecDigest::placement`] says it.
+    /// The digest, as in [`crate::digest::SpecDigest::placement`].
     pub digest: String,
-    /// The version of the object that says so.
+    /// The resource version of the template's ConfigMap.
     pub resource_version: String,
 }
 
@@ -194,59 +194,59 @@ pub struct Object {
     pub name: String,
     /// Its uid.
     pub uid: Uid,
-    /// The submission that it is of.
+    /// Its submission.
     pub submission_id: String,
-    /// It has a deletion timestamp.
-    pub leaving: bool,
+    /// True if it is terminating.
+    pub terminating: bool,
     /// Of a Service: its address and first port.
     pub address: Option<(String, i32)>,
-    /// Of the executors' template.
+    /// Of the executors' template: where it places them.
     pub placement: Option<Placement>,
 }
 
-/// An attempt to submit that was refused.
+/// A refused attempt to submit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The submission.
     pub submission_id: String,
-    /// `status.submissionAttempts` when it was made. By it an attempt that is counted already is told from the next.
+    /// `status.submissionAttempts` at the attempt. It distinguishes a counted attempt from the next.
     pub attempts: i32,
-    /// What the API server said.
+    /// The API server's message.
     pub message: String,
-    /// When it said so.
+    /// The time of the refusal.
     pub at: Timestamp,
-    /// What that means.
+    /// What the refusal means.
     pub why: Refusal,
 }
 
-/// An object beside the driver that could not be made.
+/// An object that the driver doesn't depend on and that could not be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Withheld {
+pub struct MissingObject {
     /// Its kind.
     pub kind: Kind,
     /// Its name.
     pub name: String,
-    /// The submission that it is of.
+    /// Its submission.
     pub submission_id: String,
-    /// What the API server said.
+    /// The API server's message.
     pub message: String,
-    /// When it said so.
+    /// The time of the refusal.
     pub at: Timestamp,
 }
 
-/// What a refusal means for what comes next.
+/// What a refusal means for the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Something that users have to make is missing: it is tried again as often as the spec allows.
+    /// Users must create something that is missing: retried as often as the spec allows.
     Counted,
-    /// It will pass: quota, overload, a webhook that is away, a right that is missing in a namespace. It is tried again for ever.
+    /// A transient refusal: quota, overload, an unavailable webhook, a right missing in a namespace. Retried forever.
     Passing,
-    /// It will be refused for ever.
+    /// Permanent: never retried.
     Hopeless,
 }
 
 impl Refusal {
-    /// A word for logs.
+    /// The name in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counted => "counted",

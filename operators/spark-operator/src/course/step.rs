@@ -1,34 +1,33 @@
-//! What is to be done, as data.
+//! The plan of a reconcile, as data.
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::ObjectMeta;
-use training_core::{Note, StatusWrite, Uid};
+use training_core::{Action, Uid};
 
 use super::seen::Kind;
 use crate::api::SparkApplicationStatus;
 use crate::label;
 use crate::submission::PodGroup;
 
-/// One object to be made.
+/// An object to create.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Make {
-    /// Of properties, of the executors' template, of metrics.
+    /// For properties, the executors' template, or metrics.
     ConfigMap(Box<ConfigMap>),
-    /// Of the driver, of the web UI.
+    /// For the driver or the web UI.
     Service(Box<Service>),
-    /// Of the driver, of the web UI.
+    /// For the driver or the web UI.
     Ingress(Box<Ingress>),
-    /// Of the driver.
+    /// For the driver.
     Claim(Box<PersistentVolumeClaim>),
-    /// Of the executors.
+    /// For the executors.
     NetworkPolicy(Box<NetworkPolicy>),
-    /// Of the driver.
+    /// For the driver.
     Budget(Box<PodDisruptionBudget>),
-    /// Of a batch scheduler.
+    /// For a batch scheduler.
     Group(Box<PodGroup>),
 }
 
@@ -46,7 +45,7 @@ impl Make {
         }
     }
 
-    /// The submission that it is of.
+    /// Its submission.
     pub fn submission_id(&self) -> &str {
         let labels = self.metadata().labels.as_ref();
         let id = labels.and_then(|l| l.get(label::SUBMISSION_ID));
@@ -70,29 +69,29 @@ impl Make {
     }
 }
 
-/// One change to the world.
+/// One change in the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Make an object.
+    /// Create an object.
     Make(Make),
-    /// Make the driver, once every [`Step::Make`] before it is done: it is what commits a submission.
-    MakeDriver(Box<Pod>),
-    /// Make an object that the run goes on without, beside or after the driver. If it is refused, nothing else stops.
-    MakeBeside(Make),
-    /// Give a ConfigMap other data.
+    /// Create the driver, once every [`Step::Make`] before it has succeeded. This commits the submission.
+    CreateDriver(Box<Pod>),
+    /// Create an object that the run doesn't depend on. If it is refused, the other steps continue.
+    CreateOptional(Make),
+    /// Replace the data of a ConfigMap.
     Change {
-        /// As it is to be.
+        /// The new ConfigMap.
         map: Box<ConfigMap>,
-        /// The precondition.
+        /// A precondition.
         uid: Uid,
-        /// Another one.
+        /// A precondition.
         resource_version: String,
     },
     /// Delete a pod.
     DeletePod {
         /// Its name.
         name: String,
-        /// The precondition.
+        /// A precondition.
         uid: Uid,
     },
     /// Delete another object.
@@ -101,38 +100,19 @@ pub enum Step {
         kind: Kind,
         /// Its name.
         name: String,
-        /// The precondition.
+        /// A precondition.
         uid: Uid,
     },
     /// Delete the application at the end of its time to live.
     DeleteApplication,
 }
 
-/// A pod that claims to be the driver of an application and is not.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Impostor {
-    /// Its uid.
-    pub uid: Uid,
-    /// What to tell of it, once.
-    pub note: Note,
+impl Action for Step {
+    /// A run begins with its driver.
+    fn is_create(&self) -> bool {
+        matches!(self, Self::CreateDriver(_))
+    }
 }
 
-/// What is to be done.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The status to write, if it differs.
-    pub status: Option<StatusWrite<SparkApplicationStatus>>,
-    /// What to do.
-    pub steps: Vec<Step>,
-    /// What to tell, once the status is stored.
-    pub notes: Vec<Note>,
-    /// Pods that claim to be drivers and are left alone.
-    pub impostors: Vec<Impostor>,
-    /// The name of a driver that no watch shows, so that its run has failed. It is read before this is done: a list may have been
-    /// wrong, and a second driver would run beside it.
-    pub lost: Option<String>,
-    /// Look again as soon as this is done.
-    pub again: bool,
-    /// When to look again at the latest.
-    pub wake: Option<Timestamp>,
-}
+/// What is decided for an application.
+pub type Plan = training_core::Plan<SparkApplicationStatus, Step>;

@@ -1,6 +1,6 @@
 //! Batch schedulers: Volcano, YuniKorn, and schedulers with the coscheduling plugin.
 //!
-//! Source: the published behaviour. What a group needs is counted from what its pods will ask for.
+//! Source: the published behaviour. A group's minimum resources are the sum of its pods' requests.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ use crate::names;
 pub const VOLCANO_GROUP: &str = training_api::labels::VOLCANO_GROUP;
 /// The label by which the coscheduling plugin finds the group of a pod.
 pub const PLUGIN_GROUP: &str = training_api::labels::PLUGINS_GROUP;
-/// Spark's own way to Volcano.
+/// Spark's own Volcano integration.
 const VOLCANO_STEP: &str = "org.apache.spark.deploy.k8s.features.VolcanoFeatureStep";
 const TASK_GROUP: &str = "yunikorn.apache.org/task-group-name";
 const TASK_GROUPS: &str = "yunikorn.apache.org/task-groups";
-/// Executors that Spark asks for where nothing is said. Source: Spark.
+/// Spark's default number of executors. Source: Spark.
 const EXECUTORS: i64 = 2;
 
-/// An object that stands for pods that are to start together.
+/// A pod group: pods to start together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroup {
@@ -45,20 +45,20 @@ pub struct PodGroup {
     pub spec: Value,
 }
 
-/// What a batch scheduler adds to an application.
+/// The additions of a batch scheduler to an application.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Marks {
-    /// The batch scheduler, where one is served.
+    /// The batch scheduler, if the operator supports it.
     pub name: Option<String>,
-    /// The scheduler that pods name. Also there if batch schedulers are off, as published.
+    /// The pods' scheduler name. Set even if batch schedulers are off, as published.
     pub scheduler_name: Option<String>,
-    /// Groups to be made.
+    /// Groups to create.
     pub groups: Vec<PodGroup>,
     properties: Properties,
 }
 
 impl Marks {
-    /// Puts the scheduler's labels and annotations among the properties.
+    /// Adds the scheduler's labels and annotations to the properties.
     pub fn apply(&self, properties: &mut Properties) {
         properties.extend(self.properties.clone());
     }
@@ -71,10 +71,10 @@ impl Marks {
 
 const ROLES: [Role; 2] = [Role::Driver, Role::Executor];
 
-/// What the application's batch scheduler adds.
+/// Returns the additions of the application's batch scheduler.
 ///
 /// # Errors
-/// If nobody serves it, or what its pods ask for is no amount.
+/// If the operator doesn't support it, or a request of its pods is not a valid quantity.
 pub fn marks(cx: &Cx<'_>, properties: &Properties) -> Result<Marks, Refusal> {
     let settings = &cx.inputs.settings.batch;
     let own = cx.spec.batch_scheduler.as_deref().filter(|n| !n.is_empty());
@@ -136,7 +136,7 @@ fn group_object(cx: &Cx<'_>, api_version: &str, name: String, spec: Value) -> Po
 }
 
 fn volcano(cx: &Cx<'_>, properties: &Properties, out: &mut Marks) -> Result<(), SpecError> {
-    // Who names a group has made one.
+    // Whoever names a group has created one.
     let has_group = |role: Role| cx.spec.role(role).annotations.contains_key(VOLCANO_GROUP);
     if ROLES.into_iter().any(has_group) {
         return Ok(());
@@ -169,7 +169,7 @@ fn volcano(cx: &Cx<'_>, properties: &Properties, out: &mut Marks) -> Result<(), 
     Ok(())
 }
 
-/// One group of like pods, as YuniKorn reads it.
+/// YuniKorn's task group: pods of one role.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TaskGroup<'a> {
@@ -225,7 +225,7 @@ fn yunikorn(cx: &Cx<'_>, properties: &Properties, out: &mut Marks) -> Result<(),
     Ok(())
 }
 
-/// The executors at the start.
+/// Returns the initial number of executors.
 pub fn executors(cx: &Cx<'_>, properties: &Properties) -> i64 {
     let number = |key: &str| {
         properties
@@ -262,7 +262,7 @@ fn memory(cx: &Cx<'_>, role: Role, properties: &Properties) -> Result<i64, SpecE
     }
 }
 
-/// What driver and executors ask for together.
+/// Returns the sum of the requests of driver and executors.
 fn needs(cx: &Cx<'_>, properties: &Properties) -> Result<BTreeMap<String, Quantity>, SpecError> {
     let count = u32::try_from(executors(cx, properties)).unwrap_or(0);
     let mut sum = Amounts::new();
@@ -282,11 +282,11 @@ fn needs(cx: &Cx<'_>, properties: &Properties) -> Result<BTreeMap<String, Quanti
         .collect())
 }
 
-/// Does for the driver what Spark's own Volcano step does, where the application names it: a group, and its annotation. Executors get
-/// theirs from the driver.
+/// Does the driver's part of Spark's Volcano step, if the application names it: a group, and its annotation. The driver does the
+/// part of the executors.
 ///
 /// # Errors
-/// Another step: such are classes, and nothing here can run them.
+/// Any other step: steps are Java classes, and the operator can't run them.
 pub fn volcano_step(
     cx: &Cx<'_>,
     properties: &mut Properties,

@@ -1,7 +1,7 @@
-//! What makes an application impossible to run, and what of it has no effect.
+//! Refuses applications that can't run, and finds settings without effect.
 //!
-//! Most of it never gets here: the API server refuses it first. What was stored before a rule existed does, and so does what no rule
-//! of a schema can see.
+//! The API server already refuses most of these. This catches specs stored before a rule existed, and problems that no schema
+//! rule can detect.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn refuse(field: impl Into<String>, why: impl Into<String>) -> Verdict {
 
 const ROLES: [Role; 2] = [Role::Driver, Role::Executor];
 
-/// Checks the spec, and tells what of it has no effect.
+/// Checks the spec; returns events about settings without effect.
 ///
 /// # Errors
 /// The first field that makes the application impossible to run.
@@ -140,7 +140,7 @@ fn ingresses(cx: &Cx<'_>) -> Verdict {
     Ok(())
 }
 
-/// What strict mode asks of priority classes.
+/// Strict mode allows no system priority classes.
 fn priority_classes(spec: &SparkApplicationSpec) -> Verdict {
     let batch = spec.batch_scheduler_options.as_ref();
     let own = [
@@ -204,7 +204,7 @@ fn templates(spec: &SparkApplicationSpec) -> Verdict {
     }
 }
 
-/// Where a policy makes it count, it is to be an amount of memory.
+/// If an admission policy enforces the limit, it must be a memory quantity.
 fn executor_memory_limit(cx: &Cx<'_>) -> Verdict {
     let said = cx.spec.executor.pod.memory_limit.as_deref();
     match said.filter(|l| !l.is_empty() && cx.inputs.settings.memory_limit_policy.is_on()) {
@@ -215,7 +215,7 @@ fn executor_memory_limit(cx: &Cx<'_>) -> Verdict {
     }
 }
 
-/// Classes of Spark's that run where they are submitted and nowhere else. Source: Spark.
+/// Spark's classes that only run where they are submitted. Source: Spark.
 const SERVERS: [(&str, &str); 3] = [
     (
         "org.apache.spark.sql.connect.service.SparkConnectServer",
@@ -259,7 +259,7 @@ fn main_file(cx: &Cx<'_>) -> Verdict {
     Ok(())
 }
 
-/// Files of the machine that runs `spark-submit` would be uploaded by it; here there is none.
+/// `spark-submit` would upload files of its machine; the operator has none.
 fn remote(field: &str, uri: &str) -> Verdict {
     let scheme = uri
         .split_once(':')
@@ -319,7 +319,7 @@ pub fn properties(cx: &Cx<'_>, all: &Properties, notes: &mut Vec<Note>) -> Verdi
         volume::check(all, role)?;
         whole_number(all, &format!("spark.{}.cores", role.as_str()), "cores")?;
     }
-    // Spark may start with none if it adds them itself.
+    // With dynamic allocation, Spark may start with no executors.
     if defaults::allocates_dynamically(cx.spec) {
         allocation(all, notes)?;
     } else {
@@ -330,7 +330,7 @@ pub fn properties(cx: &Cx<'_>, all: &Properties, notes: &mut Vec<Note>) -> Verdi
     Ok(())
 }
 
-/// What only a process that has files, or credentials of its own, could submit.
+/// Refuses properties that need local files, or credentials, of a submitting process.
 fn unreachable_files(all: &Properties) -> Verdict {
     let kerberos = "reads a file of the machine that runs spark-submit, and there is none; mount it from a Secret or ConfigMap";
     let keytab = "reads a file of the machine that runs spark-submit, and there is none; mount it from a Secret, and write its path in the driver as local:///path";
@@ -360,7 +360,7 @@ fn unreachable_files(all: &Properties) -> Verdict {
             credentials,
         ),
     ] {
-        // A file of the driver's image or volumes is the driver's business alone.
+        // A file of the driver's image or volumes needs no upload.
         let in_the_driver =
             |value: &String| key.ends_with(".keytab") && value.starts_with("local:/");
         if all.get(key).is_some_and(|value| !in_the_driver(value)) {
@@ -370,7 +370,7 @@ fn unreachable_files(all: &Properties) -> Verdict {
     Ok(())
 }
 
-/// References of the driver to keys of Secrets have two parts. Those of executors are read by the driver alone.
+/// Checks the driver's Secret references: they have two parts. Only the driver reads those of executors.
 fn secret_references(all: &Properties) -> Verdict {
     let prefix = "spark.kubernetes.driver.secretKeyRef.";
     for (name, reference) in below(all, prefix) {
@@ -416,7 +416,7 @@ fn whole_number(all: &Properties, key: &str, what: &str) -> Verdict {
     }
 }
 
-/// Spark ends at once where the bounds leave no number of executors. Source: `ExecutorAllocationManager.validateSettings`.
+/// Spark exits at once if the bounds allow no number of executors. Source: `ExecutorAllocationManager.validateSettings`.
 fn allocation(all: &Properties, notes: &mut Vec<Note>) -> Verdict {
     let number = |name: &str| -> Option<i64> {
         let text = all.get(&format!("spark.dynamicAllocation.{name}Executors"))?;
@@ -445,7 +445,7 @@ fn ignored(text: impl Into<String>) -> Note {
     Note::warning("SettingIgnored", text)
 }
 
-/// What of a spec has no effect, or another one than it looks.
+/// Returns events about settings that have no effect, or an unexpected one.
 fn advice(cx: &Cx<'_>) -> Vec<Note> {
     let spec = cx.spec;
     let mut notes = Vec::new();
@@ -514,7 +514,7 @@ fn advice(cx: &Cx<'_>) -> Vec<Note> {
     notes
 }
 
-/// Properties of the user that are replaced, as `spark-submit` and the published operator replace them.
+/// Reports user properties that are overwritten, as `spark-submit` and the published operator do.
 fn overwritten(cx: &Cx<'_>, notes: &mut Vec<Note>) {
     let template = "the operator writes the pod template itself; use spec.driver.template and spec.executor.template";
     let name = "the application's name is metadata.name";

@@ -1,7 +1,7 @@
 //! The Spark properties of a submission.
 //!
-//! Source: the arguments that the published operator gives `spark-submit`, and what that makes of them. Where a key is set twice the
-//! later one wins, so the order of the groups is a part of the contract.
+//! Source: the arguments that the published operator passes to `spark-submit`, and their result. If a key is set twice, the later
+//! value wins, so the order of the groups is part of the contract.
 
 use std::fmt::Display;
 
@@ -39,7 +39,7 @@ fn set_list(to: &mut Properties, key: &str, list: &[String]) {
     }
 }
 
-/// What the application asks for, in the published order.
+/// Returns the properties that the application requests, in the published order.
 ///
 /// # Errors
 /// A scratch volume that can't be mounted.
@@ -81,7 +81,7 @@ pub fn requested(cx: &Cx<'_>, notes: &mut Vec<Note>) -> Result<Properties, SpecE
     for role in [Role::Driver, Role::Executor] {
         let (word, id) = (role.as_str(), cx.inputs.submission_id);
         let key = format!("spark.kubernetes.{word}.podTemplateFile");
-        // The driver's is the published path; nothing reads it.
+        // The driver's entry is the published path; nothing reads it.
         set(to, key, format!("/tmp/spark/{id}/{word}-pod-template.yaml"));
         let key = format!("spark.kubernetes.{word}.podTemplateContainerName");
         set(to, key, role.container());
@@ -102,7 +102,7 @@ pub fn requested(cx: &Cx<'_>, notes: &mut Vec<Note>) -> Result<Properties, SpecE
     Ok(out)
 }
 
-/// The name of the driver's pod of an application with this name and spec.
+/// Returns the name of the driver's pod for an application with this name and spec.
 pub fn driver_pod_name(application: &str, spec: &SparkApplicationSpec) -> String {
     let own = spec.driver.pod_name.as_ref().filter(|n| !n.is_empty());
     let said = spec.spark_conf.get(POD_NAME).filter(|n| !n.is_empty());
@@ -110,7 +110,7 @@ pub fn driver_pod_name(application: &str, spec: &SparkApplicationSpec) -> String
         .map_or_else(|| format!("{application}-driver"), Clone::clone)
 }
 
-/// The labels by which pods are known, which come after everything else that sets them.
+/// Sets the labels that identify pods. They override all other settings.
 fn own_labels(cx: &Cx<'_>, role: Role, to: &mut Properties) {
     let mut own = |key: &str, value: &str| {
         set(
@@ -127,8 +127,8 @@ fn own_labels(cx: &Cx<'_>, role: Role, to: &mut Properties) {
     }
 }
 
-/// True if a role has a template that says something. One that only names containers, or only holds pods back, says nothing: tools
-/// that queue applications add such, with empty objects where they have nothing to say.
+/// True if a role has a template with content. Container names and scheduling gates alone don't count: queueing tools add such
+/// templates, with empty objects for the rest.
 pub fn says_more(role: &SparkPodSpec) -> bool {
     let Some(template) = role.template.as_deref() else {
         return false;
@@ -217,7 +217,7 @@ fn common(cx: &Cx<'_>, role: Role, to: &mut Properties) {
     own_labels(cx, role, to);
 }
 
-/// What the environment of a role starts with among the properties.
+/// The prefix of a role's environment variables among the properties.
 pub fn env_prefix(role: Role) -> &'static str {
     match role {
         Role::Driver => "spark.kubernetes.driverEnv.",
@@ -286,7 +286,7 @@ fn dynamic_allocation(cx: &Cx<'_>, to: &mut Properties) {
     set_some(to, &key("shuffleTracking.timeout"), timeout);
 }
 
-/// Scratch volumes, which Spark mounts itself.
+/// Sets the properties of scratch volumes, which Spark mounts itself.
 fn local_volumes(cx: &Cx<'_>, role: Role, to: &mut Properties) -> Result<(), SpecError> {
     let mounts = cx.spec.role(role).volume_mounts.iter().enumerate();
     for (at, mount) in mounts.filter(|(_, mount)| mount.name.starts_with(LOCAL_DIR)) {
@@ -327,7 +327,7 @@ fn mounted(mount: &VolumeMount, key: &str, to: &mut Properties) {
     }
 }
 
-/// A volume's type as Spark names it, with its options.
+/// Returns a volume's type as Spark names it, with its options.
 fn local_volume(volume: &Volume) -> Option<(&'static str, Vec<(&'static str, String)>)> {
     let mut options = Vec::new();
     let mut option = |name: &'static str, value: Option<&String>| {
@@ -360,7 +360,7 @@ fn local_volume(volume: &Volume) -> Option<(&'static str, Vec<(&'static str, Str
     Some((kind, options))
 }
 
-/// What `spark-submit` takes as flags of its own, which win over properties.
+/// Sets what `spark-submit` takes as separate flags, which override properties.
 fn dependencies(cx: &Cx<'_>, to: &mut Properties) {
     set(to, "spark.app.name", cx.name);
     let Some(deps) = &cx.spec.deps else {
@@ -375,10 +375,10 @@ fn dependencies(cx: &Cx<'_>, to: &mut Properties) {
     set_list(to, "spark.archives", &deps.archives);
 }
 
-/// Adds what `spark-submit` adds, and tells the ports that were asked for before.
+/// Adds the properties that `spark-submit` adds; returns the ports requested before.
 ///
 /// # Errors
-/// A factor or a port that is no number.
+/// A factor or a port that is not a number.
 pub fn complete(cx: &Cx<'_>, to: &mut Properties) -> Result<Ports, SpecError> {
     set(to, "spark.app.id", cx.app_id);
     let at = cx.inputs.submitted_at.as_millisecond();

@@ -1,4 +1,4 @@
-//! What a submission is put together from.
+//! The input of a submission.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,28 @@ use crate::api::{SparkApplication, SparkApplicationSpec};
 use crate::memory::{Language, Memory};
 use crate::version::SparkVersion;
 
-/// What a submission depends on beside the application.
+/// The input of a submission in addition to the application.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// The submission's id, as [`crate::digest::submission_id`] makes it.
+    /// The submission's id, from [`crate::digest::submission_id`].
     pub submission_id: &'a str,
-    /// When the application is submitted. Only Spark's own record of it depends on it, and so the name of the ConfigMap of the
-    /// properties: a submission that is tried again at another time has another one, and the former goes with the run.
+    /// The submission time. It only affects Spark's record of it, not the name of the ConfigMap of properties.
     pub submitted_at: Timestamp,
-    /// What stands for the stored spec, as [`crate::digest::spec_digest`] makes it. It is kept on the driver's pod.
+    /// The digest of the stored spec, from [`crate::digest::spec_digest`]. Stored on the driver's pod.
     pub spec_digest: &'a str,
-    /// How the operator is set up.
+    /// The operator's settings.
     pub settings: &'a Settings,
 }
 
-/// Why nothing was made. It will not help to try the same again.
+/// Why a submission was refused. Retrying it unchanged won't help.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// The batch scheduler is not one that the operator serves.
+    /// The operator doesn't support the batch scheduler.
     #[error(
         "failed to submit spark application: failed during batch scheduler setup or check: {0}"
     )]
     Scheduler(SpecError),
-    /// Anything else of the spec. The text has the words by which tools know a failed submission.
+    /// Any other problem of the spec. The text has the words by which tools recognize a failed submission.
     #[error("failed to submit spark application: failed to run spark-submit: {0}")]
     Spec(SpecError),
 }
@@ -45,7 +44,7 @@ impl From<SpecError> for Refusal {
 }
 
 impl Refusal {
-    /// The field, and what is wrong with it.
+    /// The field and its problem.
     pub fn error(&self) -> &SpecError {
         match self {
             Self::Scheduler(error) | Self::Spec(error) => error,
@@ -53,31 +52,31 @@ impl Refusal {
     }
 }
 
-/// One submission while it is put together.
+/// The context of one submission.
 #[derive(Clone, Copy, Debug)]
 pub struct Cx<'a> {
     /// The application.
     pub app: &'a SparkApplication,
-    /// Its spec with its defaults.
+    /// Its spec with defaults.
     pub spec: &'a SparkApplicationSpec,
-    /// What it depends on besides.
+    /// The other inputs.
     pub inputs: Inputs<'a>,
     /// Its name.
     pub name: &'a str,
     /// Its namespace.
     pub namespace: &'a str,
-    /// Its Spark.
+    /// Its Spark version.
     pub version: SparkVersion,
-    /// What runs it.
+    /// Its language.
     pub language: Language,
-    /// The id that Spark knows the run by.
+    /// The id that Spark gives the run.
     pub app_id: &'a str,
-    /// What the names of Spark's objects start with.
+    /// The name prefix of Spark's objects.
     pub prefix: &'a str,
 }
 
 impl Cx<'_> {
-    /// Memory, counted from these properties.
+    /// The memory settings in these properties.
     pub fn memory<'p>(&self, properties: &'p BTreeMap<String, String>) -> Memory<'p> {
         Memory {
             properties,

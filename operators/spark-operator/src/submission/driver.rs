@@ -23,14 +23,14 @@ use crate::api::Role;
 use crate::label;
 use crate::memory::{Language, field, quantity};
 
-/// What else the pod is made from.
+/// The parts of the pod that are computed elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// All properties.
     pub properties: &'a Properties,
-    /// The ports that were asked for.
+    /// The ports that the properties request.
     pub ports: Ports,
-    /// The volumes that properties ask for.
+    /// The volumes that the properties request.
     pub volumes: &'a Volumes,
     /// The name of the ConfigMap of the properties.
     pub conf: &'a str,
@@ -38,10 +38,10 @@ pub struct Parts<'a> {
     pub scheduler_name: Option<&'a str>,
 }
 
-/// The driver's pod.
+/// Builds the driver's pod.
 ///
 /// # Errors
-/// An amount of memory or CPU that is none.
+/// A memory or CPU value that is not a valid quantity.
 pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod, SpecError> {
     let Base {
         mut labels,
@@ -108,7 +108,7 @@ pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod,
     })
 }
 
-/// What Spark says of the pod as a whole.
+/// Applies Spark's pod settings.
 fn placement(properties: &Properties, spec: &mut PodSpec) {
     spec.restart_policy = Some("Never".to_owned());
     let account = "spark.kubernetes.authenticate.driver.serviceAccountName";
@@ -135,7 +135,7 @@ fn placement(properties: &Properties, spec: &mut PodSpec) {
     }
 }
 
-/// What Spark says of the container.
+/// Applies Spark's container settings.
 fn settle(cx: &Cx<'_>, parts: &Parts<'_>, container: &mut Container) -> Result<(), SpecError> {
     let properties = parts.properties;
     let own = properties.get("spark.kubernetes.driver.container.image");
@@ -184,7 +184,7 @@ fn args(cx: &Cx<'_>) -> Vec<String> {
     out
 }
 
-/// A quantity that a property holds.
+/// Returns the quantity in a property.
 fn cores(properties: &Properties, key: &str) -> Result<Option<Quantity>, SpecError> {
     let Some(text) = properties.get(key) else {
         return Ok(None);
@@ -222,7 +222,7 @@ fn resources(
     Ok(())
 }
 
-/// Extended resources that properties ask for: `<vendor>/<resource>`.
+/// Returns the extended resources that properties request: `<vendor>/<resource>`.
 fn accelerators(properties: &Properties) -> Result<BTreeMap<String, Quantity>, SpecError> {
     let prefix = "spark.driver.resource.";
     let mut out = BTreeMap::new();
@@ -295,7 +295,7 @@ fn env(cx: &Cx<'_>, properties: &Properties, to: &mut Vec<EnvVar>) {
     if properties.contains_key("spark.kubernetes.hadoop.configMapName") {
         to.push(literal("HADOOP_CONF_DIR", volume::HADOOP_CONF));
     }
-    // Both halves are there: the volume was made.
+    // Both properties are set: the volume was built.
     if let Ok(Some((_, item))) = volume::token_secret(properties) {
         let path = format!("{}/{item}", volume::HADOOP_TOKENS);
         to.push(literal("HADOOP_TOKEN_FILE_LOCATION", &path));
@@ -331,7 +331,7 @@ fn mounts(cx: &Cx<'_>, parts: &Parts<'_>, spec: &mut PodSpec, container: &mut Co
     }
 }
 
-/// From 4.3 on Spark forbids more rights than the parent process has.
+/// Since 4.3, Spark disallows privilege escalation by default.
 fn escalation(cx: &Cx<'_>, properties: &Properties, container: &mut Container) {
     if !cx.version.at_least(4, 3) {
         return;

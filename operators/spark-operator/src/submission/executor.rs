@@ -1,8 +1,7 @@
-//! The template that the driver makes executors from, and the properties that have to help where a template can't.
+//! The pod template of executors, and the properties that complement it.
 //!
-//! Spark puts its own settings on top of the template: of two variables of one name its own comes last and wins, and so do its
-//! scheduler, its node selector and, from 4.1 on, its grace period. What the spec says is to win over them, so it is said in Spark's
-//! own properties as well.
+//! Spark applies its own settings over the template: its environment variables come last and win, and so do its scheduler, its
+//! node selector and, since 4.1, its grace period. The spec must override them, so it is also written to Spark's own properties.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +20,10 @@ use crate::digest::SpecDigest;
 use crate::version::is_before;
 use crate::{label, memory};
 
-/// The grace period of executors that name none. Units: seconds. Source: Kubernetes, and Spark from 4.1 on.
+/// The default grace period of executors. Units: seconds. Source: Kubernetes, and Spark since 4.1.
 const GRACE: i64 = 30;
 
-/// Variables that Spark sets before `spark.executorEnv.*`, which therefore wins.
+/// Variables that Spark sets before `spark.executorEnv.*`, which therefore overrides them.
 const BEFORE: [&str; 8] = [
     "SPARK_APPLICATION_ID",
     "SPARK_CONF_DIR",
@@ -35,14 +34,14 @@ const BEFORE: [&str; 8] = [
     "SPARK_RESOURCE_PROFILE_ID",
     "SPARK_USER",
 ];
-/// Variables that Spark sets after it: nobody else can.
+/// Variables that Spark sets after it, which nothing overrides.
 const AFTER: [&str; 3] = [
     "SPARK_EXECUTOR_POD_IP",
     "SPARK_EXECUTOR_POD_NAME",
     "SPARK_LOCAL_DIRS",
 ];
 
-/// Says in Spark's properties what the template can't.
+/// Sets properties for settings that the template can't express.
 pub fn adjust(
     cx: &Cx<'_>,
     properties: &mut Properties,
@@ -71,7 +70,7 @@ fn grace_period(cx: &Cx<'_>, properties: &mut Properties) {
         .or_insert_with(|| format!("{seconds}s"));
 }
 
-/// From 4.3 on Spark sets this itself; a context that doesn't speak of it leaves it to Spark, which forbids it.
+/// Since 4.3, Spark sets this itself, and disallows escalation unless the security context sets it.
 fn escalation(cx: &Cx<'_>, properties: &mut Properties) {
     let context = cx.spec.executor.pod.security_context.as_ref();
     let allowed = context.and_then(|c| c.allow_privilege_escalation);
@@ -99,13 +98,13 @@ fn placement(cx: &Cx<'_>, properties: &mut Properties, scheduler_name: Option<&s
     }
 }
 
-/// Makes the spec's variables, and those of its ConfigMaps, win over Spark's.
+/// Makes the variables of the spec and of its ConfigMaps override Spark's.
 fn environment(cx: &Cx<'_>, properties: &mut Properties, notes: &mut Vec<Note>) {
     let prefix = env_prefix(Role::Executor);
     let hadoop = properties.contains_key("spark.kubernetes.hadoop.configMapName");
     let mut all = cx.spec.executor.pod.env.clone();
     all.extend(overlay::conf_dirs(cx));
-    // The last of one name counts.
+    // The last variable of a name wins.
     let mut seen = BTreeSet::new();
     for variable in all.iter().rev() {
         let name = variable.name.as_str();
@@ -126,7 +125,7 @@ fn environment(cx: &Cx<'_>, properties: &mut Properties, notes: &mut Vec<Note>) 
         }
         properties.remove(&format!("spark.kubernetes.executor.secretKeyRef.{name}"));
         if variable.value_from.is_some() {
-            // Without Spark's own, the template's is the only one.
+            // Without Spark's variable, only the template's remains.
             properties.remove(&key);
         } else if before || properties.contains_key(&key) {
             properties.insert(key, variable.value.clone().unwrap_or_default());
@@ -134,7 +133,7 @@ fn environment(cx: &Cx<'_>, properties: &mut Properties, notes: &mut Vec<Note>) 
     }
 }
 
-/// Tells what Spark takes out of the template without a word, and no property can give back.
+/// Reports settings that Spark silently drops from the template and that no property can restore.
 fn lost(cx: &Cx<'_>, properties: &Properties, notes: &mut Vec<Note>) {
     let executor = &cx.spec.executor;
     let mut tell = |text: String| notes.push(Note::warning("SettingIgnored", text));
@@ -158,7 +157,7 @@ fn lost(cx: &Cx<'_>, properties: &Properties, notes: &mut Vec<Note>) {
     let mut before = BTreeSet::new();
     for variable in &executor.pod.env {
         let name = variable.name.as_str();
-        // One that is said in Spark's properties stands among Spark's own.
+        // A variable in Spark's properties is among Spark's own.
         let among_sparks = properties.contains_key(&format!("{prefix}{name}"));
         let value = variable.value.as_deref().unwrap_or_default();
         let mut lost = references(value).filter(|of| !before.contains(of) && spark_sets(of));
@@ -171,7 +170,7 @@ fn lost(cx: &Cx<'_>, properties: &Properties, notes: &mut Vec<Note>) {
     }
 }
 
-/// The names in `$(NAME)`. Two dollars stand for one.
+/// Returns the names in `$(NAME)`. `$$` escapes `$`.
 fn references(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {
@@ -190,7 +189,7 @@ fn references(value: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the driver makes executors from.
+/// Builds the pod template of executors.
 pub fn template(cx: &Cx<'_>, scheduler_name: Option<&str>) -> PodTemplateSpec {
     let Base {
         labels,
@@ -209,11 +208,11 @@ pub fn template(cx: &Cx<'_>, scheduler_name: Option<&str>) -> PodTemplateSpec {
     if name != Role::Executor.container() {
         annotations.insert(label::CONTAINER.to_owned(), name.clone());
     }
-    // The first: that is the one that Spark takes, whatever it is called.
+    // Spark takes the first container, whatever its name.
     spec.containers.insert(0, container);
     overlay::add_containers(&mut spec.containers, &cx.spec.executor.pod.sidecars);
     if spec.containers.len() > 1 {
-        // Spark puts its own container behind the others.
+        // Spark moves its own container behind the others.
         annotations
             .entry(label::DEFAULT_CONTAINER.to_owned())
             .or_insert(name);
@@ -237,19 +236,19 @@ pub fn template(cx: &Cx<'_>, scheduler_name: Option<&str>) -> PodTemplateSpec {
     }
 }
 
-/// What the admission policy is to make of Spark's own limit, where there is one.
+/// The memory limit that the admission policy sets in place of Spark's, if any.
 fn memory_limit(cx: &Cx<'_>) -> Option<String> {
     let said = cx.spec.executor.pod.memory_limit.as_deref();
     let said = said.filter(|_| cx.inputs.settings.memory_limit_policy.is_on())?;
     memory::limit(said).ok()
 }
 
-/// The ConfigMap of the template. It can be changed: the driver reads it for every executor.
+/// Builds the ConfigMap of the template. It is mutable: the driver reads it for every executor.
 ///
-/// The text is JSON, which every reader of YAML reads in the same way, whichever version of YAML it knows.
+/// The text is JSON, which every YAML parser reads the same way, whatever its YAML version.
 pub fn config_map(cx: &Cx<'_>, scheduler_name: Option<&str>) -> ConfigMap {
     let template = template(cx, scheduler_name);
-    // Kubernetes' own types can always be written.
+    // Kubernetes' own types always serialize.
     let text = serde_json::to_string_pretty(&template).unwrap_or_default();
     let mut metadata = object::metadata(cx, object::template_name(cx));
     let digest = SpecDigest::parse(cx.inputs.spec_digest);

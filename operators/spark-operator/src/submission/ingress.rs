@@ -1,6 +1,6 @@
-//! What applications may ask of Ingresses.
+//! Limits for the Ingresses of applications.
 //!
-//! An ingress controller serves the whole cluster, so a host or an annotation may concern applications of others.
+//! An ingress controller serves the whole cluster, so a host or an annotation may affect other users' applications.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ type Verdict = Result<(), SpecError>;
 /// # Errors
 /// If the administrator doesn't allow it.
 pub fn host(limits: &IngressLimits, field: &str, url: &Url) -> Verdict {
-    // The API server refuses a port; here it only must not hide the host.
+    // The API server refuses a port; here it must only not hide the host.
     let host = url.host.split(':').next().unwrap_or_default();
     allowed_host(limits, &format!("{field}.ingressURLFormat"), host)
 }
 
-/// Checks the hosts for which an Ingress has certificates.
+/// Checks the TLS hosts of an Ingress.
 ///
 /// # Errors
 /// As [`host`].
@@ -58,11 +58,11 @@ fn allowed_host(limits: &IngressLimits, field: &str, host: &str) -> Verdict {
 /// Checks the annotations of an Ingress.
 ///
 /// # Errors
-/// On a snippet, and on what the administrator doesn't allow.
+/// For a snippet, or an annotation that the administrator doesn't allow.
 pub fn annotations(limits: &IngressLimits, field: &str, all: &BTreeMap<String, String>) -> Verdict {
     for (key, value) in all {
         let field = format!("{field}.ingressAnnotations[{key}]");
-        // Controllers have several of them, under several prefixes and in the singular and the plural.
+        // Controllers have several snippet annotations, with different prefixes, in singular and plural.
         if key.to_ascii_lowercase().contains("snippet") {
             let why = "configures the ingress controller itself, which no application may do; remove the annotation";
             return Err(SpecError::new(field, why));

@@ -1,6 +1,6 @@
 //! Metrics of driver and executors: the JMX exporter of Prometheus.
 //!
-//! Source: the published behaviour. Nothing happens without `spec.monitoring.prometheus`.
+//! Source: the published behaviour. Has no effect without `spec.monitoring.prometheus`.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,25 @@ use super::object;
 use crate::api::{MonitoringSpec, PrometheusSpec, Role};
 use crate::names;
 
-/// Where the ConfigMap is mounted.
+/// The mount path of the ConfigMap.
 pub const CONF_DIR: &str = "/etc/metrics/conf";
-/// The exporter's port where none is said.
+/// The exporter's default port.
 pub const PORT: i32 = 8090;
-/// The name of that port where none is said.
+/// The default name of that port.
 pub const PORT_NAME: &str = "jmx-exporter";
 
 const PROPERTIES_KEY: &str = "metrics.properties";
 const EXPORTER_KEY: &str = "prometheus.yaml";
 
-/// Metrics go to JMX, and the JVMs have some of their own.
+/// Sends metrics to JMX, including those of the JVMs.
 const DEFAULT_PROPERTIES: &str = "*.sink.jmx.class=org.apache.spark.metrics.sink.JmxSink\n\
     driver.source.jvm.class=org.apache.spark.metrics.source.JvmSource\n\
     executor.source.jvm.class=org.apache.spark.metrics.source.JvmSource\n";
 
-/// The labels that all rules of the exporter give.
+/// The labels that all rules of the exporter set.
 const LABELS: &str = "      app_namespace: \"$1\"\n      app_id: \"$2\"\n";
 
-/// The rules of the exporter: what follows namespace and id in the name of the bean, the attribute, the metric, its type, and one
-/// more label.
+/// A rule of the exporter: the bean's name after namespace and id, the attribute, the metric, its type, and an additional label.
 type Rule = (
     &'static str,
     &'static str,
@@ -147,7 +146,7 @@ fn exporter() -> String {
     head + &rules.concat()
 }
 
-/// What an application says of metrics, where it says enough.
+/// Returns the application's metrics settings, if complete.
 fn asked<'a>(cx: &Cx<'a>) -> Option<(&'a MonitoringSpec, &'a PrometheusSpec)> {
     let monitoring = cx.spec.monitoring.as_ref()?;
     Some((monitoring, monitoring.prometheus.as_ref()?))
@@ -164,7 +163,7 @@ fn given(text: Option<&String>) -> Option<&String> {
     text.filter(|t| !t.is_empty())
 }
 
-/// Adds Spark's own properties of metrics; they replace the user's.
+/// Adds Spark's metrics properties, which override the user's.
 pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
     let Some((monitoring, _)) = asked(cx) else {
         return;
@@ -176,7 +175,7 @@ pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
     to.insert("spark.metrics.conf".to_owned(), file);
 }
 
-/// The annotations by which Prometheus finds a pod.
+/// The annotations through which Prometheus finds a pod.
 pub fn annotations(cx: &Cx<'_>, role: Role) -> BTreeMap<String, String> {
     let Some((_, prometheus)) = exposed(cx, role) else {
         return BTreeMap::new();
@@ -191,7 +190,7 @@ pub fn annotations(cx: &Cx<'_>, role: Role) -> BTreeMap<String, String> {
     .into()
 }
 
-/// The options of a role's JVMs, with the exporter behind the user's.
+/// The options of a role's JVMs, with the exporter after the user's.
 pub fn java_options(cx: &Cx<'_>, role: Role, own: Option<&str>) -> Option<String> {
     let Some((_, prometheus)) = exposed(cx, role) else {
         return own.map(str::to_owned);
@@ -206,12 +205,12 @@ pub fn java_options(cx: &Cx<'_>, role: Role, own: Option<&str>) -> Option<String
     })
 }
 
-/// What a role's Spark container gets: the port, and the ConfigMap's name.
+/// What metrics add to a role's Spark container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// The ConfigMap.
+    /// The name of the ConfigMap.
     pub config_map: String,
-    /// Its volume.
+    /// The name of its volume.
     pub volume: String,
     /// The exporter's port.
     pub port: i32,
@@ -219,7 +218,7 @@ pub struct Mounted {
     pub port_name: String,
 }
 
-/// What a role's Spark container gets. Nothing where both files are the image's, as published.
+/// Returns the additions to a role's Spark container; `None` if both files are in the image, as published.
 pub fn mounted(cx: &Cx<'_>, role: Role) -> Option<Mounted> {
     let (monitoring, prometheus) = exposed(cx, role)?;
     has_config_map(monitoring, prometheus).then(|| {
@@ -243,7 +242,7 @@ fn config_map_name(cx: &Cx<'_>) -> String {
     format!("{}-prom-conf", cx.name)
 }
 
-/// The ConfigMap. It is the same for all submissions.
+/// Builds the ConfigMap. All submissions share it.
 pub fn config_map(cx: &Cx<'_>) -> Option<ConfigMap> {
     let (monitoring, prometheus) = asked(cx)?;
     if !has_config_map(monitoring, prometheus) {

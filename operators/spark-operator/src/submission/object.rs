@@ -1,7 +1,7 @@
-//! The objects beside the pod that Spark makes: ConfigMap, Service, NetworkPolicy.
+//! The objects that Spark creates in addition to the pod: ConfigMap, Service, NetworkPolicy.
 //!
-//! Source: Spark on Kubernetes. They belong to the application, so that they can be made before the pod that mounts them; labels
-//! tell which submission they are of.
+//! Source: Spark on Kubernetes. The application owns them, so they can be created before the pod that mounts them. Labels
+//! identify their submission.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use super::cx::Cx;
 use super::properties::{POD_NAME, Ports, Properties, SUBMIT_TIME, below, list};
 use crate::{escape, label, names};
 
-/// The file of properties.
+/// The file name of the properties.
 pub const PROPERTIES_FILE: &str = "spark.properties";
 /// The key of the executors' template. Source: Spark.
 pub const TEMPLATE_KEY: &str = "podspec-configmap-key";
-/// The most that a ConfigMap holds. Units: bytes. Source: Kubernetes, and Spark's own limit.
+/// The maximum size of a ConfigMap's data. Units: bytes. Source: Kubernetes, and Spark's own limit.
 const MOST_DATA: usize = 1 << 20;
 
-/// What keeps the driver from being evicted, where application and operator are set up for it.
+/// Builds the driver's PodDisruptionBudget, if application and operator enable it.
 ///
 /// Source: the published behaviour. It is named after the driver's pod.
 pub fn disruption_budget(cx: &Cx<'_>, properties: &Properties) -> Option<PodDisruptionBudget> {
@@ -52,7 +52,7 @@ pub fn disruption_budget(cx: &Cx<'_>, properties: &Properties) -> Option<PodDisr
     })
 }
 
-/// What makes the application the owner of an object.
+/// Returns the owner reference to the application.
 pub fn owner(cx: &Cx<'_>) -> OwnerReference {
     OwnerReference {
         api_version: label::API_VERSION.to_owned(),
@@ -64,7 +64,7 @@ pub fn owner(cx: &Cx<'_>) -> OwnerReference {
     }
 }
 
-/// Metadata of an object of this submission.
+/// Returns the metadata of an object of this submission.
 pub fn metadata(cx: &Cx<'_>, name: String) -> ObjectMeta {
     let labels = [
         (label::APP_NAME, cx.name),
@@ -81,10 +81,10 @@ pub fn metadata(cx: &Cx<'_>, name: String) -> ObjectMeta {
     }
 }
 
-/// The labels of the driver that come from Spark and from properties. Executors find the driver by all of them.
+/// Returns the driver's labels from Spark and from properties. The driver's Service selects by all of them.
 pub fn driver_labels(cx: &Cx<'_>, properties: &Properties) -> BTreeMap<String, String> {
     let mut labels = below(properties, "spark.kubernetes.driver.label.");
-    // As Spark does from 4.0 on, and the published operator's for every version: with 3.5 such a pod would be refused.
+    // As Spark since 4.0, and as the published operator for every version: with 3.5, the API server would refuse such a pod.
     for value in labels.values_mut() {
         *value = value.replace("{{APP_ID}}", cx.app_id);
     }
@@ -99,7 +99,7 @@ pub fn driver_labels(cx: &Cx<'_>, properties: &Properties) -> BTreeMap<String, S
     labels
 }
 
-/// A text as a label's value: what none may have becomes `-`.
+/// Turns a text into a label value: replaces invalid characters by `-`.
 fn label_value(text: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || ".-_".contains(c) {
@@ -113,10 +113,10 @@ fn label_value(text: &str) -> String {
         .to_owned()
 }
 
-/// The ConfigMap of the properties. Its name follows its content, because it can't be changed.
+/// Builds the ConfigMap of the properties. It is immutable, so its name depends on its content.
 ///
 /// # Errors
-/// If it is more than a ConfigMap can hold.
+/// If it exceeds the size of a ConfigMap.
 pub fn conf(cx: &Cx<'_>, properties: &Properties) -> Result<ConfigMap, SpecError> {
     let comments = [
         format!("Spark properties of {}/{}", cx.namespace, cx.name),
@@ -130,7 +130,7 @@ pub fn conf(cx: &Cx<'_>, properties: &Properties) -> Result<ConfigMap, SpecError
         );
         return Err(SpecError::new("spec.sparkConf", why));
     }
-    // A submission that is tried again at another time takes what is there.
+    // A submission retried at another time reuses the existing ConfigMap.
     let timeless: Properties = properties
         .iter()
         .filter(|(key, _)| *key != SUBMIT_TIME)
@@ -151,18 +151,18 @@ pub fn conf(cx: &Cx<'_>, properties: &Properties) -> Result<ConfigMap, SpecError
     })
 }
 
-/// The name of the ConfigMap of the executors' template.
+/// Returns the name of the ConfigMap of the executors' template.
 pub fn template_name(cx: &Cx<'_>) -> String {
     format!("{}-driver-podspec-conf-map", cx.prefix)
 }
 
-/// The headless Service by which executors find the driver. The driver removes it by its label when it ends.
+/// Builds the headless Service through which executors find the driver. The driver deletes it by its label when it ends.
 pub fn driver_service(cx: &Cx<'_>, properties: &Properties, ports: Ports) -> Service {
     let name = names::driver_service(cx.prefix, cx.inputs.submission_id);
     let mut metadata = metadata(cx, name);
     let labels = metadata.labels.get_or_insert_default();
     let own = below(properties, "spark.kubernetes.driver.service.label.");
-    // By those it is known which submission it belongs to.
+    // Our labels identify the Service's submission.
     labels.extend(
         own.into_iter()
             .filter(|(key, _)| !key.starts_with(label::OURS)),
@@ -219,7 +219,8 @@ pub fn driver_service(cx: &Cx<'_>, properties: &Properties, ports: Ports) -> Ser
 
 const POLICY_STEP: &str = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep";
 
-/// What lets only pods of the run speak to its executors: Spark's from 4.2 on, where the operator is set up for it.
+/// Builds the NetworkPolicy that only lets pods of the run connect to its executors: Spark's since 4.2, if enabled in the
+/// operator.
 pub fn network_policy(cx: &Cx<'_>, properties: &Properties) -> Option<NetworkPolicy> {
     let left_out = properties.get("spark.kubernetes.driver.pod.excludedFeatureSteps");
     let left_out = left_out.is_some_and(|steps| list(steps).any(|step| step == POLICY_STEP));

@@ -1,7 +1,7 @@
-//! What the spec says of a role beyond Spark's properties, put on top of a pod: environment, volumes, sidecars, security, placement.
+//! Applies the spec of a role to a pod, beyond Spark's properties: environment, volumes, sidecars, security, placement.
 //!
-//! Source: the published operator does this to every pod in a webhook. The order of the steps, and what is appended and what
-//! replaced, are kept; a driver gets it when it is made, executors through their template.
+//! Source: the published operator's webhook does this to every pod. The order, and what is appended or replaced, are the same. A
+//! driver is built this way, executors through their template.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, Container, ContainerPort, EnvVar, Lifecycle, PodSpec,
@@ -16,12 +16,12 @@ use super::properties::LOCAL_DIR;
 use crate::api::{PodPort, Role, SparkPodSpec};
 use crate::{memory, names};
 
-/// Where `sparkConfigMap` is mounted.
+/// The mount path of `sparkConfigMap`.
 pub const SPARK_CONF: &str = "/etc/spark/conf";
-/// Where `hadoopConfigMap` is mounted.
+/// The mount path of `hadoopConfigMap`.
 pub const HADOOP_CONF: &str = "/etc/hadoop/conf";
 
-/// What driver and executors say in the same words, each for itself.
+/// Fields that driver and executors each have on their own.
 struct Own<'a> {
     lifecycle: Option<&'a Lifecycle>,
     ports: &'a [PodPort],
@@ -44,7 +44,7 @@ fn own<'a>(cx: &Cx<'a>, role: Role) -> Own<'a> {
     }
 }
 
-/// Puts everything on top of the pod and its Spark container, but for sidecars and the memory limit.
+/// Applies everything to the pod and its Spark container, except sidecars and the memory limit.
 pub fn apply(
     cx: &Cx<'_>,
     role: Role,
@@ -121,16 +121,16 @@ pub fn apply(
     }
 }
 
-/// The scheduler of a role: the batch scheduler, else the role's own.
+/// Returns a role's scheduler: the batch scheduler, or else the role's own.
 pub fn scheduler<'a>(cx: &Cx<'a>, role: Role, batch: Option<&'a str>) -> Option<&'a str> {
     let own = cx.spec.role(role).scheduler_name.as_deref();
     batch.or(own).filter(|name| !name.is_empty())
 }
 
-/// Sets the memory limit of the Spark container, where it is to differ from what Spark asks for.
+/// Sets the memory limit of the Spark container, if the spec has one.
 ///
 /// # Errors
-/// If it is no amount of memory.
+/// If it is not a memory quantity.
 pub fn memory_limit(
     spec: &SparkPodSpec,
     role: Role,
@@ -145,7 +145,7 @@ pub fn memory_limit(
     Ok(())
 }
 
-/// Adds containers, but for those that are there with the same name and image.
+/// Adds containers, except those already present with the same name and image.
 pub fn add_containers(to: &mut Vec<Container>, more: &[Container]) {
     for container in more {
         let same = |c: &Container| c.name == container.name && c.image == container.image;
@@ -184,7 +184,7 @@ fn port(port: &PodPort) -> ContainerPort {
     }
 }
 
-/// The ConfigMaps of Hadoop and Spark that the application names, with their volumes, their places and the variables for these.
+/// The ConfigMaps of Hadoop and Spark that the application names, with volume, mount path and variable.
 fn conf_maps<'a>(cx: &Cx<'a>) -> Vec<(&'a str, [&'static str; 3])> {
     let maps = [
         (
@@ -202,7 +202,7 @@ fn conf_maps<'a>(cx: &Cx<'a>) -> Vec<(&'a str, [&'static str; 3])> {
     named.filter(|(map, _)| !map.is_empty()).collect()
 }
 
-/// The variables that tell where these ConfigMaps are.
+/// The variables with the paths of these ConfigMaps.
 pub fn conf_dirs(cx: &Cx<'_>) -> Vec<EnvVar> {
     let maps = conf_maps(cx).into_iter();
     maps.map(|(_, [_, path, name])| EnvVar {

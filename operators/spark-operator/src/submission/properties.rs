@@ -1,4 +1,4 @@
-//! Spark's properties as a map, and what is read of them in more than one place.
+//! Spark properties, and helpers to read them.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ pub const CONF_DIR: &str = "/opt/spark/conf";
 pub const TEMPLATE_DIR: &str = "/opt/spark/pod-template";
 /// The file of that template. Source: Spark.
 pub const TEMPLATE_FILE: &str = "pod-spec-template.yml";
-/// When the application was submitted, as Spark records it. Units: milliseconds since 1970.
+/// The property with the submission time. Units: milliseconds since 1970.
 pub const SUBMIT_TIME: &str = "spark.app.submitTime";
 /// The property that names the driver's pod.
 pub const POD_NAME: &str = "spark.kubernetes.driver.pod.name";
-/// Volumes of this prefix hold Spark's scratch data.
+/// The name prefix of volumes for Spark's scratch data.
 pub const LOCAL_DIR: &str = "spark-local-dir-";
-/// The main file of an application that has none.
+/// The main file of an application without one.
 pub const INTERNAL: &str = "spark-internal";
 
-/// The elements of a property that is a list.
+/// Returns the elements of a list property.
 pub fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
         .map(str::trim)
@@ -34,23 +34,23 @@ pub fn list(text: &str) -> impl Iterator<Item = &str> {
 /// The ports of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// Executors speak to it.
+    /// Executors connect to it.
     pub rpc: i32,
-    /// Blocks are fetched from it.
+    /// Serves blocks.
     pub block_manager: i32,
-    /// The same port of the Service. Spark doesn't look at `spark.blockManager.port` here, so the two can differ.
+    /// The same port of the Service. Spark ignores `spark.blockManager.port` here, so the two can differ.
     pub block_manager_of_service: i32,
-    /// The web UI. It is there also while the UI is off.
+    /// The web UI. Declared even if the UI is off.
     pub ui: i32,
-    /// Spark Connect, from 4.1 on.
+    /// Spark Connect, since 4.1.
     pub connect: Option<i32>,
 }
 
 impl Ports {
-    /// The ports that the properties ask for.
+    /// Returns the ports that the properties request.
     ///
     /// # Errors
-    /// If one is no port.
+    /// If one is not a valid port.
     pub fn of(cx: &Cx<'_>, properties: &Properties) -> Result<Self, SpecError> {
         let port = |key: &str| match properties.get(key) {
             None => Ok(None),
@@ -86,7 +86,7 @@ impl Ports {
     }
 }
 
-/// Properties below a prefix, without it.
+/// Returns the properties with a prefix, without the prefix.
 pub fn below<'a>(properties: &'a Properties, prefix: &'a str) -> BTreeMap<String, String> {
     properties
         .range(prefix.to_owned()..)

@@ -1,77 +1,77 @@
-//! How an operator is set up, as far as submissions depend on it.
+//! Operator settings that submissions depend on.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::networking::v1::IngressTLS;
 
-/// The API server as drivers reach it where nothing else is known.
+/// The default URL of the API server for drivers.
 pub const IN_CLUSTER: &str = "k8s://https://kubernetes.default.svc:443";
 
-/// Something that is done or not.
+/// An on/off setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
-    /// It is done.
+    /// Enabled.
     On,
-    /// It is not.
+    /// Disabled.
     #[default]
     Off,
 }
 
 impl Switch {
-    /// True if it is done.
+    /// True if enabled.
     pub fn is_on(self) -> bool {
         self == Self::On
     }
 }
 
-/// What becomes of `driverIngressOptions`.
+/// How to handle `driverIngressOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverIngress {
-    /// Services and Ingresses are made, as published.
+    /// Create Services and Ingresses, as published.
     #[default]
     Served,
-    /// Applications that ask for them are refused.
+    /// Refuse applications that set them.
     Refused,
 }
 
-/// What Ingresses of applications may have. An empty list allows everything, as published.
+/// Limits for the Ingresses of applications. An empty list allows everything, as published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IngressLimits {
-    /// Ends of host names, without a first dot.
+    /// Suffixes of host names, without a leading dot.
     pub host_suffixes: Vec<String>,
     /// Values of the annotation [`CLASS_ANNOTATION`].
     pub classes: Vec<String>,
-    /// Keys of annotations; one that ends with `*` or `/` is the beginning of keys.
+    /// Keys of annotations; one that ends with `*` or `/` is a prefix.
     pub annotations: Vec<String>,
 }
 
-/// The former way to name the class of an Ingress.
+/// The legacy annotation for the class of an Ingress.
 pub const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
-/// How an operator is set up.
+/// Operator settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The value of `spark.master`. Shape: `k8s://https://<host>:<port>`, see [`master`].
     pub master: String,
-    /// Spark properties for all applications; whatever an application says wins.
+    /// Default Spark properties of all applications. The application's own override them.
     pub defaults: BTreeMap<String, String>,
     /// The web UI.
     pub web: WebSettings,
-    /// More Services and Ingresses of drivers.
+    /// Additional Services and Ingresses of drivers.
     pub driver_ingress: DriverIngress,
-    /// What applications may ask of Ingresses.
+    /// Limits for the Ingresses of applications.
     pub ingress_limits: IngressLimits,
-    /// Applications get nothing that reaches beyond their namespace.
+    /// Strict mode: applications can't affect anything outside their namespace.
     pub strict: Switch,
     /// Batch schedulers.
     pub batch: BatchSettings,
-    /// A NetworkPolicy for executors, as Spark makes one from 4.2 on.
+    /// Create a NetworkPolicy for executors, as Spark does since 4.2.
     pub network_policy: Switch,
-    /// Drivers of applications that ask for it get a PodDisruptionBudget.
+    /// Create a PodDisruptionBudget for drivers of applications that ask for one.
     pub disruption_budget: Switch,
-    /// A driver's last words are kept where its template doesn't say otherwise.
+    /// Keep a driver's last output as its termination message, unless its template sets a policy.
     pub last_words: Switch,
-    /// A policy of the cluster sets the memory limit of executors, so that nobody needs to be told that it is missing.
+    /// An admission policy sets the memory limit of executors, so the operator doesn't report it as ignored.
     pub memory_limit_policy: Switch,
 }
 
@@ -96,15 +96,15 @@ impl Default for Settings {
 /// The web UI.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebSettings {
-    /// Every application has a Service for it.
+    /// Create a Service for every application.
     pub service: Switch,
-    /// The URL of its Ingress; `{{$appName}}`, `{{$appNamespace}}` and `{{$appId}}` in it are replaced. Empty: no Ingress.
+    /// The URL of its Ingress, with `{{$appName}}`, `{{$appNamespace}}` and `{{$appId}}` replaced. Empty: no Ingress.
     pub url_format: String,
-    /// The class of Ingresses. Empty: none is named.
+    /// The class of Ingresses. Empty: no class.
     pub ingress_class: String,
-    /// Annotations of Ingresses whose application names none.
+    /// Default annotations of Ingresses.
     pub annotations: BTreeMap<String, String>,
-    /// TLS of Ingresses whose application names none.
+    /// Default TLS of Ingresses.
     pub tls: Vec<IngressTLS>,
 }
 
@@ -123,15 +123,15 @@ impl Default for WebSettings {
 /// Batch schedulers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchSettings {
-    /// They are served at all.
+    /// Support batch schedulers.
     pub enabled: Switch,
-    /// The one of applications that name none. Empty: none.
+    /// The default batch scheduler. Empty: none.
     pub default: String,
-    /// Names of schedulers that have the coscheduling plugin.
+    /// Names of schedulers with the coscheduling plugin.
     pub kube_schedulers: Vec<String>,
 }
 
-/// The value of `spark.master` for an API server.
+/// Returns the value of `spark.master` for an API server.
 pub fn master(host: &str, port: &str) -> String {
     if host.contains(':') && !host.starts_with('[') {
         return format!("k8s://https://[{host}]:{port}");

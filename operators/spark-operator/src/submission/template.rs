@@ -1,7 +1,7 @@
-//! A pod template, and the Spark container in it.
+//! Splits a pod template into the pod and its Spark container.
 //!
-//! Source: the rules by which Spark merges templates: metadata's name goes, the Spark container is the one of the role's name, else
-//! the first, and it comes last.
+//! Source: Spark's rules for templates: Spark drops the name in the metadata. The Spark container is the one with the role's
+//! name, or else the first, and comes last.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use crate::api::Role;
 use crate::label;
 
-/// What a pod is made from.
+/// The base of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Base {
-    /// The template's labels, but for those that are the operator's.
+    /// The template's labels, except those reserved for the operator.
     pub labels: BTreeMap<String, String>,
     /// The template's annotations.
     pub annotations: BTreeMap<String, String>,
-    /// The pod, without the Spark container.
+    /// The pod spec, without the Spark container.
     pub spec: PodSpec,
     /// The Spark container.
     pub container: Container,
 }
 
 impl Base {
-    /// Takes a template apart. Owners and finalizers are left behind: they are the operator's business.
+    /// Splits a template. Drops owners and finalizers, which only the operator sets.
     pub fn of(template: Option<&PodTemplateSpec>, role: Role) -> Self {
         let template = template.cloned().unwrap_or_default();
         let meta = template.metadata.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The volumes that Spark's properties ask for, and Spark's own, in Spark's order.
+//! The volumes that Spark's properties request, and Spark's own, in Spark's order.
 //!
-//! Source: Spark on Kubernetes. An option that Spark has since 4.0 holds for every `sparkVersion`: the published operator submits with
-//! a Spark 4, whatever runs in the image.
+//! Source: Spark on Kubernetes. Options that Spark has since 4.0 work for every `sparkVersion`: the published operator submits
+//! with Spark 4, whatever the image runs.
 
 use std::collections::BTreeSet;
 
@@ -20,23 +20,23 @@ use crate::api::Role;
 use crate::memory::quantity;
 use crate::{label, names};
 
-/// Where Hadoop's configuration is mounted.
+/// The mount path of Hadoop's configuration.
 pub const HADOOP_CONF: &str = "/opt/hadoop/conf";
-/// Where delegation tokens are mounted.
+/// The mount path of delegation tokens.
 pub const HADOOP_TOKENS: &str = "/mnt/secrets/hadoop-credentials";
-/// The claim that is made for the driver.
+/// The claim name that requests a new claim for the driver.
 const ON_DEMAND: &str = "OnDemand";
-/// Readable for all, as Spark writes it: 0644.
+/// 0644, as Spark sets it.
 const FILE_MODE: i32 = 420;
 
-/// Volumes and mounts of a driver, and the claims that are made for it.
+/// A driver's volumes and mounts, and the claims created for it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Volumes {
-    /// Volumes of secrets and of properties, with their mounts.
+    /// Volumes of Secrets and of properties, with their mounts.
     pub asked: Vec<(Volume, VolumeMount)>,
     /// Volumes of Hadoop and Kerberos, with their mounts.
     pub hadoop: Vec<(Volume, VolumeMount)>,
-    /// Claims.
+    /// Claims to create.
     pub claims: Vec<PersistentVolumeClaim>,
 }
 
@@ -71,10 +71,10 @@ fn of_secret(name: &str, secret: &str) -> Volume {
     }
 }
 
-/// The volumes of the driver that properties ask for.
+/// Returns the volumes of the driver that properties request.
 ///
 /// # Errors
-/// A volume that lacks something, or that Spark doesn't know.
+/// A volume with a missing option, or of a type that Spark doesn't support.
 pub fn of_driver(cx: &Cx<'_>, properties: &Properties) -> Result<Volumes, SpecError> {
     let mut out = Volumes::default();
     for (secret, path) in below(properties, "spark.kubernetes.driver.secrets.") {
@@ -91,15 +91,15 @@ pub fn of_driver(cx: &Cx<'_>, properties: &Properties) -> Result<Volumes, SpecEr
     Ok(out)
 }
 
-/// Checks the volumes of a role without making them: a driver can only say so when it makes the first executor.
+/// Checks the volumes of a role in advance: the driver would only fail when it creates the first executor.
 ///
 /// # Errors
-/// A type that Spark doesn't know.
+/// A type that Spark doesn't support.
 pub fn check(properties: &Properties, role: Role) -> Result<(), SpecError> {
     asked(properties, role).map(drop)
 }
 
-/// A volume that properties ask for.
+/// A volume that properties request.
 struct Asked<'a> {
     key: String,
     kind: String,
@@ -239,7 +239,7 @@ impl Asked<'_> {
         Ok((volume, made))
     }
 
-    /// The claim that is made for this volume, whatever its name, where a class and a size say of what.
+    /// Builds the claim for this volume, whatever its name, if the properties set a class and a size.
     fn claim(&self, cx: &Cx<'_>, name: &str) -> Result<Option<PersistentVolumeClaim>, SpecError> {
         let class = self.get("options.storageClass").cloned();
         let (Some(class), Some(size)) = (class, self.size()?) else {
@@ -257,7 +257,7 @@ impl Asked<'_> {
         let mut metadata = object::metadata(cx, name.to_owned());
         let run = (label::APP_SELECTOR.to_owned(), cx.app_id.to_owned());
         let mut labels = below(self.properties, &format!("{}.label.", self.key));
-        // By ours it is found again.
+        // Our labels identify the claim.
         labels.extend(metadata.labels.take().unwrap_or_default());
         labels.extend([run]);
         metadata.labels = Some(labels);
@@ -301,10 +301,10 @@ fn hadoop(properties: &Properties) -> Result<Vec<(Volume, VolumeMount)>, SpecErr
     Ok(out)
 }
 
-/// The Secret of delegation tokens, and its key.
+/// Returns the Secret of delegation tokens, and its key.
 ///
 /// # Errors
-/// If only one of the two is said.
+/// If only one of the two is set.
 pub fn token_secret(properties: &Properties) -> Result<Option<(String, String)>, SpecError> {
     let key = |name: &str| format!("spark.kubernetes.kerberos.tokenSecret.{name}");
     let (name, item) = (
@@ -325,7 +325,7 @@ pub fn token_secret(properties: &Properties) -> Result<Option<(String, String)>,
     }
 }
 
-/// The template of executors in the driver.
+/// Returns the volume of the executors' template in the driver.
 pub fn template(cx: &Cx<'_>) -> (Volume, VolumeMount) {
     let items = vec![KeyToPath {
         key: TEMPLATE_KEY.to_owned(),
@@ -340,7 +340,7 @@ pub fn template(cx: &Cx<'_>) -> (Volume, VolumeMount) {
     (volume, mount("pod-template-volume", TEMPLATE_DIR))
 }
 
-/// The properties in the driver.
+/// Returns the volume of the properties in the driver.
 pub fn conf(name: &str) -> (Volume, VolumeMount) {
     let items = vec![KeyToPath {
         key: PROPERTIES_FILE.to_owned(),
@@ -352,7 +352,7 @@ pub fn conf(name: &str) -> (Volume, VolumeMount) {
     (volume, mount("spark-conf-volume-driver", CONF_DIR))
 }
 
-/// Where a driver keeps scratch data.
+/// A driver's scratch directories.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scratch {
     /// The value of `SPARK_LOCAL_DIRS`.
@@ -361,7 +361,8 @@ pub struct Scratch {
     pub volumes: Vec<(Volume, VolumeMount)>,
 }
 
-/// Scratch directories: the mounted volumes of the right name, else a fresh one for each directory asked for, else a single one.
+/// Returns the scratch directories: the mounted volumes with the prefix, or else a new volume for each configured directory, or
+/// else a single one.
 pub fn scratch(cx: &Cx<'_>, properties: &Properties, mounts: &[VolumeMount]) -> Scratch {
     let given = mounts.iter().filter(|m| m.name.starts_with(LOCAL_DIR));
     let given: Vec<&str> = given.map(|m| m.mount_path.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The Services and Ingresses through which a driver is seen from outside.
+//! The Services and Ingresses that expose a driver.
 //!
 //! Source: the published behaviour.
 
@@ -16,26 +16,26 @@ use super::object;
 use crate::api::DriverIngressOptions;
 use crate::{label, names};
 
-/// The web UI's port where none is said.
+/// The default port of the web UI.
 pub const UI_PORT: i32 = 4040;
-/// The name of the Service's port where none is said.
+/// The default name of the Service's port.
 pub const UI_PORT_NAME: &str = "spark-driver-ui-port";
-/// Lets nginx drop the path that leads to the application.
+/// Lets nginx strip the application's path.
 const REWRITE: &str = "nginx.ingress.kubernetes.io/rewrite-target";
 
-/// A URL in its parts.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// `http` or what the format says.
+    /// The scheme; `http` by default.
     pub scheme: String,
     /// Host and port.
     pub host: String,
-    /// The path, with its first slash; empty where there is none.
+    /// The path, with its leading slash; may be empty.
     pub path: String,
 }
 
 impl Url {
-    /// The URL that a format means for an application. Without a scheme it is `http`.
+    /// Returns the URL of a format for an application. The default scheme is `http`.
     pub fn of(format: &str, cx: &Cx<'_>) -> Self {
         let text = replaced(
             format,
@@ -55,7 +55,7 @@ impl Url {
         }
     }
 
-    /// The path, where it leads further than the root.
+    /// The path, if it is not the root.
     pub fn sub_path(&self) -> Option<&str> {
         Some(self.path.as_str()).filter(|path| !path.is_empty() && *path != "/")
     }
@@ -67,7 +67,7 @@ impl std::fmt::Display for Url {
     }
 }
 
-/// A text in which `{{word}}`, with or without blanks, stands for a value.
+/// Replaces `{{word}}`, with or without blanks, by its value.
 fn replaced(text: &str, words: &[(&str, &str)]) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -88,13 +88,13 @@ fn replaced(text: &str, words: &[(&str, &str)]) -> String {
     out + rest
 }
 
-/// The URL of the web UI, where it has an Ingress.
+/// The URL of the web UI, if it has an Ingress.
 pub fn ui_url(cx: &Cx<'_>) -> Option<Url> {
     let web = &cx.inputs.settings.web;
     (web.service.is_on() && !web.url_format.is_empty()).then(|| Url::of(&web.url_format, cx))
 }
 
-/// Tells Spark the path under which its UI is seen, unless the application does.
+/// Sets the path of the exposed UI for Spark, unless the application does.
 pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
     let url = ui_url(cx);
     if let Some(path) = url.as_ref().and_then(Url::sub_path) {
@@ -105,7 +105,7 @@ pub fn properties(cx: &Cx<'_>, to: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The port of the UI's Service, of a driver with this port of the UI.
+/// The port of the UI's Service, for a driver with this UI port.
 pub fn ui_port(cx: &Cx<'_>, target: i32) -> i32 {
     match &cx.spec.spark_ui_options {
         Some(options) => options.service_port.unwrap_or(UI_PORT),
@@ -113,7 +113,7 @@ pub fn ui_port(cx: &Cx<'_>, target: i32) -> i32 {
     }
 }
 
-/// What is recorded of the UI's Service once it has an address. Shape: `<IP>:<port>`.
+/// The address recorded for the UI's Service. Shape: `<IP>:<port>`.
 pub fn ui_address(cluster_ip: &str, port: i32) -> String {
     format!("{cluster_ip}:{port}")
 }
@@ -131,7 +131,7 @@ struct Wanted<'a> {
 fn service(cx: &Cx<'_>, wanted: Wanted<'_>) -> Service {
     let mut metadata = object::metadata(cx, wanted.name);
     if !wanted.labels.is_empty() {
-        // The user's replace the usual ones, as published. Those by which it is found again stay.
+        // The user's labels replace the usual ones, as published, but not those that identify the Service.
         let ours = metadata.labels.take().unwrap_or_default();
         let mut labels = wanted.labels.clone();
         labels.extend(ours);
@@ -167,8 +167,7 @@ fn some(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
     (!map.is_empty()).then(|| map.clone())
 }
 
-/// The Service of the web UI, which has this port in the driver. All properties decide about it, also those that every application
-/// has.
+/// Builds the Service of the web UI, which has this port in the driver. All properties decide, including the operator's defaults.
 pub fn ui_service(cx: &Cx<'_>, target: i32) -> Option<Service> {
     if !cx.inputs.settings.web.service.is_on() {
         return None;
@@ -253,7 +252,7 @@ fn ingress(cx: &Cx<'_>, door: Door<'_>) -> Ingress {
     }
 }
 
-/// The Ingress of the web UI, with its URL; as [`ui_service`].
+/// Builds the Ingress of the web UI, and its URL; see [`ui_service`].
 pub fn ui_ingress(cx: &Cx<'_>, target: i32) -> Option<(Ingress, String)> {
     let url = ui_url(cx)?;
     let options = cx.spec.spark_ui_options.clone().unwrap_or_default();
@@ -271,7 +270,7 @@ pub fn ui_ingress(cx: &Cx<'_>, target: i32) -> Option<(Ingress, String)> {
     Some((made, url.to_string()))
 }
 
-/// The Services and Ingresses of `driverIngressOptions`.
+/// Builds the Services and Ingresses of `driverIngressOptions`.
 pub fn driver_ingresses(cx: &Cx<'_>) -> Vec<(Service, Option<Ingress>)> {
     let all = cx.spec.driver_ingress_options.iter();
     all.filter_map(|options| driver_ingress(cx, options))

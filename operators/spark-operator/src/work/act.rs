@@ -1,4 +1,4 @@
-//! Steps -> API calls.
+//! Executes steps as API calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,36 +18,36 @@ use training_runtime::feed::child::Child;
 use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
 
-use super::known::{Known, is_watched, run_pod, run_thing};
+use super::known::{Known, cached_object, cached_pod, is_watched};
 use super::stored::App;
-use crate::course::look::{Owner, Pod, Thing};
+use crate::course::look::{Owner, Pod, RunObject};
 use crate::course::seen::{Kind, Refusal, Refused};
 use crate::course::step::{Make, Step};
 use crate::label;
 
-/// Requests of one application that are under way at once.
+/// The maximum number of concurrent requests of one application.
 const WINDOW: usize = 16;
 
-/// What became of steps.
+/// The outcome of steps.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was refused.
+    /// The gravest refusal.
     pub refused: Option<(Refusal, String)>,
-    /// The name of the driver, which a pod of somebody else has.
+    /// The name of the driver, if a foreign pod has it.
     pub taken: Option<String>,
-    /// What of the objects beside the driver could not be made, with what the API server said.
-    pub withheld: Vec<(Kind, String, String)>,
-    /// What went wrong otherwise.
+    /// Objects that the driver doesn't depend on and that could not be created, with the API server's message.
+    pub missing_objects: Vec<(Kind, String, String)>,
+    /// Any other error.
     pub fault: Option<Fault>,
-    /// A driver was made.
+    /// True if a driver was created.
     pub submitted: bool,
-    /// What the plan was made of is not all that is known now: something was there already and was read, or what was deleted is
-    /// gone, of which no watch has to tell.
+    /// True if the plan is outdated: an object already existed and was read, or a deleted object is gone, which no watch may
+    /// report.
     pub news: bool,
 }
 
 impl Outcome {
-    /// Of several refusals the gravest says most.
+    /// Keeps the gravest of several refusals.
     fn refused(&mut self, why: Refusal, text: String) {
         let grave = |why: &Refusal| match why {
             Refusal::Hopeless => 2,
@@ -68,7 +68,7 @@ impl Outcome {
     }
 }
 
-/// Why a step was not done.
+/// Why a step failed.
 enum Stopped {
     Refused(Refusal, String),
     Taken(String),
@@ -76,7 +76,7 @@ enum Stopped {
     Found,
 }
 
-/// What follows from a step that was done.
+/// The effect of a successful step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Done {
     Silently,
@@ -86,17 +86,17 @@ enum Done {
 impl From<Deleted> for Done {
     fn from(deleted: Deleted) -> Self {
         match deleted {
-            Deleted::Leaving(_) => Self::Silently,
+            Deleted::Terminating(_) => Self::Silently,
             Deleted::Gone => Self::Gone,
         }
     }
 }
 
-/// Carries out steps of one application.
-pub struct Actor<'a> {
-    /// What sends them.
+/// Executes the steps of one application.
+pub struct StepRunner<'a> {
+    /// Sends the requests.
     pub caller: &'a Caller,
-    /// What is known, which follows from what was answered.
+    /// The cache, updated from the responses.
     pub known: &'a Known,
     /// The application.
     pub app: &'a App,
@@ -104,13 +104,14 @@ pub struct Actor<'a> {
     pub uid: Uid,
 }
 
-impl Actor<'_> {
-    /// Everything else first and together, then the driver with what is beside it, then the application itself. The first refusal
-    /// or fault stops what was not begun, unless it is of something beside the driver.
+impl StepRunner<'_> {
+    /// Executes all other steps first, concurrently, then the driver with the objects it doesn't depend on, then the deletion of
+    /// the application. The first refusal or fault cancels steps that have not started, unless it concerns an object that the
+    /// driver doesn't depend on.
     pub async fn carry_out(&self, steps: &[Step]) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = |step: &Step| match step {
-            Step::MakeDriver(_) | Step::MakeBeside(_) => 1,
+            Step::CreateDriver(_) | Step::CreateOptional(_) => 1,
             Step::DeleteApplication => 2,
             Step::Make(_) | Step::Change { .. } | Step::DeletePod { .. } | Step::Delete { .. } => 0,
         };
@@ -126,7 +127,7 @@ impl Actor<'_> {
                             return None;
                         }
                         let result = self.step(step).await;
-                        let beside = matches!(step, Step::MakeBeside(_));
+                        let beside = matches!(step, Step::CreateOptional(_));
                         if !beside && !matches!(result, Ok(_) | Err(Stopped::Found)) {
                             stopped.store(true, Ordering::Relaxed);
                         }
@@ -140,16 +141,18 @@ impl Actor<'_> {
             let mut found = false;
             for (at, result) in results {
                 let result = match (result, due[at]) {
-                    (Err(stopped), Step::MakeBeside(make)) => withheld(stopped).map(|text| {
-                        let (kind, name) = make.id();
-                        outcome.withheld.push((kind, name, text));
-                        Done::Silently
-                    }),
+                    (Err(stopped), Step::CreateOptional(make)) => {
+                        missing_objects(stopped).map(|text| {
+                            let (kind, name) = make.id();
+                            outcome.missing_objects.push((kind, name, text));
+                            Done::Silently
+                        })
+                    }
                     (result, _) => result,
                 };
                 match result {
                     Ok(done) => {
-                        outcome.submitted |= matches!(due[at], Step::MakeDriver(_));
+                        outcome.submitted |= matches!(due[at], Step::CreateDriver(_));
                         outcome.news |= done == Done::Gone;
                     }
                     Err(Stopped::Found) => found = true,
@@ -172,8 +175,8 @@ impl Actor<'_> {
 
     async fn step(&self, step: &Step) -> Result<Done, Stopped> {
         match step {
-            Step::Make(make) | Step::MakeBeside(make) => self.make(make).await?,
-            Step::MakeDriver(pod) => self.make_driver(pod).await?,
+            Step::Make(make) | Step::CreateOptional(make) => self.make(make).await?,
+            Step::CreateDriver(pod) => self.make_driver(pod).await?,
             Step::Change {
                 map,
                 uid,
@@ -185,7 +188,7 @@ impl Actor<'_> {
                 });
                 let changed = self.change(&map.name_any(), &meta, &json!(map.data)).await;
                 let changed = changed.map_err(Stopped::Fault)?;
-                if let Some(owned) = run_thing(&changed, Kind::ConfigMap) {
+                if let Some(owned) = cached_object(&changed, Kind::ConfigMap) {
                     let index = self.known.things(Kind::ConfigMap);
                     index.written(owned, Instant::now());
                 }
@@ -234,7 +237,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Makes an object, and keeps what was answered: the watch will say the same, but later.
+    /// Creates an object, and stores the response in the cache, before the watch reports it.
     async fn thing(
         &self,
         kind: Kind,
@@ -246,7 +249,7 @@ impl Actor<'_> {
         let request = Build::new(&url).create(&self.caller.post(), body);
         match self.answer(kind, request).await {
             Ok(made) => {
-                if let Some(owned) = run_thing(&made, kind) {
+                if let Some(owned) = cached_object(&made, kind) {
                     let index = self.known.things(kind);
                     index.created(owned, Instant::now());
                 }
@@ -257,7 +260,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Of Services the address is wanted; of others nothing but metadata.
+    /// Sends a request. For Services it reads the address, for other kinds only metadata.
     async fn answer(&self, kind: Kind, request: Asked) -> Result<Any, Failure> {
         if kind == Kind::Service {
             self.caller.ask(request).await
@@ -266,7 +269,7 @@ impl Actor<'_> {
         }
     }
 
-    /// The name of an object is taken: by one of this run that was not seen, or by somebody else's.
+    /// Handles a name that exists: an object of this run that the cache lacks, or a foreign one.
     async fn exists(
         &self,
         kind: Kind,
@@ -285,7 +288,7 @@ impl Actor<'_> {
                 return Err(Stopped::Fault(Fault::Conflict(message)));
             }
             if kind == Kind::Claim {
-                // It was there before, for many runs; a class and a size only say what to make otherwise.
+                // The claim existed before, for use by many runs; class and size only matter if it must be created.
                 return Ok(());
             }
             let text = format!(
@@ -293,16 +296,16 @@ impl Actor<'_> {
             );
             return Err(Stopped::Refused(Refusal::Passing, text));
         }
-        if let Some(owned) = run_thing(&there, kind) {
+        if let Some(owned) = cached_object(&there, kind) {
             return Err(found(self.known.things(kind), owned, message));
         }
         if kind != Kind::ConfigMap {
-            // Another operator made it for a former run, without a word of which.
+            // Another operator created it for a former run, without recording which.
             let uid = there.uid().as_deref().and_then(Uid::parse);
             self.delete(kind, name, uid.unwrap_or_default()).await?;
             return Err(Stopped::Fault(Fault::Conflict(message)));
         }
-        // One that is the same for every run, and has what the last one wanted.
+        // The ConfigMap that all runs share: update it for this run.
         let change = serde_json::to_value(object)
             .map_err(|error| Stopped::Fault(Fault::Bug(error.to_string())))?;
         let meta = json!({"uid": there.uid(), "resourceVersion": there.resource_version()});
@@ -310,7 +313,7 @@ impl Actor<'_> {
         changed.map(drop).map_err(refuse)
     }
 
-    /// Gives a ConfigMap other data, if it still is the one that is meant.
+    /// Replaces the data of a ConfigMap, if its uid and resource version still match.
     async fn change(&self, name: &str, meta: &Value, data: &Value) -> Result<Any, Fault> {
         let url = Kind::ConfigMap.url(&self.namespace());
         let change = json!({"metadata": meta, "data": data});
@@ -318,14 +321,14 @@ impl Actor<'_> {
         self.caller.call(request).await.map_err(Failure::into_fault)
     }
 
-    /// True if it is what a former application of this name has left, which is about to be collected.
+    /// True if it belongs to a former application of this name, so that garbage collection is about to delete it.
     fn is_of_a_namesake(&self, owner: Option<Owner<'_>>) -> bool {
         owner.is_some_and(|owner| {
             owner.name == self.app.object.name_any() && Uid::parse(owner.uid) != Some(self.uid)
         })
     }
 
-    /// Reads a driver that no watch shows. True if it is there, is the application's, and is known from now on.
+    /// Reads a driver that the cache lacks. True if it exists and the application owns it; then the cache has it from now on.
     ///
     /// # Errors
     /// If the read fails.
@@ -333,7 +336,9 @@ impl Actor<'_> {
         let url = pods(&self.namespace());
         let there = self.caller.find::<Pod>(&url, name).await?;
         let ours = there.as_ref().filter(|there| is_watched(there));
-        let ours = ours.and_then(run_pod).filter(|pod| pod.owner == self.uid);
+        let ours = ours
+            .and_then(cached_pod)
+            .filter(|pod| pod.owner == self.uid);
         Ok(ours.is_some_and(|pod| self.known.pods.found(pod)))
     }
 
@@ -343,7 +348,7 @@ impl Actor<'_> {
         let request = Build::new(&url).create(&self.caller.post(), body);
         match self.caller.ask::<Pod>(request).await {
             Ok(made) => {
-                if let Some(owned) = run_pod(&made) {
+                if let Some(owned) = cached_pod(&made) {
                     self.known.pods.created(owned, Instant::now());
                 }
                 Ok(())
@@ -354,7 +359,7 @@ impl Actor<'_> {
                 let Some(there) = read.await.map_err(Stopped::Fault)? else {
                     return Err(Stopped::Fault(Fault::Conflict(message)));
                 };
-                let ours = run_pod(&there).filter(|owned| owned.owner == self.uid);
+                let ours = cached_pod(&there).filter(|owned| owned.owner == self.uid);
                 match ours.filter(|_| is_watched(&there)) {
                     Some(owned) => Err(found(&self.known.pods, owned, message)),
                     None if self.is_of_a_namesake(there.owner()) => {
@@ -368,14 +373,14 @@ impl Actor<'_> {
     }
 }
 
-/// Any object; where its kind matters, somebody else says which.
-type Any = Thing<k8s_openapi::api::core::v1::ConfigMap>;
+/// Any object; the caller knows its kind.
+type Any = RunObject<k8s_openapi::api::core::v1::ConfigMap>;
 
 fn pods(namespace: &str) -> String {
     k8s_openapi::api::core::v1::Pod::url_path(&(), Some(namespace))
 }
 
-/// What has the name is the run's own, unless it is gone by now.
+/// Adds the run's own object to the cache, unless it has been deleted by now.
 fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> Stopped {
     if index.found(owned) {
         Stopped::Found
@@ -384,10 +389,10 @@ fn found<V: Child>(index: &Index<V>, owned: Owned<V>, message: String) -> Stoppe
     }
 }
 
-/// What a refused create means.
+/// Classifies the refusal of a create.
 fn refuse(fault: Fault) -> Stopped {
     match fault {
-        // The application goes with its namespace; there is nobody left to tell.
+        // The application is deleted with its namespace, so nobody needs a report.
         Fault::Denied {
             what: Denial::NamespaceTerminating,
             ..
@@ -418,8 +423,8 @@ fn refuse(fault: Fault) -> Stopped {
     }
 }
 
-/// Why something beside the driver was not made, where the run goes on without it.
-fn withheld(stopped: Stopped) -> Result<String, Stopped> {
+/// Returns why an object that the driver doesn't depend on was not created, if the run can continue without it.
+fn missing_objects(stopped: Stopped) -> Result<String, Stopped> {
     match stopped {
         Stopped::Refused(_, text) => Ok(text),
         Stopped::Fault(
@@ -429,12 +434,12 @@ fn withheld(stopped: Stopped) -> Result<String, Stopped> {
     }
 }
 
-/// How the API server says that a webhook doesn't answer, which it takes for an error of its own.
+/// The API server's message for an unreachable webhook, which it reports as an internal error.
 const NO_WEBHOOK: &str = "failed calling webhook";
-/// How the API server says that a pod's ServiceAccount is missing.
+/// The API server's message for a missing ServiceAccount of a pod.
 const NO_ACCOUNT: &str = "error looking up service account";
 
-/// What the next look needs to know of a refused attempt.
+/// Builds the record of a refused attempt for the next reconcile.
 pub fn refused(
     app: &App,
     steps: &[Step],
@@ -442,14 +447,14 @@ pub fn refused(
     at: Timestamp,
 ) -> Option<Refused> {
     let of = |step: &Step| match step {
-        Step::MakeDriver(pod) => pod
+        Step::CreateDriver(pod) => pod
             .metadata
             .labels
             .as_ref()?
             .get(label::SUBMISSION_ID)
             .cloned(),
         Step::Make(_)
-        | Step::MakeBeside(_)
+        | Step::CreateOptional(_)
         | Step::Change { .. }
         | Step::DeletePod { .. }
         | Step::Delete { .. }

@@ -1,4 +1,4 @@
-//! What is known of applications' pods and other objects: what the watches show, and what we wrote ourselves.
+//! The cache of applications' pods and objects: from watches, and from our own writes.
 
 use std::borrow::Cow;
 use std::hash::{Hash as _, Hasher};
@@ -19,26 +19,26 @@ use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
 
-use crate::course::look::{Owner, Pod, Thing};
+use crate::course::look::{Owner, Pod, RunObject};
 use crate::course::mask::Mask;
 use crate::course::seen::{Driver, Executor, Kind, Object, Seen};
 use crate::label;
 
-/// Something of an application, in a version.
+/// A cached object, with its resource version.
 #[derive(Clone, Debug)]
 pub struct Versioned<V> {
     version: u64,
-    /// It.
+    /// The object.
     pub view: V,
 }
 
-/// What can be kept of an application's children.
+/// A child of an application that the cache can hold.
 pub trait Of: Clone + PartialEq + Send {
     /// Its uid.
     fn uid(&self) -> Uid;
     /// Its name.
     fn name(&self) -> &str;
-    /// Marks that deletion was asked for.
+    /// Marks it as terminating.
     fn leave(&mut self);
 }
 
@@ -49,10 +49,10 @@ impl<V: Of> Child for Versioned<V> {
     fn version(&self) -> u64 {
         self.version
     }
-    fn same_place(&self, other: &Self) -> bool {
+    fn same_slot(&self, other: &Self) -> bool {
         self.view.name() == other.view.name()
     }
-    fn hash_place<H: Hasher>(&self, state: &mut H) {
+    fn hash_slot<H: Hasher>(&self, state: &mut H) {
         self.view.name().hash(state);
     }
     fn same_for_decisions(&self, other: &Self) -> bool {
@@ -66,14 +66,14 @@ impl<V: Of> Child for Versioned<V> {
 
 /// A pod of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RunPod {
+pub enum CachedPod {
     /// The driver.
     Driver(Box<Driver>),
     /// An executor.
     Executor(Box<Executor>),
 }
 
-impl Of for RunPod {
+impl Of for CachedPod {
     fn uid(&self) -> Uid {
         match self {
             Self::Driver(driver) => driver.uid,
@@ -88,8 +88,8 @@ impl Of for RunPod {
     }
     fn leave(&mut self) {
         match self {
-            Self::Driver(driver) => driver.leaving = true,
-            Self::Executor(executor) => executor.leaving = true,
+            Self::Driver(driver) => driver.terminating = true,
+            Self::Executor(executor) => executor.terminating = true,
         }
     }
 }
@@ -102,19 +102,19 @@ impl Of for Object {
         &self.name
     }
     fn leave(&mut self) {
-        self.leaving = true;
+        self.terminating = true;
     }
 }
 
-/// Everything that is known.
+/// The cache.
 #[derive(Debug, Default)]
 pub struct Known {
     /// Drivers and executors.
-    pub pods: Arc<Index<Versioned<RunPod>>>,
+    pub pods: Arc<Index<Versioned<CachedPod>>>,
     things: [Arc<Index<Versioned<Object>>>; Kind::ALL.len()],
 }
 
-/// Something as it is kept, of an owner with this name and uid.
+/// Builds a cache entry for an owner with this name and uid.
 pub fn versioned<V>(
     meta: &ObjectMeta,
     (name, uid): (&str, &str),
@@ -129,19 +129,19 @@ pub fn versioned<V>(
     })
 }
 
-/// A pod as it is kept; `None` if it is no application's.
-pub fn run_pod(pod: &Pod) -> Option<Owned<Versioned<RunPod>>> {
+/// Builds the cache entry of a pod; `None` if no application owns it.
+pub fn cached_pod(pod: &Pod) -> Option<Owned<Versioned<CachedPod>>> {
     let view = match pod.driver() {
-        Some(driver) => RunPod::Driver(Box::new(driver)),
-        None => RunPod::Executor(Box::new(pod.executor()?)),
+        Some(driver) => CachedPod::Driver(Box::new(driver)),
+        None => CachedPod::Executor(Box::new(pod.executor()?)),
     };
     let Owner { name, uid } = pod.owner()?;
     versioned(pod.meta(), (name, uid), view)
 }
 
-/// Another object as it is kept; `None` if it is of no application's run.
-pub fn run_thing<K: Resource<DynamicType = ()>>(
-    thing: &Thing<K>,
+/// Builds the cache entry of another object; `None` if it doesn't belong to an application's run.
+pub fn cached_object<K: Resource<DynamicType = ()>>(
+    thing: &RunObject<K>,
     kind: Kind,
 ) -> Option<Owned<Versioned<Object>>> {
     let view = thing.object(kind)?;
@@ -149,38 +149,38 @@ pub fn run_thing<K: Resource<DynamicType = ()>>(
     versioned(thing.meta(), (name, uid), view)
 }
 
-/// True if the watch shows this pod.
+/// True if the pod matches the watch's selector.
 pub fn is_watched(pod: &Pod) -> bool {
     let labels = pod.meta().labels.as_ref();
     labels.is_some_and(|l| l.get(label::LAUNCHED_BY).is_some_and(|v| v == "true"))
 }
 
 impl Known {
-    /// What is kept of objects of a kind.
+    /// Returns the index of one kind.
     pub fn things(&self, kind: Kind) -> &Arc<Index<Versioned<Object>>> {
         &self.things[kind as usize]
     }
 
-    /// Everything of an application.
+    /// Returns everything of an application.
     pub fn of(&self, app: Uid, mask: impl FnOnce() -> Mask) -> Seen {
         let mut seen = Seen::default();
         let pods = self.pods.of(app);
-        let speaks = |pod: &Versioned<RunPod>| match &pod.view {
-            RunPod::Driver(driver) => driver.end.is_some(),
-            RunPod::Executor(executor) => executor.end.is_some() || !executor.said.is_empty(),
+        let is_master = |pod: &Versioned<CachedPod>| match &pod.view {
+            CachedPod::Driver(driver) => driver.end.is_some(),
+            CachedPod::Executor(executor) => executor.end.is_some() || !executor.said.is_empty(),
         };
-        let mask = if pods.iter().any(speaks) {
+        let mask = if pods.iter().any(is_master) {
             mask()
         } else {
             Mask::default()
         };
         for pod in pods {
             match pod.view {
-                RunPod::Driver(driver) => seen.drivers.push(driver.masked(&mask)),
-                RunPod::Executor(executor) => seen.executors.push(executor.masked(&mask)),
+                CachedPod::Driver(driver) => seen.drivers.push(driver.masked(&mask)),
+                CachedPod::Executor(executor) => seen.executors.push(executor.masked(&mask)),
             }
         }
-        // Decisions don't depend on the order in which things came.
+        // Make decisions independent of the order of arrival.
         seen.drivers.sort_by(|a, b| a.name.cmp(&b.name));
         seen.executors.sort_by(|a, b| a.name.cmp(&b.name));
         for index in &self.things {
@@ -190,25 +190,25 @@ impl Known {
         seen
     }
 
-    /// What became of a pod that was to be deleted.
+    /// Records the deletion of a pod.
     pub fn deleted_pod(&self, app: Uid, pod: Uid, what: Deleted) {
         self.pods.answered(app, pod, what, Instant::now());
     }
 
-    /// The same of another object.
+    /// Records the deletion of another object.
     pub fn deleted_thing(&self, app: Uid, kind: Kind, thing: Uid, what: Deleted) {
         let index = self.things(kind);
         index.answered(app, thing, what, Instant::now());
     }
 
-    /// Whether pods or objects of an application went without us since this was asked last.
-    pub fn take_bereft(&self, app: Uid) -> bool {
-        let things = self.things.iter().map(|index| index.take_bereft(app));
-        // All of them: what is asked is forgotten.
-        things.fold(self.pods.take_bereft(app), |any, one| any | one)
+    /// True if pods or objects of an application disappeared without our action since the last call.
+    pub fn take_lost_child(&self, app: Uid) -> bool {
+        let things = self.things.iter().map(|index| index.take_lost_child(app));
+        // Call it for all of them, because it clears the flag.
+        things.fold(self.pods.take_lost_child(app), |any, one| any | one)
     }
 
-    /// Objects other than pods.
+    /// The number of objects other than pods.
     pub fn len_of_things(&self) -> usize {
         self.things.iter().map(|index| index.len()).sum()
     }
@@ -228,7 +228,7 @@ pub async fn watch_pods(
         "pods",
         (source, scope, selector),
         index,
-        run_pod,
+        cached_pod,
         listener,
         synced,
     )
@@ -236,7 +236,7 @@ pub async fn watch_pods(
 }
 
 /// Watches other objects of runs, of one kind. Never returns.
-pub async fn watch_things<K>(
+pub async fn watch_objects<K>(
     kind: Kind,
     feed: &'static str,
     (source, scope): (Source, Scope),
@@ -247,8 +247,8 @@ pub async fn watch_things<K>(
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + 'static,
 {
     let index = Arc::clone(known.things(kind));
-    let read = |thing: &Thing<K>| run_thing(thing, kind);
-    // Every object of a run has it; what a run of another operator left has an owner of its own.
+    let read = |thing: &RunObject<K>| cached_object(thing, kind);
+    // Every object of a run has this label. Objects of another operator's run have their own owner.
     let selector = label::SUBMISSION_ID.to_owned();
     feed::watch(
         feed,
@@ -261,15 +261,15 @@ pub async fn watch_things<K>(
     .await;
 }
 
-/// How long it takes until a kind that isn't served is asked for again; each further time takes twice as long.
+/// The first delay before checking again for a kind that the cluster doesn't serve; the delay doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
-/// The longest of these times.
+/// The longest such delay.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 
-/// A group of a batch scheduler, of which nothing is read but metadata.
+/// A pod group of a batch scheduler; only metadata is read.
 macro_rules! group {
     ($name:ident) => {
-        /// The group of a batch scheduler.
+        /// The pod group of a batch scheduler.
         #[derive(Clone, Copy, Debug)]
         pub enum $name {}
 
@@ -306,7 +306,7 @@ fn group_and_version(kind: Kind) -> (&'static str, &'static str) {
     kind.api().split_once('/').unwrap_or(("", kind.api()))
 }
 
-/// Watches groups of a batch scheduler, once the cluster serves them: nothing else waits for that. Never returns.
+/// Watches pod groups of a batch scheduler, once the cluster serves them; nothing else waits for that. Never returns.
 pub async fn watch_groups<K>(
     kind: Kind,
     (source, scope): (Source, Scope),
@@ -337,5 +337,5 @@ pub async fn watch_groups<K>(
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LONGEST_WAIT);
     }
-    watch_things::<K>(kind, api, (source, scope), known, listener, synced).await;
+    watch_objects::<K>(kind, api, (source, scope), known, listener, synced).await;
 }

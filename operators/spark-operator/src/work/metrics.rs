@@ -1,7 +1,7 @@
-//! The published metrics, under their published names.
+//! The published metrics, with their published names.
 //!
-//! Those names are older than the text format that they are written in: its counters end in `_total`, which these don't, so they
-//! are told as of unknown type; their values are what they were.
+//! OpenMetrics counters end in `_total`, and these names don't. They are therefore exposed with type unknown; their values are
+//! unchanged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,23 +16,23 @@ use training_runtime::key::JobKey;
 
 use crate::api::{ExecutorState, SparkApplication, SparkApplicationStatus, State};
 
-/// What a label says where an application has none of that name. Source: the published word.
+/// The label value for an application without that label. Source: the published value.
 const UNKNOWN: &str = "Unknown";
-/// What it says where there are too many values.
+/// The label value once there are too many values.
 const OTHER: &str = "other";
 
-/// What the metrics are called, and what they are told apart by.
+/// Names and labels of the metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Naming {
-    /// Before every name.
+    /// The prefix of every name.
     pub prefix: String,
     /// Labels of applications.
     pub labels: Vec<String>,
-    /// The most values that a label has; the others are told as one.
+    /// The maximum number of values of a label; further ones count as one.
     pub most_values: usize,
-    /// Upper bounds of latencies of submissions. Units: seconds.
+    /// Buckets of submission latencies. Units: seconds.
     pub submit: Vec<f64>,
-    /// Upper bounds of latencies of starts. Units: seconds.
+    /// Buckets of start latencies. Units: seconds.
     pub start: Vec<f64>,
 }
 
@@ -58,7 +58,7 @@ struct Inner {
     state: Mutex<Counts>,
 }
 
-/// The values of the labels, in the order of their names.
+/// Label values, in the order of the label names.
 type Values = Vec<String>;
 
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ struct Running {
     executors: u64,
 }
 
-/// Every counter, and what it counts.
+/// Every counter, with its help text.
 const COUNTERS: [(&str, &str); 7] = [
     (
         "spark_application_count",
@@ -99,7 +99,7 @@ const COUNTERS: [(&str, &str); 7] = [
     ("spark_executor_success_count", "Executors that ended well"),
     ("spark_executor_failure_count", "Executors that ended badly"),
 ];
-/// Every sum of times, and what it is of. Units: seconds.
+/// Every sum of durations, with its help text. Units: seconds.
 const TIMES: [(&str, &str); 4] = [
     (
         "spark_application_success_execution_time_seconds",
@@ -120,13 +120,13 @@ const TIMES: [(&str, &str); 4] = [
 ];
 const SUBMIT: &str = "spark_application_submit_latency_seconds";
 const START: &str = "spark_application_start_latency_seconds";
-/// What is told by buckets as well. Units: seconds.
+/// Durations that are also exposed as histograms. Units: seconds.
 const HISTOGRAMS: [(&str, &str); 2] = [TIMES[2], TIMES[3]];
 
-/// What is told of what runs: its name, what it counts, and its share of an application.
+/// A gauge of running applications: its name, its help text, and its value for one application.
 type Gauge = (&'static str, &'static str, fn(&Running) -> u64);
 
-/// What runs.
+/// The gauges of running applications.
 const RUNNING: [Gauge; 2] = [
     (
         "spark_application_running_count",
@@ -140,18 +140,18 @@ const RUNNING: [Gauge; 2] = [
     ),
 ];
 
-/// A metric as documents have it.
+/// A metric, for the docs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// The names of its series, without the prefix that a flag puts before them.
+    /// The names of its series, without the configurable prefix.
     pub series: Vec<String>,
     /// Its type in the text format.
     pub kind: &'static str,
-    /// What it counts.
+    /// Its help text.
     pub help: &'static str,
 }
 
-/// Every metric.
+/// Returns every metric.
 pub fn described() -> Vec<Described> {
     let named = |name: &str, ends: &[&str], kind, help| Described {
         series: ends.iter().map(|end| format!("{name}{end}")).collect(),
@@ -168,7 +168,7 @@ pub fn described() -> Vec<Described> {
 }
 
 impl SparkMetrics {
-    /// Nothing counted yet.
+    /// Creates empty metrics.
     pub fn new(naming: Naming) -> Self {
         let known = vec![Vec::new(); naming.labels.len()];
         let state = Mutex::new(Counts {
@@ -178,7 +178,7 @@ impl SparkMetrics {
         Self(Arc::new(Inner { naming, state }))
     }
 
-    /// An application as it is now.
+    /// Updates the gauges for an application.
     pub fn observe(&self, key: &JobKey, app: &SparkApplication) {
         let status = app.status.as_ref();
         let runs = status.is_some_and(|s| s.application_state.state == State::Running);
@@ -199,17 +199,17 @@ impl SparkMetrics {
         counts.running.insert(key.clone(), running);
     }
 
-    /// Another process leads, and tells what runs.
+    /// Clears the gauges, because another process leads.
     pub fn stand_by(&self) {
         self.0.state.lock().running.clear();
     }
 
-    /// An application is gone.
+    /// Removes a deleted application from the gauges.
     pub fn forget(&self, key: &JobKey) {
         self.0.state.lock().running.remove(key);
     }
 
-    /// A status was written over the one that the application has.
+    /// Counts a status write over the application's present status.
     pub fn written(&self, app: &SparkApplication, next: &SparkApplicationStatus, now: i64) {
         let old = app.status.clone().unwrap_or_default();
         let mut counts = self.0.state.lock();
@@ -282,11 +282,11 @@ impl SparkMetrics {
 }
 
 impl Counts {
-    /// What the labels say of an application.
+    /// Returns the label values of an application.
     fn values(&mut self, naming: &Naming, app: &SparkApplication) -> Values {
         let own = app.metadata.labels.as_ref();
         let of = |label: &String| {
-            // As published: names are compared as they are written here.
+            // As published: names are compared in the form used in metrics.
             let said = own.and_then(|own| {
                 let mut all = own.iter();
                 all.find(|(key, _)| underscored(key) == underscored(label))
@@ -343,7 +343,7 @@ impl Inner {
         underscored(&format!("{}{name}", self.naming.prefix))
     }
 
-    /// One metric with all its series.
+    /// Encodes one metric with all its series.
     fn tell(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -359,7 +359,7 @@ impl Inner {
             let value = ConstGauge::new(*value);
             let labels = self.labels(values);
             if labels.is_empty() {
-                // It would tell an empty set of them.
+                // An empty family would encode an empty label set.
                 return value.encode(metric);
             }
             value.encode(metric.encode_family(&labels)?)?;
@@ -426,7 +426,7 @@ impl Collector for SparkMetrics {
                 let more = u32::try_from(of(running)).unwrap_or(u32::MAX);
                 *sums.entry(&running.values).or_default() += f64::from(more);
             }
-            // What ran once doesn't any more, and says so.
+            // Report zero where nothing runs any more.
             for (of, values) in counts.counters.keys() {
                 if *of == "spark_application_submit_count" {
                     sums.entry(values).or_default();
@@ -440,7 +440,7 @@ impl Collector for SparkMetrics {
     }
 }
 
-/// A name as metrics write it. Source: the published rule, which leaves other characters alone; those would not be a name.
+/// Converts a name to a metric name. Source: the published rule, which keeps other characters; those would be invalid.
 fn underscored(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     name.chars().map(legal).collect()

@@ -1,43 +1,34 @@
-//! One look at one schedule: which of its runs are there, which are to go, and whether one is due.
+//! Schedules: what is known of one's runs, and how its steps become requests.
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::core::Request as Build;
 use kube::{Resource, ResourceExt as _};
-use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
-use tokio::task::JoinError;
 use tokio::time::Instant;
 use training_core::patch::merge_patch;
 use training_core::slim::slim_meta;
-use training_core::{Note, Stored, Uid};
+use training_core::{Action, Note, Plan, StatusWrite, Stored, Uid, Urgency};
 use training_runtime::caller::{Caller, Failure, encode};
-use training_runtime::controller::{Controller, Reconciler, panicked};
-use training_runtime::events::EventSink;
+use training_runtime::controller::Controller;
 use training_runtime::fault::Fault;
 use training_runtime::feed::index::Index;
-use training_runtime::feed::jobs::Jobs;
 use training_runtime::feed::slim::Owned;
 use training_runtime::feed::{self, Source};
 use training_runtime::key::{JobKey, Scope};
-use training_runtime::look::{Ended, Frame, Rhythm, now};
-use training_runtime::metrics::Metrics;
-use training_runtime::retry::{Backoff, Jitter};
-use training_runtime::told::Told;
+use training_runtime::worker::{Outcome, Past, PlanOf, Planner, Subject};
 
-use super::apps::{Times, tell_unreadable};
 use super::known::{Of, Versioned, versioned};
 use crate::api::{
     ScheduledSparkApplication, ScheduledSparkApplicationStatus, SparkApplication, State,
 };
 use crate::label;
-use crate::schedule::{Around, Plan, Precision, Run, plan, run};
+use crate::schedule::{Around, Precision, Run, plan, run};
 
 impl Stored for ScheduledSparkApplication {
     type Status = ScheduledSparkApplicationStatus;
@@ -53,7 +44,7 @@ impl Stored for ScheduledSparkApplication {
     fn shrink(&mut self) {}
 }
 
-/// An application that a schedule has made, as it is watched.
+/// An application of a schedule, as watched.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = "SparkApplication")]
 #[serde(default)]
@@ -75,11 +66,11 @@ struct SlimState {
     state: State,
 }
 
-/// A run as it is kept.
+/// A cached run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     uid: Uid,
-    leaving: bool,
+    terminating: bool,
     run: Run,
 }
 
@@ -91,7 +82,7 @@ impl Of for Kept {
         &self.run.name
     }
     fn leave(&mut self) {
-        self.leaving = true;
+        self.terminating = true;
     }
 }
 
@@ -105,7 +96,7 @@ fn kept(app: &SlimApp) -> Option<Owned<Versioned<Kept>>> {
     let created = meta.creation_timestamp.as_ref();
     let view = Kept {
         uid: meta.uid.as_deref().and_then(Uid::parse)?,
-        leaving: meta.deletion_timestamp.is_some(),
+        terminating: meta.deletion_timestamp.is_some(),
         run: Run {
             name: meta.name.clone()?,
             created: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
@@ -129,207 +120,193 @@ pub async fn watch_runs(
     feed::watch("runs", place, runs, kept, listener, synced).await;
 }
 
-/// Everything that looks at schedules need.
+/// The planner of schedules.
 pub struct Schedules {
-    /// The schedules.
-    pub jobs: Arc<Jobs<ScheduledSparkApplication>>,
     /// Their applications.
     pub runs: Arc<Runs>,
-    /// What sends requests.
+    /// Sends requests.
     pub caller: Arc<Caller>,
-    /// The operator's zone.
+    /// The operator's time zone.
     pub local: TimeZone,
-    /// What the names of runs are counted in.
+    /// The unit of times in names of runs.
     pub precision: Precision,
-    /// Earliest next attempts of those whose look failed.
-    pub backoff: Backoff<JobKey>,
-    /// Where events go.
-    pub events: EventSink,
-    /// Where counts go.
-    pub metrics: Arc<Metrics>,
-    /// The times to keep to.
-    pub times: Times,
-    /// So that not all are looked at together.
-    pub jitter: Mutex<Jitter>,
+}
+
+/// One change to the runs of a schedule.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Delete a run, with its children.
+    Delete {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        uid: Uid,
+    },
+    /// Create the run of this name. One that exists already is fine if the schedule owns it.
+    Create(String),
+}
+
+impl Action for Step {
+    fn is_create(&self) -> bool {
+        matches!(self, Self::Create(_))
+    }
 }
 
 impl Schedules {
-    async fn pass(self: Arc<Self>, key: JobKey) -> Option<Instant> {
-        let frame = Frame {
-            deadline: self.times.deadline,
-            backoff: &self.backoff,
-            metrics: &self.metrics,
-        };
-        let forget = || self.forget(&key);
-        let open = match frame.open(&self.jobs, &self.caller, &key, forget).await {
-            Ok(open) => open,
-            Err(next) => return next,
-        };
-        let looking = self.look(&key, &open.job);
-        frame.run(&key, &open.job.metadata, looking).await
-    }
-
-    async fn look(&self, key: &JobKey, schedule: &Arc<ScheduledSparkApplication>) -> Ended {
-        let held = self.backoff.not_before(key);
-        if let Some(at) = held.filter(|at| *at > Instant::now()) {
-            return Ended::Held(at);
-        }
-        let rhythm = Rhythm {
-            period: self.times.safety_period,
-            jitter: &self.jitter,
-        };
-        let uid = schedule.metadata.uid.as_deref().and_then(Uid::parse);
-        let Some(uid) = uid else {
-            return Ended::Failed(Fault::Bug("the schedule has no uid".to_owned()));
-        };
-        if schedule.metadata.deletion_timestamp.is_some() {
-            return Ended::Quiet(rhythm.safety());
-        }
-        let there: Vec<Kept> = self.runs.of(uid).into_iter().map(|r| r.view).collect();
-        let runs: Vec<Run> = there.iter().map(|kept| kept.run.clone()).collect();
-        let around = Around {
-            now: now(),
-            local: &self.local,
-            precision: self.precision,
-        };
-        let plan = plan(schedule, &runs, around);
-        let wake = rhythm.wake(plan.wake);
-        match self.carry_out(schedule, uid, &there, plan).await {
-            Ok(()) => {
-                self.backoff.forget(key);
-                Ended::Quiet(wake)
-            }
-            Err(fault) => Ended::Failed(fault),
-        }
-    }
-
-    async fn carry_out(
+    async fn step(
         &self,
-        schedule: &Arc<ScheduledSparkApplication>,
-        uid: Uid,
-        there: &[Kept],
-        plan: Plan,
+        subject: Subject<'_, ScheduledSparkApplication>,
+        step: &Step,
     ) -> Result<(), Fault> {
-        let namespace = schedule.namespace().unwrap_or_default();
+        let namespace = subject.object.namespace().unwrap_or_default();
         let url = SparkApplication::url_path(&(), Some(&namespace));
-        self.delete(uid, &url, there, &plan.delete).await?;
-        if let Some(name) = &plan.create {
-            self.make(schedule, uid, &url, name).await?;
+        match step {
+            Step::Create(name) => self.create(subject, &url, name).await,
+            Step::Delete { name, uid } => {
+                let params = DeleteParams {
+                    propagation_policy: Some(PropagationPolicy::Background),
+                    ..DeleteParams::default()
+                };
+                let what = self.caller.delete(&url, name, *uid, params).await?;
+                let now = Instant::now();
+                self.runs.answered(subject.uid, *uid, what, now);
+                Ok(())
+            }
         }
-        let old = schedule.status.clone().unwrap_or_default();
-        let value = |status| serde_json::to_value(status).unwrap_or_default();
-        if let Some(patch) = merge_patch(&value(&old), &value(&plan.status)) {
-            let version = self.caller.write_status(&**schedule, &patch).await?;
-            self.jobs.written(schedule, plan.status, version);
-        }
-        // The last: nothing waits for it.
-        self.delete(uid, &url, there, &plan.prune).await
     }
 
-    /// Deletes runs by their names, with what is theirs.
-    async fn delete(
+    async fn create(
         &self,
-        uid: Uid,
-        url: &str,
-        there: &[Kept],
-        names: &[String],
-    ) -> Result<(), Fault> {
-        let going = there
-            .iter()
-            .filter(|k| !k.leaving && names.contains(&k.run.name));
-        for Kept { uid: of, run, .. } in going {
-            let params = DeleteParams {
-                propagation_policy: Some(PropagationPolicy::Background),
-                ..DeleteParams::default()
-            };
-            let what = self.caller.delete(url, &run.name, *of, params).await?;
-            self.runs.answered(uid, *of, what, Instant::now());
-        }
-        Ok(())
-    }
-
-    async fn make(
-        &self,
-        schedule: &ScheduledSparkApplication,
-        uid: Uid,
+        subject: Subject<'_, ScheduledSparkApplication>,
         url: &str,
         name: &str,
     ) -> Result<(), Fault> {
-        let body = encode(&run(schedule, name)).map_err(Failure::into_fault)?;
+        let body = encode(&run(subject.object, name)).map_err(Failure::into_fault)?;
         let request = Build::new(url).create(&self.caller.post(), body);
-        let fault = match self.caller.ask::<SlimApp>(request).await {
+        match self.caller.ask::<SlimApp>(request).await {
             Ok(made) => {
-                // The next time may come before the watch shows it.
+                // The next scheduled time may come before the watch reports it.
                 if let Some(owned) = kept(&made) {
                     self.runs.created(owned, Instant::now());
                 }
-                return Ok(());
+                Ok(())
             }
             Err(Failure::Exists(message)) => {
-                let there = self.caller.find::<SlimApp>(url, name).await?;
-                // The same run, made before the status could say so.
-                if there
-                    .as_ref()
-                    .and_then(kept)
-                    .is_some_and(|k| k.owner == uid)
-                {
+                let existing = self.caller.find::<SlimApp>(url, name).await?;
+                // The same run, created before the status could say so.
+                let ours = |run: Owned<Versioned<Kept>>| run.owner == subject.uid;
+                if existing.as_ref().and_then(kept).is_some_and(ours) {
                     return Ok(());
                 }
-                Fault::Conflict(format!("{message}, and it is not of this schedule"))
+                let text = format!("{message}, and it is not of this schedule");
+                Err(Fault::Conflict(text))
             }
-            Err(Failure::Fault(fault)) => fault,
-        };
-        if matches!(
-            fault,
-            Fault::Denied { .. } | Fault::Rejected { .. } | Fault::Conflict(_)
-        ) {
-            let text = format!("Error creating SparkApplication {name}: {fault}");
-            let mut told = Told::new(&self.events);
-            told.note(
-                schedule,
-                vec![Note::warning("FailedCreateSparkApplication", text)],
-            );
+            Err(Failure::Fault(fault)) => Err(fault),
         }
-        Err(fault)
     }
 }
 
-impl Reconciler for Schedules {
-    fn pass(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>> {
-        Box::pin(Self::pass(self, key))
+/// The event about a run that was refused.
+fn refused(step: &Step, fault: &Fault) -> Option<Note> {
+    let Step::Create(name) = step else {
+        return None;
+    };
+    let told = matches!(
+        fault,
+        Fault::Denied { .. } | Fault::Rejected { .. } | Fault::Conflict(_)
+    );
+    let text = format!("Error creating SparkApplication {name}: {fault}");
+    told.then(|| Note::warning("FailedCreateSparkApplication", text))
+}
+
+/// The deletions of runs of these names that are not terminating yet.
+fn deletions<'a>(runs: &'a [Kept], names: &'a [String]) -> impl Iterator<Item = Step> + 'a {
+    let mine = |kept: &&Kept| !kept.terminating && names.contains(&kept.run.name);
+    runs.iter().filter(mine).map(|kept| Step::Delete {
+        name: kept.run.name.clone(),
+        uid: kept.uid,
+    })
+}
+
+impl Planner for Schedules {
+    type Object = ScheduledSparkApplication;
+    type Seen = Vec<Kept>;
+    type Step = Step;
+
+    const CACHES: [&'static str; 3] = ["schedules", "schedules_not_cached", "schedules_waiting"];
+
+    fn observe(&self, subject: Subject<'_, ScheduledSparkApplication>, _: Past) -> Vec<Kept> {
+        let runs = self.runs.of(subject.uid).into_iter();
+        runs.map(|run| run.view).collect()
     }
 
-    fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
-        panicked(
-            key,
-            error,
-            &self.jobs,
-            &self.backoff,
-            &self.metrics,
-            &self.events,
-        )
+    fn plan(
+        &self,
+        schedule: &ScheduledSparkApplication,
+        seen: &Vec<Kept>,
+        now: Timestamp,
+    ) -> PlanOf<Self> {
+        if schedule.metadata.deletion_timestamp.is_some() {
+            return Plan::default();
+        }
+        let runs: Vec<Run> = seen.iter().map(|kept| kept.run.clone()).collect();
+        let around = Around {
+            now,
+            local: &self.local,
+            precision: self.precision,
+        };
+        let decided = plan(schedule, &runs, around);
+        let old = schedule.status.clone().unwrap_or_default();
+        let value = |status| serde_json::to_value(status).unwrap_or_default();
+        let patch = merge_patch(&value(&old), &value(&decided.status));
+        let status = patch.map(|patch| StatusWrite {
+            next: decided.status,
+            patch,
+            urgency: Urgency::After,
+        });
+        let mut steps: Vec<Step> = deletions(seen, &decided.delete).collect();
+        steps.extend(decided.create.map(Step::Create));
+        let mut old_runs = deletions(seen, &decided.prune).peekable();
+        let again = old_runs.peek().is_some();
+        // Nothing waits for old runs to go, so they go last.
+        if steps.is_empty() && status.is_none() {
+            steps.extend(old_runs);
+        }
+        Plan {
+            status,
+            steps,
+            again,
+            wake: decided.wake,
+            ..Plan::default()
+        }
     }
 
-    fn knows(&self, key: &JobKey) -> bool {
-        self.jobs.contains(key)
+    async fn execute(
+        &self,
+        subject: Subject<'_, ScheduledSparkApplication>,
+        steps: &[Step],
+        _: bool,
+    ) -> Outcome {
+        for step in steps {
+            if let Err(fault) = self.step(subject, step).await {
+                return Outcome {
+                    notes: refused(step, &fault).into_iter().collect(),
+                    fault: Some(fault),
+                    ..Outcome::default()
+                };
+            }
+        }
+        Outcome::default()
     }
 
-    fn forget(&self, key: &JobKey) {
-        self.backoff.forget(key);
+    /// A run that goes is no sign that its schedule is deleted: users delete runs.
+    fn take_lost_child(&self, _: Uid) -> bool {
+        false
     }
 
-    fn freed(&self, _: &JobKey) {}
-
-    fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
-        tell_unreadable::<ScheduledSparkApplication>(&self.events, metadata, error);
-    }
+    fn forget(&self, _: &JobKey, _: bool) {}
 
     fn held(&self) -> Vec<(&'static str, usize)> {
-        vec![
-            ("schedules", self.jobs.len()),
-            ("schedules_not_cached", self.jobs.away()),
-            ("schedules_waiting", self.jobs.waiting()),
-            ("runs", self.runs.len()),
-        ]
+        vec![("runs", self.runs.len())]
     }
 }

@@ -1,4 +1,4 @@
-//! An application as it is kept in memory: with what stands for its spec as it is stored.
+//! The cached form of an application, with the digest of its stored spec.
 
 use std::borrow::Cow;
 
@@ -13,16 +13,16 @@ use training_core::Stored;
 use crate::api::{SparkApplication, SparkApplicationStatus};
 use crate::digest::{self, SpecDigest};
 
-/// An application, and the digest of its spec: of what the API server said, which types would not say again.
+/// An application and the digest of its spec. The digest is of the API server's JSON, because typed values may not round-trip.
 #[derive(Clone, Debug)]
 pub struct App {
     /// The application.
     pub object: SparkApplication,
-    /// Stands for its spec.
+    /// The digest of its spec.
     pub digest: SpecDigest,
 }
 
-/// An application that was put away, with the digest that it had. The API server never says this.
+/// A compacted application with its digest. The API server never returns this form.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Packed<A> {
@@ -93,7 +93,7 @@ impl Stored for App {
         self.object.status = Some(status);
     }
 
-    /// An edit that nobody has looked at yet may begin it anew, and then all of it is needed.
+    /// An edit that was not reconciled yet may start it over, and then all of it is needed.
     fn has_ended(&self) -> bool {
         self.object.status.as_ref().is_some_and(|status| {
             let seen = status.observed_generation == self.object.metadata.generation;

@@ -1,4 +1,4 @@
-//! What is made beside the pod on demand: Ingresses, groups of batch schedulers, metrics.
+//! Objects that are created on demand in addition to the pod: Ingresses, pod groups, metrics.
 
 use serde_json::{Value, json};
 use spark_operator::submission::web::ui_address;
@@ -45,7 +45,7 @@ fn the_service_of_the_ui_follows_its_options() {
         port(&[("sparkUIOptions", json!({ "servicePort": 80 }))]),
         (80, 4040)
     );
-    // What every application has counts where an application says nothing.
+    // The operator's default applies if the application doesn't set the port.
     let mut all = web("h");
     all.defaults = [("spark.ui.port".to_owned(), "4666".to_owned())].into();
     for (fields, expected) in [(vec![], 4666), (vec![("sparkConf", ui("4555"))], 4555)] {
@@ -356,7 +356,7 @@ fn a_scheduler_with_the_coscheduling_plugin_gets_a_group_by_label() {
         let key = format!("spark.kubernetes.{role}.label.scheduling.x-k8s.io/pod-group");
         assert_eq!(out.properties[&key], "spark-pi-pg");
     }
-    // The operator's choice counts as the application's.
+    // The operator's default counts as the application's choice.
     assert_eq!(to_json(&out.driver)["spec"]["schedulerName"], "plugins");
 }
 
@@ -371,7 +371,7 @@ fn a_scheduler_that_nobody_serves_is_refused() {
         "{text}"
     );
     assert!(text.contains("volcano, yunikorn, plugins"), "{text}");
-    // Without batch schedulers the name is just the scheduler's.
+    // With batch schedulers off, the name is an ordinary scheduler's.
     let out = submitted(&app);
     assert_eq!(to_json(&out.driver)["spec"]["schedulerName"], "odd");
     assert_eq!(out.batch_scheduler, None);
@@ -389,7 +389,7 @@ fn spark_s_own_step_for_volcano_is_done_for_it() {
         annotations["scheduling.k8s.io/group-name"],
         format!("{APP_ID}-podgroup")
     );
-    // Executors get theirs from the step itself, in the driver.
+    // Executors get their annotation from the step itself, in the driver.
     assert_eq!(
         out.properties["spark.kubernetes.executor.pod.featureSteps"],
         step

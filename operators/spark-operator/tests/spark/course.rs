@@ -1,4 +1,4 @@
-//! The course of an application, from its submission to its end.
+//! The life cycle of an application, from its submission to its end.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use spark_operator::api::{ExecutorState, SparkApplicationStatus, State};
 use spark_operator::course::seen::{
-    Driver, End, Kind, Object, Refusal, Refused, Seen, Waits, Withheld,
+    Driver, End, Kind, MissingObject, Object, Refusal, Refused, Seen, Waits,
 };
 use spark_operator::course::step::{Plan, Step};
-use spark_operator::course::{Inquiry, Rules, plan};
+use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::spec_digest;
 use spark_operator::submission::{Settings, Switch};
 use spark_operator::{SparkApplication, label};
@@ -19,25 +19,25 @@ use training_core::{PodPhase, StatusWrite, Uid, Urgency};
 use super::made;
 use super::scene::{set, typed, with};
 
-/// An API server with one application in it, and nobody else.
+/// An API server with a single application, and no other clients.
 struct World {
     app: Value,
     seen: Seen,
     now: Timestamp,
     rules: Rules,
     settings: Settings,
-    /// What the API server says to the next drivers.
+    /// The refusal of the next drivers.
     refuses: Option<(Refusal, &'static str)>,
-    /// What it doesn't make beside drivers, and what it says then.
+    /// The kind of objects that can't be created beside drivers, and the message.
     withholds: Option<(Kind, &'static str)>,
-    /// Every state that was written, in its order.
+    /// Every state that was written, in order.
     states: Vec<String>,
     events: Vec<String>,
-    /// The submissions of all drivers ever made.
+    /// The submissions of all drivers ever created.
     drivers: Vec<String>,
-    /// What ConfigMaps were changed to.
+    /// The new contents of changed ConfigMaps.
     changed: Vec<String>,
-    /// The API server refuses the next change of one.
+    /// True if the API server refuses the next change of a ConfigMap.
     refuses_changes: bool,
     deleted: bool,
     uids: u128,
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn plan(&self) -> Plan {
-        plan(Inquiry {
+        plan(PlanInput {
             app: &self.app(),
             digest: &spec_digest(&self.app["spec"]),
             seen: &self.seen,
@@ -85,7 +85,7 @@ impl World {
         Uid(self.uids)
     }
 
-    /// Carries out one plan, or its first requests only: then the process is killed, and forgets.
+    /// Executes one plan, or only its first requests; then the process is killed and loses its memory.
     fn look(&mut self, killed_after: Option<usize>) -> bool {
         let plan = self.plan();
         self.wake = plan.wake;
@@ -133,10 +133,10 @@ impl World {
 
     fn carry_out(&mut self, step: Step) -> bool {
         match step {
-            Step::MakeBeside(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
+            Step::CreateOptional(make) if self.withholds.is_some_and(|(k, _)| k == make.id().0) => {
                 let (kind, name) = make.id();
-                self.seen.withheld.retain(|w| w.name != name);
-                self.seen.withheld.push(Withheld {
+                self.seen.missing_objects.retain(|w| w.name != name);
+                self.seen.missing_objects.push(MissingObject {
                     kind,
                     name,
                     submission_id: make.submission_id().to_owned(),
@@ -144,11 +144,11 @@ impl World {
                     at: self.now,
                 });
             }
-            Step::Make(make) | Step::MakeBeside(make) => {
+            Step::Make(make) | Step::CreateOptional(make) => {
                 let uid = self.uid();
                 self.seen.objects.push(made::object(&make, uid));
             }
-            Step::MakeDriver(pod) => {
+            Step::CreateDriver(pod) => {
                 if let Some((why, message)) = self.refuses {
                     self.seen.refused = Some(Refused {
                         submission_id: pod.labels()[label::SUBMISSION_ID].clone(),
@@ -187,10 +187,10 @@ impl World {
             }
             Step::DeletePod { uid, .. } => {
                 for driver in self.seen.drivers.iter_mut().filter(|d| d.uid == uid) {
-                    driver.leaving = true;
+                    driver.terminating = true;
                 }
                 for executor in self.seen.executors.iter_mut().filter(|e| e.uid == uid) {
-                    executor.leaving = true;
+                    executor.terminating = true;
                 }
             }
             Step::Delete { uid, .. } => self.seen.objects.retain(|o| o.uid != uid),
@@ -199,7 +199,7 @@ impl World {
         true
     }
 
-    /// Looks until nothing is left to be done.
+    /// Reconciles until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..30 {
             if self.look(None) || self.deleted {
@@ -250,10 +250,10 @@ impl World {
         self.settle();
     }
 
-    /// Pods that were told to go are gone.
+    /// Removes terminating pods.
     fn pods_go(&mut self) {
-        self.seen.drivers.retain(|d| !d.leaving);
-        self.seen.executors.retain(|e| !e.leaving);
+        self.seen.drivers.retain(|d| !d.terminating);
+        self.seen.executors.retain(|e| !e.terminating);
         self.settle();
     }
 
@@ -305,8 +305,8 @@ fn an_undisturbed_application_goes_through_its_states_once() {
     let mut world = World::new(&[]);
     let first = world.plan();
     assert!(
-        matches!(&first.steps[..], [.., Step::MakeDriver(_), Step::MakeBeside(ui)] if ui.id().1 == "spark-pi-ui-svc"),
-        "the driver comes last, with what it runs without"
+        matches!(&first.steps[..], [.., Step::CreateDriver(_), Step::CreateOptional(ui)] if ui.id().1 == "spark-pi-ui-svc"),
+        "the driver comes last, with the objects it doesn't depend on"
     );
     assert_eq!(
         first.status, None,
@@ -428,7 +428,7 @@ fn executors_are_followed_and_told_and_those_that_vanish_are_not_forgotten() {
         world.status()["executorState"],
         json!({"exec-1": "FAILED", "exec-2": "UNKNOWN"})
     );
-    // An executor of another submission is nobody's.
+    // An executor of another submission doesn't count.
     world.executor("exec-9", PodPhase::Running);
     world.seen.executors[0].submission_id = "another".to_owned();
     world.settle();
@@ -454,7 +454,7 @@ fn b_172_i_20_a_status_lists_live_executors_first_and_says_how_many_it_leaves_ou
         json!({"exec-2": "FAILED", "exec-3": "RUNNING"})
     );
     assert_eq!(world.status()["executorsNotListed"], 1);
-    // However many are allowed, the status fits into an object.
+    // The status fits into an object, whatever the limit.
     world.rules.most_executors = usize::MAX;
     for n in 0..3000 {
         world.executor(&format!("exec-{n}-{}", "x".repeat(50)), PodPhase::Running);
@@ -476,8 +476,8 @@ fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
     world.executor("exec-1", PodPhase::Running);
     world.driver_ends(0);
     assert_eq!(world.state(), State::PendingRerun);
-    assert!(world.driver().leaving);
-    // It is known by its name until it is gone.
+    assert!(world.driver().terminating);
+    // Its name identifies it until it is gone.
     let known = json!({ "podName": "spark-pi-driver" });
     assert_eq!(world.status()["driverInfo"], known);
     assert_eq!(world.status()["terminationTime"], Value::Null);
@@ -497,7 +497,7 @@ fn always_runs_again_once_the_old_driver_and_executors_are_gone() {
     assert_eq!(
         world.seen.objects.iter().find(old),
         None,
-        "what the first run left"
+        "leftovers of the first run"
     );
 }
 
@@ -523,7 +523,10 @@ fn a_failed_run_is_tried_again_as_often_and_as_late_as_the_policy_says() {
     assert_eq!(world.state(), State::Failed);
     assert_eq!(world.status()["executionAttempts"], 3);
     assert!(world.error().contains("driver container failed"));
-    assert!(!world.driver().leaving, "the last driver's log can be read");
+    assert!(
+        !world.driver().terminating,
+        "the last driver's log can be read"
+    );
     let known: BTreeSet<&str> = world.states.iter().map(String::as_str).collect();
     let published = ["FAILED", "FAILING", "PENDING_RERUN", "RUNNING", "SUBMITTED"];
     assert_eq!(known, published.into());
@@ -563,7 +566,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
     assert!(world.status()["terminationTime"].is_string());
     assert!(world.seen.drivers.is_empty());
 
-    // What was missing is made in time.
+    // Retries succeed once the missing object exists.
     let mut world = World::new(&[on_failure(2)]);
     world.refuses = Some((Refusal::Counted, "serviceaccount \"spark\" not found"));
     world.settle();
@@ -618,7 +621,7 @@ fn what_can_never_run_fails_at_once_whatever_the_policy() {
             world.error()
         );
         assert_eq!(world.drivers.len(), 0);
-        // An edit begins anew.
+        // An edit starts over.
         world.refuses = None;
         world.edit("driver/memory", json!("1g"));
         assert_eq!(world.state(), State::Submitted);
@@ -635,7 +638,7 @@ fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
     world.edit("suspend", json!(false));
     assert_eq!(world.state(), State::Suspending, "its pods are still there");
     world.pods_go();
-    assert!(world.seen.executors[0].leaving);
+    assert!(world.seen.executors[0].terminating);
     world.pods_go();
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(
@@ -657,7 +660,7 @@ fn a_suspended_application_has_no_pods_and_resumes_with_a_new_submission() {
         );
     }
     assert_eq!(world.drivers.len(), 2);
-    // A resume costs no retry.
+    // Resuming doesn't use up a retry.
     world.driver_runs();
     world.driver_ends(1);
     world.later(10);
@@ -671,7 +674,7 @@ fn a_new_application_that_is_suspended_submits_nothing_and_an_ended_one_stays_en
     world.settle();
     assert_eq!(world.states, ["SUSPENDING", "SUSPENDED"]);
     assert_eq!(world.drivers.len(), 0);
-    // Edits meanwhile change what is submitted.
+    // Edits during a suspension change the next submission.
     world.edit("executor/instances", json!(7));
     assert_eq!(world.state(), State::Suspended);
     world.edit("suspend", json!(false));
@@ -701,7 +704,7 @@ fn b_175_an_edit_begins_anew_in_any_state_but_one_of_ttl_suspend_or_labels_never
             world.states[before..],
             ["INVALIDATING", "PENDING_RERUN", "SUBMITTED"]
         );
-        assert_eq!(world.status()["submissionAttempts"], 1, "counted anew");
+        assert_eq!(world.status()["submissionAttempts"], 1, "counted again");
         assert_eq!(world.status()["executionAttempts"], 1);
         assert_eq!(world.drivers.len(), 2);
         assert_ne!(world.drivers[0], world.drivers[1]);
@@ -721,7 +724,7 @@ fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
         world.error()
     );
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
-    assert!(world.wake.is_some(), "nobody tells when it goes");
+    assert!(world.wake.is_some(), "no watch reports when it goes");
     world.seen.taken = None;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
@@ -732,7 +735,7 @@ fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
 fn a_driver_that_goes_before_it_was_recorded_was_submitted() {
     let mut world = World::new(&[on_failure(1)]);
     world.look(Some(usize::MAX));
-    world.driver().leaving = true;
+    world.driver().terminating = true;
     world.settle();
     assert_eq!(world.state(), State::Submitted);
     world.seen.drivers.clear();
@@ -748,7 +751,7 @@ fn a_driver_goes_whatever_the_next_one_is_called() {
     let mut world = running(&[]);
     world.edit("driver/podName", json!("another"));
     assert_eq!(world.state(), State::Invalidating);
-    assert!(world.driver().leaving);
+    assert!(world.driver().terminating);
     world.pods_go();
     assert_eq!(world.status()["driverInfo"]["podName"], "another");
 }
@@ -769,7 +772,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
     };
     assert!(template.contains(r#""pool": "b""#), "{template}");
     assert_eq!(world.status()["observedGeneration"], 2);
-    // Whatever comes between the change and its record, both are made in the end.
+    // Whatever happens between the change and its record, both are made in the end.
     for (nth, priority) in [(1, "low"), (2, "lower"), (3, "lowest")] {
         set(
             &mut world.app["spec"],
@@ -789,7 +792,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
     }
     assert_eq!(world.changed.len(), 4, "each once");
     assert_eq!(world.said("SparkApplicationWebhookFieldsUpdated"), 4);
-    // An edit that is taken back before it was recorded is taken back in the template as well.
+    // An edit that is reverted before it was recorded is reverted in the template as well.
     let spec = world.app["spec"].clone();
     set(
         &mut world.app["spec"],
@@ -805,7 +808,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
     world.settle();
     assert!(world.changed.last().unwrap().contains("lowest"));
     assert_eq!(world.status()["observedGeneration"], 7);
-    // What happens meanwhile is not missed.
+    // Events in the meantime are not missed.
     set(
         &mut world.app["spec"],
         "executor/priorityClassName",
@@ -822,7 +825,7 @@ fn where_executors_run_can_be_edited_without_a_new_run() {
         (State::Running, drivers + 1)
     );
     let drivers = world.drivers.len();
-    // Together with anything else it is an edit like others.
+    // Combined with any other change, it counts as an ordinary edit.
     set(
         &mut world.app["spec"],
         "executor/schedulerName",
@@ -855,8 +858,8 @@ fn a_driver_whose_record_is_missing_stays_when_only_its_executors_are_to_go_else
     world.rules.partial_restart = true;
     world.driver_ends(3);
     world.later(10);
-    world.seen.drivers.retain(|d| !d.leaving);
-    // The next driver is made, and nothing is written of it.
+    world.seen.drivers.retain(|d| !d.terminating);
+    // Creates the next driver without recording it.
     for _ in 0..10 {
         if world.drivers.len() < 2 {
             world.look(None);
@@ -866,7 +869,7 @@ fn a_driver_whose_record_is_missing_stays_when_only_its_executors_are_to_go_else
     assert_eq!((state, made), (State::PendingRerun, 2));
     world.edit("executor/nodeSelector", json!({ "pool": "b" }));
     assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 2));
-    assert!(!world.driver().leaving);
+    assert!(!world.driver().terminating);
     assert!(world.changed.last().unwrap().contains("pool"));
 }
 
@@ -882,7 +885,10 @@ fn a_driver_that_never_started_goes_with_its_run() {
     });
     world.later(600);
     assert_eq!(world.state(), State::Failed);
-    assert!(world.driver().leaving, "else it runs when the secret comes");
+    assert!(
+        world.driver().terminating,
+        "else it runs when the secret comes"
+    );
     assert_ne!(world.seen.objects, [], "it may begin to run in this moment");
     world.pods_go();
     assert_eq!(world.seen.objects, []);
@@ -894,10 +900,10 @@ fn i_05_an_application_that_is_being_deleted_takes_its_run_along() {
     world.executor("exec-1", PodPhase::Running);
     world.app["metadata"]["deletionTimestamp"] = json!("2026-05-28T20:26:40Z");
     world.look(None);
-    assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+    assert!(world.driver().terminating && !world.seen.executors[0].terminating);
     world.seen.drivers.clear();
     world.look(None);
-    assert!(world.seen.executors[0].leaving);
+    assert!(world.seen.executors[0].terminating);
     assert_eq!(world.seen.objects, []);
     assert_eq!(world.plan(), Plan::default());
 }
@@ -914,16 +920,16 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
         }
     };
     for suspends in [true, false] {
-        // It comes to its end within its grace period, and its pod is still there.
+        // The driver ends within its grace period, and its pod still exists.
         let mut world = running(&[]);
         world.executor("exec-1", PodPhase::Running);
         let objects = world.seen.objects.clone();
         let state = told(&mut world, suspends);
         assert_eq!(world.state(), state);
-        assert!(world.driver().leaving && !world.seen.executors[0].leaving);
+        assert!(world.driver().terminating && !world.seen.executors[0].terminating);
         assert_eq!(world.seen.objects, objects);
         world.driver_ends(0);
-        assert!(world.seen.executors[0].leaving);
+        assert!(world.seen.executors[0].terminating);
         assert_eq!((world.state(), &world.seen.objects[..]), (state, &[][..]));
         world.pods_go();
         let next = if suspends {
@@ -933,16 +939,16 @@ fn a_driver_that_is_told_to_go_keeps_what_its_run_has_until_it_has_ended() {
         };
         assert_eq!(world.state(), next);
 
-        // It never ends: its node may be lost, and its executors must not run for ever.
+        // The driver never ends: its node may be lost, and its executors must not run forever.
         let mut world = running(&[]);
         world.executor("exec-1", PodPhase::Running);
         told(&mut world, suspends);
         let due = world.now;
         world.driver().due = Some(due);
         world.later(29);
-        assert!(!world.seen.executors[0].leaving);
+        assert!(!world.seen.executors[0].terminating);
         world.later(1);
-        assert!(world.seen.executors[0].leaving);
+        assert!(world.seen.executors[0].terminating);
         assert_eq!(world.seen.objects, []);
     }
 }
@@ -953,7 +959,7 @@ fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended()
     for (fields, stays) in [
         (vec![("executor/deleteOnTermination", json!(false))], true),
         (vec![("sparkConf", json!({ key: "False" }))], true),
-        // The field wins, as in what the driver is told.
+        // The field overrides the property, as for the driver.
         (
             vec![
                 ("executor/deleteOnTermination", json!(true)),
@@ -968,7 +974,7 @@ fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended()
         world.executor("exec-2", PodPhase::Running);
         world.driver_ends(1);
         world.later(10);
-        assert!(world.seen.executors[1].leaving, "it still runs");
+        assert!(world.seen.executors[1].terminating, "it still runs");
         world.pods_go();
         assert_eq!(world.drivers.len(), 2, "{fields:?}");
         let left: Vec<&str> = world
@@ -982,7 +988,7 @@ fn executors_that_are_not_to_be_deleted_survive_a_new_run_once_they_have_ended()
             if stays { vec!["exec-1"] } else { vec![] },
             "{fields:?}"
         );
-        // It is none of the new run's.
+        // It doesn't belong to the new run.
         assert_eq!(world.status()["executorState"], Value::Null);
     }
 }
@@ -1066,7 +1072,7 @@ fn names_that_do_not_change_are_waited_for() {
         name: "spark-pi-ui-svc".to_owned(),
         uid,
         submission_id,
-        leaving: true,
+        terminating: true,
         address: None,
         placement: None,
     });
@@ -1081,7 +1087,7 @@ fn names_that_do_not_change_are_waited_for() {
     let info = &world.status()["driverInfo"];
     assert_eq!(info["webUIServiceName"], "spark-pi-ui-svc");
     assert_eq!(info["webUIAddress"], "10.0.0.7:4040");
-    // What the driver needs is waited for.
+    // Objects that the driver needs are waited for.
     let metrics = json!({"exposeDriverMetrics": true, "exposeExecutorMetrics": false, "prometheus": {"jmxExporterJar": "/exporter.jar"}});
     world.edit("monitoring", metrics);
     let uid = world.uid();
@@ -1090,7 +1096,7 @@ fn names_that_do_not_change_are_waited_for() {
         name: "spark-pi-prom-conf".to_owned(),
         uid,
         submission_id: world.drivers[1].clone(),
-        leaving: true,
+        terminating: true,
         address: None,
         placement: None,
     });
@@ -1101,7 +1107,7 @@ fn names_that_do_not_change_are_waited_for() {
     assert_eq!(world.state(), State::Submitted);
 }
 
-/// With everything that a run goes on without.
+/// An application with all objects that a run doesn't depend on.
 fn seen_from_outside() -> World {
     let ports = json!([
         {"servicePort": 8080, "ingressURLFormat": "a.example.org"}, {"servicePort": 8081, "ingressURLFormat": "b.example.org"},
@@ -1143,7 +1149,7 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
             world.error()
         );
         assert_eq!(world.said(reason), 1);
-        assert_eq!(world.seen.withheld.len(), missing);
+        assert_eq!(world.seen.missing_objects.len(), missing);
         world.driver_runs();
         assert_eq!(world.state(), State::Running);
         assert!(
@@ -1153,15 +1159,15 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
         );
         assert!(
             world.wake.is_some(),
-            "nobody tells when it would be accepted"
+            "no watch reports when it would be accepted"
         );
         world.later(60);
-        assert_eq!(world.said(reason), 1, "it is told once");
+        assert_eq!(world.said(reason), 1, "it is reported once");
         assert!(
-            world.seen.withheld.iter().all(|w| w.at == world.now),
+            world.seen.missing_objects.iter().all(|w| w.at == world.now),
             "it is tried again"
         );
-        // Then it is accepted.
+        // Then the API server accepts it.
         world.withholds = None;
         world.later(30);
         assert_eq!(
@@ -1181,7 +1187,7 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
         ];
         assert_eq!(counted, [&json!(1), &Value::Null]);
     }
-    // A run that ends meanwhile ends as it ends.
+    // A run that ends meanwhile ends normally.
     let mut world = seen_from_outside();
     world.withholds = Some((Kind::Ingress, "no"));
     world.settle();
@@ -1230,13 +1236,13 @@ fn a_driver_waits_for_its_network_policy() {
     let steps = world.plan().steps;
     let at = |it: fn(&Step) -> bool| steps.iter().position(it).unwrap();
     let policy = at(|s| matches!(s, Step::Make(m) if m.id().0 == Kind::NetworkPolicy));
-    assert!(policy < at(|s| matches!(s, Step::MakeDriver(_))));
+    assert!(policy < at(|s| matches!(s, Step::CreateDriver(_))));
 }
 
 #[test]
 fn b_176_a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
     let mut world = World::new(&[]);
-    // The whole submission is made; the process is killed before the status is written; and then the spec is edited.
+    // The whole submission is created; the process is killed before it writes the status; then the spec is edited.
     world.look(Some(usize::MAX));
     let made = world.driver().submission_id.clone();
     world.app["spec"]["arguments"] = json!(["5"]);
@@ -1244,7 +1250,7 @@ fn b_176_a_driver_whose_record_was_lost_is_taken_for_what_was_submitted() {
     world.look(None);
     assert_eq!(world.status()["submissionID"], json!(made));
     assert_eq!(world.drivers.len(), 1);
-    // What was edited since is noticed by the driver's own record.
+    // The driver's own record reveals the edit.
     world.settle();
     assert_eq!(world.state(), State::Invalidating);
 }
@@ -1310,7 +1316,7 @@ fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
     let mut world = waiting();
     world.later(119);
     assert_eq!(world.error(), "", "every pod takes some time");
-    assert!(world.wake.is_some(), "nobody tells that nothing happens");
+    assert!(world.wake.is_some(), "no watch reports an idle pod");
     world.later(1);
     assert_eq!(
         (world.state(), world.error().as_str()),
@@ -1325,14 +1331,17 @@ fn a_driver_whose_volume_is_missing_says_so_and_fails_its_run_in_time() {
     world.later(1);
     assert_eq!(world.state(), State::Failed);
     assert!(world.error().contains("Secret key"), "{}", world.error());
-    assert!(world.driver().leaving, "else it runs when the Secret comes");
-    // It comes in time.
+    assert!(
+        world.driver().terminating,
+        "else it runs when the Secret comes"
+    );
+    // The Secret is created in time.
     let mut world = waiting();
     world.later(200);
     world.driver().waits = None;
     world.settle();
     assert_eq!(world.error(), "");
-    // A limit that is shorter than the time that is ordinary holds as well.
+    // A limit shorter than the ordinary start-up time also applies.
     let mut world = waiting();
     world.rules.most_waiting = 60;
     world.later(60);
@@ -1395,7 +1404,7 @@ fn f_60_a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
         "DeletionByTaintManager".to_owned(),
         "the node does not answer".to_owned(),
     ));
-    world.driver().leaving = true;
+    world.driver().terminating = true;
     world.settle();
     let cause = "the pod was taken away: DeletionByTaintManager: the node does not answer";
     assert_eq!(
@@ -1411,7 +1420,7 @@ fn f_60_a_driver_whose_node_is_lost_says_so_and_its_loss_counts() {
     assert_eq!(world.drivers.len(), 2);
 }
 
-/// As the published operator leaves an application.
+/// An application as the published operator leaves it.
 fn left_by_another(state: &str, more: &Value) -> World {
     let mut world = World::new(&[on_failure(3)]);
     let mut status = json!({
@@ -1436,7 +1445,7 @@ fn its_driver(world: &mut World, phase: PodPhase) {
         digest: None,
         generation: None,
         phase,
-        leaving: false,
+        terminating: false,
         due: None,
         end: None,
         taken: None,
@@ -1446,10 +1455,10 @@ fn its_driver(world: &mut World, phase: PodPhase) {
 
 #[test]
 fn what_another_operator_left_goes_on_where_it_was() {
-    // Ended ones are not touched at all.
+    // Ended applications are not touched at all.
     for state in ["COMPLETED", "FAILED"] {
         let mut world = left_by_another(state, &json!({"terminationTime": "2026-05-28T20:26:30Z"}));
-        // It says FAILED of drivers that run on, and those have executors.
+        // That operator reports FAILED for drivers that still run and have executors.
         its_driver(&mut world, PodPhase::Running);
         world.executor("exec-1", PodPhase::Running);
         let plan = world.plan();
@@ -1465,7 +1474,7 @@ fn what_another_operator_left_goes_on_where_it_was() {
         world.executor("exec-1", PodPhase::Running);
         world.driver_ends(0);
         assert_eq!(world.state(), State::Completed);
-        assert!(world.seen.executors[0].leaving, "it is ours since then");
+        assert!(world.seen.executors[0].terminating, "it is ours since then");
     }
     for (state, states) in [
         ("SUCCEEDING", vec!["COMPLETED"]),
@@ -1514,11 +1523,11 @@ fn an_edit_of_what_another_operator_has_ended_begins_anew_if_it_was_seen() {
     });
     for status in [&ended, &of_another_version] {
         for state in ["COMPLETED", "FAILED"] {
-            // It was made while no operator ran: nobody knows what was before.
+            // The edit happened while no operator ran, so the previous spec is unknown.
             let mut world = left_by_another(state, status);
             world.edit("arguments", json!(["2"]));
             assert_eq!(world.states, [""; 0], "{state}");
-            // It is made while one runs.
+            // The edit happens while the operator runs.
             let mut world = left_by_another(state, status);
             world.seen.first = Some(spec_digest(&world.app["spec"]));
             world.settle();
@@ -1564,7 +1573,7 @@ fn an_ended_application_gives_back_what_holds_resources() {
             name: n.to_string(),
             uid,
             submission_id: id.clone(),
-            leaving: false,
+            terminating: false,
             address: None,
             placement: None,
         });
@@ -1572,11 +1581,11 @@ fn an_ended_application_gives_back_what_holds_resources() {
     world.driver_ends(0);
     assert_eq!(world.state(), State::Completed);
     assert_eq!(world.seen.objects, []);
-    assert!(!world.driver().leaving, "it has the log");
-    assert!(world.seen.executors[0].leaving && !world.seen.executors[1].leaving);
+    assert!(!world.driver().terminating, "it has the log");
+    assert!(world.seen.executors[0].terminating && !world.seen.executors[1].terminating);
 }
 
-/// A pod of somebody who may create pods: it says of itself whatever a driver says, and that it has failed.
+/// A pod that a user created: it claims everything that a driver has, and that it has failed.
 fn forged(world: &mut World, name: &str) -> Uid {
     let uid = world.uid();
     let status = world.status();
@@ -1591,7 +1600,7 @@ fn forged(world: &mut World, name: &str) -> Uid {
             digest: Some(spec_digest(&world.app["spec"])),
             generation: None,
             phase: PodPhase::Failed,
-            leaving: false,
+            terminating: false,
             due: None,
             end: None,
             taken: None,
@@ -1603,7 +1612,7 @@ fn forged(world: &mut World, name: &str) -> Uid {
 
 fn is_left_alone(world: &World, forged: Uid) -> bool {
     let mut drivers = world.seen.drivers.iter();
-    drivers.any(|d| d.uid == forged && !d.leaving)
+    drivers.any(|d| d.uid == forged && !d.terminating)
 }
 
 #[test]
@@ -1639,7 +1648,7 @@ fn mt_53_a_pod_with_another_name_neither_ends_a_run_nor_keeps_it_from_ending() {
 #[test]
 fn mt_53_a_pod_of_another_submission_is_no_driver_whatever_its_name() {
     let mut world = running(&[]);
-    // The driver is gone, and somebody took its name.
+    // The driver is gone, and a foreign pod has its name.
     world.driver().phase = PodPhase::Succeeded;
     world.driver().submission_id = "another".to_owned();
     world.settle();
@@ -1649,9 +1658,9 @@ fn mt_53_a_pod_of_another_submission_is_no_driver_whatever_its_name() {
 #[test]
 fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_by_its_name() {
     let mut world = running(&[]);
-    assert_eq!(world.plan().impostors, []);
+    assert_eq!(world.plan().forged, []);
     let pod = forged(&mut world, "forged");
-    let told = world.plan().impostors;
+    let told = world.plan().forged;
     assert_eq!(told.len(), 1);
     assert_eq!(
         (told[0].uid, told[0].note.reason.as_str()),
@@ -1676,7 +1685,7 @@ fn a_former_driver_goes_also_where_the_next_one_is_to_have_another_name() {
         world.look(None);
     }
     world.edit("driver/podName", json!("mine"));
-    assert!(world.driver().leaving);
+    assert!(world.driver().terminating);
     world.pods_go();
     assert_eq!((world.state(), world.drivers.len()), (State::Submitted, 2));
     assert_eq!(world.driver().name, "mine");

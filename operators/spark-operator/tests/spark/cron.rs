@@ -1,4 +1,4 @@
-//! Times of schedules, held against the published parser.
+//! Cron schedules, compared with the published parser.
 
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
@@ -9,7 +9,7 @@ fn schedule(text: &str, zone_name: &str) -> Schedule {
     Schedule::parse(text, &zone, &TimeZone::UTC).unwrap()
 }
 
-/// The next times after one, all with their offsets from UTC.
+/// Returns the next times after one, with their offsets from UTC.
 fn following(text: &str, zone_name: &str, after: &str, count: usize) -> Vec<String> {
     let times = schedule(text, zone_name);
     let zone = zone(zone_name, &TimeZone::UTC).unwrap();
@@ -62,13 +62,13 @@ fn the_next_time_is_found() {
         ),
         ("0 0 * * 0", "2026-07-09T00:00:00Z", "2026-07-12T00:00:00"),
         ("0 0 29 2 *", "2026-07-09T00:00:00Z", "2028-02-29T00:00:00"),
-        // Either of the two days, where both are said.
+        // Either day matches if both are set.
         ("0 0 13 * 5", "2026-07-09T00:00:00Z", "2026-07-10T00:00:00"),
         ("0 0 13 * 5", "2026-07-10T00:00:00Z", "2026-07-13T00:00:00"),
-        // Both, where one of them is any.
+        // Both must match if one of them is `*`.
         ("0 0 * * 5", "2026-07-10T00:00:00Z", "2026-07-17T00:00:00"),
         ("0 0 13 * ?", "2026-07-09T00:00:00Z", "2026-07-13T00:00:00"),
-        // A step makes a word of it.
+        // A step makes a field count as set.
         (
             "0 0 */10 * 0",
             "2026-07-09T00:00:00Z",
@@ -117,7 +117,7 @@ fn a_zone_shifts_the_times() {
         following("0 9 * * *", "America/New_York", after, 1),
         ["2026-07-09T09:00:00-04:00"]
     );
-    // A zone in the text wins.
+    // A zone in the text overrides the default.
     for text in ["CRON_TZ=Asia/Tokyo 0 9 * * *", "TZ=Asia/Tokyo 0 9 * * *"] {
         assert_eq!(
             following(text, "UTC", "2026-07-09T00:00:00Z", 1),
@@ -142,12 +142,12 @@ fn a_local_time_that_is_left_out_never_comes() {
             "2026-03-08T04:00:00-04:00"
         ]
     );
-    // Only on that very day: the next year's comes at another date.
+    // Only on that date: next year the change is on another date.
     assert_eq!(
         following("30 2 8 3 *", zone, after, 1),
         ["2027-03-08T02:30:00-05:00"]
     );
-    // Midnight itself can be left out; the day is still there.
+    // The gap can include midnight; the day still exists.
     assert_eq!(
         following("0 12 * * *", "America/Santiago", "2026-09-05T20:00:00Z", 1),
         ["2026-09-06T12:00:00-03:00"]
@@ -177,7 +177,7 @@ fn a_local_time_that_is_repeated_comes_twice() {
             "2026-11-01T02:30:00-05:00",
         ]
     );
-    // Back over midnight, on the day before.
+    // Back past midnight, to the day before.
     assert_eq!(
         following("45 23 * * *", "America/Santiago", "2026-04-04T20:00:00Z", 3),
         [

@@ -1,4 +1,4 @@
-//! What an application gets that says nothing.
+//! Defaults for unset fields of an application.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! By what a submission, and a change of a spec, is known.
+//! Submission ids, and hashes that detect changes of a spec.
 
 use serde_json::{Value, json};
 use spark_operator::digest::{
@@ -54,7 +54,7 @@ fn where_executors_run_is_told_from_everything_else() {
 
 #[test]
 fn a_digest_is_the_same_for_ever() {
-    // Stored in clusters: another one would run every application again.
+    // Stored in clusters: a different digest would rerun every application.
     assert_eq!(
         spec_digest(&spec()).to_string(),
         "2-12eca6338529c275cb7dcab614331366-9318536c7a8f9758"
@@ -130,7 +130,7 @@ fn only_an_edit_that_says_something_is_a_change() {
         Some(4),
         &spec_digest(&with("timeToLiveSeconds", json!(1)))
     ));
-    // A new schema doesn't move the generation, whatever it does to the spec.
+    // A schema change doesn't change the generation, whatever it does to the spec.
     assert!(is_same(recorded, Some(3), &spec_digest(&edited)));
     // Another operator's application.
     assert!(is_same(Recorded::default(), Some(4), &spec_digest(&edited)));
@@ -143,8 +143,8 @@ fn only_an_edit_that_says_something_is_a_change() {
 
 #[test]
 fn a_new_schema_and_then_a_new_time_to_live_run_nothing_again() {
-    // Submitted under a schema with a field that the present one lacks, and without the default that the present one fills in. That
-    // schema's digests have another version.
+    // Submitted under a schema with a field that the present one lacks, and without a default that the present one sets. The
+    // digests of that schema have another version.
     let other = format!("{}-{}", digest::VERSION + 1, "0".repeat(32));
     let recorded = Recorded {
         generation: Some(1),
@@ -152,7 +152,7 @@ fn a_new_schema_and_then_a_new_time_to_live_run_nothing_again() {
     };
     let now = with("timeToLiveSeconds", json!(60));
     assert!(is_same(recorded, Some(2), &spec_digest(&now)));
-    // A gained default alone is not even another digest.
+    // A new default alone doesn't even change the digest.
     let before = spec_digest(&spec()).to_string();
     let recorded = Recorded {
         generation: Some(1),

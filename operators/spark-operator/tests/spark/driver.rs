@@ -28,7 +28,7 @@ fn ports_follow_the_properties_as_spark_reads_them() {
         ports(&container(&made)["ports"], "containerPort"),
         [1234, 2345, 3456]
     );
-    // The Service doesn't look at the shared key.
+    // The Service ignores the shared key.
     assert_eq!(
         ports(&to_json(&made.driver_service)["spec"]["ports"], "port"),
         [1234, 7079, 3456]
@@ -290,7 +290,7 @@ fn volumes_of_all_types_can_be_asked_for_by_properties() {
     let expected = json!([
         { "name": "vemptyDir", "emptyDir": { "sizeLimit": "1Gi" } },
         { "name": "vhostPath", "hostPath": { "path": "/h", "type": "Directory" } },
-        // An option that Spark doesn't look at.
+        // Spark ignores an option here.
         { "name": "vnfs", "nfs": { "path": "/n", "server": "srv" } },
         { "name": "vpersistentVolumeClaim", "persistentVolumeClaim": { "claimName": "claim", "readOnly": true } },
     ]);
@@ -400,12 +400,12 @@ fn a_class_and_a_size_make_a_claim_of_any_name_with_its_labels_and_annotations()
         claim["metadata"]["annotations"],
         json!({ "example.org/note": "b" })
     );
-    // Without one of them it is one that is there already.
+    // If one is missing, the claim is an existing one.
     for some in [&named[..1], &named[..2]] {
         let made = of(some);
         assert_eq!((volume(&made).as_str(), made.claims.len()), ("shared", 0));
     }
-    // The word may stand within a name.
+    // The word may be part of a name.
     let made = of(&[&[("options.claimName", "OnDemand-x")], &what[..]].concat());
     assert!(
         volume(&made).ends_with("-driver-pvc-0-x"),
@@ -543,7 +543,7 @@ fn a_template_that_says_nothing_counts_as_none() {
         ),
         (json!({ "metadata": { "labels": { "a": "b" } } }), false),
         (json!({ "spec": { "priority": 1 } }), false),
-        // As clients write it that have a word for everything.
+        // As written by clients that set every field.
         (
             json!({ "metadata": { "annotations": {} }, "spec": {
                 "nodeSelector": {}, "containers": [{ "name": "x", "resources": {} }],
@@ -557,7 +557,7 @@ fn a_template_that_says_nothing_counts_as_none() {
         ];
         let labels = to_json(&submitted(&with(&fields)).driver)["metadata"]["labels"].clone();
         assert_eq!(labels[label] == "true", says_nothing, "{template}");
-        // Without a version that has templates only those that say nothing are taken.
+        // For a version without templates, only empty templates are accepted.
         let fields = [
             ("driver/template", template.clone()),
             ("sparkVersion", json!("latest")),

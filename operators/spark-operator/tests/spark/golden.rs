@@ -1,4 +1,4 @@
-//! The published example, object by object. Written by hand from the contract; what is ours stands apart.
+//! The published example, object by object. Written by hand from the contract; our additions are marked.
 
 use std::collections::BTreeMap;
 
@@ -48,13 +48,13 @@ fn owner() -> Value {
     }])
 }
 
-/// The labels of the driver that Spark and the published operator give it.
+/// The driver's labels from Spark and the published operator.
 fn driver_labels() -> Value {
     json!({
         "spark-app-selector": APP_ID,
         "spark-role": "driver",
         "spark-app-name": "spark-pi",
-        // The application's own, where spark-submit writes its own version.
+        // The application's version; spark-submit writes its own.
         "spark-version": "4.0.4",
         "version": "4.0.0",
         "sparkoperator.k8s.io/app-name": "spark-pi",
@@ -64,7 +64,7 @@ fn driver_labels() -> Value {
     })
 }
 
-/// Labels of everything that is made beside pods. Ours: what a run leaves is found by them.
+/// The labels of all objects other than pods. Ours: they identify the objects of a run.
 fn our_labels() -> Value {
     json!({
         "sparkoperator.k8s.io/app-name": "spark-pi",
@@ -85,7 +85,7 @@ fn i_11_the_driver_s_pod() {
             "name": "spark-pi-driver",
             "namespace": "default",
             "labels": driver_labels(),
-            // Ours: what the driver was made from.
+            // Ours: the digest and generation of the driver's spec.
             "annotations": { "trainyard.dev/generation": "1", "trainyard.dev/spec-digest": "1-0123" },
             "ownerReferences": owner(),
         },
@@ -127,7 +127,7 @@ fn i_11_the_driver_s_pod() {
                     { "name": "spark-conf-volume-driver", "mountPath": "/opt/spark/conf" },
                 ],
                 "securityContext": security,
-                // Ours: a failed driver's last lines reach the status.
+                // Ours: the last output of a failed driver goes to the status.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
             }],
             "volumes": [
@@ -152,12 +152,12 @@ fn i_11_the_driver_s_pod() {
     assert_eq!(to_json(&made.driver), expected);
 }
 
-/// The arguments that the published operator gives spark-submit.
+/// The arguments that the published operator passes to spark-submit.
 fn arguments() -> Vec<(&'static str, String)> {
     let driver_file = format!("/tmp/spark/{SID}/driver-pod-template.yaml");
     let sid = SID;
     let rows = [
-        // The arguments that the published operator gives spark-submit.
+        // The arguments that the published operator passes to spark-submit.
         ("spark.kubernetes.namespace", "default"),
         (
             "spark.kubernetes.container.image",
@@ -233,12 +233,12 @@ fn arguments() -> Vec<(&'static str, String)> {
     rows.map(|(key, value)| (key, value.to_owned())).into()
 }
 
-/// What spark-submit adds, and, last, what is ours.
+/// Properties that spark-submit adds, and, last, ours.
 fn added() -> Vec<(&'static str, String)> {
     let service = format!("{}-driver-svc.default.svc", prefix());
     let jar = "local:///opt/spark/examples/jars/spark-examples.jar";
     let rows = [
-        // What spark-submit adds.
+        // Properties that spark-submit adds.
         (
             "spark.kubernetes.executor.podTemplateFile",
             "/opt/spark/pod-template/pod-spec-template.yml",
@@ -256,7 +256,7 @@ fn added() -> Vec<(&'static str, String)> {
         ("spark.kubernetes.submitInDriver", "true"),
         ("spark.kubernetes.resource.type", "java"),
         ("spark.kubernetes.memoryOverheadFactor", "0.1"),
-        // Ours: what a webhook would set on executors.
+        // Ours: settings that a webhook would make on executors.
         (
             "spark.kubernetes.executor.terminationGracePeriodSeconds",
             "30s",
@@ -405,6 +405,6 @@ fn nothing_else_is_made_and_nothing_is_to_be_said() {
 fn the_same_submission_makes_the_same_objects() {
     let (a, b) = (submitted(&pi()), submitted(&pi()));
     assert_eq!(a, b);
-    // The typed application is what it was.
+    // The typed application is unchanged.
     assert_eq!(to_json(&typed(&pi()))["spec"], pi()["spec"]);
 }

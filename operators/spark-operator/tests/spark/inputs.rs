@@ -1,4 +1,4 @@
-//! What a user may write in an application, and what must not become of it.
+//! Malicious or unusual input in applications.
 
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
@@ -13,7 +13,7 @@ use training_testkit::hostile::{self, HOSTILE};
 use crate::laws::load;
 use crate::scene::{json, refused, submitted, template, try_submit, with};
 
-/// Everything that is made for an application but what is a text of texts: properties, and the template of executors.
+/// All objects of an application except free text: properties, and the template of executors.
 fn made(submission: &Submission) -> Vec<Value> {
     let mut all = vec![
         json(&submission.driver),
@@ -80,7 +80,7 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
     assert_eq!(projected.count(), 1, "the user's own and no other");
 }
 
-/// As published, an application may ask for these types; by none of them is an address of the user's choice served.
+/// As published, an application may request these types; none of them gives a Service an address of the user's choice.
 #[test]
 fn mt_07_services_have_no_address_of_the_users_choice() {
     for kind in ["ExternalName", "externalIPs", "None", "x"] {
@@ -119,12 +119,12 @@ fn mt_08_snippets_of_ingresses_are_refused_and_hosts_are_the_administrators() {
     let ingress = json!([{ "servicePort": 1, "servicePortName": "p", "ingressURLFormat": "h", "ingressAnnotations": { snippet: "x" } }]);
     let said = refused(&with(&[("driverIngressOptions", ingress)]));
     assert!(said.contains(snippet), "{said}");
-    // By default the web UI has none.
+    // By default, the web UI has no Ingress.
     let submission = submitted(&with(&[]));
     assert!(submission.ui_ingress.is_none() && submission.driver_ingresses.is_empty());
 }
 
-/// An application with this text wherever a user writes freely.
+/// An application with this text in every free-text field.
 fn hostile(text: &str) -> Value {
     let pod = |role: &str| {
         json!({
@@ -158,7 +158,7 @@ fn mt_20_mt_21_mt_22_no_text_of_a_users_becomes_a_part_of_another_text() {
         assert!(places.iter().any(|p| p.path.contains("args")), "{text:?}");
         let parts: Vec<_> = places.iter().filter(|p| !p.whole).collect();
         assert!(parts.is_empty(), "{text:?}: {parts:?}");
-        // The file of properties says what was written, and nothing more.
+        // The properties file contains exactly the input.
         let data = submission.conf.data.as_ref().unwrap();
         let file = load(&data["spark.properties"]);
         assert_eq!(file["spark.my.setting"], text);
@@ -189,7 +189,7 @@ fn mt_27_labels_by_which_pods_are_found_are_the_operators_own() {
         let changed = json(&changed.driver);
         assert_eq!(changed["metadata"]["labels"][key], *value, "{key}");
     }
-    // Those of executors are Spark's business, which it is told of by properties.
+    // Spark sets the labels of executors, from properties.
     let own = |s: &Submission| {
         let properties = s.properties.clone().into_iter();
         let own = properties.filter(|(key, _)| key.contains(".label.sparkoperator.k8s.io/"));
@@ -213,7 +213,7 @@ fn mt_55_no_annotation_of_an_application_changes_what_is_made_for_it() {
 }
 
 proptest! {
-    /// Whatever it is, it is read to its end, and the next time is found or not within the horizon.
+    /// Any input is read to its end, and the search for the next time ends at the horizon.
     #[test]
     fn mt_26_odd_schedules_amounts_and_versions_are_read_to_their_end(text in "(@every |CRON_TZ=[A-Z/]{0,8} )?[0-9*/,?LW#@ a-z-]{0,40}", any in "\\PC{0,40}") {
         for text in [&text, &any] {
@@ -256,7 +256,7 @@ fn mt_26_known_extremes_are_read_to_their_end() {
             let _ = schedule.next(Timestamp::UNIX_EPOCH);
         }
     }
-    // A day that never comes is no schedule's next time.
+    // A schedule with an impossible date has no next time.
     let never = Schedule::parse("0 0 30 2 *", &TimeZone::UTC, &TimeZone::UTC).unwrap();
     assert_eq!(never.next(Timestamp::UNIX_EPOCH), None);
 }

@@ -1,4 +1,4 @@
-//! What holds for everything, tried with many values.
+//! Property tests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use spark_operator::cron::{Schedule, zone};
 use spark_operator::{escape, names};
 
-/// Reads a properties file as `java.util.Properties` does.
+/// Parses a properties file as `java.util.Properties` does.
 pub fn load(text: &str) -> BTreeMap<String, String> {
     let lines = text
         .split('\n')
@@ -75,7 +75,7 @@ proptest! {
         let schedule = Schedule::parse(&text, &zone, &TimeZone::UTC).unwrap();
         let after = Timestamp::from_second(start).unwrap();
         let next = schedule.next(after).unwrap();
-        // The first minute after it whose local time fits, found the slow way.
+        // The first matching minute in local time, found by brute force.
         let first = start.div_euclid(60) * 60 + 60;
         let found = (0..60 * 24 * 3).map(|m| first + m * 60).find(|at| {
             let local = Timestamp::from_second(*at).unwrap().to_zoned(zone.clone());

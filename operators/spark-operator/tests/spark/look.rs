@@ -1,11 +1,11 @@
-//! What is read of pods and other objects, and what is hidden of it.
+//! The fields read from pods and other objects, and the secrets masked in them.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 use spark_operator::api::Role;
-use spark_operator::course::look::{Pod, Thing};
+use spark_operator::course::look::{Pod, RunObject};
 use spark_operator::course::mask::Mask;
 use spark_operator::course::seen::{Driver, Executor, Kind};
 use training_core::PodPhase;
@@ -59,7 +59,7 @@ fn terminated(role: &str, message: &str) -> (&'static str, Value) {
 #[test]
 fn a_driver_is_read_with_what_it_was_made_from() {
     let read = driver(&[]);
-    assert!(!read.leaving);
+    assert!(!read.terminating);
     assert_eq!(
         (read.submission_id.as_str(), read.app_id.as_str()),
         ("s-1", "spark-1")
@@ -68,7 +68,7 @@ fn a_driver_is_read_with_what_it_was_made_from() {
     assert_eq!(read.digest.unwrap().to_string(), "1-00ff");
     assert_eq!(read.phase, PodPhase::Running);
     assert_eq!((read.end, read.taken, read.waits), (None, None, None));
-    assert!(driver(&[("metadata/deletionTimestamp", json!("2026-05-28T20:26:40Z"))]).leaving);
+    assert!(driver(&[("metadata/deletionTimestamp", json!("2026-05-28T20:26:40Z"))]).terminating);
     assert_eq!(pod("driver", &[]).role(), Some(Role::Driver));
     assert_eq!(pod("executor", &[]).role(), Some(Role::Executor));
     assert_eq!(pod("neither", &[]).role(), None);
@@ -124,7 +124,7 @@ fn the_cause_of_a_failure_stands_before_its_stack_and_is_not_cut_off() {
     assert_eq!(said, format!("{cause}\nbye"));
     let short = format!("{cause}\n\tat somewhere");
     let said = driver(&[terminated("driver", &short)]).end.unwrap().said;
-    assert_eq!(said, short, "what fits stays whole");
+    assert_eq!(said, short, "a text that fits is unchanged");
     let said = driver(&[terminated("driver", &stack)]).end.unwrap().said;
     assert_eq!(said.len(), 1024, "a stack alone is better than nothing");
 }
@@ -282,7 +282,7 @@ fn a_pod_without_volumes_or_network_waits_for_them_and_one_that_pulls_its_image_
 
 #[test]
 fn services_have_addresses_and_headless_ones_none() {
-    let thing_with = |ip: &str, labels: Value| -> Thing<Service> {
+    let thing_with = |ip: &str, labels: Value| -> RunObject<Service> {
         serde_json::from_value(json!({
             "metadata": {
                 "name": "ui", "uid": "22222222-2222-4222-8222-222222222222", "labels": labels,

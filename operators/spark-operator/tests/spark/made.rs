@@ -1,4 +1,4 @@
-//! How what was made looks to the operator.
+//! Created objects as the operator observes them.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -22,7 +22,7 @@ pub fn object(make: &Make, uid: Uid) -> Object {
         name,
         uid,
         submission_id: make.submission_id().to_owned(),
-        leaving: false,
+        terminating: false,
         address: service.then(|| ("10.0.0.7".to_owned(), 4040)),
         placement,
     }
@@ -43,7 +43,7 @@ pub fn driver(pod: &Pod, uid: Uid) -> Driver {
         digest: digest.and_then(|d| SpecDigest::parse(d)),
         generation: generation.and_then(|g| g.parse().ok()),
         phase: PodPhase::Pending,
-        leaving: false,
+        terminating: false,
         due: None,
         end: None,
         taken: None,
@@ -51,7 +51,7 @@ pub fn driver(pod: &Pod, uid: Uid) -> Driver {
     }
 }
 
-/// An executor of this driver, as the driver makes it.
+/// An executor, as this driver creates it.
 pub fn executor(
     driver: &Driver,
     name: &str,
@@ -65,7 +65,7 @@ pub fn executor(
         submission_id: driver.submission_id.clone(),
         app_id: driver.app_id.clone(),
         phase,
-        leaving: false,
+        terminating: false,
         due: None,
         end: None,
         said: String::new(),
@@ -73,7 +73,7 @@ pub fn executor(
     }
 }
 
-/// Where the executors' template of this version puts them.
+/// Where the executors' template of this version places them.
 pub fn placement(map: &ConfigMap, version: u32) -> Option<Placement> {
     let digest = map.annotations().get(label::PLACEMENT)?;
     Some(Placement {

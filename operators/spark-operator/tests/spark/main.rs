@@ -1,6 +1,6 @@
-//! The library of the Spark operator, in one program: each would be linked with all of Kubernetes' types.
+//! Tests of the library, in one program: separate ones would each link all of Kubernetes' types.
 
-// What fails here fails a test.
+// A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod api;

@@ -1,4 +1,4 @@
-//! Memory arithmetic, held against the sums that Spark makes.
+//! Memory arithmetic, compared with Spark's.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ fn a_driver_asks_for_heap_and_overhead() {
         (&[(HEAP, "10g"), (SHARED, "0.2")], Jvm, "4.0.5", 12_288),
         (&[(HEAP, "10g"), (SHARED, "0")], Jvm, "4.0.5", 10_624),
         (&[(HEAP, "1g"), (LEAST, "1g")], Jvm, "4.0.5", 2048),
-        // The published operator submits with a Spark 4, which knows the key, whatever runs in the image.
+        // The published operator submits with Spark 4, which knows the key, whatever the image runs.
         (&[(HEAP, "1g"), (LEAST, "1g")], Jvm, "3.5.9", 2048),
         (&[(HEAP, "1024"), (OVERHEAD, "1025")], Jvm, "4.0.5", 2049),
         (&[(HEAP, "1024k")], Jvm, "4.0.5", 385),

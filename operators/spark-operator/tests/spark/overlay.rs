@@ -1,4 +1,4 @@
-//! What the spec says of a role beyond Spark's properties: on the driver's pod, and in the template of executors.
+//! The spec of a role beyond Spark's properties: on the driver's pod, and in the template of executors.
 
 use serde_json::{Value, json};
 use spark_operator::api::Role;
@@ -8,7 +8,7 @@ use crate::scene::{container, env, json as to_json, names, submitted, template, 
 
 const ROLES: [Role; 2] = [Role::Driver, Role::Executor];
 
-/// The pod's spec and the Spark container of a role whose part of the spec is this.
+/// Returns the pod spec and the Spark container of a role with these fields.
 fn made(role: Role, fields: &Value) -> (Value, Value) {
     let path = role.as_str();
     let made = submitted(&with(&[(path, fields.clone())]));
@@ -253,7 +253,7 @@ fn config_maps_of_spark_and_hadoop_are_mounted_read_only() {
     }
     assert!(names(&driver["volumes"]).contains(&"mine-vol".to_owned()));
     assert!(!names(&executor["volumes"]).contains(&"mine-vol".to_owned()));
-    // Spark's own variable would come behind the template's.
+    // Spark's own variable would come after the template's.
     assert_eq!(
         made.properties["spark.executorEnv.SPARK_CONF_DIR"],
         "/etc/spark/conf"

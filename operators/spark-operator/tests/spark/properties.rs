@@ -1,4 +1,4 @@
-//! How a spec becomes Spark properties.
+//! Translation of a spec to Spark properties.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn properties(fields: &[(&str, Value)]) -> BTreeMap<String, String> {
     submitted(&with(fields)).properties
 }
 
-/// Asserts that a spec with one field has one property.
+/// Asserts that a spec with one field yields one property.
 fn becomes(rows: &[(&str, Value, &str, &str)]) {
     for (field, value, key, expected) in rows {
         let found = properties(&[(field, value.clone())]);
@@ -352,7 +352,7 @@ fn labels_of_the_application_reach_both_roles_but_for_those_of_queues() {
     assert_eq!(all["spark.kubernetes.driver.label.team"], "b");
     assert_eq!(all["spark.kubernetes.executor.label.team"], "a");
     assert!(all.keys().all(|key| !key.contains("kueue")), "{all:?}");
-    // The operator's own labels are nobody else's.
+    // Applications can't override the operator's own labels.
     assert_eq!(
         all["spark.kubernetes.driver.label.sparkoperator.k8s.io/app-name"],
         "spark-pi"

@@ -1,4 +1,4 @@
-//! What is not submitted, with the field and what to do about it.
+//! Specs that are refused, with the field and the remedy.
 
 use serde_json::{Value, json};
 use spark_operator::api::rule::DENIED_CONF;
@@ -8,7 +8,7 @@ use crate::scene::{refused, set, submitted, try_submit, with};
 
 const WORDS: &str = "failed to submit spark application: failed to run spark-submit: ";
 
-/// Asserts that a spec with one field is refused in these words.
+/// Asserts that a spec with one field is refused with this text.
 fn is_refused(rows: &[(&str, Value, &str)]) {
     for (field, value, expected) in rows {
         let text = refused(&with(&[(field, value.clone())]));
@@ -179,7 +179,7 @@ fn a_reference_to_a_secret_has_a_name_and_a_key() {
         assert!(text.contains("in the form name:key"), "{text}");
     }
     submitted(&with(&[("sparkConf", conf(key, "db:password"))]));
-    // The driver reads those of executors, when it makes one.
+    // The driver reads the references of executors, when it creates one.
     let key = "spark.kubernetes.executor.secretKeyRef.PASSWORD";
     submitted(&with(&[("sparkConf", conf(key, "db"))]));
 }
@@ -489,7 +489,7 @@ fn bounds_of_dynamic_allocation_leave_a_number_of_executors() {
     }
 }
 
-/// A driver's Ingress with these fields.
+/// Returns a driver's Ingress with these fields.
 fn door(fields: &[(&str, Value)]) -> Value {
     let mut one = json!({
         "servicePort": 1, "servicePortName": "p", "ingressURLFormat": "{{$appName}}.spark.example.com",
@@ -543,7 +543,7 @@ fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Tries an application with one field; `refused` is what its refusal says, each of them.
+/// Tries an application with one field; `refused` lists all parts of the expected refusal.
 fn tries(settings: &Settings, field: &str, value: Value, refused: &[&str]) {
     let app = with(&[(field, value)]);
     let answer = try_submit(&app, settings).map(drop);

@@ -1,4 +1,4 @@
-//! Applications, and what is made for them, as JSON.
+//! Sample applications and their objects, as JSON.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use spark_operator::submission::{Inputs, Refusal, Settings, Submission, submit};
 
 /// The id of all submissions here.
 pub const SID: &str = "0f1e2d3c-4b5a-8697-8899-aabbccddeeff";
-/// The id that Spark knows them by.
+/// The id that Spark gives them.
 pub const APP_ID: &str = "spark-0f1e2d3c4b5a86978899aabbccddeeff";
 /// The uid of all applications here.
 pub const UID: &str = "11111111-1111-4111-8111-111111111111";
@@ -22,7 +22,7 @@ pub fn application(spec: &Value) -> Value {
     })
 }
 
-/// The least that a spec says.
+/// The minimal spec.
 pub fn least() -> Value {
     json!({
         "sparkVersion": "4.0.5", "image": "example/spark", "mainClass": "Main",
@@ -30,7 +30,7 @@ pub fn least() -> Value {
     })
 }
 
-/// The least, with these fields set; a path is written with `/`.
+/// The minimal application, with these fields set; paths use `/`.
 pub fn with(fields: &[(&str, Value)]) -> Value {
     let mut spec = least();
     for (path, value) in fields {
@@ -39,7 +39,7 @@ pub fn with(fields: &[(&str, Value)]) -> Value {
     application(&spec)
 }
 
-/// Sets a field, and makes the objects on the way.
+/// Sets a field, and creates the objects that contain it.
 pub fn set(to: &mut Value, path: &str, value: Value) {
     let mut at = to;
     for part in path.split('/') {
@@ -97,7 +97,7 @@ pub fn template(made: &Submission) -> Value {
     serde_json::from_str(&data["podspec-configmap-key"]).unwrap()
 }
 
-/// Names and values of a list of variables.
+/// Returns names and values of a container's variables.
 pub fn env(container: &Value) -> Vec<(String, Value)> {
     let list = container["env"].as_array().cloned().unwrap_or_default();
     let pair = |v: Value| {

@@ -1,4 +1,4 @@
-//! What a schedule does, pass by pass.
+//! Schedules, reconcile by reconcile.
 
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
@@ -26,7 +26,7 @@ fn scheduled(fields: &[(&str, Value)], status: &Value) -> ScheduledSparkApplicat
     .unwrap()
 }
 
-fn pass(schedule: &ScheduledSparkApplication, runs: &[Run], now: &str) -> Plan {
+fn reconcile(schedule: &ScheduledSparkApplication, runs: &[Run], now: &str) -> Plan {
     let around = Around {
         now: at(now),
         local: &TimeZone::UTC,
@@ -57,7 +57,7 @@ fn next(plan: &Plan) -> Option<Timestamp> {
 
 #[test]
 fn a_new_schedule_waits_for_its_time() {
-    let plan = pass(&scheduled(&[], &json!({})), &[], "2026-05-01T11:55:03Z");
+    let plan = reconcile(&scheduled(&[], &json!({})), &[], "2026-05-01T11:55:03Z");
     assert_eq!(plan.status.schedule_state, ScheduleState::Scheduled);
     assert_eq!(next(&plan), Some(at("2026-05-01T12:00:00Z")));
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_new_schedule_waits_for_its_time() {
 #[test]
 fn i_02_at_its_time_a_run_is_made_under_the_name_of_that_time() {
     let schedule = due(&[]);
-    let first = pass(&schedule, &[], "2026-05-01T12:00:02Z");
+    let first = reconcile(&schedule, &[], "2026-05-01T12:00:02Z");
     assert_eq!(first.create.as_deref(), Some("nightly-1777636800"));
     assert_eq!(next(&first), Some(at("2026-05-01T12:10:00Z")));
     assert_eq!(
@@ -77,14 +77,14 @@ fn i_02_at_its_time_a_run_is_made_under_the_name_of_that_time() {
         Some(at("2026-05-01T12:00:02Z"))
     );
     assert_eq!(first.status.last_run_name, first.create);
-    // An operator that ended before the status was written comes to the same name.
-    let again = pass(&schedule, &[], "2026-05-01T12:03:00Z");
+    // An operator that ended before it wrote the status computes the same name.
+    let again = reconcile(&schedule, &[], "2026-05-01T12:03:00Z");
     assert_eq!(again.create, first.create);
 }
 
 #[test]
 fn whatever_was_missed_one_run_catches_up() {
-    let plan = pass(&due(&[]), &[], "2026-05-03T09:01:00Z");
+    let plan = reconcile(&due(&[]), &[], "2026-05-03T09:01:00Z");
     assert_eq!(plan.create.as_deref(), Some("nightly-1777636800"));
     assert_eq!(next(&plan), Some(at("2026-05-03T09:10:00Z")));
 }
@@ -107,7 +107,7 @@ fn a_run_that_goes_on_counts_by_the_policy() {
         ),
         (json!("Replace"), vec![done], true, vec![]),
     ] {
-        let plan = pass(
+        let plan = reconcile(
             &due(&[("concurrencyPolicy", policy.clone())]),
             &runs,
             "2026-05-01T12:00:00Z",
@@ -125,7 +125,7 @@ fn a_run_that_goes_on_counts_by_the_policy() {
 fn a_run_that_was_made_before_the_status_said_so_is_this_one() {
     let own = a_run("nightly-1777636800", "2026-05-01T12:00:00Z", State::New);
     for policy in ["Allow", "Forbid", "Replace"] {
-        let plan = pass(
+        let plan = reconcile(
             &due(&[("concurrencyPolicy", json!(policy))]),
             std::slice::from_ref(&own),
             "2026-05-01T12:00:00Z",
@@ -142,16 +142,16 @@ fn a_run_that_ended_before_the_status_said_so_is_not_made_twice() {
         let own = a_run("nightly-1777636800", "2026-05-01T12:00:00Z", state);
         let none = ["successfulRunHistoryLimit", "failedRunHistoryLimit"].map(|f| (f, json!(0)));
         let mut schedule = due(&none);
-        let plan = pass(
+        let plan = reconcile(
             &schedule,
             std::slice::from_ref(&own),
             "2026-05-01T12:00:09Z",
         );
         assert_eq!(plan.create.as_ref(), Some(&own.name));
         assert!(plan.prune.is_empty(), "{:?}", plan.prune);
-        // Once it is stored that it was made, it goes.
+        // Once the status records the run, the run is pruned.
         schedule.status = Some(plan.status);
-        let plan = pass(
+        let plan = reconcile(
             &schedule,
             std::slice::from_ref(&own),
             "2026-05-01T12:00:10Z",
@@ -163,7 +163,7 @@ fn a_run_that_ended_before_the_status_said_so_is_not_made_twice() {
 #[test]
 fn a_suspended_schedule_is_left_as_it_is() {
     let schedule = due(&[("suspend", json!(true))]);
-    let plan = pass(&schedule, &[], "2026-05-01T12:00:00Z");
+    let plan = reconcile(&schedule, &[], "2026-05-01T12:00:00Z");
     assert_eq!(
         plan,
         Plan {
@@ -175,14 +175,14 @@ fn a_suspended_schedule_is_left_as_it_is() {
 
 #[test]
 fn an_edit_counts_at_once() {
-    let plan = pass(
+    let plan = reconcile(
         &due(&[("schedule", json!("0 18 * * *"))]),
         &[],
         "2026-05-01T12:00:00Z",
     );
     assert_eq!(plan.create, None);
     assert_eq!(next(&plan), Some(at("2026-05-01T18:00:00Z")));
-    let plan = pass(
+    let plan = reconcile(
         &due(&[("timeZone", json!("Asia/Kolkata"))]),
         &[],
         "2026-05-01T12:00:00Z",
@@ -191,9 +191,9 @@ fn an_edit_counts_at_once() {
         (plan.create.as_deref(), next(&plan)),
         (None, Some(at("2026-05-01T12:10:00Z")))
     );
-    // What another operator computed stands until it comes.
+    // A time that another operator computed stays valid until it comes.
     let theirs = json!({ "scheduleState": "Scheduled", "nextRun": "2026-05-01T13:00:00Z" });
-    let plan = pass(&scheduled(&[], &theirs), &[], "2026-05-01T12:00:00Z");
+    let plan = reconcile(&scheduled(&[], &theirs), &[], "2026-05-01T12:00:00Z");
     assert_eq!(next(&plan), Some(at("2026-05-01T13:00:00Z")));
 }
 
@@ -212,7 +212,7 @@ fn what_cannot_be_followed_is_told_and_forgotten_when_it_is_mended() {
             "supported values: \"Allow\", \"Forbid\", \"Replace\"",
         ),
     ] {
-        let plan = pass(&due(&[(field, value)]), &[], "2026-05-01T12:00:00Z");
+        let plan = reconcile(&due(&[(field, value)]), &[], "2026-05-01T12:00:00Z");
         assert_eq!(plan.status.schedule_state, ScheduleState::FailedValidation);
         assert!(
             plan.status.reason.as_ref().unwrap().contains(expected),
@@ -222,7 +222,7 @@ fn what_cannot_be_followed_is_told_and_forgotten_when_it_is_mended() {
         assert_eq!((plan.create, plan.wake), (None, None));
         let mut mended = due(&[]);
         mended.status = Some(plan.status);
-        let plan = pass(&mended, &[], "2026-05-01T12:00:00Z");
+        let plan = reconcile(&mended, &[], "2026-05-01T12:00:00Z");
         assert_eq!(plan.status.schedule_state, ScheduleState::Scheduled);
         assert_eq!(
             (plan.status.reason.as_deref(), next(&plan)),
@@ -241,7 +241,7 @@ fn old_runs_go_by_their_outcome() {
         a_run("e", "2026-05-01T09:00:00Z", State::Failing),
     ];
     let now = "2026-05-01T11:59:00Z";
-    let plan = pass(&due(&[]), &runs, now);
+    let plan = reconcile(&due(&[]), &runs, now);
     assert_eq!(plan.status.past_successful_run_names, ["b"]);
     assert_eq!(plan.status.past_failed_run_names, ["c"]);
     assert_eq!(plan.prune, ["a", "d"]);
@@ -249,7 +249,7 @@ fn old_runs_go_by_their_outcome() {
         ("successfulRunHistoryLimit", json!(5)),
         ("failedRunHistoryLimit", json!(0)),
     ];
-    let plan = pass(&due(&limits), &runs, now);
+    let plan = reconcile(&due(&limits), &runs, now);
     assert_eq!(plan.status.past_successful_run_names, ["b", "a"]);
     assert_eq!(plan.prune, ["c", "d"]);
 }
@@ -264,7 +264,7 @@ fn names_get_coarser_until_they_fit() {
     assert_eq!(of(44, 60).unwrap().len(), 44 + 1 + 16);
     assert_eq!(of(52, 15).unwrap().len(), 63);
     assert_eq!(of(53, 60).unwrap().len(), 53 + 1 + 8);
-    // Minutes can't tell runs apart that are seconds apart.
+    // Minutes don't distinguish runs that are seconds apart.
     assert!(of(53, 15).unwrap_err().contains("at most 52 characters"));
     assert!(of(55, 60).unwrap_err().contains("at most 54 characters"));
     for (word, precision) in [("", Precision::Nanos), ("seconds", Precision::Seconds)] {

@@ -1,5 +1,5 @@
-//! What is made for an application, beside what the real `spark-submit` makes of it: field by field, for every application of the matrix
-//! and every version recorded. What isn't the same stands in a list, with its reason; the list has nothing else.
+//! Compares our objects with those of the real `spark-submit`: field by field, for every application of the matrix and every
+//! recorded version. A list has all differences with their reasons, and nothing else.
 
 pub mod recording;
 
@@ -48,7 +48,7 @@ fn made(entry: &Entry, version: &str) -> Result<Submission, Refusal> {
     )
 }
 
-/// The objects that `spark-submit` makes as well, in the form of a recording.
+/// The objects that `spark-submit` creates too, in the form of a recording.
 fn objects(made: &Submission) -> Value {
     let mut all = vec![
         serde_json::to_value(&made.driver).unwrap(),
@@ -63,7 +63,7 @@ fn objects(made: &Submission) -> Value {
     Value::Object(recording::collected(&all).unwrap())
 }
 
-/// Everything in which one application differs.
+/// Returns all differences of one application.
 fn compared(entry: &Entry, version: &str) -> Vec<Difference> {
     let recorded = recorded(version, &entry.name);
     let refused = &recorded["refused"];
@@ -136,7 +136,7 @@ fn everything_is_as_spark_submit_makes_it_or_stands_in_the_list() {
     );
 }
 
-/// Nothing is refused for another reason than the one that is meant: all of them are written down beside the recordings.
+/// Every refusal has the intended reason: the file of refusals beside the recordings has all of them.
 #[test]
 fn refusals_say_what_stands_beside_the_recordings() {
     let mut said = BTreeMap::<String, BTreeMap<&str, String>>::new();
@@ -156,7 +156,7 @@ fn refusals_say_what_stands_beside_the_recordings() {
     assert_eq!(recording::read(&path).unwrap(), json!(said));
 }
 
-/// What the list has and what isn't there. What is said of single applications has to be there in each of them.
+/// Returns listed differences that don't occur. Those of single applications must occur in each of them.
 fn gone(list: &[Listed], met: &BTreeSet<(usize, usize, String, String)>) -> Vec<String> {
     let mut out = Vec::new();
     for (at, listed) in list.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! An API server with one application in it, and an operator that knows of it what its watches have shown.
+//! An API server with one application, and an operator that knows what its watches have reported.
 
 mod state;
 
@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use spark_operator::api::State;
 use spark_operator::course::seen::{
-    Driver, End, Executor, Kind, Object, Refusal, Refused, Seen, Withheld,
+    Driver, End, Executor, Kind, MissingObject, Object, Refusal, Refused, Seen,
 };
 use spark_operator::course::step::{Plan, Step};
-use spark_operator::course::{Inquiry, Rules, plan};
+use spark_operator::course::{PlanInput, Rules, plan};
 use spark_operator::digest::spec_digest;
 use spark_operator::submission::Settings;
 use training_core::{PodPhase, Uid, Urgency};
@@ -24,12 +24,12 @@ pub use state::Deed;
 use crate::made;
 use crate::scene::{set, typed, with};
 
-/// How often a failed run and a failed submission are tried again.
+/// How often a failed run and a failed submission are retried.
 const RETRIES: usize = 2;
-/// How long the operator leaves a name alone that somebody else has. Units: seconds.
+/// How long the operator avoids a name that a foreign object has. Units: seconds.
 const TAKEN: i64 = 28;
 
-/// Something in a version.
+/// An object with its version.
 #[derive(Clone, Debug)]
 struct Held<T> {
     uid: Uid,
@@ -61,28 +61,28 @@ impl RunPod {
     }
     fn is_leaving(&self) -> bool {
         match self {
-            Self::Driver(driver) => driver.leaving,
-            Self::Executor(executor) => executor.leaving,
+            Self::Driver(driver) => driver.terminating,
+            Self::Executor(executor) => executor.terminating,
         }
     }
     fn leave(&mut self) {
         match self {
-            Self::Driver(driver) => driver.leaving = true,
-            Self::Executor(executor) => executor.leaving = true,
+            Self::Driver(driver) => driver.terminating = true,
+            Self::Executor(executor) => executor.terminating = true,
         }
     }
 }
 
 type Place = (Kind, String);
 
-/// Why a pass ended early.
+/// Why a reconcile ended early.
 enum Stopped {
     Crash,
-    /// A fault, a lost answer among them: the next pass goes by what is known then.
+    /// A fault, such as a lost response: the next reconcile uses what is known then.
     Fault,
     Refused(Refusal),
     Taken(String),
-    /// Something was there already, and was read.
+    /// An object already existed, and was read.
     Found,
 }
 
@@ -96,36 +96,36 @@ pub struct World {
     app_news: VecDeque<(Value, u64)>,
     known_pods: Feed<String, Held<RunPod>>,
     known_objects: Feed<Place, Held<Object>>,
-    /// Somebody else's pod has the driver's name.
+    /// True if a foreign pod has the driver's name.
     driver_taken: bool,
-    /// Names that somebody else's objects have.
+    /// Names of foreign objects.
     foreign: BTreeSet<Place>,
-    /// What the API server says to drivers.
+    /// The refusal of drivers.
     pub refuses: Option<Refusal>,
     refused: Option<Refused>,
-    withheld: Vec<Withheld>,
+    missing_objects: Vec<MissingObject>,
     taken: Option<(String, Timestamp)>,
     now: Timestamp,
     version: u64,
     deleted: bool,
     policy: &'static str,
-    /// Submissions of all drivers ever made.
+    /// Submissions of all drivers ever created.
     drivers: Vec<String>,
-    /// Drivers made since the last change by a user.
+    /// Drivers created since the last change by a user.
     since_edit: usize,
-    /// Requests that the API server carried out, in words.
+    /// A description of each request that the API server executed.
     pub writes: Vec<String>,
-    /// The breaches of law so far.
+    /// The violated invariants so far.
     pub breaches: Vec<String>,
 }
 
 impl World {
-    /// An application with a restart policy of this type that the operator has seen.
+    /// Creates an application with this restart policy, which the operator has observed.
     pub fn new(policy: &'static str) -> Self {
         Self::of(policy, 10, None)
     }
 
-    /// The same with this time between runs, and this time to live.
+    /// Creates an application with this retry interval and time to live.
     pub fn of(policy: &'static str, interval: i64, ttl: Option<i64>) -> Self {
         let restart = json!({
             "type": policy, "onFailureRetries": RETRIES, "onFailureRetryInterval": interval,
@@ -148,7 +148,7 @@ impl World {
             foreign: BTreeSet::new(),
             refuses: None,
             refused: None,
-            withheld: Vec::new(),
+            missing_objects: Vec::new(),
             taken: None,
             now: Timestamp::from_second(1_780_000_000).unwrap(),
             version: 1,
@@ -183,7 +183,7 @@ impl World {
         let objects = self.known_objects.known().values();
         seen.objects = objects.map(|held| held.it.clone()).collect();
         seen.refused.clone_from(&self.refused);
-        seen.withheld.clone_from(&self.withheld);
+        seen.missing_objects.clone_from(&self.missing_objects);
         let taken = self.taken.as_ref().filter(|(_, until)| *until > self.now);
         seen.taken = taken.map(|(name, _)| name.clone());
         seen
@@ -191,7 +191,7 @@ impl World {
 
     fn plan(&self) -> Plan {
         let app = &self.known_app.0;
-        plan(Inquiry {
+        plan(PlanInput {
             app: &typed(app),
             digest: &spec_digest(&app["spec"]),
             seen: &self.seen(),
@@ -210,14 +210,15 @@ impl World {
         self.app.0["status"]["submissionID"].as_str()
     }
 
-    /// One pass with all the news there are.
+    /// Runs one reconcile with up-to-date caches.
     pub fn full_pass(&mut self) {
         self.deliver(u8::MAX, u8::MAX, u8::MAX);
-        self.pass(Fate::Whole, true);
+        self.reconcile(Fate::Whole, true);
     }
 
-    /// One pass from what the operator knows. A status that may go beside the steps goes before or after them.
-    pub fn pass(&mut self, fate: Fate, status_before: bool) {
+    /// Runs one reconcile with the present caches. A status that may be written concurrently with the steps is written before or
+    /// after them.
+    pub fn reconcile(&mut self, fate: Fate, status_before: bool) {
         if self.deleted {
             return;
         }
@@ -252,11 +253,11 @@ impl World {
             self.write_status(&json!(write.next), calls)?;
         }
         let submission = plan.steps.iter().find_map(|step| match step {
-            Step::MakeDriver(pod) => Some(made::driver(pod, Uid(0)).submission_id),
+            Step::CreateDriver(pod) => Some(made::driver(pod, Uid(0)).submission_id),
             _ => None,
         });
         let turn = |step: &Step| match step {
-            Step::MakeDriver(_) | Step::MakeBeside(_) => 1,
+            Step::CreateDriver(_) | Step::CreateOptional(_) => 1,
             Step::DeleteApplication => 2,
             _ => 0,
         };
@@ -288,14 +289,14 @@ impl World {
                 why: *why,
             });
         }
-        // What goes beside the steps goes also where they fail.
+        // A concurrent write happens even if the steps fail.
         if let Some(write) = later.filter(|_| !matches!(end, Err(Stopped::Crash))) {
             self.write_status(&json!(write.next), calls)?;
         }
         end
     }
 
-    /// Sends one call. The inner result says whether its answer arrives.
+    /// Sends one call. The inner result says whether the response arrives.
     fn call(calls: &mut (Fate, u32)) -> Result<Result<(), Stopped>, Stopped> {
         let (fate, at) = *calls;
         calls.1 += 1;
@@ -348,11 +349,11 @@ impl World {
     fn step(&mut self, step: &Step, calls: &mut (Fate, u32)) -> Result<(), Stopped> {
         let answer = Self::call(calls)?;
         match step {
-            Step::MakeBeside(make) if self.foreign.contains(&make.id()) => {
+            Step::CreateOptional(make) if self.foreign.contains(&make.id()) => {
                 answer?;
                 let (kind, name) = make.id();
-                self.withheld.retain(|w| w.name != name);
-                self.withheld.push(Withheld {
+                self.missing_objects.retain(|w| w.name != name);
+                self.missing_objects.push(MissingObject {
                     kind,
                     name,
                     submission_id: make.submission_id().to_owned(),
@@ -361,7 +362,7 @@ impl World {
                 });
                 Ok(())
             }
-            Step::Make(make) | Step::MakeBeside(make) => {
+            Step::Make(make) | Step::CreateOptional(make) => {
                 let place = make.id();
                 if self.foreign.contains(&place) {
                     return Err(Stopped::Refused(Refusal::Passing));
@@ -381,7 +382,7 @@ impl World {
                 self.known_objects.answer(place, now);
                 there.map_or(Ok(()), |_| Err(Stopped::Found))
             }
-            Step::MakeDriver(pod) => {
+            Step::CreateDriver(pod) => {
                 let name = pod.name_any();
                 if self.driver_taken && !self.pods.contains_key(&name) {
                     return Err(Stopped::Taken(name));
@@ -439,13 +440,13 @@ impl World {
         }
     }
 
-    /// An end lasts, also in what the operator stores from old news, and nothing is recorded that was not submitted.
+    /// An end is final, even in writes from stale caches, and only submitted runs are recorded.
     fn law_of_status(&mut self, before: &State, after: &State, app: &Value) {
         let edited = matches!(after, State::Invalidating);
         self.law(!before.is_terminal() || before == after || edited, || {
             format!("{before:?} did not last: {after:?}")
         });
-        // What a user changed is the beginning of further runs when the operator says that it saw it.
+        // A user's change starts further runs once the operator records that it observed it.
         if matches!(after, State::Invalidating | State::Suspending) {
             self.since_edit = 0;
         }
@@ -461,7 +462,7 @@ impl World {
         });
     }
 
-    /// Nothing is made for what has ended or is suspended.
+    /// Nothing is created for an ended or suspended application.
     fn law_of_creation(&mut self, name: &str) {
         let stored = Self::state_of(&self.app.0);
         let ended = stored.is_terminal() && self.known_app.1 == self.app.1;
@@ -485,7 +486,7 @@ impl World {
         self.law(former == 0, || {
             format!("{id} is submitted beside {former} pods of former runs")
         });
-        // One that is made before an edit is seen is a run of what was before.
+        // A driver created before an edit is observed belongs to the previous spec.
         let generation = |app: &Value| app["metadata"]["generation"].as_i64();
         if generation(&self.known_app.0) == generation(&self.app.0) {
             self.since_edit += 1;
@@ -500,7 +501,7 @@ impl World {
         });
     }
 
-    /// The driver of the recorded run is not deleted while the stored state says that it runs.
+    /// The driver of the recorded run is not deleted while the stored state is running.
     fn law_of_lost_pod(&mut self, name: &str, pod: &RunPod) {
         let state = Self::state_of(&self.app.0);
         let driver = match pod {
@@ -517,7 +518,7 @@ impl World {
         });
     }
 
-    /// What a run has is not deleted while its driver may need it, as far as the operator knows.
+    /// Objects of a run are not deleted while its driver may need them, as far as the operator knows.
     fn law_of_what_is_driven(&mut self, name: &str, submission_id: &str) {
         let drives = |held: &Held<RunPod>| match &held.it {
             RunPod::Driver(d) => d.submission_id == submission_id && d.end.is_none(),
@@ -529,7 +530,7 @@ impl World {
         });
     }
 
-    /// News arrive, at most so many of each kind.
+    /// Delivers watch events, up to a number of each kind.
     pub fn deliver(&mut self, apps: u8, pods: u8, objects: u8) {
         let most = |n: u8| {
             if n == u8::MAX {
@@ -548,7 +549,7 @@ impl World {
         self.known_objects.deliver(most(objects));
     }
 
-    /// A watch repeats an event, or all of them begin anew with lists.
+    /// Makes a watch repeat an event, or makes all of them start over with lists.
     pub fn trouble_watches(&mut self, what: u8) {
         match what % 4 {
             0 => drop(self.known_pods.repeat()),
@@ -565,10 +566,10 @@ impl World {
         self.known_objects.list(self.objects.clone());
     }
 
-    /// The operator dies, and starts again with full lists and an empty mind.
+    /// Restarts the operator with full lists and without its memory.
     pub fn crash(&mut self) {
         (self.refused, self.taken) = (None, None);
-        self.withheld.clear();
+        self.missing_objects.clear();
         (self.known_pods, self.known_objects) = (Feed::default(), Feed::default());
         self.list();
     }
@@ -584,12 +585,12 @@ impl World {
         }
     }
 
-    /// The driver runs.
+    /// Makes the driver run.
     pub fn driver_runs(&mut self) {
         self.change_driver(|d| d.phase = PodPhase::Running);
     }
 
-    /// The driver ends with this code.
+    /// Ends the driver with this code.
     pub fn driver_ends(&mut self, code: i32) {
         self.change_driver(|driver| {
             driver.phase = if code == 0 {
@@ -604,7 +605,7 @@ impl World {
         });
     }
 
-    /// A driver that runs makes an executor, or one of them ends.
+    /// Makes a running driver create an executor, or ends one of them.
     pub fn executor_moves(&mut self, pick: u8) {
         let driver = self.pods.values().find_map(|held| match &held.it {
             RunPod::Driver(d) if d.phase == PodPhase::Running => Some(d.clone()),
@@ -627,7 +628,7 @@ impl World {
         self.store_pod(&name, uid, RunPod::Executor(executor));
     }
 
-    /// A pod that was asked to go is gone, and executors go with their driver.
+    /// Removes a terminating pod. Executors go with their driver.
     pub fn gone(&mut self, pick: u8) -> bool {
         let driven: BTreeSet<String> = self
             .pods
@@ -650,7 +651,7 @@ impl World {
         name.is_some()
     }
 
-    /// Somebody removes the driver. One that goes before it was recorded was never submitted.
+    /// Someone removes the driver. A driver removed before it was recorded was never submitted.
     pub fn driver_vanishes(&mut self) {
         let recorded = self.recorded().unwrap_or_default().to_owned();
         let driver = self.pods.iter().find_map(|(name, held)| match &held.it {
@@ -662,7 +663,7 @@ impl World {
         }
     }
 
-    /// Somebody deletes one of the further objects.
+    /// Someone deletes one of the other objects.
     pub fn lose_object(&mut self, pick: u8) {
         let places: Vec<Place> = self.objects.keys().cloned().collect();
         if let Some(place) = places.get(usize::from(pick) % places.len().max(1)) {
@@ -670,7 +671,7 @@ impl World {
         }
     }
 
-    /// Somebody else's pod has the name of the driver, where that is free, or not any more.
+    /// Gives the driver's name to a foreign pod if it is free, or releases it.
     pub fn take_driver(&mut self, taken: bool) {
         let free = !self
             .pods
@@ -679,14 +680,14 @@ impl World {
         self.driver_taken = taken && free;
     }
 
-    /// Somebody else gets the name of an object that is about to be made, or gives all of them back.
+    /// Gives the name of the next object to a foreign one, or releases all names.
     pub fn take_object(&mut self, pick: u8) {
         if pick.is_multiple_of(4) {
             return self.foreign.clear();
         }
         let plan = self.plan();
         let makes = plan.steps.iter().filter_map(|step| match step {
-            Step::Make(make) | Step::MakeBeside(make) => Some(make.id()),
+            Step::Make(make) | Step::CreateOptional(make) => Some(make.id()),
             _ => None,
         });
         let makes: Vec<Place> = makes.collect();
@@ -697,7 +698,7 @@ impl World {
         }
     }
 
-    /// A user changes a field of the spec.
+    /// Changes a field of the spec, as a user.
     pub fn edit(&mut self, path: &str, value: Value) {
         let mut app = self.app.0.clone();
         set(&mut app["spec"], path, value);
@@ -709,19 +710,19 @@ impl World {
         }
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn later(&mut self, seconds: i64) {
         let wait = SignedDuration::from_secs(seconds);
         self.now = self.now.saturating_add(wait).unwrap();
     }
 
-    /// The operator's clock says this. Units: seconds since the epoch.
+    /// Sets the operator's clock. Units: seconds since the epoch.
     pub fn set_clock(&mut self, seconds: i64) {
         self.now = Timestamp::from_second(seconds).unwrap();
     }
 
-    /// Leaves the world alone until nothing moves any more. Drivers run, and end well if they may `finish`.
-    pub fn come_to_rest(&mut self, finish: bool) {
+    /// Runs until nothing changes any more. Drivers run, and succeed if they may `finish`.
+    pub fn run_until_settled(&mut self, finish: bool) {
         const ROUNDS: usize = 200;
         self.calm();
         for _ in 0..ROUNDS {
@@ -733,7 +734,7 @@ impl World {
         self.breaches.push(format!("no rest in {state:?}"));
     }
 
-    /// From now on nothing stands in the operator's way, and its watches begin anew with lists.
+    /// Removes all obstacles; the watches start over with lists.
     fn calm(&mut self) {
         self.edit("suspend", json!(false));
         (self.driver_taken, self.refuses) = (false, None);
@@ -741,14 +742,14 @@ impl World {
         self.list();
     }
 
-    /// The next step on the way to rest. False at rest, where the laws of rest have been looked at.
+    /// Takes the next step towards rest. At rest, checks the invariants of rest and returns false.
     fn settle(&mut self, finish: bool) -> bool {
         self.deliver(u8::MAX, u8::MAX, u8::MAX);
         let plan = self.plan();
         if plan.status.is_some() || !plan.steps.is_empty() {
-            self.pass(Fate::Whole, true);
+            self.reconcile(Fate::Whole, true);
         } else if self.gone(0) || self.kubelets_move(finish) {
-            // What they did is news.
+            // Their actions cause watch events.
         } else if let Some(at) = plan.wake {
             let now = self.now;
             self.law(at > now, || format!("an idle plan asks for {at} at {now}"));

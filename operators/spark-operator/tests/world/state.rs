@@ -1,4 +1,4 @@
-//! The world as a state among others, and what may happen in it.
+//! The world as a state of a state space, with the possible actions.
 
 use serde_json::json;
 use spark_operator::course::seen::Refusal;
@@ -7,7 +7,7 @@ use training_testkit::world::Fate;
 
 use super::World;
 
-/// What may happen to an application.
+/// An action on an application.
 #[derive(Clone, Copy, Debug)]
 pub enum Deed {
     Pass(Fate, bool),
@@ -30,10 +30,10 @@ pub enum Deed {
 }
 
 impl World {
-    /// Makes it happen.
+    /// Performs an action.
     pub fn happen(&mut self, deed: Deed) {
         match deed {
-            Deed::Pass(fate, status_before) => self.pass(fate, status_before),
+            Deed::Pass(fate, status_before) => self.reconcile(fate, status_before),
             Deed::FullPass => self.full_pass(),
             Deed::Crash => self.crash(),
             Deed::Deliver(apps, pods, objects) => self.deliver(apps, pods, objects),
@@ -56,13 +56,13 @@ impl World {
         }
     }
 
-    /// The same world with versions by which its states can be compared: they are like no other number in it.
+    /// Returns the world with versions that allow comparing states: no other number equals them.
     pub fn into_start(mut self) -> Self {
         self.version = FIRST_VERSION;
         self
     }
 
-    /// The state in words, without its history.
+    /// Describes the state, without its history.
     fn words(&self) -> String {
         let apps = [&self.app, &self.known_app]
             .into_iter()
@@ -83,7 +83,7 @@ impl World {
                 &self.foreign,
                 &self.refuses,
                 &self.refused,
-                &self.withheld,
+                &self.missing_objects,
                 &self.taken
             ),
             (self.now, self.deleted, &self.drivers, self.since_edit),
@@ -111,7 +111,7 @@ impl Model for World {
             Deed::Deliver(0, 1, 0),
             Deed::Deliver(0, 0, 1),
             Deed::FullPass,
-            // All watches begin anew with lists.
+            // All watches start over with lists.
             Deed::Watch(3),
             Deed::Runs,
             Deed::Ends(0),

@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tables of this folder.
+//! Jobs and worlds for the tests of this directory.
 
-// Every test file uses its own part of the scene.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use serde_json::json;
@@ -27,31 +27,31 @@ pub const CHIEF_DECIDES: bool = true;
 pub const WORKER: &str = "/spec/tfReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
 pub const IMAGE: &str = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
-/// The restart policy where none is written.
+/// The default restart policy.
 pub const RESTART: &str = "Never";
-/// As many workers as one job is tested with. A longer list of them fits into no variable.
+/// The most workers with which one job is tested. A longer list fits into no variable.
 pub const MANY: u32 = 3_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "TF_CONFIG";
-/// The message of a job that failed with one worker.
+/// The message of a job after one worker has failed.
 pub const FAILED: &str = "TFJob ns1/pt has failed because 1 Worker replica(s) failed.";
 
 /// A world of one job of the kind.
 pub type KindWorld = World<TensorFlow>;
 
-/// The fields of the spec that this kind alone has.
+/// The fields of the spec that only this kind has.
 pub const FIELDS: &[&str] = &["spec.enableDynamicWorker", "spec.successPolicy"];
 /// Rows of this kind's own table that the types can't decode.
 pub const SET_ASIDE: &[&str] = &["a number as success policy"];
 #[allow(unused_imports)]
 pub use tf_operator::api::crd;
 
-/// The framework as the tests run it.
+/// The framework used by the tests.
 pub fn framework() -> TensorFlow {
     TensorFlow::default()
 }
 
-/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+/// The job `pt` with one master and this number of workers, in namespace `ns1`, not yet seen by the operator.
 pub fn pt(workers: u32) -> builders::Job {
     scene::job(&KIND, workers)
 }
@@ -62,7 +62,7 @@ pub fn of(roles: &[(&str, u32)]) -> builders::Job {
     placed(roles.iter().fold(job, |job, (role, n)| job.role(role, *n)))
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for random histories.
 pub fn shapes() -> Vec<builders::Job> {
     let servers = of(&[("PS", 1), ("Worker", 2), ("Evaluator", 1)]);
     let dynamic = of(&[("Worker", 3)]).set("/spec/enableDynamicWorker", true);
@@ -82,7 +82,7 @@ pub fn typed(job: builders::Job) -> TFJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world before the operator's first reconcile of the job.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(framework(), typed(job));
     world.scale = "/spec/tfReplicaSpecs/Worker/replicas";

@@ -1,6 +1,6 @@
-//! Jobs and worlds for the tables of this folder.
+//! Jobs and worlds for the tests of this directory.
 
-// Every test file uses its own part of the scene.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use serde_json::json;
@@ -29,36 +29,36 @@ pub const CHIEF_DECIDES: bool = true;
 pub const WORKER: &str = "/spec/xgbReplicaSpecs/Worker";
 /// JSON pointer to the image of the workers.
 pub const IMAGE: &str = "/spec/xgbReplicaSpecs/Worker/template/spec/containers/0/image";
-/// The restart policy where none is written.
+/// The default restart policy.
 pub const RESTART: &str = "Never";
-/// As many workers as one job is tested with. A longer list of them fits into no variable.
+/// The most workers with which one job is tested. A longer list fits into no variable.
 pub const MANY: u32 = 3_000;
 /// A variable that every pod gets.
 pub const VARIABLE: &str = "RANK";
-/// The message of a job that failed with one worker.
+/// The message of a job after one worker has failed.
 pub const FAILED: &str = "XGBoostJob pt is failed because 1 Worker replica(s) failed.";
 
 /// A world of one job of the kind.
 pub type KindWorld = World<XGBoost>;
 
-/// The fields of the spec that this kind alone has.
+/// The fields of the spec that only this kind has.
 pub const FIELDS: &[&str] = &[];
 /// Rows of this kind's own table that the types can't decode.
 pub const SET_ASIDE: &[&str] = &[];
 #[allow(unused_imports)]
 pub use xgboost_operator::api::crd;
 
-/// The framework as the tests run it.
+/// The framework used by the tests.
 pub fn framework() -> XGBoost {
     XGBoost
 }
 
-/// The job `pt` with one master and so many workers, in namespace `ns1`, not yet seen by the operator.
+/// The job `pt` with one master and this number of workers, in namespace `ns1`, not yet seen by the operator.
 pub fn pt(workers: u32) -> builders::Job {
     scene::job(&KIND, workers)
 }
 
-/// Jobs of every shape, for histories.
+/// Jobs of every shape, for random histories.
 pub fn shapes() -> Vec<builders::Job> {
     let lone = placed(KIND.job("lone").master());
     vec![pt(2), pt(1), lone]
@@ -69,7 +69,7 @@ pub fn typed(job: builders::Job) -> XGBoostJob {
     serde_json::from_value(job.build()).unwrap()
 }
 
-/// A world in which the operator is about to see the job for the first time.
+/// A world before the operator's first reconcile of the job.
 pub fn world(job: builders::Job) -> KindWorld {
     let mut world = World::new(framework(), typed(job));
     world.scale = "/spec/xgbReplicaSpecs/Worker/replicas";

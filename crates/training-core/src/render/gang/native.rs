@@ -1,7 +1,7 @@
-//! Kubernetes' own gangs: a `Workload`, a `PodGroup` made from its template, and a field of the pod.
+//! Kubernetes' own gang scheduling: a `Workload`, a `PodGroup` made from its template, and a field of the pod.
 //!
-//! Source: Kubernetes 1.37, `scheduling.k8s.io/v1beta1`, and 1.36, `v1alpha2`. Its scheduler takes a group only if all pods have
-//! the group's priority, one preemption policy and one scheduler.
+//! Source: Kubernetes 1.37, `scheduling.k8s.io/v1beta1`, and 1.36, `v1alpha2`. The scheduler accepts a group only if all pods have
+//! the group's priority, the same preemption policy and the same scheduler.
 
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGroup, PodSpec};
 use serde_json::{Value, json};
@@ -14,23 +14,23 @@ use crate::model::group::GroupKind;
 use crate::model::notes::Note;
 use crate::model::roles::RoleSpec;
 
-/// The name of the one template. Every pod of a job is in one group.
+/// The name of the only template. Every pod of a job is in one group.
 const TEMPLATE: &str = "all";
 
 #[derive(Debug)]
 pub(super) struct Native;
 
-/// The class of the run: that of its group, which never changes, else the one that the group is about to get.
+/// Returns the priority class of the run: that of its group, which is immutable, else the one for the new group.
 fn class<'a>(gang: &Gang<'a>) -> Option<&'a str> {
-    match gang.group(GroupKind::PodGroup).filter(|g| !g.leaving) {
+    match gang.group(GroupKind::PodGroup).filter(|g| !g.terminating) {
         Some(group) => group.class.as_deref(),
         None => gang.class(),
     }
 }
 
-/// What both objects say of the group.
+/// The fields of the group that both objects have.
 fn shared(gang: &Gang<'_>, version: &str) -> Value {
-    // One pod without the others is worth nothing, so they are disrupted together as well.
+    // A single pod is useless without the others, so they are disrupted together too.
     let disruption = match version {
         "v1alpha2" => json!("PodGroup"),
         _ => json!({"all": {}}),
@@ -57,7 +57,7 @@ impl GangProvider for Native {
                     "controllerRef": {"apiGroup": owner.group, "kind": owner.kind, "name": gang.job},
                     "podGroupTemplates": [group],
                 }),
-                // A template is looked at once, when the group is made from it.
+                // The scheduler reads a template only once, when the group is made from it.
                 follows: Value::Null,
             };
         }

@@ -1,4 +1,4 @@
-//! Nothing to make and nothing to mark: pods one by one, or as Kueue lets jobs run.
+//! The providers without group objects: no gang scheduling, and Kueue.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -9,14 +9,14 @@ use crate::model::group::GroupKind;
 use crate::model::notes::Note;
 use crate::model::roles::RoleSpec;
 
-/// The label by which Kueue finds the queue of a job.
+/// The label with a job's Kueue queue.
 pub const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 /// Pods are scheduled one by one.
 #[derive(Debug)]
 pub(super) struct None;
 
-/// Kueue holds whole jobs back by their `suspend`, which every provider honours. This one only tells.
+/// Kueue holds back whole jobs with `suspend`, which works with every provider. This one only gives advice.
 #[derive(Debug)]
 pub(super) struct Kueue;
 

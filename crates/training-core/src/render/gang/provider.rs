@@ -1,4 +1,4 @@
-//! What a gang is, and what a provider answers about it.
+//! A gang, and the interface of its providers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 use training_api::SchedulingPolicy;
 
-use crate::kind::framework::Habits;
+use crate::kind::framework::GangConventions;
 use crate::model::digest::Digest;
 use crate::model::grants::Grant;
 use crate::model::group::{GroupKind, GroupView};
@@ -15,54 +15,54 @@ use crate::model::notes::Note;
 use crate::model::provider::Provider;
 use crate::model::roles::{RoleSet, RoleSpec};
 
-/// What a gang asks of its scheduler.
+/// What a gang needs from its scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Need {
-    /// Fewest pods that make sense together, at least 1.
+    /// The minimum number of pods that can start, at least 1.
     pub members: u32,
-    /// What so many of them need.
+    /// The resources of that many pods.
     pub resources: BTreeMap<String, Quantity>,
 }
 
-/// What a scheduler says about a gang.
+/// The scheduler's answer about a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GangState {
-    /// Pods may be made.
+    /// Pods may be created.
     Admitted,
-    /// Pods would be in the way.
+    /// Pods must wait, for this reason.
     Waiting(String),
 }
 
-/// One job's gang, as its objects and pods need it.
+/// A job's gang, with what its objects and pods depend on.
 #[derive(Debug)]
 pub struct Gang<'a> {
-    /// The job's name, which is its group's as well.
+    /// The name of the job and of its group.
     pub job: &'a str,
-    /// What the job is.
+    /// The job's kind.
     pub owner: Owner,
     /// The roles in rank order.
     pub roles: &'a RoleSet<'a>,
     /// The job's policy.
     pub policy: Option<&'a SchedulingPolicy>,
-    /// Fewest pods that make sense together, and what they need.
+    /// The minimum number of pods and their resources.
     pub need: Need,
     /// The recorded provider.
     pub provider: &'a Provider,
-    /// The groups as they are.
+    /// The observed groups.
     pub seen: &'a [GroupView],
-    /// The queue of Kueue's that the job is in.
+    /// The job's Kueue queue.
     pub queue: Option<&'a str>,
-    /// Whether the cluster serves Kueue, where that is known.
+    /// Whether the cluster serves Kueue, if known.
     pub kueue: Option<bool>,
-    /// What the published operator does of this job's kind.
-    pub habits: Habits,
-    /// The queue of Volcano's that an annotation of the job names.
+    /// How the published operator of this kind handles gangs.
+    pub habits: GangConventions,
+    /// The Volcano queue from an annotation of the job.
     pub annotated_queue: Option<&'a str>,
-    /// The class of a template that comes before those of the roles here.
+    /// A template's priority class that takes precedence over those of the roles.
     pub first_class: Option<&'a str>,
 }
 
-/// Who a group is made for.
+/// The owner of a group.
 #[derive(Clone, Debug)]
 pub struct Owner {
     /// API group.
@@ -72,12 +72,12 @@ pub struct Owner {
 }
 
 impl<'a> Gang<'a> {
-    /// The group of this kind as it is.
+    /// Returns the observed group of this kind.
     pub fn group(&self, kind: GroupKind) -> Option<&'a GroupView> {
         self.seen.iter().find(|g| g.kind == kind)
     }
 
-    /// The class of the job: the policy's, else the first of a template, in rank order.
+    /// Returns the priority class of the job: the policy's, else the first of a template in rank order.
     pub fn class(&self) -> Option<&'a str> {
         let own = self.policy.and_then(|p| p.priority_class.as_deref());
         let own = own.filter(|c| !c.is_empty());
@@ -85,16 +85,16 @@ impl<'a> Gang<'a> {
             .or_else(|| self.roles.iter().find_map(class_of))
     }
 
-    /// Gives a pod the scheduler of the gang.
+    /// Sets the gang's scheduler in a pod.
     pub(super) fn schedule(&self, spec: &mut PodSpec, scheduler: &str) {
         let own = spec.scheduler_name.as_ref().filter(|own| !own.is_empty());
-        if own.is_none() || self.habits == Habits::Mpi {
+        if own.is_none() || self.habits == GangConventions::Mpi {
             spec.scheduler_name = Some(scheduler.to_owned());
         }
     }
 }
 
-/// The class that a role's template names.
+/// Returns the priority class of a role's template.
 pub fn class_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
     let spec = role.template?.spec.as_ref()?;
     spec.priority_class_name
@@ -102,65 +102,64 @@ pub fn class_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
         .filter(|c| !c.is_empty())
 }
 
-/// The scheduler that a role's template names.
+/// Returns the scheduler of a role's template.
 pub fn scheduler_of<'a>(role: &RoleSpec<'a>) -> Option<&'a str> {
     let spec = role.template?.spec.as_ref()?;
     spec.scheduler_name.as_deref().filter(|c| !c.is_empty())
 }
 
-/// What a group should be.
+/// The desired group object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// Its kind.
     pub kind: GroupKind,
     /// Its whole spec.
     pub spec: Value,
-    /// The part of the spec that follows the job for as long as the group lives; null where nothing does.
+    /// The part of the spec that follows the job while the group exists; null if there is none.
     pub follows: Value,
 }
 
 impl Wanted {
-    /// Stands for everything that follows.
+    /// Returns the digest of the part that follows the job.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.follows)
     }
 }
 
-/// A scheduler of gangs. Pure: it says what should be, and reads what is there.
+/// A gang scheduler, as pure functions: it computes the desired objects and reads existing ones.
 pub trait GangProvider: Send + Sync {
-    /// The kinds of its objects, in the order in which they are made.
-    /// What its object of this kind should be, in the version that the cluster serves.
+    /// Returns the desired group object of this kind, in the version that the cluster serves.
     fn wanted(&self, gang: &Gang<'_>, kind: GroupKind, version: &str) -> Wanted;
 
-    /// Marks a pod as the gang's.
+    /// Marks a pod as a member of the gang.
     fn stamp(&self, gang: &Gang<'_>, role: &RoleSpec<'_>, pod: &mut Pod);
 
-    /// Whether pods may be made beside this group.
+    /// Returns whether pods may be created for this group.
     fn read(&self, _group: &GroupView) -> GangState {
         GangState::Admitted
     }
 
-    /// Whether the job's start waits for the scheduler: no pods, and no start time, before it says so.
+    /// Returns true if the job's start waits for the scheduler: no pods and no start time before it admits the group.
     fn holds_back(&self) -> bool {
         false
     }
 
-    /// What keeps these pods from ever being scheduled together.
+    /// Explains why these pods can never be scheduled together.
     fn objection(&self, _gang: &Gang<'_>) -> Option<String> {
         None
     }
 
-    /// What users should be told once.
+    /// Returns one-time events for users.
     fn advise(&self, gang: &Gang<'_>) -> Vec<Note>;
 
-    /// The rights that it takes.
+    /// Returns the RBAC rules that the provider needs.
     fn grants(&self) -> &'static [Grant];
 }
 
-/// What is done with groups.
+/// The verbs for groups.
 pub(super) const VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "watch"];
 
-/// Tells of a field of the scheduling policy that a provider has no use for.
+/// Returns the event for a field of the scheduling policy that has no effect under a provider.
 pub(super) fn ignored(field: &str, provider: &str) -> Note {
     Note::warning(
         "SettingIgnored",
@@ -168,7 +167,7 @@ pub(super) fn ignored(field: &str, provider: &str) -> Note {
     )
 }
 
-/// The published warning about templates that name a scheduler of their own, and about pods that no scheduler sees.
+/// Returns the published warning about templates with their own scheduler, and warnings about pods that bypass scheduling.
 pub(super) fn advise_of_schedulers(gang: &Gang<'_>, scheduler: &str) -> Vec<Note> {
     let mut notes = advise_of_nodes(gang);
     if gang
@@ -178,11 +177,11 @@ pub(super) fn advise_of_schedulers(gang: &Gang<'_>, scheduler: &str) -> Vec<Note
         .any(|own| own != scheduler)
     {
         notes.push(match gang.habits {
-            Habits::Training => {
+            GangConventions::Training => {
                 let text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten";
                 Note::warning("SetPodTemplateSchedulerName", text)
             }
-            Habits::Mpi => {
+            GangConventions::Mpi => {
                 let text = format!(
                     "spec.mpiReplicaSpecs: a template's own schedulerName has no effect: all pods of the job get {scheduler}, which schedules its gang"
                 );

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use training_api::labels as keys;
 
 use super::provider::{Gang, GangProvider, VERBS, Wanted, advise_of_schedulers, ignored};
-use crate::kind::framework::Habits;
+use crate::kind::framework::GangConventions;
 use crate::model::grants::Grant;
 use crate::model::group::GroupKind;
 use crate::model::notes::Note;
 use crate::model::provider::{PLUGINS_SCHEDULER, Provider};
 use crate::model::roles::RoleSpec;
 
-/// The `PodGroup`'s spec, all of which a job decides.
+/// The `PodGroup`'s spec, all of which follows the job.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Follows {
@@ -41,8 +41,8 @@ impl GangProvider for SchedulerPlugins {
             min_member: gang.need.members,
             min_resources: json!(gang.need.resources),
             schedule_timeout_seconds: match gang.habits {
-                Habits::Training => timeout,
-                Habits::Mpi => Some(timeout.unwrap_or(0)),
+                GangConventions::Training => timeout,
+                GangConventions::Mpi => Some(timeout.unwrap_or(0)),
             },
         });
         Wanted {

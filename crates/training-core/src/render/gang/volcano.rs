@@ -1,4 +1,4 @@
-//! Volcano: a `PodGroup` that the scheduler first lets into its queue; pods come after that.
+//! Volcano: a `PodGroup` that the scheduler admits to its queue before the pods are created.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde::Serialize;
@@ -8,24 +8,24 @@ use training_api::labels;
 use super::provider::{
     Gang, GangProvider, GangState, VERBS, Wanted, advise_of_schedulers, ignored,
 };
-use crate::kind::framework::Habits;
+use crate::kind::framework::GangConventions;
 use crate::model::grants::Grant;
 use crate::model::group::{GroupKind, GroupView};
 use crate::model::notes::Note;
 use crate::model::roles::RoleSpec;
 
 const SCHEDULER: &str = "volcano";
-/// The queue of a job that names none. Source: the published contract, and Volcano's own default.
+/// The default queue. Source: the published contract, and Volcano's own default.
 const QUEUE: &str = "default";
 
-/// The part of Volcano's `PodGroup` that a job decides.
+/// The part of Volcano's `PodGroup` that follows the job.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Follows<'a> {
     min_member: u32,
     min_resources: Value,
     priority_class_name: Option<&'a str>,
-    /// Where it follows the job.
+    /// Set only if the queue follows the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<&'a str>,
 }
@@ -39,8 +39,8 @@ impl GangProvider for Volcano {
         let queue = gang.policy.and_then(|p| p.queue.as_deref());
         let queue = queue.filter(|q| !q.is_empty());
         let (class, queue, follows_job) = match gang.habits {
-            Habits::Training => (of_policy.filter(|c| !c.is_empty()), queue, false),
-            Habits::Mpi => (gang.class(), queue.or(gang.annotated_queue), true),
+            GangConventions::Training => (of_policy.filter(|c| !c.is_empty()), queue, false),
+            GangConventions::Mpi => (gang.class(), queue.or(gang.annotated_queue), true),
         };
         let queue = queue.unwrap_or(QUEUE);
         let follows = json!(Follows {
@@ -50,7 +50,7 @@ impl GangProvider for Volcano {
             queue: follows_job.then_some(queue),
         });
         let mut spec = follows.clone();
-        // Otherwise set once: afterwards the group's own queue counts.
+        // Otherwise the queue is set once, and the group's own queue counts afterwards.
         spec["queue"] = json!(queue);
         Wanted {
             kind,
@@ -64,7 +64,7 @@ impl GangProvider for Volcano {
         gang.schedule(spec, SCHEDULER);
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(labels::VOLCANO_GROUP.to_owned(), gang.job.to_owned());
-        if gang.habits == Habits::Training {
+        if gang.habits == GangConventions::Training {
             annotations.insert(labels::VOLCANO_TASK.to_owned(), role.label.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! Pods and services as they are watched.
+//! The watched form of pods and services.
 
 use k8s_openapi::api::core::v1::PodSchedulingGroup;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -6,7 +6,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 use training_core::slim::slim_meta;
 
-/// A pod as it is watched. It can't fail to decode: every field has a default.
+/// A watched pod. It always decodes: every field has a default.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 #[serde(default)]
@@ -14,13 +14,13 @@ pub struct SlimPod {
     /// Name, uid, labels, owner, attempt.
     #[serde(deserialize_with = "slim_meta")]
     pub metadata: ObjectMeta,
-    /// Its node.
+    /// Node and scheduler.
     pub spec: SlimPodSpec,
-    /// Phase, conditions, what containers said.
+    /// Phase, conditions, and container states.
     pub status: SlimPodStatus,
 }
 
-/// The part of a pod's spec that is read.
+/// The fields of a pod's spec that are read.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimPodSpec {
@@ -29,7 +29,7 @@ pub struct SlimPodSpec {
     pub(super) scheduling_group: Option<PodSchedulingGroup>,
 }
 
-/// A service as it is watched.
+/// A watched service.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Service")]
 #[serde(default)]
@@ -39,7 +39,7 @@ pub struct SlimService {
     pub metadata: ObjectMeta,
 }
 
-/// The part of a pod's status that decisions read.
+/// The fields of a pod's status that decisions read.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SlimPodStatus {

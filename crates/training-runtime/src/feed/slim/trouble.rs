@@ -1,4 +1,4 @@
-//! What a pod's status says about trouble. Every reading has a default: a status may be odd.
+//! Finds trouble in a pod's status. Every field has a default, since a status may be odd.
 
 use k8s_openapi::jiff::Timestamp;
 use training_core::plan::draft::clean;
@@ -6,10 +6,10 @@ use training_core::{Cause, PodPhase, Trouble};
 
 use super::seen::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
 
-/// The longest text of a container that is kept. Units: bytes.
+/// Maximum length of a stored container message. Units: bytes.
 const SAID: usize = 512;
 
-/// What is wrong with a pod, if anything. `main` is the container that is listened to first.
+/// Returns what is wrong with a pod, if anything. The container `main` takes precedence.
 pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Trouble>> {
     let found = match phase {
         PodPhase::Failed => Some(of_failed(pod, main)),
@@ -35,17 +35,17 @@ pub(super) fn of(pod: &SlimPod, phase: PodPhase, main: &str) -> Option<Box<Troub
     }))
 }
 
-/// When the main container began to run, if it runs: should the pod go, how long it ran sets the pace of replacements.
+/// Returns when the main container started, if it runs. If the pod is deleted, its run time sets the pace of replacements.
 fn running_since(pod: &SlimPod, main: &str) -> Option<Timestamp> {
     let mut own = containers(pod, main).filter(|(init, _)| !init);
     let running = own.find_map(|(_, c)| c.state.as_ref()?.running.as_ref())?;
     running.started_at.as_ref().map(|t| t.0)
 }
 
-/// What our own containers' names begin with.
+/// The name prefix of our own containers.
 const OURS: &str = "trainyard-";
 
-/// The words that an init container of ours left behind although it ended well.
+/// Returns the termination message of an init container of ours that succeeded.
 pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
     let init = pod.status.init_container_statuses.iter().flatten();
     let ours = init.filter(|c| c.name.as_deref().is_some_and(|name| name.starts_with(OURS)));
@@ -55,9 +55,9 @@ pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
     (!said.is_empty()).then(|| said.into())
 }
 
-/// True if the cluster took the pod away for reasons that are not its own: preemption, an eviction through the API, a taint, the
-/// shutdown of its node, room for a critical pod. The kubelet evicts a pod that used up the node, which is its own doing, and
-/// gives all of its endings the same condition.
+/// Returns true if the cluster removed the pod for reasons outside it: preemption, an API eviction, a taint, a node shutdown, room
+/// for a critical pod. A kubelet's eviction of a pod that used up the node is the pod's own fault, but the kubelet sets the same
+/// condition whenever it terminates a pod.
 pub(super) fn is_disrupted(pod: &SlimPod) -> bool {
     let Some(target) = condition(pod, "DisruptionTarget").filter(|c| c.holds()) else {
         return false;
@@ -69,7 +69,7 @@ pub(super) fn is_disrupted(pod: &SlimPod) -> bool {
         )
 }
 
-/// Since which second a pod has a node but neither volumes nor network, if its kubelet says so.
+/// Returns the second since which a pod has had a node but neither volumes nor network, if its kubelet reports it.
 pub(super) fn starting(pod: &SlimPod, phase: PodPhase) -> Option<u32> {
     let placed = condition(pod, "PodScheduled").is_some_and(SlimCondition::holds);
     let ready = condition(pod, "PodReadyToStartContainers")?;
@@ -112,7 +112,7 @@ impl SlimContainer {
     }
 }
 
-/// The containers in the order in which they are listened to: init containers run first; then the main one.
+/// Returns the containers by precedence: init containers, which run first, then the main one.
 fn containers<'a>(pod: &'a SlimPod, main: &str) -> impl Iterator<Item = (bool, &'a SlimContainer)> {
     let status = &pod.status;
     let init = status.init_container_statuses.iter().flatten();
@@ -124,21 +124,21 @@ fn containers<'a>(pod: &'a SlimPod, main: &str) -> impl Iterator<Item = (bool, &
         .chain(first.chain(rest).map(|c| (false, c)))
 }
 
-/// Whether this is the container that [`containers`] has put first.
+/// Returns whether this is the container that [`containers`] puts first.
 fn first_is(container: &SlimContainer, pod: &SlimPod, main: &str) -> bool {
     let mut own = pod.status.container_statuses.iter().flatten();
     own.find(|c| c.name.as_deref() == Some(main))
         .is_some_and(|c| std::ptr::eq(c, container))
 }
 
-/// A container that doesn't start, in the kubelet's words.
+/// Returns a container that doesn't start, with the kubelet's reason.
 fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
     containers(pod, main).find_map(|(init, container)| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let word = waiting.reason.as_deref().unwrap_or_default();
         let cause = Cause::of_waiting(word)?;
         let ended = container.last_terminated();
-        // A start that fails is tried again like a crash; the word for it stays with what ended.
+        // A failed start is retried like a crash, but its reason stays in the last state.
         let cause = match ended.and_then(|t| Cause::of_waiting(t.reason.as_deref()?)) {
             Some(Cause::RunContainerError) if cause == Cause::CrashLoopBackOff => {
                 Cause::RunContainerError
@@ -162,25 +162,25 @@ fn waiting(pod: &SlimPod, main: &str) -> Option<Trouble> {
     })
 }
 
-/// The part of a kubelet's message that stays the same from try to try.
+/// Returns the part of a kubelet's message that stays the same for each attempt.
 fn said(cause: Cause, message: Option<&str>) -> &str {
     let message = message.unwrap_or_default().trim();
     match cause {
-        // `Back-off pulling image "x": ErrImagePull: why`: the error alone is what the try itself says.
+        // `Back-off pulling image "x": ErrImagePull: why`: keep the error, which is also the message of the attempt itself.
         Cause::ImagePullBackOff => match message.strip_prefix("Back-off pulling image ") {
             Some(rest) => rest.split_once("\": ").map_or("", |(_, why)| {
                 why.strip_prefix("ErrImagePull: ").unwrap_or(why)
             }),
             None => message,
         },
-        // `back-off 40s restarting …` counts up.
+        // `back-off 40s restarting …` changes each time.
         Cause::CrashLoopBackOff => "",
         _ => message,
     }
 }
 
-/// The node controller's sign: it takes `Ready` from a pod without giving a reason, and leaves what the kubelet last said of
-/// the containers. A kubelet that finds a pod not ready always gives a reason.
+/// Recognizes the node controller: it sets `Ready` to false without a reason, and keeps the kubelet's last container states. A
+/// kubelet that finds a pod not ready always gives a reason.
 fn lost(pod: &SlimPod, phase: PodPhase) -> Option<Trouble> {
     let ready = condition(pod, "Ready")?;
     let said = ready.reason.as_deref().unwrap_or_default();
@@ -199,7 +199,7 @@ fn lost(pod: &SlimPod, phase: PodPhase) -> Option<Trouble> {
     })
 }
 
-/// A pod without a node, in the scheduler's words.
+/// Returns a pod without a node, with the scheduler's reason.
 fn unplaced(pod: &SlimPod) -> Option<Trouble> {
     let scheduled = condition(pod, "PodScheduled").filter(|c| c.is_false())?;
     let word = scheduled.reason.as_deref().unwrap_or_default();
@@ -218,7 +218,7 @@ fn unplaced(pod: &SlimPod) -> Option<Trouble> {
     })
 }
 
-/// A container that ended badly and was started again in its pod, or is about to be.
+/// Returns a container that failed and was restarted in its pod, or will be.
 fn restarted(pod: &SlimPod, main: &str) -> Option<Trouble> {
     containers(pod, main).find_map(|(init, container)| {
         let bad = |t: &&SlimTerminated| t.exit_code.is_some_and(|c| c != 0);
@@ -227,7 +227,7 @@ fn restarted(pod: &SlimPod, main: &str) -> Option<Trouble> {
         let running = state.and_then(|s| s.running.as_ref());
         let now = container.terminated().filter(bad).filter(|_| again);
         let ended = now.or_else(|| container.last_terminated().filter(bad))?;
-        // An init container that has done its work in the end is no trouble.
+        // An init container that succeeded in the end is no trouble.
         if init && running.is_none() && now.is_none() {
             return None;
         }
@@ -238,7 +238,7 @@ fn restarted(pod: &SlimPod, main: &str) -> Option<Trouble> {
     })
 }
 
-/// What a failed pod says: its main container's last words, else those of any container that ended badly, else its own.
+/// Returns why a pod failed: its main container's termination, else that of any failed container, else the pod's own reason.
 fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
     let bad = |t: &&SlimTerminated| t.exit_code != Some(0);
     let status = &pod.status;
@@ -261,7 +261,7 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         Some((init, container, ended)) => of_ended(container, init, ended),
         None => Trouble::default(),
     };
-    // Evictions and node shutdowns speak through the pod, and say more than the signal that ended the container.
+    // Evictions and node shutdowns set the pod's reason, which says more than the signal that ended the container.
     if let Some(reason) = &status.reason {
         trouble.reason = clean(reason, 64);
     }
@@ -284,7 +284,7 @@ fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Tr
     }
 }
 
-/// The end of a text, which is where a program says why it died.
+/// Returns the end of a text, where a program says why it died.
 fn tail(text: &str, limit: usize) -> String {
     let text = text.trim_end();
     let mut from = text.len().saturating_sub(limit);
@@ -311,7 +311,7 @@ mod tests {
         also: &[],
     };
 
-    /// A pod of a job with this status, as the watch would keep it.
+    /// Returns the view of a job's pod with this status.
     fn seen(status: impl Into<Value>) -> PodView {
         changed(&status.into(), |_| ())
     }
@@ -526,7 +526,7 @@ mod tests {
             );
             assert_eq!(find(&pod, due), Finding::Is(meaning), "{word}");
         }
-        // The API server sets the gates' condition without a time.
+        // The API server sets the condition of scheduling gates without a time.
         let gated = json!({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"});
         let pod = seen(json!({"phase": "Pending", "conditions": [gated]}));
         assert_eq!(
@@ -635,7 +635,7 @@ mod tests {
             ),
         ];
         for (status, said) in rows {
-            assert_eq!(training_core::health::obituary(&seen(status)), said);
+            assert_eq!(training_core::health::explain_failure(&seen(status)), said);
         }
     }
 

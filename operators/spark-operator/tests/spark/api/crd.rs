@@ -1,4 +1,4 @@
-//! The custom resources as they are installed.
+//! The CRDs as installed.
 
 use serde_json::{Value, json};
 use spark_operator::api::rule::DENIED_CONF;
@@ -55,7 +55,7 @@ fn the_names_are_the_published_ones() {
             (&json!(true), &json!(true))
         );
         assert_eq!(version["subresources"], json!({ "status": {} }));
-        // A group under k8s.io is refused without it.
+        // The API server refuses a group under k8s.io without this.
         let approved = &crd["metadata"]["annotations"]["api-approved.kubernetes.io"];
         assert_eq!(
             *approved,
@@ -101,8 +101,8 @@ fn the_columns_are_the_published_ones() {
 #[test]
 fn they_are_small_enough_for_plain_apply() {
     for crd in [&*APPLICATION, &*SCHEDULED] {
-        // kubectl apply keeps a copy in an annotation, and annotations have at most 262144 bytes together. Two pod templates and four
-        // lists of containers are in here.
+        // kubectl apply keeps a copy in an annotation, and all annotations together have at most 262144 bytes. The CRD contains
+        // two pod templates and four lists of containers.
         let size = serde_json::to_string(crd).unwrap().len();
         assert!((150_000..230_000).contains(&size), "{size}");
     }
@@ -145,7 +145,7 @@ const SPEC: [&str; 33] = [
     "driverPodDisruptionBudget",
 ];
 
-/// The fields of driver and executor alike.
+/// The fields that driver and executor have in common.
 const BOTH: [&str; 36] = [
     "template",
     "cores",
@@ -284,7 +284,7 @@ fn the_unconditional_defaults_are_in_the_schema() {
             policy["properties"]["type"]["enum"],
             json!(["Never", "Always", "OnFailure"])
         );
-        // Conditional ones are no schema's business.
+        // The schema can't express conditional defaults.
         for (role, field) in [
             ("driver", "cores"),
             ("executor", "instances"),
@@ -349,7 +349,7 @@ fn a_template_is_a_whole_pod_template_in_which_nothing_is_required() {
         let container = &template["properties"]["spec"]["properties"]["containers"]["items"];
         assert_eq!(container["properties"]["image"]["type"], "string");
     }
-    // A sidecar needs a name, as everywhere.
+    // A sidecar needs a name, as in Kubernetes.
     let sidecar = &spec()["driver"]["properties"]["sidecars"]["items"];
     assert_eq!(sidecar["required"], json!(["name"]));
 }
@@ -406,7 +406,7 @@ fn what_a_webhook_refused_the_api_server_refuses() {
             "DriverIngressOptions has duplicate IngressURLFormat",
         ]
     );
-    // The API server bounds what rules cost, and needs to know how long a list can be.
+    // The API server limits the cost of rules, so it needs the maximum length of the list.
     let options = &spec()["driverIngressOptions"];
     assert_eq!(options["maxItems"], 64);
     assert_eq!(
@@ -417,11 +417,11 @@ fn what_a_webhook_refused_the_api_server_refuses() {
     assert_eq!(told(&schema(&APPLICATION)["spec"]), [selectors]);
 }
 
-/// The schema's defaults, with their paths.
+/// Returns the schema's defaults, with their paths.
 fn defaults(path: &mut Vec<String>, schema: &Value, all: &mut Vec<(Vec<String>, Value)>) {
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         path.push(name.clone());
-        // An object's default only stands in for its parts'.
+        // An object's default only makes the defaults of its fields apply.
         if let Some(default) = child.get("default").filter(|d| !d.is_object()) {
             all.push((path.clone(), default.clone()));
         }

@@ -1,4 +1,4 @@
-//! What is stored survives our types: every field comes back as it was.
+//! Stored objects survive a round trip through our types: every field keeps its value.
 
 use serde_json::{Value, json};
 use spark_operator::api::{
@@ -8,7 +8,7 @@ use spark_operator::api::{
 
 use super::{APPLICATION, schema};
 
-/// A value for every field of a schema.
+/// Returns a value for every field of a schema.
 fn filled(name: &str, schema: &Value) -> Value {
     if let Some(word) = schema["enum"].as_array().and_then(|e| e.last()) {
         return word.clone();
@@ -33,12 +33,12 @@ fn filled(name: &str, schema: &Value) -> Value {
         "boolean" => json!(true),
         "string" if schema["format"] == "date-time" => json!("2026-05-01T10:00:00Z"),
         "string" => json!(name),
-        // Anything at all.
+        // Any value.
         _ => json!({ "key": "value" }),
     }
 }
 
-/// The paths at which two values differ.
+/// Collects the paths at which two values differ.
 fn differences(path: &str, a: &Value, b: &Value, all: &mut Vec<String>) {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
@@ -101,7 +101,8 @@ fn every_field_survives() {
     assert_eq!(all, Vec::<String>::new());
 }
 
-/// The emptiest value that a schema admits with an element in every list: only what is required, and the objects on the way.
+/// Returns the smallest value that a schema allows with an element in every list: only required fields, and the objects that
+/// contain them.
 fn hollow(name: &str, schema: &Value) -> Value {
     let required = |field: &str| {
         let list = schema["required"].as_array();
@@ -121,7 +122,7 @@ fn hollow(name: &str, schema: &Value) -> Value {
     }
 }
 
-/// The same with a number wherever there may be one.
+/// Returns the value with numbers wherever the schema allows them.
 fn with_numbers(value: Value) -> Value {
     match value {
         Value::String(text) if text == "7" => json!(7),

@@ -1,4 +1,4 @@
-//! The list of what is not as `spark-submit` makes it, and the page of the documents that it becomes.
+//! The list of differences from `spark-submit`, and the generated page of the docs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,43 +7,43 @@ use serde_json::Value;
 
 use super::recording::{self, Difference, Entry, VERSIONS};
 
-/// Where the page is.
+/// The path of the page.
 pub const PAGE: &str = "docs/spark-submit.md";
-/// The place of a difference in whether there is a submission at all.
+/// The path of a difference in whether there is a submission at all.
 pub const REFUSED: &str = "refused";
-/// Stands for anything in a value of the list, and for anything in a part of a path.
+/// A wildcard for a value in the list, and for part of a path.
 const ANY: &str = "*";
 
-/// One line of the list.
+/// One entry of the list.
 #[derive(Debug)]
 pub struct Listed {
-    /// The table that it stands in.
+    /// The table of the entry.
     section: String,
-    /// What differs, in words.
+    /// A description of the difference.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The applications in which it differs; none: any.
+    /// The applications with this difference; unset: any.
     pub applications: Option<Vec<String>>,
-    /// The versions in which it differs; none: all.
+    /// The versions with this difference; unset: all.
     versions: Option<Vec<String>>,
-    /// Where.
+    /// The places.
     pub places: Vec<Place>,
 }
 
-/// A place in which something differs.
+/// A place of a difference.
 #[derive(Debug)]
 pub struct Place {
-    /// From the object's role on.
+    /// The path from the object's role on.
     pub path: String,
-    /// The applications in which it differs there, if not in all of the line's.
+    /// The applications with a difference in this place, if not all of the entry's.
     pub applications: Option<Vec<String>>,
     spark: Option<Value>,
     here: Option<Value>,
 }
 
 impl Listed {
-    /// The versions in which it differs.
+    /// The versions with this difference.
     pub fn versions(&self) -> Vec<&str> {
         match &self.versions {
             Some(some) => some.iter().map(String::as_str).collect(),
@@ -85,16 +85,16 @@ pub fn read(root: &Path) -> Vec<Listed> {
         .collect()
 }
 
-/// Whose difference it is.
+/// The application of a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose<'a> {
     /// The name of its file.
     pub application: &'a str,
-    /// Its name, for which the list has `$NAME`.
+    /// Its name, which the list writes as `$NAME`.
     pub name: &'a str,
-    /// The name of its driver, for which the list has `$DRIVER`.
+    /// The name of its driver, which the list writes as `$DRIVER`.
     pub driver: &'a str,
-    /// The version of Spark.
+    /// The Spark version.
     pub version: &'a str,
 }
 
@@ -112,7 +112,7 @@ fn fits(listed: Option<&Value>, seen: Option<&Value>, whose: Whose<'_>) -> bool 
     }
 }
 
-/// True if a path is one that the list means. A `*` stands for what has no `/` in it.
+/// True if a path matches an entry's. A `*` matches anything without `/`.
 fn leads(listed: &str, path: &str) -> bool {
     match listed.split_once(ANY) {
         None => listed == path,
@@ -123,7 +123,7 @@ fn leads(listed: &str, path: &str) -> bool {
     }
 }
 
-/// The line and the place of the list that a difference is.
+/// Finds the entry and the place for a difference.
 pub fn find(list: &[Listed], whose: Whose<'_>, difference: &Difference) -> Option<(usize, usize)> {
     let Whose {
         application,
@@ -152,33 +152,33 @@ pub fn find(list: &[Listed], whose: Whose<'_>, difference: &Difference) -> Optio
 const INTRODUCTION: &str = "\
 <!-- Generated from operators/spark-operator/tests/data/submit by tests/spark/submit/list.rs there; don't edit. -->
 
-# Beside `spark-submit`
+# Comparison with `spark-submit`
 
 ```sh
-cargo test -p spark-operator --test spark submit   # compares with what is recorded, in seconds
+cargo test -p spark-operator --test spark submit   # compares with the recordings, in seconds
 make spark-recordings                              # records again: root on Debian, half an hour
 ```
 
-The operator makes itself what `spark-submit` makes for the published operator. Whether it is the same is a question to the real
-`spark-submit`, which was run for each of the applications below with the arguments that the published operator gives it, against a real API
-server. What it made was recorded: the driver's pod, the ConfigMaps of properties and of the executors' template, the Service, claims. The
-test compares field by field, properties as they are written in the file. What is not the same stands in the tables below, with its reason: a
-difference that doesn't stand there fails the test, and so does one that stands there and is gone.
+The operator builds the objects that `spark-submit` creates for the published operator. To verify them, the real `spark-submit` ran for each
+application below, with the arguments of the published operator, against a real API server. The recordings have the objects that it created:
+the driver's pod, the ConfigMaps of properties and of the executors' template, the Service, claims. The test compares them field by field, and
+properties as written in the file. The tables below list all differences with their reasons. An unlisted difference fails the test, and so does
+a listed one that no longer exists.
 
-`make test` submits five of the applications again, and what `spark-submit` makes has to be what is recorded.
+`make test` submits five of the applications again, and compares the objects that `spark-submit` creates with the recordings.
 
-Left out on both sides: what an API server adds, such as uids and the defaults of fields. Called alike: what is drawn at random, such as the
-digits of a run's id, of names and of the scratch directory, and the time of submission. The order of variables, volumes, ports and claims has no
-meaning and isn't compared, but for several variables of one name and for containers. Not here are objects that the published operator makes
-without `spark-submit`: the web UI's Service, Ingresses, groups of batch schedulers, configuration of metrics.
+Both sides are normalized. Additions of an API server, such as uids and the defaults of fields, are dropped. Random parts, such as the digits
+of a run's id, of names and of the scratch directory, and the time of submission are replaced. The order of variables, volumes, ports and claims
+has no meaning and isn't compared, except for variables of the same name and for containers. Objects that the published operator creates without
+`spark-submit` are not covered: the web UI's Service, Ingresses, pod groups, configuration of metrics.
 
-Executors' pods are made by drivers, from properties and template. For five applications with every option of executors
-(`e2e/tests/pods_spark/executors`) both drivers run on the local cluster, one of `spark-submit` and one of the operator, and the first executor of each is
-compared in the same way: one application in `make test`, all in `make test-deep`. What the published operator puts into pods in a webhook, its side
-gets as a template.
+Drivers create their executors from properties and template. For five applications with all executor options
+(`e2e/tests/pods_spark/executors`), the drivers of `spark-submit` and of the operator both run on the local cluster, and the first executors of
+both are compared in the same way: one application in `make test`, all in `make test-deep`. On the side of `spark-submit`, a template replaces
+the webhook of the published operator.
 ";
 
-/// The page of the documents. What came of an application is asked for by version and name.
+/// Renders the page. `is_refused` tells by version and name whether an application was refused.
 pub fn page(list: &[Listed], entries: &[Entry], is_refused: impl Fn(&str, &str) -> bool) -> String {
     let mut out = INTRODUCTION.to_owned();
     let mut section = "";
@@ -187,7 +187,7 @@ pub fn page(list: &[Listed], entries: &[Entry], is_refused: impl Fn(&str, &str) 
             section = &listed.section;
             let _ = write!(
                 out,
-                "\n## {section}\n\n| What is not the same | Why | Applications |\n| --- | --- | --- |\n"
+                "\n## {section}\n\n| Difference | Reason | Applications |\n| --- | --- | --- |\n"
             );
         }
         let names = |names: &[String]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>();
@@ -197,8 +197,8 @@ pub fn page(list: &[Listed], entries: &[Entry], is_refused: impl Fn(&str, &str) 
     }
     let _ = write!(
         out,
-        "\n## Applications\n\n{} applications, with Spark {}. *Refused* is what `spark-submit` ends with an error for; the operator refuses \
-         these as well, but for what stands above.\n\n| Application | Is | `spark-submit` |\n| --- | --- | --- |\n",
+        "\n## Applications\n\n{} applications, with Spark {}. *Refused*: `spark-submit` fails with an error. The operator refuses \
+         these as well, except for the cases above.\n\n| Application | Description | `spark-submit` |\n| --- | --- | --- |\n",
         entries.len(),
         VERSIONS.join(" and ")
     );

@@ -1,8 +1,7 @@
-//! Applications that are compared with `spark-submit`, and objects in the form in which they are compared.
+//! Applications to compare with `spark-submit`, and normalized objects.
 //!
-//! Both the tests that make recordings and those that read them use this, so that both sides are put in order in the same way: what an
-//! API server adds is left out, what is drawn at random is called by its kind, and lists whose elements have names are looked up by
-//! them.
+//! The tests that record and those that compare both use this, so that both sides are normalized in the same way: additions of an
+//! API server are dropped, random parts are replaced by their kind, and lists of named elements become maps.
 
 use std::fs;
 use std::io;
@@ -29,7 +28,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The application, with the version of Spark that it is compared with.
+    /// Returns the application, with this version of Spark.
     pub fn application(&self, version: &str) -> Value {
         let mut metadata = self.json["metadata"].clone();
         metadata["namespace"] = json!("default");
@@ -42,18 +41,18 @@ impl Entry {
         })
     }
 
-    /// A name that is given to `spark-submit` though no application may have it.
+    /// A name for `spark-submit` that no application may have.
     pub fn named(&self) -> Option<&str> {
         self.json["named"].as_str()
     }
 }
 
-/// Where applications and recordings are, in the workspace at `root`.
+/// The directory of applications and recordings, in the workspace at `root`.
 pub fn directory(root: &Path) -> PathBuf {
     root.join("operators/spark-operator/tests/data/submit")
 }
 
-/// Every application, by name.
+/// Reads all applications, sorted by name.
 pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
     let mut all = Vec::new();
     for file in fs::read_dir(directory.join("applications"))? {
@@ -68,19 +67,19 @@ pub fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
     Ok(all)
 }
 
-/// Where one recording is.
+/// The path of one recording.
 pub fn path(directory: &Path, version: &str, name: &str) -> PathBuf {
     directory.join(version).join(format!("{name}.json"))
 }
 
-/// A file.
+/// Reads a file.
 pub fn read(path: &Path) -> io::Result<Value> {
     let at = |why: String| io::Error::other(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| at(e.to_string()))?;
     serde_json::from_str(&text).map_err(|e| at(e.to_string()))
 }
 
-/// Everything that is made for a run, by what it is for, in the form in which it is compared. `None` if two are for the same.
+/// Returns all normalized objects of a run, by role. `None` if two have the same role.
 pub fn collected(all: &[Value]) -> Option<Map<String, Value>> {
     let mut out = Map::new();
     for object in all {
@@ -88,7 +87,7 @@ pub fn collected(all: &[Value]) -> Option<Map<String, Value>> {
             return None;
         }
     }
-    // The number in a claim's name follows the order of volumes, which nobody has promised.
+    // The number in a claim's name follows the order of volumes, which is not guaranteed.
     let volumes = out.get("driver").map(|pod| pod["spec"]["volumes"].clone());
     let volumes = volumes.as_ref().and_then(Value::as_object);
     for (volume, source) in volumes.into_iter().flatten() {
@@ -101,7 +100,7 @@ pub fn collected(all: &[Value]) -> Option<Map<String, Value>> {
     Some(out)
 }
 
-/// What an object is for.
+/// The role of an object.
 fn role(object: &Value) -> String {
     let data = &object["data"];
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -118,7 +117,7 @@ fn role(object: &Value) -> String {
     }
 }
 
-/// An object in the form in which it is compared.
+/// Normalizes an object.
 fn plain(object: &Value) -> Value {
     let mut out = object.clone();
     metadata(&mut out["metadata"]);
@@ -161,7 +160,7 @@ fn metadata(of: &mut Value) {
     }
 }
 
-/// Removes a field that has its default.
+/// Removes a field if it has its default.
 fn default(of: &mut Value, key: &str, value: &Value) {
     if of.get(key) == Some(value) {
         remove(of, key);
@@ -178,7 +177,7 @@ fn array(of: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
     of.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// What admission puts into pods, beside defaults of fields.
+/// Additions of admission to pods, other than defaults of fields.
 const ADMITTED_VOLUME: &str = "kube-api-access-";
 const ADMITTED_TOLERATIONS: [&str; 2] = [
     "node.kubernetes.io/not-ready",
@@ -199,7 +198,7 @@ fn pod(spec: &mut Value) {
     ] {
         default(spec, key, &value);
     }
-    // One follows from the other.
+    // Each follows from the other.
     if spec["serviceAccount"] == spec["serviceAccountName"] {
         remove(spec, "serviceAccount");
     }
@@ -228,7 +227,7 @@ fn pod(spec: &mut Value) {
     shuffled(spec);
 }
 
-/// Spark shuffles the directories for scratch data.
+/// Replaces the names of scratch directories, which Spark shuffles.
 fn shuffled(spec: &mut Value) {
     let Value::Object(volumes) = spec["volumes"].clone() else {
         return;
@@ -268,7 +267,7 @@ fn volume(volume: &mut Value) {
         if let Some(Value::String(size)) = source.get_mut("sizeLimit") {
             *size = amount(size);
         }
-        // What is empty would be left out.
+        // An empty source would be dropped.
         source["is"] = json!("emptyDir");
     }
 }
@@ -305,7 +304,7 @@ fn settle(container: &mut Value) {
         for key in ["limits", "requests"] {
             amounts(&mut resources[key]);
         }
-        // What is limited and not asked for is asked for.
+        // A limit without a request implies the request.
         let limits = resources["limits"].as_object().cloned();
         for (name, limit) in limits.into_iter().flatten() {
             if resources["requests"][&name].is_null() {
@@ -334,8 +333,8 @@ fn service(spec: &mut Value) {
     by_name(spec, "ports", "name");
 }
 
-/// A list as a map by one of its fields. Of several of one name the later ones get a number. The order of containers means something
-/// and is kept beside.
+/// Turns a list into a map by one of its fields. Further elements of the same name get a number. The order of containers matters,
+/// and is kept separately.
 fn by_name(of: &mut Value, list: &str, field: &str) {
     let Some(items) = of.get(list).and_then(Value::as_array).cloned() else {
         return;
@@ -370,7 +369,7 @@ fn amounts(of: &mut Value) {
     }
 }
 
-/// An amount as the API server writes it: in the largest unit that divides it.
+/// Formats an amount as the API server does: in the largest unit that divides it.
 fn amount(text: &str) -> String {
     let end = text.find(|c: char| !c.is_ascii_digit());
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -390,7 +389,7 @@ fn amount(text: &str) -> String {
     format!("{number}{}", units[at])
 }
 
-/// Properties are read line by line, as they stand in the file; and the template as what it says.
+/// Splits properties into lines, as written in the file, and parses the template.
 fn data(data: &mut Value) {
     if let Some(text) = data["spark.properties"].as_str() {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -411,7 +410,7 @@ fn data(data: &mut Value) {
     }
 }
 
-/// A line's key and value, escaped as they are.
+/// Splits a line into key and value, without unescaping them.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     for (at, c) in line.char_indices() {
@@ -439,7 +438,7 @@ fn mask(value: &mut Value) {
                 map.insert(masked(&key), item);
             }
             if let Some(time) = map.get_mut("spark.app.submitTime") {
-                // A recent one; an application may have said another.
+                // A recent time; an application may have set another.
                 if time.as_str().is_some_and(|t| t.len() == 13) {
                     *time = json!("TIME");
                 }
@@ -449,8 +448,8 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// What is drawn at random, by its kind: `RUN` for the digits of a run's id, `UNIQUE` for those of a name, `DIRECTORY` for a UUID in a
-/// path.
+/// Replaces random parts by their kind: `RUN` for the digits of a run's id, `UNIQUE` for those of a name, `DIRECTORY` for a UUID
+/// in a path.
 pub fn masked(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -479,7 +478,7 @@ pub fn masked(text: &str) -> String {
     out
 }
 
-/// Leaves out what says nothing. True if that was all.
+/// Drops empty values. True if nothing remains.
 fn prune(value: &mut Value) -> bool {
     match value {
         Value::Null => true,
@@ -497,18 +496,18 @@ fn prune(value: &mut Value) -> bool {
     }
 }
 
-/// One place in which two values are not the same.
+/// One difference between two values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Where, from the object's role on.
+    /// The path from the object's role on.
     pub path: String,
-    /// What `spark-submit` says there.
+    /// The value of `spark-submit`.
     pub spark: Option<Value>,
-    /// What is said here.
+    /// Our value.
     pub here: Option<Value>,
 }
 
-/// Everything in which two values are not the same.
+/// Returns all differences between two values.
 pub fn differences(path: &str, spark: Option<&Value>, here: Option<&Value>) -> Vec<Difference> {
     match (spark, here) {
         (Some(a), Some(b)) if a == b => Vec::new(),
@@ -517,7 +516,7 @@ pub fn differences(path: &str, spark: Option<&Value>, here: Option<&Value>) -> V
             let at = |key: &String| differences(&format!("{path}/{key}"), a.get(key), b.get(key));
             keys.into_iter().flat_map(at).collect()
         }
-        // Of labels and the like each is a difference of its own.
+        // In labels and other maps, each key is a difference of its own.
         (None, Some(Value::Object(one))) | (Some(Value::Object(one)), None) if is_map(path) => {
             let side =
                 |there: Option<&Value>, key: &String| there.and_then(|v| v.get(key)).cloned();

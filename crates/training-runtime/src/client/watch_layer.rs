@@ -1,5 +1,5 @@
-//! What the connection of the watches needs beyond the others: deadlines where there may be some, a
-//! limit of how often a watch is opened, and an ear for what a watch says.
+//! A layer for the watch client: it sets deadlines where possible, limits the rate of new watches, and records when a watch
+//! receives data.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -19,25 +19,25 @@ use tower::{Layer, Service};
 
 use crate::metrics::WatchTimes;
 
-/// A watch may be opened so often in a row without a pause. Streams that the server ends in good
-/// order are rare, so more than this means that something between us ends them at once.
+/// Maximum watches opened in a row without a pause. Servers rarely end streams in good order, so a higher rate means that a proxy
+/// ends them at once.
 const OPENS: u32 = 10;
-/// The time between two openings after that.
+/// The pause between further openings.
 const BETWEEN_OPENS: Duration = Duration::from_millis(500);
 
-/// A layer around the connection of the watches.
+/// A layer around the watch connection.
 ///
-/// A list has the deadline of a call, up to its last byte. A watch has it up to its head; after that it
-/// may be silent, and is heard here.
+/// The deadline of a request covers a list up to its last byte, and a watch up to its response head. After that the watch may be
+/// silent, and the layer records its data.
 #[derive(Clone, Debug)]
-pub struct Attend {
+pub struct WatchLayer {
     watches: WatchTimes,
     deadline: Duration,
     opens: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
-impl Attend {
-    /// A layer that tells these what it hears.
+impl WatchLayer {
+    /// Creates a layer that records into `watches`.
     pub fn new(watches: WatchTimes, deadline: Duration) -> Self {
         Self {
             watches,
@@ -46,10 +46,10 @@ impl Attend {
         }
     }
 
-    /// When a watch of this path may be opened; counts it as opened then.
+    /// Returns when a watch of this path may be opened, and counts it as opened.
     fn turn(&self, path: &str, now: Instant) -> Instant {
         let mut opens = self.opens.lock();
-        // The time at which all that were opened so far would be over, at the permitted pace.
+        // When the watches opened so far would be over, at the permitted rate.
         let over = opens.entry(path.to_owned()).or_insert(now);
         let begin = now.max(*over);
         *over = begin + BETWEEN_OPENS;
@@ -58,25 +58,25 @@ impl Attend {
     }
 }
 
-impl<S> Layer<S> for Attend {
-    type Service = Attended<S>;
+impl<S> Layer<S> for WatchLayer {
+    type Service = WatchService<S>;
 
-    fn layer(&self, inner: S) -> Attended<S> {
-        Attended {
+    fn layer(&self, inner: S) -> WatchService<S> {
+        WatchService {
             inner,
-            attend: self.clone(),
+            layer: self.clone(),
         }
     }
 }
 
-/// A connection that is attended to.
+/// A connection with a [`WatchLayer`].
 #[derive(Clone, Debug)]
-pub struct Attended<S> {
+pub struct WatchService<S> {
     inner: S,
-    attend: Attend,
+    layer: WatchLayer,
 }
 
-impl<S, B> Service<Request<Body>> for Attended<S>
+impl<S, B> Service<Request<Body>> for WatchService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -84,7 +84,7 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<Heard<B>>;
+    type Response = Response<RecordedBody<B>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -94,26 +94,26 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let watched = is_watch(request.uri()).then(|| watched(request.uri()));
-        let attend = self.attend.clone();
-        // Nothing is sent before this is polled.
+        let layer = self.layer.clone();
+        // Nothing is sent before the future is polled.
         let answer = self.inner.call(request);
         Box::pin(async move {
             if let Some(path) = &watched {
-                sleep_until(attend.turn(path, Instant::now())).await;
+                sleep_until(layer.turn(path, Instant::now())).await;
             }
-            let end = Instant::now() + attend.deadline;
+            let end = Instant::now() + layer.deadline;
             let answer = timeout_at(end, answer).await.map_err(|_| late())?;
             let answer = answer.map_err(Into::into)?;
             let ear = match watched {
                 Some(path) => {
                     if answer.status().is_success() {
-                        attend.watches.opened(&path);
+                        layer.watches.opened(&path);
                     }
-                    Ear::Watch(attend.watches, path)
+                    Ear::Watch(layer.watches, path)
                 }
                 None => Ear::Answer(Box::pin(sleep_until(end))),
             };
-            Ok(answer.map(|body| Heard {
+            Ok(answer.map(|body| RecordedBody {
                 body: Box::pin(body),
                 ear,
             }))
@@ -135,13 +135,13 @@ enum Ear {
     Answer(Pin<Box<Sleep>>),
 }
 
-/// A body that is listened to.
-pub struct Heard<B> {
+/// A body whose data is recorded.
+pub struct RecordedBody<B> {
     body: Pin<Box<B>>,
     ear: Ear,
 }
 
-impl<B> HttpBody for Heard<B>
+impl<B> HttpBody for RecordedBody<B>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -176,7 +176,7 @@ where
     }
 }
 
-/// What is watched or listed, by path and labels.
+/// Returns the path and label selector that a request watches or lists.
 pub(super) fn watched(uri: &Uri) -> String {
     let query = uri.query().unwrap_or_default().as_bytes();
     let mut pairs = form_urlencoded::parse(query);
@@ -184,7 +184,7 @@ pub(super) fn watched(uri: &Uri) -> String {
     what(uri.path(), selector.as_ref().map(|(_, labels)| &**labels))
 }
 
-/// A name for what a watch asks for: two watches may have one path.
+/// Names a watch by path and selector, since two watches may share a path.
 pub fn what(path: &str, selector: Option<&str>) -> String {
     match selector {
         Some(selector) => format!("{path}?{selector}"),
@@ -217,18 +217,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn f_35_a_watch_that_ends_at_once_is_opened_twice_a_second() {
-        let attend = Attend::new(WatchTimes::default(), Duration::from_secs(30));
+        let layer = WatchLayer::new(WatchTimes::default(), Duration::from_secs(30));
         let start = Instant::now();
         let mut opened = Vec::new();
         while start.elapsed() < Duration::from_secs(10) {
-            tokio::time::sleep_until(attend.turn(PODS, Instant::now())).await;
+            tokio::time::sleep_until(layer.turn(PODS, Instant::now())).await;
             opened.push(start.elapsed());
         }
         assert!((25..=31).contains(&opened.len()), "{opened:?}");
         assert_eq!(opened[9], Duration::ZERO, "the first ones do not wait");
-        assert_eq!(attend.turn("/another", Instant::now()), Instant::now());
+        assert_eq!(layer.turn("/another", Instant::now()), Instant::now());
         tokio::time::sleep(Duration::from_mins(1)).await;
-        assert_eq!(attend.turn(PODS, Instant::now()), Instant::now());
+        assert_eq!(layer.turn(PODS, Instant::now()), Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,20 +237,20 @@ mod tests {
         let silent = tower::service_fn(async |_: Request<Body>| {
             std::future::pending::<Result<Response<String>, BoxError>>().await
         });
-        let attend = Attend::new(WatchTimes::default(), limit);
+        let layer = WatchLayer::new(WatchTimes::default(), limit);
         for query in ["limit=500", "watch=true"] {
             let start = Instant::now();
-            let answer = attend.layer(silent).oneshot(request(query)).await;
+            let answer = layer.layer(silent).oneshot(request(query)).await;
             assert!(answer.is_err());
             assert_eq!(start.elapsed(), limit, "{query}");
         }
         let slow =
             tower::service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(trickle())));
         let start = Instant::now();
-        let answer = attend.layer(slow).oneshot(request("limit=500")).await;
+        let answer = layer.layer(slow).oneshot(request("limit=500")).await;
         assert!(answer.unwrap().into_body().collect().await.is_err());
         assert_eq!(start.elapsed(), limit);
-        let answer = attend.layer(slow).oneshot(request("watch=true")).await;
+        let answer = layer.layer(slow).oneshot(request("watch=true")).await;
         let mut body = answer.unwrap().into_body();
         for _ in 0..100 {
             body.frame().await.unwrap().unwrap();
@@ -263,8 +263,8 @@ mod tests {
         let wanted = watches.want("pods", PODS);
         let slow =
             tower::service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(trickle())));
-        let attend = Attend::new(watches, Duration::from_secs(30));
-        let answer = attend.layer(slow).oneshot(request("watch=true")).await;
+        let layer = WatchLayer::new(watches, Duration::from_secs(30));
+        let answer = layer.layer(slow).oneshot(request("watch=true")).await;
         let mut body = answer.unwrap().into_body();
         tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(wanted.age(), Duration::from_secs(9), "a head is no news");

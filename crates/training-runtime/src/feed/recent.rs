@@ -1,4 +1,4 @@
-//! What happened to objects lately, which is forgotten after a while.
+//! Recent facts about objects, which expire.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use training_core::Uid;
 
-/// How long it is kept for certain: watches are never that late.
+/// The minimum time to keep a fact: watches are never that late.
 pub const KEPT: Duration = Duration::from_secs(30);
 
-/// So many are never swept: it isn't worth it.
+/// Up to this many are never swept, as it isn't worth it.
 const FEW: usize = 1024;
 
-/// Something known of objects, each for a while.
+/// Facts about objects, each kept for a while.
 #[derive(Debug)]
-pub struct Lately<T> {
+pub struct Recent<T> {
     all: HashMap<Uid, (Instant, T)>,
-    /// Number of objects at which the old ones are swept out next.
+    /// Number of objects at which the next sweep runs.
     sweep_at: usize,
 }
 
-impl<T> Default for Lately<T> {
+impl<T> Default for Recent<T> {
     fn default() -> Self {
         Self {
             all: HashMap::new(),
@@ -29,34 +29,34 @@ impl<T> Default for Lately<T> {
     }
 }
 
-impl<T> Lately<T> {
-    /// Keeps something of an object.
+impl<T> Recent<T> {
+    /// Stores a fact about an object.
     pub fn insert(&mut self, uid: Uid, what: T, now: Instant) {
         self.all.insert(uid, (now, what));
         if self.all.len() > self.sweep_at {
             self.sweep(now);
             self.all.shrink_to(FEW);
-            // Twice as many as are left, so that a sweep costs little per entry even when thousands come within seconds.
+            // Twice the remaining number, so that a sweep costs little per entry even if thousands arrive within seconds.
             self.sweep_at = FEW.max(self.all.len() * 2);
         }
     }
 
-    /// What is known of an object.
+    /// Returns the fact about an object.
     pub fn get(&self, uid: Uid) -> Option<&T> {
         self.all.get(&uid).map(|(_, what)| what)
     }
 
-    /// What was known of an object until now.
+    /// Removes and returns the fact about an object.
     pub fn remove(&mut self, uid: Uid) -> Option<T> {
         self.all.remove(&uid).map(|(_, what)| what)
     }
 
-    /// Forgets what is old.
+    /// Drops expired facts.
     pub fn sweep(&mut self, now: Instant) {
         self.all.retain(|_, (since, _)| now < *since + KEPT);
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.all.len()
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_old_goes_when_there_is_much_of_it_and_what_is_new_stays() {
-        let mut lately = Lately::default();
+        let mut lately = Recent::default();
         let begun = Instant::now();
         for n in 0..3_000 {
             lately.insert(Uid(n), n, begun);

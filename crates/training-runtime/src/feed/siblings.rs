@@ -1,4 +1,4 @@
-//! The children of one job, found by uid and by place without a look at each: a job may have tens of thousands.
+//! The children of one job, indexed by uid and by place: a job may have tens of thousands.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -8,16 +8,16 @@ use training_core::Uid;
 use super::child::Child;
 use crate::key::JobKey;
 
-/// So many are looked at one by one: that costs no memory, and most jobs have fewer.
+/// Up to this many are searched linearly, which costs no memory; most jobs have fewer.
 const FEW: usize = 32;
 
 /// The children of one job.
 #[derive(Clone, Debug)]
-pub(super) struct Kids<V> {
+pub(super) struct Siblings<V> {
     /// The job.
     pub(super) key: JobKey,
     children: Vec<V>,
-    /// Where they stand, for more than a few.
+    /// Their positions, if there are more than `FEW`.
     found: Option<Box<Found>>,
 }
 
@@ -32,7 +32,7 @@ struct Found {
 impl Found {
     fn hash(&self, child: &impl Child) -> u64 {
         let mut state = self.hasher.build_hasher();
-        child.hash_place(&mut state);
+        child.hash_slot(&mut state);
         state.finish()
     }
 
@@ -49,8 +49,8 @@ impl Found {
     }
 }
 
-impl<V: Child> Kids<V> {
-    /// None yet.
+impl<V: Child> Siblings<V> {
+    /// Creates an empty set of children.
     pub(super) fn new(key: JobKey) -> Self {
         Self {
             key,
@@ -87,23 +87,23 @@ impl<V: Child> Kids<V> {
         }
     }
 
-    /// Where the same object stands, or another one in its place.
+    /// Returns the position of the same object, or of another one in its place.
     fn taken(&self, by: &V) -> Option<usize> {
         let Some(found) = &self.found else {
             let mut children = self.children.iter();
-            return children.position(|c| c.uid() == by.uid() || c.same_place(by));
+            return children.position(|c| c.uid() == by.uid() || c.same_slot(by));
         };
         let same = || {
             let at = *found.places.get(&found.hash(by))?;
             self.children
                 .get(at)
-                .is_some_and(|c| c.same_place(by))
+                .is_some_and(|c| c.same_slot(by))
                 .then_some(at)
         };
         found.uids.get(&by.uid()).copied().or_else(same)
     }
 
-    /// Puts a child in its place, unless a newer one stands there; true if a decision may depend on the difference.
+    /// Stores a child, unless its place holds a newer one; returns true if a decision may depend on the change.
     pub(super) fn place(&mut self, view: V) -> bool {
         let Some(at) = self.taken(&view) else {
             if let Some(found) = &mut self.found {
@@ -122,7 +122,7 @@ impl<V: Child> Kids<V> {
         let changed = !child.same_for_decisions(&view);
         let former = std::mem::replace(child, view);
         if let Some(found) = &mut self.found
-            && (former.uid() != self.children[at].uid() || !former.same_place(&self.children[at]))
+            && (former.uid() != self.children[at].uid() || !former.same_slot(&self.children[at]))
         {
             found.forget(&former);
             found.insert(&self.children[at], at);
@@ -130,7 +130,7 @@ impl<V: Child> Kids<V> {
         changed
     }
 
-    /// True if it was there.
+    /// Removes a child; returns true if it existed.
     pub(super) fn remove(&mut self, uid: Uid) -> bool {
         let Some(at) = self.position(uid) else {
             return false;
@@ -175,33 +175,36 @@ mod tests {
             version,
             role: "worker".into(),
             index,
-            leaving: false,
+            terminating: false,
         }
     }
 
     #[test]
     fn one_that_changes_its_place_is_found_in_the_new_one_alone() {
-        let mut kids = Kids::new(JobKey::new("ns", "job"));
+        let mut siblings = Siblings::new(JobKey::new("ns", "job"));
         for index in 0..40 {
-            kids.place(service(u128::from(index), index, 1));
+            siblings.place(service(u128::from(index), index, 1));
         }
-        kids.place(service(7, 100, 2));
-        assert!(kids.place(service(1_007, 7, 3)), "its old place is free");
-        kids.place(service(1_100, 100, 4));
-        assert_eq!((kids.len(), kids.get(Uid(7))), (41, None));
+        siblings.place(service(7, 100, 2));
+        assert!(
+            siblings.place(service(1_007, 7, 3)),
+            "the old place is free"
+        );
+        siblings.place(service(1_100, 100, 4));
+        assert_eq!((siblings.len(), siblings.get(Uid(7))), (41, None));
     }
 
     proptest! {
-        /// Many are found as few are, whatever comes and goes.
+        /// The index finds the same children as a linear search, after any sequence of changes.
         #[test]
         fn what_is_found_is_what_a_look_at_each_finds(moves in proptest::collection::vec((0u32..90, 0u128..3, 0u64..9, any::<bool>()), 0..400)) {
-            let mut kids = Kids::new(JobKey::new("ns", "job"));
+            let mut siblings = Siblings::new(JobKey::new("ns", "job"));
             let mut model: Vec<ServiceView> = Vec::new();
             for (index, generation, version, gone) in moves {
                 let view = service(u128::from(index) * 3 + generation, index, version);
                 if gone {
                     let there = model.iter().position(|c| c.uid == view.uid);
-                    prop_assert_eq!(kids.remove(view.uid), there.is_some());
+                    prop_assert_eq!(siblings.remove(view.uid), there.is_some());
                     there.map(|at| model.remove(at));
                     continue;
                 }
@@ -210,11 +213,11 @@ mod tests {
                     Some(_) => {}
                     None => model.push(view.clone()),
                 }
-                kids.place(view);
+                siblings.place(view);
             }
-            prop_assert_eq!(kids.len(), model.len());
+            prop_assert_eq!(siblings.len(), model.len());
             for child in &model {
-                prop_assert_eq!(kids.get(child.uid), Some(child));
+                prop_assert_eq!(siblings.get(child.uid), Some(child));
             }
         }
     }

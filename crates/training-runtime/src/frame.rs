@@ -1,4 +1,4 @@
-//! What every look at an object has in common: how long it may take, what follows from how it ended, and when the next one is.
+//! The frame of every reconcile: its deadline, its outcome and its requeue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,42 +18,42 @@ use crate::key::JobKey;
 use crate::metrics::Metrics;
 use crate::retry::{Backoff, Jitter};
 
-/// After this time a job for which there was no place is tried again.
+/// Delay before a job that found no free slot is retried.
 const BUSY: Duration = Duration::from_millis(200);
-/// Of so many that wait, each waits that time; of twice as many twice the time, so that trying costs the same.
+/// Up to this many waiting jobs wait that long; twice as many wait twice as long, so that retries cost the same.
 const TOGETHER: usize = 20;
-/// The longest of these times.
+/// The longest such delay.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The same of a job of which the API server says other than the watch.
+/// Delay before retrying a job whose state at the API server differs from the watch.
 const UNCLEAR: Duration = Duration::from_secs(1);
 
-/// How a look ended.
+/// How a reconcile ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Nothing to be done until then.
+    /// Nothing to do until then.
     Quiet(Instant),
-    /// It may not go on before then.
+    /// Must not continue before then.
     Held(Instant),
-    /// It failed.
+    /// Failed.
     Failed(Fault),
 }
 
-/// What looks keep to, and what they leave behind.
+/// The limits of a reconcile, and where its outcome is recorded.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
-    /// Longest look.
+    /// Time limit of a reconcile.
     pub deadline: Duration,
-    /// Earliest next attempts of objects whose look failed.
+    /// The backoff of objects whose reconcile failed.
     pub backoff: &'a Backoff<JobKey>,
-    /// Where counts go.
+    /// Counts reconciles.
     pub metrics: &'a Metrics,
 }
 
 impl Frame<'_> {
-    /// Opens a job, which may have to be read first. Calls `forget` if there is none any more.
+    /// Opens a job, reading it from the API server if necessary. Calls `forget` if it no longer exists.
     ///
     /// # Errors
-    /// If the job can't be reconciled now: what the reconcile answers, which is when it is wanted again, if ever.
+    /// If the job can't be reconciled now. Holds the time to requeue it, if any.
     pub async fn open<'a, J: Stored>(
         &self,
         jobs: &'a Jobs<J>,
@@ -78,7 +78,7 @@ impl Frame<'_> {
         if let Some(job) = job {
             return Ok(Open { job, _place: place });
         }
-        // The same version was read before its last failure.
+        // This version was read before its last failure.
         let held = self.backoff.not_before(key).filter(|_| tried);
         if held.is_some_and(|at| at > Instant::now()) {
             return Err(held);
@@ -97,26 +97,26 @@ impl Frame<'_> {
                 }
             }
         }
-        // The watch is about to say what has become of it.
+        // The watch will soon deliver its current state.
         Err(Some(Instant::now() + UNCLEAR))
     }
 
-    /// Runs a look; answers when the next one is wanted.
+    /// Runs a reconcile. Returns when to requeue.
     pub async fn run(
         &self,
         key: &JobKey,
         meta: &ObjectMeta,
-        looking: impl Future<Output = Ended>,
+        reconcile: impl Future<Output = Ended>,
     ) -> Option<Instant> {
         let begun = Instant::now();
         let uid = meta.uid.as_deref().unwrap_or_default();
         let span = tracing::info_span!(
-            "pass",
+            "reconcile",
             job = %key,
             uid,
             generation = meta.generation.unwrap_or_default(),
         );
-        let outcome = tokio::time::timeout(self.deadline, looking.instrument(span)).await;
+        let outcome = tokio::time::timeout(self.deadline, reconcile.instrument(span)).await;
         let ended = outcome.unwrap_or(Ended::Failed(Fault::Deadline {
             limit: self.deadline,
         }));
@@ -128,7 +128,7 @@ impl Frame<'_> {
                 let at = self.backoff.record_failure(key, &fault, Instant::now());
                 let wait = at.saturating_duration_since(Instant::now());
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                // Somebody was faster: the job was changed, or deleted and goes with its pods.
+                // Another writer was faster: the job was changed, or deleted together with its pods.
                 if matches!(
                     fault,
                     Fault::Conflict(_)
@@ -137,26 +137,26 @@ impl Frame<'_> {
                             ..
                         }
                 ) {
-                    tracing::debug!(job = %key, uid, %fault, wait_ms, "looking again");
+                    tracing::debug!(job = %key, uid, %fault, wait_ms, "requeueing");
                 } else {
-                    tracing::warn!(job = %key, uid, %fault, wait_ms, "the pass failed");
+                    tracing::warn!(job = %key, uid, %fault, wait_ms, "the reconcile failed");
                 }
                 (fault.as_str(), Some(at))
             }
         };
-        self.metrics.pass(word, begun.elapsed());
+        self.metrics.reconcile(word, begun.elapsed());
         next
     }
 }
 
-/// A job that is being reconciled, in memory until this is dropped.
+/// A job under reconcile, kept in memory until this is dropped.
 pub struct Open<'a, J: Stored> {
     /// The job.
     pub job: Arc<J>,
     _place: Place<'a, J>,
 }
 
-/// The place of a job that is being reconciled, or read for that.
+/// The slot of a job that is reconciled, or read for a reconcile.
 struct Place<'a, J: Stored> {
     jobs: &'a Jobs<J>,
     key: &'a JobKey,
@@ -168,28 +168,28 @@ impl<J: Stored> Drop for Place<'_, J> {
     }
 }
 
-/// When an object is looked at again that nothing happens to.
+/// Resync times of objects without changes.
 #[derive(Clone, Copy)]
-pub struct Rhythm<'a> {
-    /// About this time.
+pub struct Resync<'a> {
+    /// The mean period.
     pub period: Duration,
-    /// So that not all are looked at together.
+    /// Spreads the resyncs.
     pub jitter: &'a Mutex<Jitter>,
 }
 
-impl Rhythm<'_> {
-    /// In a while.
+impl Resync<'_> {
+    /// Returns the time of the next resync.
     pub fn safety(&self) -> Instant {
         let spread = (self.period * 3 / 4, self.period * 5 / 4);
         Instant::now() + self.jitter.lock().between(spread.0, spread.1)
     }
 
-    /// At a time, or in a while, whichever is sooner.
+    /// Returns the given time or the next resync, whichever is sooner.
     pub fn wake(&self, at: Option<Timestamp>) -> Instant {
         let safety = self.safety();
         let Some(at) = at else { return safety };
         let millis = at.duration_since(Timestamp::now()).as_millis();
-        // A little later than the second itself: decisions count whole seconds.
+        // Slightly after the second, since decisions count whole seconds.
         let millis = u64::try_from(millis.max(0))
             .unwrap_or(u64::MAX)
             .saturating_add(10);
@@ -197,19 +197,19 @@ impl Rhythm<'_> {
     }
 }
 
-/// The present second: a time in a status holds no more.
+/// Returns the current second, the precision of times in a status.
 pub fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// Statuses that hold nothing but counts, and since when they wait: more of them may follow at once, and a status write is the
-/// most expensive request of a job's life.
+/// Statuses that only update counts, and since when they wait: more updates may follow at once, and a status write is the most
+/// expensive request of a job's life cycle.
 #[derive(Debug, Default)]
 pub struct Counts(Mutex<HashMap<JobKey, Instant>>);
 
 impl Counts {
-    /// When the status of this look is written at the latest; `None` if now.
+    /// Returns the latest time to write this status; `None` if now.
     pub fn wait(
         &self,
         key: &JobKey,
@@ -223,7 +223,7 @@ impl Counts {
             return None;
         }
         let until = *waiting.entry(key.clone()).or_insert(begun) + longest;
-        // A pass with thousands of steps takes longer than counts may wait.
+        // A reconcile with thousands of steps takes longer than counts may wait.
         if Instant::now() < until {
             return Some(until);
         }
@@ -231,7 +231,7 @@ impl Counts {
         None
     }
 
-    /// Forgets that one waits.
+    /// Forgets a waiting status.
     pub fn forget(&self, key: &JobKey) {
         self.0.lock().remove(key);
     }

@@ -1,45 +1,44 @@
-//! What the pods of a run are made from, in a short form, so that an edit which running pods can't follow is noticed: also by
-//! an operator that was not there when it happened.
+//! Template hashes of a run's pods, to detect edits that running pods can't follow, even if the operator was down during the edit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The name under which the generation is stored.
+/// The key of the generation in the stored form.
 const GENERATION: &str = "generation";
-/// What the name of a part begins with that is a field of the spec, and no role.
+/// The prefix of parts that are a field of the spec and not a role.
 pub(crate) const FIELD: char = '.';
-/// The field that stands for the number of replicas.
+/// The part for the number of replicas.
 pub(crate) const REPLICAS: &str = ".replicas";
 
-/// Digests of the parts of a spec that reach pods.
+/// Hashes of the parts of a spec that pods depend on.
 ///
 /// Shape in the status: `generation=3,.replicas=00000003,Master=0a1b2c3d,Worker=4e5f6071`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mould {
-    /// The job's generation then. While it is the same nothing was edited, and nothing needs to be looked at.
+pub struct TemplateHashes {
+    /// The job's generation when the hashes were taken. While it is unchanged, there is no edit to look for.
     pub generation: i64,
-    /// Digests by part: the key of a role, or the name of a field behind a dot.
+    /// Hashes by part: a role's key, or a dot and a field name.
     pub parts: BTreeMap<String, u32>,
 }
 
-impl Mould {
-    /// Reads what [`Mould`] prints; `None` where it is something else.
+impl TemplateHashes {
+    /// Parses the printed form; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut mould = Self::default();
+        let mut template_hashes = Self::default();
         for entry in text.split(',') {
             let (part, value) = entry.split_once('=')?;
             if part == GENERATION {
-                mould.generation = value.parse().ok()?;
+                template_hashes.generation = value.parse().ok()?;
             } else {
                 let digest = u32::from_str_radix(value, 16).ok()?;
-                mould.parts.insert(part.to_owned(), digest);
+                template_hashes.parts.insert(part.to_owned(), digest);
             }
         }
-        Some(mould)
+        Some(template_hashes)
     }
 
-    /// The parts that pods which were made from this one lack in `next`. A role that came or went concerns its own pods only,
-    /// and those are made or removed.
+    /// Returns the parts whose change in `next` existing pods don't follow. A role that was added or removed only affects its own
+    /// pods, and those are created or deleted.
     pub(crate) fn lacks<'a>(&'a self, next: &'a Self) -> BTreeSet<&'a str> {
         let counts = |part: &str| {
             let stayed = self.parts.contains_key(part) && next.parts.contains_key(part);
@@ -52,7 +51,7 @@ impl Mould {
     }
 }
 
-impl fmt::Display for Mould {
+impl fmt::Display for TemplateHashes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{GENERATION}={}", self.generation)?;
         for (part, digest) in &self.parts {
@@ -64,16 +63,19 @@ impl fmt::Display for Mould {
 
 #[cfg(test)]
 mod tests {
-    use super::Mould;
+    use super::TemplateHashes;
 
     #[test]
-    fn a_mould_can_be_read_back_and_anything_else_is_none() {
+    fn template_hashes_can_be_read_back_and_anything_else_is_none() {
         let text = "generation=3,Master=0a1b2c3d,Worker=00000001";
-        let mould = Mould::parse(text).unwrap();
-        assert_eq!((mould.generation, mould.parts["Worker"]), (3, 1));
-        assert_eq!(mould.to_string(), text);
+        let template_hashes = TemplateHashes::parse(text).unwrap();
+        assert_eq!(
+            (template_hashes.generation, template_hashes.parts["Worker"]),
+            (3, 1)
+        );
+        assert_eq!(template_hashes.to_string(), text);
         for odd in ["", "x", "Worker=zz", "generation=-"] {
-            assert_eq!(Mould::parse(odd), None, "{odd}");
+            assert_eq!(TemplateHashes::parse(odd), None, "{odd}");
         }
     }
 }

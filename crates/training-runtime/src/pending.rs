@@ -1,4 +1,4 @@
-//! What a pass has to tell, and what was made and deleted, as events.
+//! Collects the events of a reconcile.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::cli::EventMode;
 use crate::events::{EventSink, Regarding};
 use crate::executor::Done;
 
-/// Names that a folded event lists; the rest is a number.
+/// Maximum names that a folded event lists; it counts the rest.
 const NAMED: usize = 12;
 
-/// What a look has to tell. It is told when the look ends, however it ends: events are for people, and their requests would
-/// delay those that make a pod again.
-pub struct Told<'a> {
+/// The notes of a reconcile. They are posted when the reconcile ends, however it ends: events are for people, and their requests would
+/// delay the recreation of pods.
+pub struct PendingNotes<'a> {
     events: &'a EventSink,
     notes: Vec<(Arc<Regarding>, Note)>,
 }
 
-impl<'a> Told<'a> {
-    /// Nothing yet.
+impl<'a> PendingNotes<'a> {
+    /// Creates an empty collection.
     pub fn new(events: &'a EventSink) -> Self {
         let notes = Vec::new();
         Self { events, notes }
@@ -37,7 +37,7 @@ impl<'a> Told<'a> {
     }
 }
 
-impl Drop for Told<'_> {
+impl Drop for PendingNotes<'_> {
     fn drop(&mut self) {
         for (about, note) in self.notes.drain(..) {
             self.events.post(&about, note);
@@ -45,7 +45,7 @@ impl Drop for Told<'_> {
     }
 }
 
-/// The notes for what a plan made and deleted: one per object, or one per kind of change.
+/// Returns the notes for created and deleted objects: one per object, or one per kind of change.
 pub fn folded(done: &Done, mode: EventMode) -> Vec<Note> {
     let changes = [
         ("SuccessfulDeletePod", "Deleted pod", &done.deleted_pods),

@@ -1,0 +1,645 @@
+//! The reconcile loop that every kind shares: observe, plan, execute.
+//!
+//! A [`Planner`] says what is known of an object, what is decided from that, and how a step becomes a request. Everything else is
+//! here, once: the order of status and steps, refusals, backoff, events, panics, and what a process remembers between reconciles.
+
+mod next;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use kube::Resource as _;
+use kube::core::ObjectMeta;
+use parking_lot::Mutex;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use training_core::{Action, Note, Plan, Stall, StatusWrite, Stored, Transition, Uid, Urgency};
+
+use crate::caller::Caller;
+use crate::controller::Reconciler;
+use crate::events::{EventSink, Regarding};
+use crate::executor::Refusal;
+use crate::fault::Fault;
+use crate::feed::jobs::Jobs;
+use crate::forged::ForgedPods;
+use crate::frame::{Counts, Ended, Frame, Resync, now};
+use crate::key::JobKey;
+use crate::metrics::{self, Metrics};
+use crate::pending::PendingNotes;
+use crate::retry::{Backoff, Jitter};
+use next::{Next, Round, next};
+
+/// The status of a planner's objects.
+pub type StatusOf<P> = <<P as Planner>::Object as Stored>::Status;
+/// What a planner decides.
+pub type PlanOf<P> = Plan<StatusOf<P>, <P as Planner>::Step>;
+
+/// The object that is reconciled.
+#[derive(Debug)]
+pub struct Subject<'a, O> {
+    /// Its namespace and name.
+    pub key: &'a JobKey,
+    /// Its uid.
+    pub uid: Uid,
+    /// The object.
+    pub object: &'a Arc<O>,
+}
+
+// A derive would ask that the object can be copied.
+impl<O> Clone for Subject<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Subject<'_, O> {}
+
+/// What the loop remembers of an object's earlier reconciles.
+#[derive(Debug)]
+pub struct Past {
+    /// What the API server refused.
+    pub stall: Option<Stall>,
+    /// The last reconcile failed.
+    pub failing: bool,
+}
+
+/// What became of a plan's steps.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Events about what was created and deleted.
+    pub notes: Vec<Note>,
+    /// What the API server refused, where the loop is to retry it.
+    pub refusal: Option<Refusal>,
+    /// What went wrong otherwise.
+    pub fault: Option<Fault>,
+    /// A step has succeeded.
+    pub progress: bool,
+    /// More is known now than the plan was made of.
+    pub found: bool,
+}
+
+/// Decides for the objects of one kind, and turns steps into requests.
+pub trait Planner: Send + Sync + Sized + 'static {
+    /// The objects.
+    type Object: Stored<Status: Clone + Send + Sync>;
+    /// What is known of an object's children.
+    type Seen: Send + Sync;
+    /// One change.
+    type Step: Action + Send + Sync;
+
+    /// What the metrics call objects in memory, objects that are read when they are reconciled, and objects that wait for memory.
+    const CACHES: [&'static str; 3];
+    /// A decision, its write and what follows from it are one reconcile; more rounds than this make no sense.
+    const ROUNDS: usize = 8;
+    /// Events say how the new status differs from the stored one, so they may wait with a status of counts.
+    const NOTES_WAIT: bool = false;
+
+    /// Returns what is known of an object's children, from memory alone.
+    fn observe(&self, subject: Subject<'_, Self::Object>, past: Past) -> Self::Seen;
+
+    /// Decides. Pure.
+    fn plan(&self, object: &Self::Object, seen: &Self::Seen, now: Timestamp) -> PlanOf<Self>;
+
+    /// Carries steps out; `cautious` says that the first requests go one by one, because they were refused before.
+    fn execute(
+        &self,
+        subject: Subject<'_, Self::Object>,
+        steps: &[Self::Step],
+        cautious: bool,
+    ) -> impl Future<Output = Outcome> + Send;
+
+    /// How long the status of such a plan may wait for more counts, where `delay` is set.
+    fn patience(&self, _seen: &Self::Seen, _plan: &PlanOf<Self>, delay: Duration) -> Duration {
+        delay
+    }
+
+    /// When an object has to end, which its backoff must not delay.
+    fn deadline(_object: &Self::Object) -> Option<Timestamp> {
+        None
+    }
+
+    /// Reads children that were created a while ago and that no watch has shown.
+    ///
+    /// # Errors
+    /// If the API server doesn't answer.
+    fn confirm(&self, _object: &Self::Object) -> impl Future<Output = Result<(), Fault>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// When [`Self::confirm`] has something to read.
+    fn next_confirmation(&self, _object: Uid) -> Option<Instant> {
+        None
+    }
+
+    /// Reads a child that [`Plan::lost`] names. True if it exists, and is known from now on.
+    ///
+    /// # Errors
+    /// If the read fails.
+    fn find(
+        &self,
+        _subject: Subject<'_, Self::Object>,
+        _name: &str,
+    ) -> impl Future<Output = Result<bool, Fault>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    /// True if an object has lost children that the operator didn't delete since this was last asked: it may be deleted itself.
+    fn take_lost_child(&self, object: Uid) -> bool;
+
+    /// True if deletions of these steps have made room for what the next plan creates.
+    fn has_freed(&self, _object: Uid, _steps: &[Self::Step]) -> bool {
+        false
+    }
+
+    /// A status was stored. `stored` returns the object with it, if the object is still in memory; that may decode it.
+    fn stored(
+        &self,
+        _subject: Subject<'_, Self::Object>,
+        _write: &StatusWrite<StatusOf<Self>>,
+        _stored: impl FnOnce() -> Option<Arc<Self::Object>>,
+    ) {
+    }
+
+    /// An object is deleted: what the process kept about it goes. `last` says that no other one of its namespace is left.
+    fn forget(&self, key: &JobKey, last: bool);
+
+    /// A child is gone and its name is free. `exists` says whether its owner still exists.
+    fn child_deleted(&self, _key: &JobKey, _exists: bool) {}
+
+    /// How many children are in memory, by what the metrics call them.
+    fn held(&self) -> Vec<(&'static str, usize)>;
+}
+
+/// The times that reconciles keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The longest reconcile.
+    pub deadline: Duration,
+    /// The longest wait of a status that holds nothing but counts.
+    pub status_delay: Duration,
+    /// An object without any change is reconciled again after about this time.
+    pub safety_period: Duration,
+}
+
+/// What the loop uses.
+pub struct Tools {
+    /// Sends requests.
+    pub caller: Arc<Caller>,
+    /// Where events go.
+    pub events: EventSink,
+    /// Where counts go.
+    pub metrics: Arc<Metrics>,
+    /// The earliest next attempts of objects whose reconcile failed.
+    pub backoff: Backoff<JobKey>,
+    /// The times to keep to.
+    pub times: Times,
+    /// Spreads the reconciles of objects without any change.
+    pub jitter: Mutex<Jitter>,
+}
+
+/// Reconciles the objects of one kind.
+pub struct Worker<P: Planner> {
+    /// What is particular to the kind.
+    pub planner: P,
+    /// The objects.
+    pub jobs: Arc<Jobs<P::Object>>,
+    /// What the loop uses.
+    pub tools: Tools,
+    memory: Memory,
+}
+
+/// The memory of the process. A restart loses it, and it comes about again.
+#[derive(Debug, Default)]
+struct Memory {
+    stalls: Mutex<HashMap<JobKey, (Uid, Stall)>>,
+    failed: Mutex<HashMap<JobKey, FailedAs>>,
+    waiting: Counts,
+    forged: ForgedPods,
+}
+
+impl Memory {
+    fn forget(&self, key: &JobKey) {
+        self.stalls.lock().remove(key);
+        self.failed.lock().remove(key);
+        self.waiting.forget(key);
+        self.forged.forget(key);
+    }
+}
+
+impl<P: Planner> Worker<P> {
+    /// A worker that has not reconciled anything yet.
+    pub fn new(planner: P, jobs: Arc<Jobs<P::Object>>, tools: Tools) -> Self {
+        Self {
+            planner,
+            jobs,
+            tools,
+            memory: Memory::default(),
+        }
+    }
+
+    /// Reconciles an object once. Returns when it is due again, if ever.
+    pub async fn reconcile(self: Arc<Self>, key: JobKey) -> Option<Instant> {
+        let frame = Frame {
+            deadline: self.tools.times.deadline,
+            backoff: &self.tools.backoff,
+            metrics: &self.tools.metrics,
+        };
+        let forget = || self.forget_all(&key);
+        let open = match frame
+            .open(&self.jobs, &self.tools.caller, &key, forget)
+            .await
+        {
+            Ok(open) => open,
+            Err(next) => return next,
+        };
+        let object = &open.job;
+        let state = FailedAs::of::<P>(object, now());
+        let known = self.memory.failed.lock().get(&key).copied();
+        let changed = known.is_some_and(|known| known != state);
+        let attempt = Box::pin(self.attempt(&key, object, changed));
+        let next = frame.run(&key, object.meta(), attempt).await?;
+        let mut failed = self.memory.failed.lock();
+        if self.tools.backoff.failures(&key) == 0 {
+            failed.remove(&key);
+            return Some(next);
+        }
+        failed.insert(key.clone(), state);
+        let deadline = P::deadline(object).filter(|_| !state.overdue);
+        Some(deadline.map_or(next, |at| next.min(self.rhythm().wake(Some(at)))))
+    }
+
+    /// `changed` says that the object doesn't wait until its backoff is over.
+    async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> Ended {
+        let begun = Instant::now();
+        let held = self.tools.backoff.not_before(key).filter(|at| *at > begun);
+        if held.is_none()
+            && let Err(fault) = self.planner.confirm(object).await
+        {
+            return Ended::Failed(fault);
+        }
+        let held = held.filter(|_| !changed);
+        if let Some(at) = held
+            && !self.memory.stalls.lock().contains_key(key)
+        {
+            return Ended::Held(at);
+        }
+        match self.rounds(key, begun, held).await {
+            Ended::Quiet(at) => {
+                let uid = uid(object.meta()).unwrap_or_default();
+                let next = self.planner.next_confirmation(uid);
+                Ended::Quiet(next.map_or(at, |next| next.min(at)))
+            }
+            ended => ended,
+        }
+    }
+
+    async fn rounds(&self, key: &JobKey, begun: Instant, mut held: Option<Instant>) -> Ended {
+        let mut refused: Option<Instant> = None;
+        let mut searched = false;
+        let mut told = PendingNotes::new(&self.tools.events);
+        for _ in 0..P::ROUNDS {
+            let Some(object) = self.jobs.get(key) else {
+                return Ended::Quiet(self.rhythm().safety());
+            };
+            let Some(uid) = uid(object.meta()) else {
+                return Ended::Failed(Fault::Bug("the object has no uid".to_owned()));
+            };
+            let subject = Subject {
+                key,
+                uid,
+                object: &object,
+            };
+            let past = self.past(key, uid);
+            let stall = past.stall.clone();
+            let seen = self.planner.observe(subject, past);
+            let mut plan = self.planner.plan(&object, &seen, now());
+            if let Some(name) = plan.lost.take().filter(|_| !searched) {
+                searched = true;
+                match self.planner.find(subject, &name).await {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(fault) => return Ended::Failed(fault),
+                }
+            }
+            let forged = std::mem::take(&mut plan.forged);
+            told.note(&*object, self.memory.forged.warn(key, forged));
+            let mut wake = self.rhythm().wake(plan.wake);
+            let creates = plan.steps.iter().any(Action::is_create);
+            if let Some(stall) = &stall
+                && (held.is_some() || refused.is_some())
+            {
+                if held.is_some() && refused.is_none() && is_over(stall, &plan.steps) {
+                    self.recover(key);
+                    held = None;
+                    continue;
+                }
+                // Refused steps wait for their retry; everything else goes on.
+                plan.steps.retain(|step| !step.waits_for(stall.blocks));
+            }
+            if let Some(at) = self.may_wait(key, &seen, &plan, begun) {
+                wake = wake.min(at);
+                if plan.steps.iter().all(Action::batches_with_counts) {
+                    return Ended::Quiet(wake);
+                }
+                // Other steps don't wait for counts, nor does what follows from them.
+                plan.status = None;
+                plan.notes.clear();
+            }
+            match self.is_deleted(&object, uid, creates).await {
+                Ok(false) => {}
+                Ok(true) => return Ended::Quiet(self.rhythm().safety()),
+                Err(fault) => return Ended::Failed(fault),
+            }
+            let cautious = stall.as_ref().is_some_and(|s| s.blocks.blocks_pods());
+            let outcome = match self.carry_out(subject, &plan, cautious, &mut told).await {
+                Ok(outcome) => outcome,
+                Err(fault) => return Ended::Failed(fault),
+            };
+            if let Some(refusal) = &outcome.refusal {
+                let known = stall
+                    .as_ref()
+                    .is_some_and(|s| s.blocks == refusal.stall.blocks);
+                refused = Some(self.refuse(subject, refusal, known, &mut told));
+            }
+            let round = Round {
+                refused: outcome.refusal.is_some(),
+                failed: outcome.fault.is_some(),
+                found: outcome.found,
+                retry_at: refused.or(held),
+                stalled: stall.is_some(),
+                again: plan.again,
+                freed: !plan.again && self.planner.has_freed(uid, &plan.steps),
+                idle: plan.is_idle(),
+                creates,
+            };
+            match (next(round), outcome.fault) {
+                (Next::Failed, fault) => {
+                    if outcome.progress {
+                        // One fault by chance doesn't make the next one of a long series wait longer.
+                        self.tools.backoff.forget(key);
+                    }
+                    let unknown = || Fault::Bug("a round failed without a fault".to_owned());
+                    return Ended::Failed(fault.unwrap_or_else(unknown));
+                }
+                (Next::Held(at), _) => return Ended::Held(at.min(wake)),
+                (Next::Recovered, _) => self.recover(key),
+                (Next::Again, _) => {
+                    if round.retry_at.is_none() && !round.found {
+                        self.tools.backoff.forget(key);
+                    }
+                }
+                (Next::Done, _) => {
+                    self.tools.backoff.forget(key);
+                    return Ended::Quiet(wake);
+                }
+            }
+        }
+        // Something keeps changing the object; each change requeues it, and this bounds what it costs.
+        Ended::Quiet(Instant::now() + Duration::from_secs(1))
+    }
+
+    /// True if an object that is about to create children is deleted, as lost children suggest. The watch is about to say so, and the
+    /// garbage collector would delete the new children.
+    async fn is_deleted(&self, object: &P::Object, uid: Uid, creates: bool) -> Result<bool, Fault> {
+        if !creates || !self.planner.take_lost_child(uid) {
+            return Ok(false);
+        }
+        Ok(!self.tools.caller.exists(object).await?)
+    }
+
+    fn past(&self, key: &JobKey, uid: Uid) -> Past {
+        let stalls = self.memory.stalls.lock();
+        let stall = stalls.get(key).filter(|(of, _)| *of == uid);
+        Past {
+            stall: stall.map(|(_, stall)| stall.clone()),
+            failing: self.tools.backoff.failures(key) > 0,
+        }
+    }
+
+    /// When a status that holds nothing but counts is written at the latest; `None` if now.
+    fn may_wait(
+        &self,
+        key: &JobKey,
+        seen: &P::Seen,
+        plan: &PlanOf<P>,
+        begun: Instant,
+    ) -> Option<Instant> {
+        let status = plan.status.as_ref();
+        let counts = status.is_some_and(|s| s.urgency == Urgency::Batched);
+        // The same status is planned again after the steps, and must not bring the same events again.
+        let silent = P::NOTES_WAIT || plan.notes.is_empty() && plan.transitions.is_empty();
+        let can_wait = counts && (plan.steps.is_empty() || silent);
+        let delay = self
+            .planner
+            .patience(seen, plan, self.tools.times.status_delay);
+        self.memory.waiting.wait(key, can_wait, begun, delay)
+    }
+
+    /// Executes a plan: a decision is stored before any step, a report after all of them, counts beside them.
+    async fn carry_out(
+        &self,
+        subject: Subject<'_, P::Object>,
+        plan: &PlanOf<P>,
+        cautious: bool,
+        told: &mut PendingNotes<'_>,
+    ) -> Result<Outcome, Fault> {
+        let urgency = plan.status.as_ref().map(|status| status.urgency);
+        let execute = self.planner.execute(subject, &plan.steps, cautious);
+        let (stored, mut outcome) = match urgency {
+            Some(Urgency::First) => {
+                self.store(subject, plan, told).await?;
+                (Ok(()), execute.await)
+            }
+            Some(Urgency::After) => {
+                let outcome = execute.await;
+                let complete = outcome.refusal.is_none() && outcome.fault.is_none();
+                let stored = if complete {
+                    self.store(subject, plan, told).await
+                } else {
+                    Ok(())
+                };
+                (stored, outcome)
+            }
+            Some(Urgency::Batched | Urgency::Parallel) | None => {
+                futures::join!(self.store(subject, plan, told), execute)
+            }
+        };
+        told.note(&**subject.object, std::mem::take(&mut outcome.notes));
+        stored.map(|()| outcome)
+    }
+
+    async fn store(
+        &self,
+        subject: Subject<'_, P::Object>,
+        plan: &PlanOf<P>,
+        told: &mut PendingNotes<'_>,
+    ) -> Result<(), Fault> {
+        let Subject { key, object, .. } = subject;
+        if let Some(write) = &plan.status {
+            let version = self
+                .tools
+                .caller
+                .write_status(&**object, &write.patch)
+                .await?;
+            self.jobs.written(object, write.next.clone(), version);
+            self.planner.stored(subject, write, || self.jobs.get(key));
+            for transition in &plan.transitions {
+                self.tools.metrics.job(counted(*transition), &key.namespace);
+            }
+            for note in &plan.notes {
+                tracing::info!(job = %key, reason = note.reason, message = note.message, "event");
+            }
+        }
+        told.note(&**object, plan.notes.clone());
+        Ok(())
+    }
+
+    /// Remembers a refusal, so that the next plan can publish it. Returns the time of the retry.
+    fn refuse(
+        &self,
+        subject: Subject<'_, P::Object>,
+        refusal: &Refusal,
+        known: bool,
+        told: &mut PendingNotes<'_>,
+    ) -> Instant {
+        let Subject { key, uid, object } = subject;
+        let Stall {
+            reason, message, ..
+        } = &refusal.stall;
+        tracing::warn!(job = %key, reason, message, "refused");
+        if !known {
+            let note = Note::warning(refusal.event, refusal.text.clone());
+            told.note(&**object, vec![note]);
+        }
+        let stall = (uid, refusal.stall.clone());
+        self.memory.stalls.lock().insert(key.clone(), stall);
+        self.tools
+            .backoff
+            .record_failure(key, &refusal.fault, Instant::now())
+    }
+
+    fn recover(&self, key: &JobKey) {
+        self.memory.stalls.lock().remove(key);
+        self.tools.backoff.forget(key);
+    }
+
+    fn forget_all(&self, key: &JobKey) {
+        self.tools.backoff.forget(key);
+        self.memory.forget(key);
+        self.planner.forget(key, !self.jobs.any_in(&key.namespace));
+    }
+
+    fn rhythm(&self) -> Resync<'_> {
+        Resync {
+            period: self.tools.times.safety_period,
+            jitter: &self.tools.jitter,
+        }
+    }
+}
+
+impl<P: Planner> Reconciler for Worker<P> {
+    fn reconcile(self: Arc<Self>, key: JobKey) -> BoxFuture<'static, Option<Instant>> {
+        Box::pin(Self::reconcile(self, key))
+    }
+
+    fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant {
+        self.tools.metrics.panicked();
+        let kind = P::Object::kind(&());
+        tracing::error!(job = %key, %kind, %error, "a reconcile panicked: a defect of the operator");
+        if let Some(about) = self.jobs.regarding(key) {
+            let text = format!(
+                "a defect of the operator stopped it from looking after this {kind}; it will try again later"
+            );
+            let note = Note::warning("InternalError", text);
+            self.tools.events.post(&Arc::new(about), note);
+        }
+        let fault = Fault::Bug("a panic".to_owned());
+        self.tools
+            .backoff
+            .record_failure(key, &fault, Instant::now())
+    }
+
+    fn knows(&self, key: &JobKey) -> bool {
+        self.jobs.contains(key)
+    }
+
+    fn forget(&self, key: &JobKey) {
+        self.forget_all(key);
+    }
+
+    fn child_deleted(&self, key: &JobKey) {
+        self.planner.child_deleted(key, self.jobs.contains(key));
+        let stalls = self.memory.stalls.lock();
+        let stall = stalls.get(key).map(|(_, stall)| stall.reason);
+        if stall == Some(NAME_CONFLICT) {
+            self.tools.backoff.forget(key);
+        }
+    }
+
+    fn unreadable(&self, metadata: &ObjectMeta, error: &str) {
+        let about = Regarding::of::<P::Object>(metadata);
+        let kind = P::Object::kind(&());
+        tracing::warn!(
+            %kind,
+            namespace = about.namespace,
+            name = about.name,
+            error,
+            "an object can't be read and is set aside"
+        );
+        let text = format!("the {kind} can't be read and is set aside: {error}");
+        let note = Note::warning("InvalidSpec", text);
+        self.tools.events.post(&Arc::new(about), note);
+    }
+
+    fn held(&self) -> Vec<(&'static str, usize)> {
+        let [here, away, waiting] = P::CACHES;
+        let mut all = vec![
+            (here, self.jobs.len()),
+            (away, self.jobs.away()),
+            (waiting, self.jobs.waiting()),
+        ];
+        all.extend(self.planner.held());
+        all
+    }
+}
+
+/// In what state of an object its last reconcile failed. A user's edit, a suspension above all, and the object's deadline don't wait
+/// until the backoff is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FailedAs {
+    generation: Option<i64>,
+    overdue: bool,
+}
+
+impl FailedAs {
+    fn of<P: Planner>(object: &P::Object, now: Timestamp) -> Self {
+        Self {
+            generation: object.meta().generation,
+            overdue: P::deadline(object).is_some_and(|at| at <= now),
+        }
+    }
+}
+
+/// The reason of a stall by a name that another object has.
+const NAME_CONFLICT: &str = "NameConflict";
+
+/// True if no step wants the name any more: the object that has it is the owner's own, and is seen again.
+fn is_over<T: Action>(stall: &Stall, steps: &[T]) -> bool {
+    stall.reason == NAME_CONFLICT && !steps.iter().any(|step| step.waits_for(stall.blocks))
+}
+
+fn counted(transition: Transition) -> metrics::Transition {
+    match transition {
+        Transition::Created => metrics::Transition::Created,
+        Transition::Succeeded => metrics::Transition::Successful,
+        Transition::Failed => metrics::Transition::Failed,
+        Transition::Restarted => metrics::Transition::Restarted,
+    }
+}
+
+fn uid(meta: &ObjectMeta) -> Option<Uid> {
+    meta.uid.as_deref().and_then(Uid::parse)
+}

@@ -1,0 +1,122 @@
+//! What follows a round of a reconcile: a table without I/O.
+
+use tokio::time::Instant;
+
+/// What became of a round.
+#[derive(Clone, Copy, Debug, Default)]
+// Each is one answer of the round, and the table below is over their combinations.
+#[expect(clippy::struct_excessive_bools)]
+pub(super) struct Round {
+    /// The API server refused a step in this round.
+    pub refused: bool,
+    /// The round failed otherwise.
+    pub failed: bool,
+    /// More is known now than the plan was made of: a child that existed already was read.
+    pub found: bool,
+    /// The object was refused something, and tries it again at this time.
+    pub retry_at: Option<Instant>,
+    /// A refusal of an earlier reconcile is still recorded.
+    pub stalled: bool,
+    /// The plan asks for another round.
+    pub again: bool,
+    /// Steps made room for what the next plan creates.
+    pub freed: bool,
+    /// The plan had nothing to write.
+    pub idle: bool,
+    /// The plan wanted to create children.
+    pub creates: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Plan once more.
+    Again,
+    /// Forget the recorded refusal, and plan once more: everything that was refused exists, or is no longer wanted.
+    Recovered,
+    /// Retry with backoff.
+    Failed,
+    /// Wait for the retry of what was refused.
+    Held(Instant),
+    /// Nothing is left to do.
+    Done,
+}
+
+pub(super) fn next(round: Round) -> Next {
+    if round.refused {
+        // The next plan says why in the status.
+        return Next::Again;
+    }
+    if round.failed {
+        return Next::Failed;
+    }
+    if round.found {
+        // A child that was found may have ended, of which the watch has nothing newer to say.
+        return Next::Again;
+    }
+    if let Some(at) = round.retry_at {
+        // Where only refused steps are left, another plan would be the same.
+        return if round.again && !round.idle {
+            Next::Again
+        } else {
+            Next::Held(at)
+        };
+    }
+    if round.stalled {
+        return Next::Recovered;
+    }
+    // After a plan that created and decided nothing there is nothing to follow.
+    if (round.again || round.freed) && (!round.idle || round.creates) {
+        Next::Again
+    } else {
+        Next::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round with these of its answers.
+    fn round(answers: &str, at: Instant) -> Round {
+        let is = |answer| answers.split(' ').any(|word| word == answer);
+        Round {
+            refused: is("refused"),
+            failed: is("failed"),
+            found: is("found"),
+            retry_at: is("waits").then_some(at),
+            stalled: is("stalled"),
+            again: is("again"),
+            freed: is("freed"),
+            idle: is("idle"),
+            creates: is("creates"),
+        }
+    }
+
+    #[test]
+    fn what_follows_a_round_is_this_table() {
+        let at = Instant::now();
+        for (answers, wanted) in [
+            ("", Next::Done),
+            ("idle", Next::Done),
+            ("again", Next::Again),
+            ("freed", Next::Again),
+            ("idle again", Next::Done),
+            ("idle again creates", Next::Again),
+            ("creates", Next::Done),
+            ("stalled", Next::Recovered),
+            ("stalled again", Next::Recovered),
+            ("waits", Next::Held(at)),
+            ("waits stalled", Next::Held(at)),
+            ("waits again", Next::Again),
+            ("waits again idle", Next::Held(at)),
+            ("waits freed", Next::Held(at)),
+            ("waits found", Next::Again),
+            ("idle found", Next::Again),
+            ("waits found failed", Next::Failed),
+            ("refused failed", Next::Again),
+        ] {
+            assert_eq!(next(round(answers, at)), wanted, "{answers}");
+        }
+    }
+}
