@@ -545,9 +545,5 @@ fn key(job: &impl Resource) -> JobKey {
 }
 
 fn uid(job: &impl Resource) -> Uid {
-    job.meta()
-        .uid
-        .as_deref()
-        .and_then(Uid::parse)
-        .unwrap_or_default()
+    Uid::of(job.meta()).unwrap_or_default()
 }

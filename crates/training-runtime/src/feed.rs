@@ -173,7 +173,7 @@ where
     }
 
     fn remove_foreign(&mut self, object: &K) -> Option<JobKey> {
-        let uid = object.meta().uid.as_deref().and_then(Uid::parse)?;
+        let uid = Uid::of(object.meta())?;
         let namespace = object.meta().namespace.as_deref();
         self.index
             .remove_foreign(namespace.unwrap_or_default(), uid)

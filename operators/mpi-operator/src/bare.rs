@@ -16,7 +16,7 @@ pub(crate) fn pods<'a>(
     seen: &'a Observed,
 ) -> impl Iterator<Item = &'a BatchPod> + use<'a> {
     let meta = job.meta();
-    let uid = meta.uid.as_deref().and_then(Uid::parse);
+    let uid = Uid::of(meta);
     let name = hosts::launcher(meta.name.as_deref().unwrap_or_default());
     let pods = seen.batch_pods.iter();
     pods.filter(move |pod| Some(pod.batch) == uid && *pod.name == *name)

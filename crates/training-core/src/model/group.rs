@@ -333,7 +333,7 @@ impl Group {
         let version = meta.resource_version.as_deref();
         Some(GroupView {
             kind,
-            uid: Uid::parse(meta.uid.as_deref()?)?,
+            uid: Uid::of(meta)?,
             version: version.and_then(|v| v.parse().ok()).unwrap_or(0),
             digest: made_from.and_then(|d| Digest::parse(d)),
             min: min.and_then(|n| u32::try_from(n).ok()),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kube::core::ObjectMeta;
+
 /// The uid of a Kubernetes object.
 ///
 /// The API server assigns UUIDs in their canonical form, so sixteen bytes hold one without a heap allocation.
@@ -32,6 +34,11 @@ impl Uid {
             value = value << 4 | u128::from(digit);
         }
         Some(Self(value))
+    }
+
+    /// Returns the uid in an object's metadata, if it has one in the canonical form.
+    pub fn of(meta: &ObjectMeta) -> Option<Self> {
+        Self::parse(meta.uid.as_deref()?)
     }
 }
 

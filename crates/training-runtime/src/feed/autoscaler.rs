@@ -45,7 +45,7 @@ pub fn autoscaler_view(seen: &SlimAutoscaler, parent: Parent) -> Option<Owned<Au
         key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
         owner: Uid::parse(&owner.uid)?,
         view: AutoscalerView {
-            uid: Uid::parse(meta.uid.as_deref()?)?,
+            uid: Uid::of(meta)?,
             version: version(meta),
             digest: made_from.and_then(|text| Digest::parse(text)),
             min: seen.spec.min_replicas,

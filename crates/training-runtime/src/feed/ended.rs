@@ -44,7 +44,7 @@ pub struct Packer {
 impl Packer {
     /// Packs a job; `None` if it can't be serialized or its uid can't be parsed.
     pub fn pack<J: Stored>(&mut self, job: &J) -> Option<Ended> {
-        let uid = job.meta().uid.as_deref().and_then(Uid::parse)?;
+        let uid = Uid::of(job.meta())?;
         let (model, difference) = self.split(&serde_json::to_vec(job).ok()?);
         Some(Ended {
             uid,

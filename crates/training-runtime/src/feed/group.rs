@@ -364,11 +364,10 @@ impl Watching<'_> {
                 }
                 Ok(Event::Apply(seen)) => {
                     let meta = &seen.metadata;
-                    let uid = || meta.uid.as_deref().and_then(Uid::parse);
                     let namespace = meta.namespace.as_deref().unwrap_or_default();
                     let changed = match self.view(&seen) {
                         Some(owned) => index.apply(owned),
-                        None => uid().and_then(|uid| index.remove_foreign(namespace, uid)),
+                        None => Uid::of(meta).and_then(|uid| index.remove_foreign(namespace, uid)),
                     };
                     listener.offered(changed.into_iter().collect());
                 }

@@ -87,7 +87,7 @@ struct Identity {
 impl Identity {
     fn of<J: Stored>(job: &J) -> Self {
         Self {
-            uid: job.meta().uid.as_deref().and_then(Uid::parse),
+            uid: Uid::of(job.meta()),
             version: version(job.meta()),
         }
     }

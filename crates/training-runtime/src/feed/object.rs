@@ -210,7 +210,7 @@ pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectVie
     let mut view = ObjectView {
         kind: K::KIND,
         name: meta.name.as_deref()?.into(),
-        uid: Uid::parse(meta.uid.as_deref()?)?,
+        uid: Uid::of(meta)?,
         version: version(meta),
         terminating: meta.deletion_timestamp.is_some(),
         digest: None,

@@ -129,7 +129,7 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     let child = Child {
         key: key.clone(),
         owner: batch,
-        uid: Uid::parse(meta.uid.as_deref()?)?,
+        uid: Uid::of(meta)?,
         version: version(meta),
         role: roles.shared(role),
         index: 0,
@@ -270,7 +270,7 @@ fn identify(meta: &ObjectMeta, parent: Parent, roles: &mut Roles) -> Option<Chil
     Some(Child {
         key: JobKey::new(meta.namespace.as_deref().unwrap_or_default(), &owner.name),
         owner: Uid::parse(&owner.uid)?,
-        uid: Uid::parse(meta.uid.as_deref()?)?,
+        uid: Uid::of(meta)?,
         version: version(meta),
         role: roles.shared(role),
         index,

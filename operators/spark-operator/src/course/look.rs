@@ -48,10 +48,6 @@ fn label(meta: &ObjectMeta, key: &str) -> String {
     labels.and_then(|l| l.get(key)).cloned().unwrap_or_default()
 }
 
-fn uid(meta: &ObjectMeta) -> Option<Uid> {
-    meta.uid.as_deref().and_then(Uid::parse)
-}
-
 fn name(meta: &ObjectMeta) -> String {
     meta.name.clone().unwrap_or_default()
 }
@@ -167,7 +163,7 @@ impl Pod {
         let annotation = |key| meta.annotations.as_ref().and_then(|a| a.get(key));
         Some(Driver {
             name: name(meta),
-            uid: uid(meta)?,
+            uid: Uid::of(meta)?,
             submission_id: label(meta, label::SUBMISSION_ID),
             app_id: label(meta, label::APP_SELECTOR),
             digest: annotation(label::SPEC_DIGEST).and_then(|d| SpecDigest::parse(d)),
@@ -191,7 +187,7 @@ impl Pod {
         }
         Some(Executor {
             name: name(meta),
-            uid: uid(meta)?,
+            uid: Uid::of(meta)?,
             submission_id,
             app_id: label(meta, label::APP_SELECTOR),
             phase: PodPhase::parse(&self.status.phase),
@@ -429,7 +425,7 @@ impl<K> RunObject<K> {
         Some(Object {
             kind,
             name: name(meta),
-            uid: uid(meta)?,
+            uid: Uid::of(meta)?,
             submission_id,
             terminating: terminating(meta),
             address: ip.cloned().zip(port).filter(|_| kind == Kind::Service),

@@ -95,7 +95,7 @@ fn kept(app: &SlimApp) -> Option<Owned<Versioned<Kept>>> {
     let owner = meta.owner_references.iter().flatten().find(is_it)?;
     let created = meta.creation_timestamp.as_ref();
     let view = Kept {
-        uid: meta.uid.as_deref().and_then(Uid::parse)?,
+        uid: Uid::of(meta)?,
         terminating: meta.deletion_timestamp.is_some(),
         run: Run {
             name: meta.name.clone()?,
