@@ -30,7 +30,8 @@ use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, SlotState};
 use crate::model::error::SpecError;
 use crate::model::memory::{JobState, Memory};
-use crate::model::notes::Note;
+use crate::model::notes::{ForgedPod, Note};
+use crate::model::object::BatchPod;
 use crate::model::observed::Observed;
 use crate::model::roles::RoleSet;
 use crate::model::step::{Plan, Transition, Urgency};
@@ -82,6 +83,31 @@ pub fn plan<F: Lifecycle>(
     seen: &Observed,
     now: Timestamp,
 ) -> Plan<JobStatus> {
+    Plan {
+        forged: seen.forged_pods.iter().map(forged).collect(),
+        ..decide(framework, job, seen, now)
+    }
+}
+
+/// The Warning of a pod that the controller of Jobs didn't create.
+fn forged(pod: &BatchPod) -> ForgedPod {
+    let text = format!(
+        "pod {} names the launcher's Job as its owner, but the Job did not create it: the operator ignores it. \
+         Find out who created it, and delete it",
+        pod.name
+    );
+    ForgedPod {
+        uid: pod.pod.uid,
+        note: Note::warning("UnknownLauncherPod", text),
+    }
+}
+
+fn decide<F: Lifecycle>(
+    framework: &F,
+    job: &F::Job,
+    seen: &Observed,
+    now: Timestamp,
+) -> Plan<JobStatus> {
     if job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job) {
         return Plan::default();
     }
@@ -91,7 +117,7 @@ pub fn plan<F: Lifecycle>(
     framework.reread(&mut draft.memory);
     if draft.memory.is_finished() {
         framework.clean_up(job, seen, &mut draft);
-        lost::remove(&job.name_any(), uid_of(job), seen, &mut draft);
+        lost::remove(&job.name_any(), Uid::of(job.meta()), seen, &mut draft);
         return draft.into_plan(&old, job.meta().generation);
     }
     let foreign = gang::foreign(seen, &draft);
@@ -142,10 +168,6 @@ pub fn plan<F: Lifecycle>(
         gang::leave(provider, &mut draft);
     }
     draft.into_plan(&old, job.meta().generation)
-}
-
-fn uid_of<J: TrainingJob>(job: &J) -> Option<Uid> {
-    job.meta().uid.as_deref().and_then(Uid::parse)
 }
 
 /// Returns true if `spec.runPolicy.managedBy` names another controller. The operator leaves such a job alone, including its status.
@@ -214,7 +236,7 @@ fn unfinished<F: Lifecycle>(
     // A job that ends in this reconcile can't be stalled any more.
     if !draft.memory.is_finished() {
         stalled::report(cx, seen, endless.as_deref(), draft);
-        lost::remove(cx.name, uid_of(cx.job), seen, draft);
+        lost::remove(cx.name, Uid::of(cx.job.meta()), seen, draft);
     }
 }
 

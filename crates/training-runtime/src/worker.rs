@@ -288,7 +288,7 @@ impl<P: Planner> Worker<P> {
         }
         match self.rounds(key, begun, held).await {
             Ended::Quiet(at) => {
-                let uid = uid(object.meta()).unwrap_or_default();
+                let uid = Uid::of(object.meta()).unwrap_or_default();
                 let next = self.planner.next_confirmation(uid);
                 Ended::Quiet(next.map_or(at, |next| next.min(at)))
             }
@@ -304,7 +304,7 @@ impl<P: Planner> Worker<P> {
             let Some(object) = self.jobs.get(key) else {
                 return Ended::Quiet(self.rhythm().safety());
             };
-            let Some(uid) = uid(object.meta()) else {
+            let Some(uid) = Uid::of(object.meta()) else {
                 return Ended::Failed(Fault::Bug("the object has no uid".to_owned()));
             };
             let subject = Subject {
@@ -366,7 +366,7 @@ impl<P: Planner> Worker<P> {
             }
             let round = Round {
                 refused: outcome.refusal.is_some(),
-                failed: outcome.fault.is_some(),
+                fault: outcome.fault,
                 found: outcome.found,
                 retry_at: refused.or(held),
                 stalled: stall.is_some(),
@@ -375,23 +375,23 @@ impl<P: Planner> Worker<P> {
                 idle: plan.is_idle(),
                 creates,
             };
-            match (next(round), outcome.fault) {
-                (Next::Failed, fault) => {
+            let goes_on = round.retry_at.is_none() && !round.found;
+            match next(round) {
+                Next::Failed(fault) => {
                     if outcome.progress {
                         // One fault by chance doesn't make the next one of a long series wait longer.
                         self.tools.backoff.forget(key);
                     }
-                    let unknown = || Fault::Bug("a round failed without a fault".to_owned());
-                    return Ended::Failed(fault.unwrap_or_else(unknown));
+                    return Ended::Failed(fault);
                 }
-                (Next::Held(at), _) => return Ended::Held(at.min(wake)),
-                (Next::Recovered, _) => self.recover(key),
-                (Next::Again, _) => {
-                    if round.retry_at.is_none() && !round.found {
+                Next::Held(at) => return Ended::Held(at.min(wake)),
+                Next::Recovered => self.recover(key),
+                Next::Again => {
+                    if goes_on {
                         self.tools.backoff.forget(key);
                     }
                 }
-                (Next::Done, _) => {
+                Next::Done => {
                     self.tools.backoff.forget(key);
                     return Ended::Quiet(wake);
                 }
@@ -638,8 +638,4 @@ fn counted(transition: Transition) -> metrics::Transition {
         Transition::Failed => metrics::Transition::Failed,
         Transition::Restarted => metrics::Transition::Restarted,
     }
-}
-
-fn uid(meta: &ObjectMeta) -> Option<Uid> {
-    meta.uid.as_deref().and_then(Uid::parse)
 }

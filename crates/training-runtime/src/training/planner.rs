@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use training_api::JobStatus;
 use training_core::provider::{Run, Setting};
 use training_core::{
-    Action as _, BatchPod, ForgedPod, JobState as _, Lifecycle, Note, ObjectKind, Observed, Plan,
-    Provider, Rules, SecretView, Step, TrainingJob, Uid, is_managed_elsewhere, plan,
+    Action as _, JobState as _, Lifecycle, ObjectKind, Observed, Plan, Provider, Rules, SecretView,
+    Step, TrainingJob, Uid, is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;
@@ -166,10 +166,7 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
     }
 
     fn plan(&self, job: &F::Job, seen: &Observed, now: Timestamp) -> Plan<JobStatus> {
-        Plan {
-            forged: seen.forged_pods.iter().map(forged).collect(),
-            ..plan(&self.framework, job, seen, now)
-        }
+        plan(&self.framework, job, seen, now)
     }
 
     async fn execute(
@@ -258,19 +255,6 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
             ("pods", children.pods.len()),
             ("services", children.services.len()),
         ]
-    }
-}
-
-/// The Warning of a pod that the controller of Jobs didn't create.
-fn forged(pod: &BatchPod) -> ForgedPod {
-    let text = format!(
-        "pod {} names the launcher's Job as its owner, but the Job did not create it: the operator ignores it. \
-         Find out who created it, and delete it",
-        pod.name
-    );
-    ForgedPod {
-        uid: pod.pod.uid,
-        note: Note::warning("UnknownLauncherPod", text),
     }
 }
 

@@ -2,15 +2,15 @@
 
 use tokio::time::Instant;
 
-/// What became of a round.
-#[derive(Clone, Copy, Debug, Default)]
+/// What became of a round that may have failed with an `F`.
+#[derive(Debug)]
 // Each is one answer of the round, and the table below is over their combinations.
 #[expect(clippy::struct_excessive_bools)]
-pub(super) struct Round {
+pub(super) struct Round<F> {
     /// The API server refused a step in this round.
     pub refused: bool,
-    /// The round failed otherwise.
-    pub failed: bool,
+    /// What went wrong otherwise.
+    pub fault: Option<F>,
     /// More is known now than the plan was made of: a child that existed already was read.
     pub found: bool,
     /// The object was refused something, and tries it again at this time.
@@ -28,27 +28,27 @@ pub(super) struct Round {
 }
 
 /// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next<F> {
     /// Plan once more.
     Again,
     /// Forget the recorded refusal, and plan once more: everything that was refused exists, or is no longer wanted.
     Recovered,
     /// Retry with backoff.
-    Failed,
+    Failed(F),
     /// Wait for the retry of what was refused.
     Held(Instant),
     /// Nothing is left to do.
     Done,
 }
 
-pub(super) fn next(round: Round) -> Next {
+pub(super) fn next<F>(round: Round<F>) -> Next<F> {
     if round.refused {
         // The next plan says why in the status.
         return Next::Again;
     }
-    if round.failed {
-        return Next::Failed;
+    if let Some(fault) = round.fault {
+        return Next::Failed(fault);
     }
     if round.found {
         // A child that was found may have ended, of which the watch has nothing newer to say.
@@ -78,11 +78,11 @@ mod tests {
     use super::*;
 
     /// A round with these of its answers.
-    fn round(answers: &str, at: Instant) -> Round {
+    fn round(answers: &str, at: Instant) -> Round<()> {
         let is = |answer| answers.split(' ').any(|word| word == answer);
         Round {
             refused: is("refused"),
-            failed: is("failed"),
+            fault: is("failed").then_some(()),
             found: is("found"),
             retry_at: is("waits").then_some(at),
             stalled: is("stalled"),
@@ -113,7 +113,7 @@ mod tests {
             ("waits freed", Next::Held(at)),
             ("waits found", Next::Again),
             ("idle found", Next::Again),
-            ("waits found failed", Next::Failed),
+            ("waits found failed", Next::Failed(())),
             ("refused failed", Next::Again),
         ] {
             assert_eq!(next(round(answers, at)), wanted, "{answers}");
