@@ -68,6 +68,11 @@ pub trait Lifecycle: Framework + Sized {
         Ok(())
     }
 
+    /// Reconciles an unfinished job whose spec can't be read: its deadline still counts.
+    fn expire(&self, cx: &JobCx<'_, Self::Job>, seen: &Observed, draft: &mut Draft) {
+        progress::end_at_deadline(self, cx, seen, draft);
+    }
+
     /// Reconciles a finished job.
     fn clean_up(&self, job: &Self::Job, seen: &Observed, draft: &mut Draft) {
         finished::decide(draft, job, seen);
@@ -152,9 +157,9 @@ fn decide<F: Lifecycle>(
             if suspended {
                 // The error is reported below.
                 let _ = framework.rest(&cx, seen, &mut draft);
-            } else if F::OBJECTS.is_empty() {
+            } else {
                 // The deadline can still be read.
-                progress::end_at_deadline(framework, &cx, seen, &mut draft);
+                framework.expire(&cx, seen, &mut draft);
             }
             if !draft.memory.is_finished() {
                 stalled::refuse(&mut draft, &error);

@@ -155,6 +155,32 @@ impl Lifecycle for Mpi {
         Ok(())
     }
 
+    /// The launcher's Job has the deadline.
+    fn expire(&self, cx: &JobCx<'_, MPIJob>, seen: &Observed, draft: &mut Draft) {
+        if bare::followed(cx.job, seen, draft).is_some() {
+            return progress::end_at_deadline(self, cx, seen, draft);
+        }
+        let Some((_, batch)) = launcher_of(cx.name, seen) else {
+            return;
+        };
+        if let Some(BatchEnd::Failed { reason, message }) = &batch.end
+            && reason == DEADLINE
+        {
+            let message = clean(message, 1024);
+            let note = Note::warning(reason.clone(), message.clone());
+            failing::end(draft, reason, &message, note);
+            let launcher = ReplicaStatus {
+                failed: number(batch.failed),
+                ..ReplicaStatus::default()
+            };
+            let workers = (WORKER.to_owned(), ReplicaStatus::default());
+            draft.memory.counts = Some([(LAUNCHER.to_owned(), launcher), workers].into());
+            let ready = draft.memory.ready.take();
+            let total = ready.as_deref().and_then(|ready| ready.split_once('/'));
+            draft.memory.ready = total.map(|(_, total)| format!("0/{total}"));
+        }
+    }
+
     /// Deletes workers as the clean-up policy says, and everything that belongs to the job once its TTL has expired.
     fn clean_up(&self, job: &MPIJob, seen: &Observed, draft: &mut Draft) {
         let name = job.name_any();
@@ -238,6 +264,8 @@ fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a
     Some((view, view.batch.as_deref()?))
 }
 
+/// The reason of a Job that was active for too long.
+const DEADLINE: &str = "DeadlineExceeded";
 /// The reason of a Job whose pods failed too often.
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
 /// The time in which a started Job creates its pod, unless something refuses it. Unit: seconds.

@@ -276,15 +276,21 @@ fn a_followed_launcher_that_is_gone_is_made_again_as_ours() {
 }
 
 #[test]
-fn a_followed_launcher_has_its_jobs_deadline() {
-    let mut world =
-        left(|job| job["spec"]["runPolicy"]["activeDeadlineSeconds"] = json!(2_000_000));
-    world.settle();
-    assert!(is_untouched(&world), "{:?}", world.writes);
-    world.tick(1_000_000);
-    world.settle();
-    assert_eq!(world.conditions().last().unwrap(), "Failed=True");
-    assert!(world.writes.contains(&"delete pod pi-launcher".to_owned()));
+fn b_088_a_followed_launcher_has_its_jobs_deadline() {
+    for readable in [true, false] {
+        let mut world =
+            left(|job| job["spec"]["runPolicy"]["activeDeadlineSeconds"] = json!(2_000_000));
+        world.settle();
+        if !readable {
+            world.set("/spec/slotsPerWorker", json!(-1));
+            world.settle();
+        }
+        assert!(is_untouched(&world), "{:?}", world.writes);
+        world.tick(1_000_000);
+        world.settle();
+        assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+        assert!(world.writes.contains(&"delete pod pi-launcher".to_owned()));
+    }
 }
 
 #[test]

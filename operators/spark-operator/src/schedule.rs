@@ -170,7 +170,9 @@ pub struct Plan {
 /// Decides the next steps of a schedule.
 pub fn plan(schedule: &ScheduledSparkApplication, runs: &[Run], around: Around<'_>) -> Plan {
     let status = schedule.status.clone().unwrap_or_default();
-    if schedule.spec.suspend == Some(true) {
+    // A schedule that is being deleted creates no more runs.
+    let deleted = schedule.metadata.deletion_timestamp.is_some();
+    if deleted || schedule.spec.suspend == Some(true) {
         return Plan {
             status,
             ..Plan::default()

@@ -49,6 +49,30 @@ fn deed() -> impl Strategy<Value = Deed> {
     })
 }
 
+/// A move of a kubelet, a driver or a user between reconciles.
+fn phase(kind: u8, pick: u8, more: u8) -> Deed {
+    match kind % 16 {
+        0..=3 => Deed::Runs,
+        4..=6 => Deed::Ends(pick),
+        7..=8 => Deed::Executor(pick),
+        9..=10 => Deed::Gone(pick),
+        11 => Deed::Vanish,
+        12 => Deed::Suspend(more.is_multiple_of(2)),
+        13 => Deed::Edit(pick % 3),
+        14 => Deed::Lose(pick),
+        _ => Deed::Time(more % 40),
+    }
+}
+
+/// Late, reordered, repeated or lost watch events, with reconciles in between.
+fn disturbance(kind: u8, pick: u8, more: u8) -> Deed {
+    match kind % 4 {
+        0 => Deed::Deliver(pick % 2, more % 3, more / 4 % 3),
+        1 => Deed::Watch(pick),
+        _ => Deed::Pass(Fate::Whole, more.is_multiple_of(2)),
+    }
+}
+
 /// Wrong clock times, followed by correct ones.
 const CLOCKS: [i64; 5] = [
     0,
@@ -60,6 +84,30 @@ const CLOCKS: [i64; 5] = [
 
 proptest! {
     #![proptest_config(cases(300))]
+
+    #[test]
+    fn i_44_lost_repeated_and_reordered_events_never_change_where_an_application_comes_to_rest(
+        policy in prop::sample::select(&["Never", "Always", "OnFailure"][..]),
+        phases in vec((any::<(u8, u8, u8)>(), vec(any::<(u8, u8, u8)>(), 0..6)), 1..16),
+    ) {
+        let (mut calm, mut rough) = (World::new(policy), World::new(policy));
+        for ((kind, pick, more), disturbances) in phases {
+            let phase = phase(kind, pick, more);
+            for world in [&mut calm, &mut rough] {
+                world.reconciles(30);
+                world.happen(phase);
+            }
+            for (kind, pick, more) in disturbances {
+                rough.happen(disturbance(kind, pick, more));
+            }
+            rough.list();
+            for world in [&mut calm, &mut rough] {
+                world.reconciles(30);
+                prop_assert!(world.breaches.is_empty(), "{:?} after {phase:?}", world.breaches);
+            }
+            prop_assert_eq!(rough.standing(), calm.standing(), "after {:?}", phase);
+        }
+    }
 
     #[test]
     fn i_45_neither_extreme_numbers_nor_clocks_that_jump_make_a_pass_panic_or_loop(
@@ -94,6 +142,28 @@ proptest! {
         }
         world.run_until_settled(policy != "Always");
         prop_assert!(world.breaches.is_empty(), "{:?} at rest: {:?}", world.breaches, world.writes);
+    }
+}
+
+#[test]
+fn b_149_a_hundred_flips_of_suspend_leave_one_driver() {
+    for policy in ["Never", "Always", "OnFailure"] {
+        let mut world = World::new(policy);
+        for flip in 0..100_u8 {
+            for deed in [
+                Deed::Suspend(flip.is_multiple_of(2)),
+                Deed::Deliver(1, 2, 2),
+                Deed::Pass(Fate::Whole, flip.is_multiple_of(3)),
+                Deed::Runs,
+                Deed::Executor(flip),
+                Deed::Gone(flip),
+            ] {
+                world.happen(deed);
+            }
+        }
+        world.run_until_settled(false);
+        assert!(world.breaches.is_empty(), "{policy}: {:?}", world.breaches);
+        assert_eq!(world.drivers().len(), 1, "{policy}: {}", world.standing());
     }
 }
 

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use mpi_operator::{MPIJob, Mpi};
 use training_testkit::builders::{self, MPI};
+#[allow(unused_imports)]
+pub use training_testkit::scene::Scene;
 use training_testkit::scene::placed;
 use training_testkit::world::World;
 

@@ -246,9 +246,6 @@ impl Planner for Schedules {
         seen: &Vec<Kept>,
         now: Timestamp,
     ) -> PlanOf<Self> {
-        if schedule.metadata.deletion_timestamp.is_some() {
-            return Plan::default();
-        }
         let runs: Vec<Run> = seen.iter().map(|kept| kept.run.clone()).collect();
         let around = Around {
             now,

@@ -1,5 +1,6 @@
 //! Schedules, reconcile by reconcile.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -171,6 +172,67 @@ fn a_suspended_schedule_is_left_as_it_is() {
             ..Plan::default()
         }
     );
+}
+
+#[test]
+fn i_31_at_rest_a_schedule_asks_for_nothing_until_its_next_time() {
+    let noon = "2026-05-01T12:00:00Z";
+    for fields in [
+        vec![],
+        vec![("concurrencyPolicy", json!("Forbid"))],
+        vec![("concurrencyPolicy", json!("Replace"))],
+        vec![("successfulRunHistoryLimit", json!(0))],
+        vec![("schedule", json!("0 18 * * *"))],
+        vec![("schedule", json!("0 0 30 2 *"))],
+        vec![("schedule", json!("* * *"))],
+        vec![("timeZone", json!("Nowhere"))],
+        vec![("suspend", json!(true))],
+    ] {
+        let mut schedule = due(&fields);
+        let mut runs = vec![
+            a_run("nightly-1", "2026-05-01T11:50:00Z", State::Running),
+            a_run("nightly-0", "2026-05-01T11:40:00Z", State::Completed),
+            a_run("nightly-a", "2026-05-01T11:30:00Z", State::Completed),
+            a_run("nightly-b", "2026-05-01T11:20:00Z", State::Failed),
+            a_run("nightly-c", "2026-05-01T11:10:00Z", State::Failed),
+        ];
+        // All that is asked for is done.
+        let plan = reconcile(&schedule, &runs, noon);
+        let goes = |run: &Run| plan.delete.contains(&run.name) || plan.prune.contains(&run.name);
+        runs.retain(|run| !goes(run));
+        runs.extend(plan.create.map(|name| a_run(&name, noon, State::New)));
+        schedule.status = Some(plan.status);
+        for now in [noon, "2026-05-01T12:00:01Z", "2026-05-01T12:09:59Z"] {
+            let rest = Plan {
+                status: schedule.status.clone().unwrap(),
+                wake: plan.wake,
+                ..Plan::default()
+            };
+            assert_eq!(
+                reconcile(&schedule, &runs, now),
+                rest,
+                "{fields:?} at {now}"
+            );
+        }
+    }
+}
+
+#[test]
+fn i_28_a_run_goes_with_its_schedule_and_one_that_is_being_deleted_makes_none() {
+    let noon = "2026-05-01T12:00:00Z";
+    let mut schedule = due(&[]);
+    let plan = reconcile(&schedule, &[], noon);
+    let made = run(&schedule, &plan.create.unwrap()).metadata;
+    let owners = made.owner_references.unwrap_or_default();
+    let uids: Vec<&str> = owners.iter().map(|owner| owner.uid.as_str()).collect();
+    assert_eq!(uids, ["u"], "the garbage collector asks for no other");
+    assert_eq!(made.finalizers, None);
+    schedule.metadata.deletion_timestamp = Some(Time(at(noon)));
+    let rest = Plan {
+        status: schedule.status.clone().unwrap(),
+        ..Plan::default()
+    };
+    assert_eq!(reconcile(&schedule, &[], noon), rest);
 }
 
 #[test]

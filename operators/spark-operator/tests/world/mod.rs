@@ -216,6 +216,43 @@ impl World {
         self.reconcile(Fate::Whole, true);
     }
 
+    /// Reconciles with complete caches until nothing changes.
+    pub fn reconciles(&mut self, most: usize) {
+        // A reconcile may only read, and the next one act on that.
+        let mut quiet = 0;
+        for _ in 0..most {
+            let before = self.version;
+            self.full_pass();
+            quiet = if self.version == before { quiet + 1 } else { 0 };
+            if quiet == 2 {
+                break;
+            }
+        }
+    }
+
+    /// Returns the submission ids of existing drivers.
+    pub fn drivers(&self) -> Vec<&str> {
+        let drivers = self.pods.values().filter_map(|held| match &held.it {
+            RunPod::Driver(driver) => Some(driver.submission_id.as_str()),
+            RunPod::Executor(_) => None,
+        });
+        drivers.collect()
+    }
+
+    /// Returns the state of the application without uids and versions.
+    pub fn standing(&self) -> String {
+        let pods = self.pods.iter();
+        let pods: Vec<_> = pods
+            .map(|(name, held)| (name, held.it.phase(), held.it.is_leaving()))
+            .collect();
+        let objects = self.objects.values();
+        let objects: Vec<_> = objects
+            .map(|held| (&held.it.kind, &held.it.name, &held.it.submission_id))
+            .collect();
+        let drivers = self.drivers();
+        format!("{} {drivers:?} {pods:?} {objects:?}", self.app.0["status"])
+    }
+
     /// Runs one reconcile with the present caches. A status that may be written concurrently with the steps is written before or
     /// after them.
     pub fn reconcile(&mut self, fate: Fate, status_before: bool) {
@@ -559,7 +596,8 @@ impl World {
         }
     }
 
-    fn list(&mut self) {
+    /// Watches begin anew with lists.
+    pub fn list(&mut self) {
         self.known_app = self.app.clone();
         self.app_news.clear();
         self.known_pods.list(self.pods.clone());
