@@ -148,6 +148,28 @@ pub fn batch_pod_view(pod: &SlimPod, parent: Parent, roles: &mut Roles) -> Optio
     })
 }
 
+/// Returns the view of any pod, for readers who know its owner already. `main` is the container whose exit code counts; empty for a
+/// container of any name. Neither role nor index is read.
+pub fn any_pod_view(pod: &SlimPod, main: &'static str) -> PodView {
+    let uid = Uid::of(&pod.metadata);
+    let child = Child {
+        key: JobKey::new("", ""),
+        owner: Uid::default(),
+        uid: uid.unwrap_or_default(),
+        version: version(&pod.metadata),
+        role: "".into(),
+        index: 0,
+    };
+    let parent = Parent {
+        group: "",
+        kind: "",
+        container: main,
+        controller: "",
+        also: &[],
+    };
+    view_of(pod, child, parent, &mut Roles::default())
+}
+
 /// Returns true if the Job controller may have given this name: the Job's name, cut if necessary, and a random suffix. A pod with
 /// another name was not created for that Job, whatever its owner reference says.
 fn is_generated(name: &str, job: &str) -> bool {

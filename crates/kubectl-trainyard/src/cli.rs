@@ -1,0 +1,132 @@
+//! The command line arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::out::Format;
+use crate::time;
+
+/// The text below the help.
+const CODES: &str = "\
+Exit codes:
+  0    success; for wait and run: the job succeeded
+  1    for wait and run: the job failed or was deleted; for render: the operator would reject the job
+  2    usage or API error; standard error says how to fix it
+  124  for wait and run: timed out
+
+JOB is NAME or KIND/NAME, such as pytorchjob/ddp. KIND is required if jobs of several kinds have that name.";
+
+/// Explain, run and control training jobs and Spark applications.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-trainyard", bin_name = "kubectl trainyard", version, after_help = CODES)]
+pub struct Cli {
+    /// The cluster and namespace.
+    #[command(flatten)]
+    pub target: Target,
+    /// The verb.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The cluster and namespace.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// The namespace; by default the namespace of the context.
+    #[arg(short, long, global = true)]
+    pub namespace: Option<String>,
+    /// The kubeconfig context.
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// The kubeconfig file.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// A verb and its arguments.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Explain why a job waits or failed, what to do and what happens next. Without a job, list the jobs that need attention.
+    #[command(after_help = CODES)]
+    Why {
+        /// The job.
+        job: Option<String>,
+        /// The output format; by default text.
+        #[arg(short, long)]
+        output: Option<Format>,
+    },
+    /// Wait until a job finishes. A suspended job has not finished.
+    #[command(after_help = CODES)]
+    Wait {
+        /// The job.
+        job: String,
+        /// Give up after this time: 90s, 5m, 1h30m.
+        #[arg(long, value_parser = time::parse)]
+        timeout: Option<Duration>,
+    },
+    /// Print the logs of a job's pods.
+    #[command(after_help = CODES)]
+    Logs {
+        /// The job.
+        job: String,
+        /// Which pods and containers.
+        #[command(flatten)]
+        selection: LogSelection,
+        /// Stream the logs until the job finishes.
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Create a job from a file, stream its logs and wait until it finishes.
+    #[command(after_help = CODES)]
+    Run {
+        /// The manifest file; - reads standard input.
+        #[arg(short, long, value_name = "FILE")]
+        filename: PathBuf,
+        /// Give up after this time: 90s, 5m, 1h30m. The job continues.
+        #[arg(long, value_parser = time::parse)]
+        timeout: Option<Duration>,
+        /// Which pods and containers.
+        #[command(flatten)]
+        selection: LogSelection,
+    },
+    /// Suspend a job. Its operator deletes the pods.
+    #[command(after_help = CODES)]
+    Suspend {
+        /// The job.
+        job: String,
+    },
+    /// Resume a suspended job.
+    #[command(after_help = CODES)]
+    Resume {
+        /// The job.
+        job: String,
+    },
+    /// Show a job and the objects that it owns.
+    #[command(after_help = CODES)]
+    Tree {
+        /// The job.
+        job: String,
+    },
+    /// Print the objects that the operator, with default settings, would create first for a job manifest. No cluster is needed.
+    #[command(after_help = CODES)]
+    Render {
+        /// The manifest file; - reads standard input.
+        #[arg(short, long, value_name = "FILE")]
+        filename: PathBuf,
+        /// The output format.
+        #[arg(short, long, default_value = "yaml")]
+        output: Format,
+    },
+}
+
+/// Selects pods and containers.
+#[derive(Clone, Debug, Args)]
+pub struct LogSelection {
+    /// Only the logs of this rank: worker-1, launcher, driver.
+    #[arg(long)]
+    pub rank: Option<String>,
+    /// This container instead of the main container.
+    #[arg(short, long)]
+    pub container: Option<String>,
+}

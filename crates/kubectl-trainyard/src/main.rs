@@ -1,0 +1,160 @@
+//! `kubectl trainyard`: a kubectl plugin for the jobs of every kind.
+//!
+//! - [`cli`]: arguments; [`out`]: output
+//! - [`kinds`]: the kinds, from the operators' types
+//! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
+//! - [`cluster`]: reads from the API server
+//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`]: the verbs that use the cluster
+//! - [`render`]: the objects that an operator would create, from its own plan; [`defaults`]: the defaults of the CRD
+
+mod cli;
+mod cluster;
+mod defaults;
+mod job;
+mod kinds;
+mod logs;
+mod next;
+mod out;
+mod render;
+mod run;
+mod state;
+mod suspend;
+#[cfg(test)]
+mod tests;
+mod time;
+mod tree;
+mod wait;
+mod why;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser as _;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::cli::{Cli, Target, Verb};
+use crate::cluster::Cluster;
+use crate::job::Job;
+use crate::out::{Format, Line, ProgressMode, Style};
+use crate::suspend::Action;
+use crate::why::{Facts, Report};
+
+/// The exit code of usage and API errors.
+const ERROR: u8 = 2;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli).await {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::note(&format!("error: {error:#}"));
+            ExitCode::from(ERROR)
+        }
+    }
+}
+
+/// True if the reader of the output closed it, as `head` does.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
+    let (cluster, job) = match &verb {
+        Verb::Render { filename, output } => {
+            return render::print(filename, target.namespace.as_deref(), *output);
+        }
+        Verb::Run {
+            filename,
+            timeout,
+            selection,
+        } => return run::run(&target, filename, *timeout, selection).await,
+        Verb::Why { job: None, output } => return attention(&target, *output).await,
+        Verb::Why { job: Some(job), .. }
+        | Verb::Wait { job, .. }
+        | Verb::Logs { job, .. }
+        | Verb::Suspend { job }
+        | Verb::Resume { job }
+        | Verb::Tree { job } => {
+            let cluster = Cluster::connect(&target).await?;
+            let job = cluster.find(job).await?;
+            (cluster, job)
+        }
+    };
+    match verb {
+        Verb::Why { output, .. } => {
+            let report = build_report(&cluster, &job).await?;
+            match output {
+                Some(format) => out::print_data(&report, format)?,
+                None => out::print(&report.lines())?,
+            }
+        }
+        Verb::Wait { timeout, .. } => {
+            wait::check(&job)?;
+            let end = wait::until_finished(&cluster, &job, timeout, ProgressMode::OneLine).await?;
+            wait::print_result(&cluster, &job, end).await?;
+            return Ok(end.code());
+        }
+        Verb::Logs {
+            selection, follow, ..
+        } => {
+            if follow {
+                wait::check(&job)?;
+                let finished = wait::until_finished(&cluster, &job, None, ProgressMode::Silent);
+                logs::follow(&cluster, &job, &selection, finished).await?;
+            } else {
+                logs::print(&cluster, &job, &selection).await?;
+            }
+        }
+        Verb::Suspend { .. } => suspend::set(&cluster, &job, Action::Suspend).await?,
+        Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
+        Verb::Tree { .. } => tree::print(&cluster, &job).await?,
+        Verb::Run { .. } | Verb::Render { .. } => {}
+    }
+    Ok(0)
+}
+
+/// Reads what explains a job's state and builds the report.
+async fn build_report(cluster: &Cluster, job: &Job) -> Result<Report> {
+    let related = cluster.related(job).await?;
+    Ok(why::report(&Facts {
+        job,
+        pods: &related.pods,
+        events: &related.events,
+        groups: &related.groups,
+        workload: related.workload.as_ref(),
+        unreadable: &related.unreadable,
+        now: Timestamp::now(),
+    }))
+}
+
+/// Prints the jobs of the namespace that need attention.
+async fn attention(target: &Target, output: Option<Format>) -> Result<u8> {
+    let cluster = Cluster::connect(target).await?;
+    let (jobs, unreadable) = cluster.jobs().await?;
+    let now = Timestamp::now();
+    let reports: Vec<Report> = why::attention(&jobs, now);
+    if let Some(format) = output {
+        out::print_data(&reports, format)?;
+        return Ok(0);
+    }
+    let mut lines: Vec<Line> = reports.iter().map(Report::headline).collect();
+    let others = jobs.len() - reports.len();
+    lines.push(Line::new(
+        Style::Faint,
+        match (reports.len(), others) {
+            (0, 0) => format!("no jobs in namespace {}", cluster.namespace),
+            (0, n) => format!(
+                "none of the {n} jobs in namespace {} needs attention",
+                cluster.namespace
+            ),
+            (_, n) => format!("{n} other jobs need no attention"),
+        },
+    ));
+    let unreadable = unreadable.iter().map(|text| format!("not shown: {text}"));
+    lines.extend(unreadable.map(|text| Line::new(Style::Faint, text)));
+    out::print(&lines)?;
+    Ok(0)
+}

@@ -1,0 +1,370 @@
+//! The state of a job, from the job object alone.
+
+use k8s_openapi::jiff::Timestamp;
+use spark_operator::api::{
+    ScheduleState, ScheduledSparkApplicationStatus, SparkApplicationStatus, State as AppState,
+};
+use training_api::{ConditionType, JobStatus, LastFailure};
+use training_core::plan::draft::shorten;
+use training_core::{Cause, JobState as _, Memory, reasons};
+
+use crate::job::Job;
+use crate::kinds::{Replicas, Shape};
+
+/// The phase of a job's life cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No operator has written a status.
+    NoStatus,
+    /// It starts, runs or restarts.
+    Active,
+    /// It waits: the `Stalled` condition, or an error of a Spark kind.
+    Waiting,
+    /// It is suspended.
+    Suspended,
+    /// It succeeded.
+    Succeeded,
+    /// It failed.
+    Failed,
+}
+
+impl Phase {
+    /// True for `Succeeded` and `Failed`.
+    pub fn is_finished(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// The state of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The phase of its life cycle.
+    pub phase: Phase,
+    /// The state that is shown, in capitals.
+    pub text: String,
+    /// The time of the transition to this state.
+    pub since: Option<Timestamp>,
+    /// Ready pods or running executors, of the total: `2/3`.
+    pub ready: Option<String>,
+    /// The explanation, if the job has one.
+    pub why: Option<Why>,
+}
+
+/// The explanation of a job's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Why {
+    /// The cause in a few words.
+    pub cause: String,
+    /// The message from the cluster; empty if it only repeats the cause.
+    pub message: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+impl Why {
+    /// Creates an explanation from a reason of the catalogue and its message.
+    pub fn from_reason(reason: &str, message: &str) -> Self {
+        let (message, remedy) = split_remedy(reason, message);
+        Self {
+            cause: reason.to_owned(),
+            message,
+            remedy,
+        }
+    }
+}
+
+/// Returns the remedy for a reason of the catalogue.
+pub fn hint(reason: &str) -> Option<&'static str> {
+    let mut all = reasons::catalogue();
+    let entry = all.find(|entry| entry.reason == reason)?;
+    Some(entry.hint.trim_end_matches('.'))
+}
+
+/// Splits the remedy from the end of a message.
+fn split_remedy(reason: &str, message: &str) -> (String, Option<String>) {
+    /// The start of the only remedy that is not in the catalogue. Source: `training_core::plan`.
+    const CLAIM: &str = ". Create the PersistentVolumeClaim ";
+    let message = message.trim().trim_end_matches('.');
+    if let Some((message, rest)) = message.split_once(CLAIM) {
+        let remedy = format!("{}{rest}", CLAIM.trim_start_matches(". "));
+        return (message.to_owned(), Some(remedy));
+    }
+    let hint = hint(reason);
+    let rest = hint.and_then(|hint| message.strip_suffix(hint));
+    let rest = rest.unwrap_or(message).trim_end_matches(['.', ' ']);
+    (rest.to_owned(), hint.map(str::to_owned))
+}
+
+/// Returns the state of a job.
+pub fn of(job: &Job) -> State {
+    match job.kind.shape {
+        Shape::Replicas(replicas) => training(job, &replicas),
+        Shape::Application => application(job),
+        Shape::Schedule => schedule(job),
+    }
+}
+
+/// Returns what the operator of a kind with replica specs stored in the status.
+pub fn memory(job: &Job, replicas: &Replicas) -> Memory {
+    let mut memory = job.status::<JobStatus>().durable_state();
+    (replicas.reread)(&mut memory);
+    memory
+}
+
+fn training(job: &Job, replicas: &Replicas) -> State {
+    use ConditionType::{Created, Failed, Restarting, Running, Stalled, Succeeded, Suspended};
+    let memory = memory(job, replicas);
+    let held = |type_| memory.conditions.iter().find(|c| c.holds(type_));
+    let failure = memory.last_failure.as_ref();
+    let state = |phase, text: &str, why| State {
+        phase,
+        text: text.to_owned(),
+        since: None,
+        ready: memory.ready.clone(),
+        why,
+    };
+    // The first condition that is true determines the state.
+    let order = [
+        Succeeded, Failed, Suspended, Stalled, Restarting, Running, Created,
+    ];
+    let Some((type_, condition)) = order.into_iter().find_map(|t| Some((t, held(t)?))) else {
+        return State {
+            since: job.created(),
+            ..state(Phase::NoStatus, "NO STATUS", Some(no_status(job, replicas)))
+        };
+    };
+    let reason = condition.reason.as_deref().unwrap_or_default();
+    let message = condition.message.as_deref().unwrap_or_default();
+    let since = condition.last_transition_time.as_ref().map(|t| t.0);
+    let found = match type_ {
+        Succeeded => state(Phase::Succeeded, "SUCCEEDED", None),
+        Failed => {
+            let why = failed(job.kind.name(), reason, message, failure);
+            state(Phase::Failed, "FAILED", Some(why))
+        }
+        Suspended => state(Phase::Suspended, "SUSPENDED", Some(suspended(job))),
+        Stalled => state(
+            Phase::Waiting,
+            "WAITING",
+            Some(Why::from_reason(reason, message)),
+        ),
+        Restarting => {
+            let why = failure.map(|f| Why {
+                cause: brief(f),
+                ..Why::default()
+            });
+            state(Phase::Active, "RESTARTING", why)
+        }
+        Running => state(Phase::Active, "RUNNING", None),
+        Created => state(Phase::Active, "STARTING", None),
+    };
+    State { since, ..found }
+}
+
+fn no_status(job: &Job, replicas: &Replicas) -> Why {
+    let manager = job.policy()["managedBy"].as_str();
+    if let Some(manager) = manager.filter(|m| !replicas.managers.contains(m)) {
+        return Why {
+            cause: format!("managed by {manager}"),
+            message:
+                "spec.runPolicy.managedBy names another controller, so the operator ignores the job"
+                    .to_owned(),
+            remedy: None,
+        };
+    }
+    not_reconciled(job)
+}
+
+fn not_reconciled(job: &Job) -> Why {
+    Why {
+        cause: "no operator has reconciled it".to_owned(),
+        message: String::new(),
+        remedy: Some(format!(
+            "Check that the {} operator runs and watches namespace {}: kubectl get deployments -A | grep operator",
+            job.kind.name(),
+            job.namespace()
+        )),
+    }
+}
+
+fn suspended(job: &Job) -> Why {
+    let name = job.name();
+    match job.label(QUEUE_LABEL) {
+        Some(queue) => Why {
+            cause: format!("not admitted by Kueue queue {queue}"),
+            remedy: Some(format!(
+                "Wait until the queue has quota: kubectl describe localqueue {queue}"
+            )),
+            ..Why::default()
+        },
+        None => Why {
+            cause: "suspend: true in its spec".to_owned(),
+            remedy: Some(format!("kubectl trainyard resume {name}")),
+            ..Why::default()
+        },
+    }
+}
+
+/// The label that names a job's Kueue queue. Source: Kueue.
+pub const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+
+/// Explains why a job with replica specs failed.
+fn failed(kind: &str, reason: &str, message: &str, failure: Option<&LastFailure>) -> Why {
+    // The published condition has the same reason for all failures; only the message differs.
+    let published = reason == format!("{kind}Failed");
+    let specific = if message.contains("reached the specified backoff limit") {
+        "BackoffLimitExceeded"
+    } else if message.contains("active longer than specified deadline") {
+        "DeadlineExceeded"
+    } else if published {
+        ""
+    } else {
+        reason
+    };
+    // A pod failure is not the cause of these.
+    let no_pod = ["DeadlineExceeded", "InvalidSpec", "LauncherGone"].contains(&specific);
+    let cause = match (specific, failure.filter(|_| !no_pod)) {
+        ("", None) => shorten(message, 100),
+        ("", Some(failure)) => brief(failure),
+        (specific, None) => specific.to_owned(),
+        (specific, Some(failure)) => format!("{specific}: {}", brief(failure)),
+    };
+    let reason = specific.split('/').next().unwrap_or_default();
+    let remedy = hint(reason).or_else(|| hint("PodFailed").filter(|_| failure.is_some()));
+    Why {
+        cause,
+        message: message.to_owned(),
+        remedy: remedy.map(str::to_owned),
+    }
+}
+
+/// Formats a failure in a few words: `exit 137 (OOMKilled) in ddp-worker-0`.
+pub fn brief(failure: &LastFailure) -> String {
+    let pod = &failure.pod;
+    let reason = failure.reason.as_deref().filter(|r| *r != "Error");
+    match (failure.exit_code, reason) {
+        (Some(code), Some(reason)) => format!("exit {code} ({reason}) in {pod}"),
+        (Some(code), None) => format!("exit {code} in {pod}"),
+        (None, Some(reason)) => format!("{reason} in {pod}"),
+        (None, None) => format!("{pod} failed"),
+    }
+}
+
+fn application(job: &Job) -> State {
+    let status: SparkApplicationStatus = job.status();
+    let error = status.application_state.error_message.as_deref();
+    let error = error.map(str::trim).filter(|text| !text.is_empty());
+    let why = error.map(spark_error);
+    let app_state = &status.application_state.state;
+    let phase = match app_state {
+        AppState::Completed => Phase::Succeeded,
+        AppState::Failed => Phase::Failed,
+        AppState::Suspending | AppState::Suspended => Phase::Suspended,
+        AppState::Failing | AppState::SubmissionFailed => Phase::Waiting,
+        AppState::New if why.is_none() => Phase::NoStatus,
+        AppState::New
+        | AppState::Submitted
+        | AppState::PendingRerun
+        | AppState::Resuming
+        | AppState::Invalidating
+            if why.is_some() =>
+        {
+            Phase::Waiting
+        }
+        _ => Phase::Active,
+    };
+    let time =
+        |time: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| time.map(|t| t.0);
+    let submitted = time(status.last_submission_attempt_time.as_ref());
+    let since = match app_state {
+        AppState::Completed | AppState::Failed => time(status.termination_time.as_ref()),
+        AppState::Failing | AppState::SubmissionFailed => time(status.last_failure_time.as_ref()),
+        AppState::New => job.created(),
+        AppState::Suspending | AppState::Suspended => None,
+        _ => submitted,
+    };
+    State {
+        phase,
+        text: match (app_state, phase) {
+            (AppState::New, Phase::NoStatus) => "NO STATUS".to_owned(),
+            (AppState::New, _) => "NEW".to_owned(),
+            (app_state, _) => app_state.as_str().to_owned(),
+        },
+        since,
+        ready: status.executors.clone(),
+        why: match phase {
+            Phase::NoStatus => Some(not_reconciled(job)),
+            Phase::Suspended => Some(suspended(job)),
+            Phase::Succeeded => None,
+            Phase::Active | Phase::Waiting | Phase::Failed => why,
+        },
+    }
+}
+
+/// Explains a SparkApplication's `errorMessage`.
+fn spark_error(text: &str) -> Why {
+    /// The prefixes of published messages.
+    const PREFIXES: [&str; 2] = [
+        "failed to submit spark application: ",
+        "failed to run spark-submit: ",
+    ];
+    let mut rest = text;
+    for prefix in PREFIXES {
+        rest = rest.strip_prefix(prefix).unwrap_or(rest);
+    }
+    let first = rest.lines().next().unwrap_or_default();
+    // The message of a waiting driver: `driver pod NAME: REASON: message`.
+    let waiting = first.strip_prefix("driver pod ");
+    let waiting = waiting.and_then(|rest| {
+        let (_, rest) = rest.split_once(": ")?;
+        rest.split_once(": ")
+    });
+    if let Some((reason, _)) = waiting {
+        let cause = Cause::ALL.into_iter().find(|c| c.reason() == reason);
+        let hint = cause.or_else(|| Cause::of_waiting(reason)).map(Cause::hint);
+        return Why {
+            cause: reason.to_owned(),
+            message: text.to_owned(),
+            remedy: hint.map(str::to_owned),
+        };
+    }
+    Why {
+        cause: shorten(first, 160),
+        message: rest.lines().skip(1).collect::<Vec<_>>().join("\n"),
+        remedy: None,
+    }
+}
+
+fn schedule(job: &Job) -> State {
+    let status: ScheduledSparkApplicationStatus = job.status();
+    let text = status.schedule_state.as_str().to_ascii_uppercase();
+    let (phase, text, why) = match &status.schedule_state {
+        _ if job.is_suspended() => (
+            Phase::Suspended,
+            "SUSPENDED".to_owned(),
+            Some(suspended(job)),
+        ),
+        ScheduleState::New => (
+            Phase::NoStatus,
+            "NO STATUS".to_owned(),
+            Some(not_reconciled(job)),
+        ),
+        ScheduleState::FailedValidation => {
+            let cause = shorten(status.reason.as_deref().unwrap_or_default(), 160);
+            let why = Why {
+                cause,
+                message: String::new(),
+                remedy: Some("Fix the spec; the operator reconciles it at once".to_owned()),
+            };
+            (Phase::Waiting, text, Some(why))
+        }
+        _ => (Phase::Active, text, None),
+    };
+    State {
+        phase,
+        text,
+        since: None,
+        ready: None,
+        why,
+    }
+}

@@ -1,0 +1,452 @@
+//! Runs `kubectl trainyard` against a real API server with real operators. The tests play the kubelet, so there are no logs.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{World, for_each_kind};
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, application};
+use training_testkit::control_plane::ADMIN;
+use training_testkit::job::is_true;
+use training_testkit::kubelet::{State, lockstep};
+use training_testkit::manifest;
+use training_testkit::operator::find;
+use training_testkit::wait::{HANG, Seen, eventually};
+
+const KINDS: [Kind; 3] = [PYTORCH, MPI, SPARK];
+/// A user with few permissions.
+const READER: &str = "reader";
+
+/// The plugin with the kubeconfig of a user and a namespace.
+struct Plugin {
+    kubeconfig: PathBuf,
+    namespace: String,
+}
+
+/// The exit code and the output of a run.
+#[derive(Debug)]
+struct Outcome {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Outcome {
+    fn first_line(&self) -> &str {
+        self.out.lines().next().unwrap_or_default()
+    }
+}
+
+impl Plugin {
+    async fn of(world: &World) -> Result<Self> {
+        Ok(Self {
+            kubeconfig: world.control.kubeconfig(ADMIN).await?,
+            namespace: world.namespace().to_owned(),
+        })
+    }
+
+    /// Starts the plugin in the background.
+    fn start(&self, args: &[&str]) -> Result<Child> {
+        let child = Command::new(find("kubectl-trainyard")?)
+            .args(args)
+            .args(["-n", &self.namespace, "--kubeconfig"])
+            .arg(&self.kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(child)
+    }
+
+    async fn run(&self, args: &[&str]) -> Result<Outcome> {
+        wait_for_exit(self.start(args)?).await
+    }
+
+    /// Runs the plugin until it succeeds: a new role takes effect a moment after it is stored.
+    async fn until_allowed(&self, args: &[&str]) -> Result<Outcome> {
+        eventually("the plugin to be allowed", HANG, async || {
+            let outcome = self.run(args).await?;
+            Ok(match outcome.code {
+                Some(0) => Seen::Yes(outcome),
+                _ => Seen::NotYet(outcome.err),
+            })
+        })
+        .await
+    }
+}
+
+/// The plugin of a user who may read the job and its pods, but not its events.
+async fn without_events(world: &World) -> Result<Plugin> {
+    let (kind, namespace) = (&world.kind, world.namespace());
+    let rbac = "rbac.authorization.k8s.io";
+    let objects = vec![
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "Role",
+            "metadata": { "name": READER, "namespace": namespace },
+            "rules": [
+                { "apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["get"] },
+                { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
+            ],
+        }),
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+            "metadata": { "name": READER, "namespace": namespace },
+            "roleRef": { "apiGroup": rbac, "kind": "Role", "name": READER },
+            "subjects": [{ "apiGroup": rbac, "kind": "User", "name": READER }],
+        }),
+    ];
+    manifest::apply(&world.client, objects).await?;
+    let mut config = Kubeconfig::read_from(world.control.kubeconfig(ADMIN).await?)?;
+    for user in &mut config.auth_infos {
+        let own = user.auth_info.as_mut().context("no credentials")?;
+        own.impersonate = Some(READER.to_owned());
+    }
+    let kubeconfig = world.file("kubeconfig");
+    std::fs::write(&kubeconfig, serde_json::to_vec(&config)?)?;
+    Ok(Plugin {
+        kubeconfig,
+        namespace: namespace.to_owned(),
+    })
+}
+
+/// Waits until the plugin exits.
+async fn wait_for_exit(mut child: Child) -> Result<Outcome> {
+    let running = &mut child;
+    let exited = eventually("the plugin to exit", HANG, async || {
+        Ok(match running.try_wait()? {
+            Some(_) => Seen::Yes(()),
+            None => Seen::NotYet("it still runs".to_owned()),
+        })
+    });
+    if let Err(error) = exited.await {
+        child.kill()?;
+        let output = child.wait_with_output()?;
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(error.context(err));
+    }
+    let output = child.wait_with_output()?;
+    Ok(Outcome {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout)?,
+        err: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// A job that fails with its first failed pod.
+fn manifest(kind: &Kind, name: &str) -> Value {
+    let mut job = match kind.name {
+        "SparkApplication" => return application(name),
+        _ => kind.small_job(name, 2).run_policy("backoffLimit", 0),
+    };
+    if *kind == MPI {
+        job = job.restart_policy("Launcher", "Never");
+    }
+    job.build()
+}
+
+fn pod_count(kind: &Kind) -> usize {
+    if *kind == SPARK { 1 } else { 3 }
+}
+
+/// Returns the name of a pod that the job of [`manifest`] needs.
+fn required_pod(kind: &Kind) -> &'static str {
+    if *kind == SPARK {
+        "pt-driver"
+    } else {
+        "pt-worker-1"
+    }
+}
+
+/// Runs all pods of a job until it succeeds.
+async fn run_to_success(world: &World, name: &str) -> Result<()> {
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet
+        .until_pods(namespace, name, pod_count(&world.kind))
+        .await?;
+    kubelet.all_running(namespace, name).await?;
+    if world.kind == MPI {
+        world.actor(name).launcher_succeeds().await
+    } else {
+        kubelet.all_succeeded(namespace, name).await.map(drop)
+    }
+}
+
+/// True if the status of a job reports a problem.
+fn is_waiting(job: &Value) -> bool {
+    is_true(job, "Stalled") || job["status"]["applicationState"]["errorMessage"].is_string()
+}
+
+#[tokio::test]
+async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() -> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, "kubectl-why", lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        let plugin = Plugin::of(&world).await?;
+        let (kubelet, namespace) = (&world.kubelet, world.namespace());
+        world.jobs.create(&manifest(&kind, "pt")).await?;
+        kubelet
+            .until_pods(namespace, "pt", pod_count(&kind))
+            .await?;
+        let waiting = plugin.start(&["wait", "pt"])?;
+        let stuck = State::Waiting {
+            reason: "ErrImagePull".to_owned(),
+            message: "not found".to_owned(),
+        };
+        kubelet.set(namespace, required_pod(&kind), &stuck).await?;
+        world.jobs.until("pt", "waiting", is_waiting).await?;
+        let outcome = plugin.run(&["why", "pt"]).await?;
+        let (state, cause) = match kind.name {
+            "SparkApplication" => ("SUBMITTED", "ErrImagePull"),
+            _ => ("WAITING", "ImagePullBackOff"),
+        };
+        let first = outcome.first_line();
+        ensure!(
+            outcome.code == Some(0) && first.starts_with(&format!("pt  {}  {state}", kind.name)),
+            "{outcome:?}"
+        );
+        ensure!(first.ends_with(&format!("  {cause}")), "{outcome:?}");
+        for part in [
+            "  x ".to_owned(),
+            format!("{}: ", required_pod(&kind)),
+            "not found".to_owned(),
+            "\n  > Check name and tag".to_owned(),
+        ] {
+            ensure!(outcome.out.contains(&part), "{part}: {outcome:?}");
+        }
+        let all = plugin.run(&["why"]).await?;
+        ensure!(all.first_line().ends_with(&format!("  {cause}")), "{all:?}");
+        let data = plugin
+            .run(&["why", &format!("{}/pt", kind.name), "-o", "json"])
+            .await?;
+        let data: Value = serde_json::from_str(&data.out)?;
+        ensure!(
+            data["cause"] == cause && data["kind"] == kind.name,
+            "{data}"
+        );
+
+        let failed = State::Failed {
+            exit_code: 3,
+            message: "no data".to_owned(),
+        };
+        if kind == MPI {
+            world.actor("pt").launcher_fails().await?;
+        } else {
+            kubelet.set(namespace, required_pod(&kind), &failed).await?;
+        }
+        let outcome = wait_for_exit(waiting).await?;
+        ensure!(outcome.code == Some(1), "{outcome:?}");
+        let code = match kind.name {
+            "SparkApplication" => "ExitCode: 3",
+            "MPIJob" => "exit ",
+            _ => "BackoffLimitExceeded: exit 3 in pt-worker-1",
+        };
+        ensure!(
+            outcome.first_line().contains("  FAILED ") && outcome.first_line().contains(code),
+            "{outcome:?}"
+        );
+        if kind != MPI {
+            ensure!(
+                outcome.out.contains("    termination message: no data"),
+                "{outcome:?}"
+            );
+        }
+        let again = plugin.run(&["wait", "pt"]).await?;
+        ensure!(again.code == Some(1), "{again:?}");
+        world.assert_clean(&operator).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn wait_ends_with_success_at_once_where_it_came_before_and_with_deletion_and_time()
+-> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, "kubectl-wait", lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        let plugin = Plugin::of(&world).await?;
+        world.jobs.create(&manifest(&kind, "pt")).await?;
+        let waiting = plugin.start(&["wait", "pt"])?;
+        run_to_success(&world, "pt").await?;
+        let state = if kind == SPARK {
+            "COMPLETED"
+        } else {
+            "SUCCEEDED"
+        };
+        for outcome in [
+            wait_for_exit(waiting).await?,
+            plugin.run(&["wait", "pt"]).await?,
+        ] {
+            ensure!(outcome.code == Some(0), "{outcome:?}");
+            ensure!(
+                outcome
+                    .first_line()
+                    .starts_with(&format!("pt  {}  {state}", kind.name)),
+                "{outcome:?}"
+            );
+        }
+        world.jobs.create(&manifest(&kind, "gone")).await?;
+        let outcome = plugin.run(&["wait", "gone", "--timeout", "2s"]).await?;
+        ensure!(outcome.code == Some(124), "{outcome:?}");
+        let waiting = plugin.start(&["wait", "gone"])?;
+        world.jobs.delete("gone").await?;
+        let outcome = wait_for_exit(waiting).await?;
+        // The job may be deleted before the plugin reads it.
+        let deleted = outcome.code == Some(1) && outcome.out == "gone was deleted\n";
+        let before =
+            outcome.code == Some(2) && outcome.err.starts_with("error: job gone not found");
+        ensure!(deleted || before, "{outcome:?}");
+        world.assert_clean(&operator).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_job_is_suspended_waited_for_and_resumed() -> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, "kubectl-suspend", lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        let plugin = Plugin::of(&world).await?;
+        let (kubelet, namespace) = (&world.kubelet, world.namespace());
+        world.jobs.create(&manifest(&kind, "pt")).await?;
+        kubelet
+            .until_pods(namespace, "pt", pod_count(&kind))
+            .await?;
+        let outcome = plugin.run(&["suspend", "pt"]).await?;
+        ensure!(
+            outcome.code == Some(0) && outcome.out == "pt suspended\n",
+            "{outcome:?}"
+        );
+        kubelet.until_pods(namespace, "pt", 0).await?;
+        let outcome = plugin.run(&["suspend", "pt"]).await?;
+        ensure!(outcome.out == "pt is already suspended\n", "{outcome:?}");
+        let outcome = plugin.run(&["wait", "pt", "--timeout", "2s"]).await?;
+        ensure!(
+            outcome.code == Some(124) && outcome.err.contains("SUSPEND"),
+            "{outcome:?}"
+        );
+        let outcome = plugin.run(&["why", "pt"]).await?;
+        ensure!(
+            outcome.out.contains("\n  > kubectl trainyard resume pt"),
+            "{outcome:?}"
+        );
+        let outcome = plugin.run(&["resume", "pt"]).await?;
+        ensure!(
+            outcome.code == Some(0) && outcome.out == "pt resumed\n",
+            "{outcome:?}"
+        );
+        let waiting = plugin.start(&["wait", "pt"])?;
+        run_to_success(&world, "pt").await?;
+        let outcome = wait_for_exit(waiting).await?;
+        ensure!(outcome.code == Some(0), "{outcome:?}");
+        let outcome = plugin.run(&["resume", "pt"]).await?;
+        ensure!(
+            outcome.code == Some(2) && outcome.err.starts_with("error: pt has finished"),
+            "{outcome:?}"
+        );
+        world.assert_clean(&operator).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn run_creates_a_job_and_ends_with_it() -> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, "kubectl-run", lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        let plugin = Plugin::of(&world).await?;
+        let file = world.file("job.json");
+        std::fs::write(&file, manifest(&kind, "pt").to_string())?;
+        let path = file.display().to_string();
+        let running = plugin.start(&["run", "-f", &path])?;
+        run_to_success(&world, "pt").await?;
+        let outcome = wait_for_exit(running).await?;
+        ensure!(outcome.code == Some(0), "{outcome:?}");
+        ensure!(outcome.err.contains("/pt created\n"), "{outcome:?}");
+        let outcome = plugin.run(&["run", "-f", &path]).await?;
+        let taken = format!("error: {} pt already exists", kind.name);
+        ensure!(
+            outcome.code == Some(2) && outcome.err.starts_with(&taken),
+            "{outcome:?}"
+        );
+        // A rejection is one line.
+        let mut invalid = manifest(&kind, "invalid");
+        invalid["spec"] = json!({});
+        std::fs::write(&file, invalid.to_string())?;
+        let outcome = plugin.run(&["run", "-f", &path]).await?;
+        ensure!(
+            outcome.code == Some(2) && outcome.err.lines().count() == 1,
+            "{outcome:?}"
+        );
+        world.assert_clean(&operator).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, "kubectl-tree", lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        let plugin = Plugin::of(&world).await?;
+        world.jobs.create(&manifest(&kind, "pt")).await?;
+        world
+            .kubelet
+            .until_pods(world.namespace(), "pt", pod_count(&kind))
+            .await?;
+        let outcome = plugin.run(&["tree", "pt"]).await?;
+        let pod = format!("\n  Pod/{}  Pending", required_pod(&kind));
+        ensure!(
+            outcome
+                .first_line()
+                .starts_with(&format!("{}/pt  ", kind.name)),
+            "{outcome:?}"
+        );
+        ensure!(
+            outcome.out.contains(&pod) && outcome.out.contains("\n  Service/pt"),
+            "{outcome:?}"
+        );
+        ensure!(
+            !outcome.out.contains("not shown") && !outcome.out.contains("not owned"),
+            "{outcome:?}"
+        );
+        if kind == MPI {
+            ensure!(
+                outcome
+                    .out
+                    .contains("\n  Job/pt-launcher\n    Pod/pt-launcher-"),
+                "{outcome:?}"
+            );
+        }
+        let narrow = without_events(&world).await?;
+        let job = format!("{}/pt", kind.name);
+        let outcome = narrow.until_allowed(&["why", &job]).await?;
+        ensure!(
+            outcome
+                .out
+                .ends_with("  not shown: events, because you may not list them\n"),
+            "{outcome:?}"
+        );
+        let outcome = plugin.run(&["why", "nothing"]).await?;
+        ensure!(
+            outcome.code == Some(2)
+                && outcome
+                    .err
+                    .starts_with("error: job nothing not found in namespace"),
+            "{outcome:?}"
+        );
+        world.assert_clean(&operator).await
+    })
+    .await
+}
