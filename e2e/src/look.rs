@@ -5,15 +5,17 @@ use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value};
-use training_testkit::JOB_NAME;
 use training_testkit::wait::{HANG, Seen, eventually};
+use training_testkit::{JOB_NAME, SPARK_APP_NAME};
 
-/// Returns the pods of a job, sorted by name.
+/// Returns the pods of a job of any kind, sorted by name.
 pub async fn pods(client: &Client, namespace: &str, job: &str) -> Result<Vec<Value>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let of_job = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
-    let list = api.list(&of_job).await?;
-    sorted(list.items.iter().map(serde_json::to_value))
+    let list = api.list(&ListParams::default()).await?;
+    let named = |pod: &Pod, label: &str| pod.labels().get(label).is_some_and(|name| name == job);
+    let of_job = |pod: &&Pod| [JOB_NAME, SPARK_APP_NAME].iter().any(|l| named(pod, l));
+    let pods = list.items.iter().filter(of_job);
+    sorted(pods.map(serde_json::to_value))
 }
 
 /// Returns the services of a job, sorted by name.

@@ -13,7 +13,11 @@ pub fn definition_of(kind: &Kind) -> Value {
     let anything = json!({ "x-kubernetes-preserve-unknown-fields": true });
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("{}.{}", kind.plural, kind.group) },
+        "metadata": {
+            "name": format!("{}.{}", kind.plural, kind.group),
+            // Groups under k8s.io need it.
+            "annotations": { "api-approved.kubernetes.io": "unapproved, for tests" },
+        },
         "spec": {
             "group": kind.group, "scope": "Namespaced",
             "names": {

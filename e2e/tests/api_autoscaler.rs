@@ -34,7 +34,7 @@ fn autoscalers(world: &World) -> Api<HorizontalPodAutoscaler> {
     Api::namespaced(world.client.clone(), world.namespace())
 }
 
-/// Waits until the job's autoscaler is as the test wants it.
+/// Waits until the job's autoscaler meets the condition.
 async fn until(
     world: &World,
     what: &str,
@@ -80,7 +80,7 @@ async fn an_autoscaler_lives_as_long_as_its_job_runs() -> Result<()> {
     assert_eq!(job["metadata"]["uid"], json!(owner.uid));
     assert_eq!(owner.controller, Some(true));
 
-    // The API server spells the quantity in its own way: that is no reason to write again.
+    // The API server normalizes the quantity, which is no reason to write again.
     world.kubelet.until_pods(world.namespace(), "el", 2).await?;
     world.kubelet.all_running(world.namespace(), "el").await?;
     world.jobs.until_true("el", "Running").await?;
@@ -98,7 +98,7 @@ async fn an_autoscaler_lives_as_long_as_its_job_runs() -> Result<()> {
     let spec = serde_json::to_value(&changed.spec)?;
     assert_eq!(spec["metrics"][1]["pods"]["target"]["averageValue"], "2");
 
-    // What a job can't ask for is people's own.
+    // Fields that a job can't ask for belong to users.
     let theirs = json!({"spec": {"maxReplicas": 9, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}}});
     let api = autoscalers(&world);
     api.patch("el", &PatchParams::default(), &Patch::Merge(&theirs))
@@ -172,7 +172,7 @@ async fn f_17_an_autoscaler_of_somebody_elses_is_left_alone_and_keeps_no_pod() -
         .await?;
     assert_eq!(condition(&job, "Stalled")?.reason, "NameConflict");
 
-    // A failed pod is replaced meanwhile.
+    // Meanwhile the operator replaces a failed pod.
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
     pods.delete("el-worker-1", &DeleteParams::default().grace_period(0))
         .await?;

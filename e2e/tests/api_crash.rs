@@ -1,4 +1,4 @@
-//! The operator is killed again and again, and nobody can tell afterwards.
+//! Kills the operator again and again; the result must be the same as without kills.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::HANG;
 
 const JOBS: usize = 20;
-/// Enough at a time that a kill hits jobs in several stages.
+/// Enough concurrent jobs that a kill hits several stages.
 const AT_ONCE: usize = 4;
 const LEAST_KILLS: usize = 60;
 const LEAST_BETWEEN_CREATES: usize = 15;
-/// Seven of the jobs have something to clean up at their end.
+/// Seven of the jobs have something to clean up when they finish.
 const LEAST_WHILE_CLEANING: usize = 4;
 
-/// The lives that end well or badly without anything of the user's doing.
+/// The life cycles that succeed or fail without user action.
 const LIVES: [Life; 6] = [
     Life::Succeeds(CleanPods::None),
     Life::Succeeds(CleanPods::All),
@@ -34,7 +34,7 @@ const LIVES: [Life; 6] = [
     Life::PermanentExit,
 ];
 
-/// What is compared: how each object came and went, and how each job ended.
+/// The compared result: how often each object was created and deleted, and how each job ended.
 struct Outcome {
     summary: Summary,
     jobs: BTreeMap<String, Snapshot>,
@@ -47,7 +47,7 @@ fn seed() -> Result<u64> {
     }
 }
 
-/// Leads all jobs to their ends, waits for rest, and looks.
+/// Runs all jobs to completion, waits until everything settles, and collects the result.
 async fn live(world: &World, happenings: &Happenings) -> Result<Outcome> {
     let names: Vec<(String, Life)> = (0..JOBS)
         .map(|n| (format!("job{n:02}"), LIVES[n % LIVES.len()]))
@@ -97,7 +97,7 @@ async fn cs1_killed_after_any_write_it_ends_as_if_nothing_had_happened() -> Resu
     let Some(calm) = World::start("calm", lockstep()).await? else {
         return Ok(());
     };
-    // Behind a proxy as well, so that killing is the only difference.
+    // Also behind a proxy, so that killing is the only difference.
     let (proxy, operator) = calm.proxied_operator().await?;
     let (nobody, _) = mpsc::unbounded_channel();
     let reference = live(&calm, &nobody).await?;

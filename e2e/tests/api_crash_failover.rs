@@ -1,4 +1,4 @@
-//! CS-6 and the second form of CS-4: two replicas of which now one and now the other works, and many jobs at the same time.
+//! CS-6 and the second form of CS-4: two replicas alternate as leader while many jobs run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use training_testkit::wait::{HANG, Seen, eventually};
 
 /// As short as whole seconds allow.
 const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
-/// Jobs whose lives go on at the same time.
+/// Jobs that run at the same time.
 const AT_ONCE: usize = 6;
-/// A leader has done so many writes to jobs before it is struck.
+/// The writes to jobs that a leader makes before its fault.
 const WRITES: usize = 4;
-/// An undisturbed job has come to rest when it has looked the same for so long.
+/// An undisturbed job has settled when it has not changed for this long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What happens to the jobs, in turn.
+/// The life cycles of the jobs, in turn.
 const LIVES: [Life; 5] = [
     Life::Succeeds(CleanPods::All),
     Life::RetryableExit,
@@ -31,32 +31,32 @@ const LIVES: [Life; 5] = [
     Life::Elastic,
 ];
 
-/// What takes the leader's place away.
+/// A fault that costs a leader its lease.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
-    /// SIGKILL; it is started again later.
+    /// SIGKILL; a later restart.
     Kill,
-    /// SIGSTOP, and SIGCONT later.
+    /// SIGSTOP, then SIGCONT.
     Freeze,
-    /// It reaches nobody for a while.
+    /// No network for a while.
     CutOff,
-    /// SIGTERM: it hands over; it is started again later.
+    /// SIGTERM: it releases the lease; a later restart.
     Terminate,
 }
 
-/// How leaders are struck.
+/// A series of faults of leaders.
 #[derive(Clone, Copy, Debug)]
 struct Storm {
-    /// In these ways, in turn.
+    /// Applied in turn.
     blows: &'static [Blow],
-    /// So often at most.
+    /// The maximum number of faults.
     most: usize,
-    /// So long after a leader has written.
+    /// The delay after a leader's last awaited write.
     pause: Duration,
 }
 
 impl Storm {
-    /// Each blow once; in a deep run as long as there are jobs.
+    /// Each fault once; in a deep run until all jobs are done.
     fn of(blows: &'static [Blow], pause: Duration) -> Self {
         let deep = is_deep();
         Self {
@@ -87,7 +87,7 @@ impl Replica {
         })
     }
 
-    /// When it wrote to jobs with success.
+    /// The times of its successful writes to jobs.
     fn wrote(&self) -> Vec<tokio::time::Instant> {
         let records = self.proxy.records().into_iter();
         let good = |code: Option<u16>| code.is_some_and(|code| code < 300);
@@ -135,7 +135,7 @@ impl Replica {
     }
 }
 
-/// How each life ends with one replica that nobody strikes.
+/// How each life cycle ends with a single replica without faults.
 async fn undisturbed() -> Result<Option<Vec<Ending>>> {
     let Some(world) = World::start("calm", lockstep()).await? else {
         return Ok(None);
@@ -154,12 +154,12 @@ async fn undisturbed() -> Result<Option<Vec<Ending>>> {
     Ok(Some(endings))
 }
 
-/// No part of it is found anywhere else.
+/// A name that appears nowhere else, not even in part.
 fn name(number: usize) -> String {
     format!("x{number:03}q")
 }
 
-/// Leads so many jobs through their lives while leaders are struck, one after the other.
+/// Runs this many jobs while one leader after another fails.
 async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
     let Some(endings) = undisturbed().await? else {
         return Ok(());
@@ -211,7 +211,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         "failover: {jobs} jobs, {changes} changes of the leader ({struck:?}), the slowest took {slowest:?}"
     );
     ensure!(changes >= storm.blows.len(), "{struck:?}");
-    // What was struck last may stand still.
+    // The last fault may still hold a replica.
     for replica in [&mut leader, &mut standby] {
         replica.process.thaw()?;
         replica.proxy.accept().await?;
@@ -220,7 +220,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         let expected = &endings[number % LIVES.len()];
         let (name, life) = (name(number), LIVES[number % LIVES.len()]);
         eventually(
-            &format!("{name} ({life}) to end as without a storm"),
+            &format!("{name} ({life}) to end as without a fault"),
             HANG,
             async || {
                 let ending = Ending::take(&world, &name, false).await?;
@@ -234,7 +234,7 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         )
         .await?;
     }
-    // One identity at a time: it changes no more often than the leader does.
+    // Writers never overlap: the writer changes no more often than the leader.
     let mut writes: Vec<(tokio::time::Instant, usize)> = Vec::new();
     for (who, replica) in [&leader, &standby].into_iter().enumerate() {
         writes.extend(replica.wrote().into_iter().map(|at| (at, who)));

@@ -1,7 +1,6 @@
-//! Two replicas of which one works. Each has a proxy of its own, which tells what it asked for.
+//! Two replicas with leader election, each behind a proxy that records its requests.
 //!
-//! How fast a standby takes over is asserted by `make test-deep` alone, on a machine that is doing
-//! nothing else; here it is printed.
+//! Only `make test-deep`, on an otherwise idle machine, asserts how fast a standby takes over; here it is printed.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +16,15 @@ use training_testkit::operator::{LEASE_NAMESPACE, OperatorProcess};
 use training_testkit::proxy::{Action, Call, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
-/// The shipped ratios, scaled down so that a takeover does not take a test's time.
+/// The shipped ratios, scaled down to keep the tests short.
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW: &str = "2s";
 const RETRY: &str = "500ms";
-/// A try to get the lease, and a start of the watches.
+/// One attempt to acquire the lease, and the start of the watches.
 const SLACK: Duration = Duration::from_secs(2);
 const LEASE_NAME: &str = "pytorch-operator.trainyard.dev";
 
-/// There is one lease, so that these tests take turns.
+/// There is only one lease, so these tests take turns.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 struct Replica {
@@ -46,7 +45,7 @@ impl Replica {
         })
     }
 
-    /// A standby holds no watch but that of the lease.
+    /// Whether it leads: a standby watches only the lease.
     fn works(&self) -> bool {
         self.proxy
             .records()
@@ -63,14 +62,14 @@ impl Replica {
     }
 }
 
-/// The lease as it is stored.
+/// The stored lease.
 async fn lease(world: &World) -> Result<LeaseSpec> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), LEASE_NAMESPACE);
     let spec = leases.get(LEASE_NAME).await?.spec;
     spec.context("a lease that says nothing")
 }
 
-/// A standby took over: not before the old lease was over, and in one step.
+/// A standby took over in one step, not before the old lease expired.
 async fn assert_taken_over(world: &World, old: &LeaseSpec, took: Duration) -> Result<()> {
     let new = lease(world).await?;
     assert_ne!(old.holder_identity, new.holder_identity);
@@ -90,10 +89,10 @@ async fn assert_taken_over(world: &World, old: &LeaseSpec, took: Duration) -> Re
     Ok(())
 }
 
-/// Two replicas; the first of them leads.
+/// Starts two replicas; the first one leads.
 async fn pair(world: &World) -> Result<(Replica, Replica)> {
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), LEASE_NAMESPACE);
-    // The test before may have left it to a process that was killed.
+    // The previous test may have left it to a process that was killed.
     match leases.delete(LEASE_NAME, &DeleteParams::default()).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => {}
         outcome => {
@@ -127,7 +126,7 @@ async fn running_job(world: &World) -> Result<()> {
     actor.run(1, 2).await
 }
 
-/// The end of each test: the job succeeds under whoever leads, and everything was made once.
+/// The end of each test: the job succeeds under the current leader, and every object was created once.
 async fn finish(world: &World, replicas: [&Replica; 2]) -> Result<()> {
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;
@@ -158,7 +157,7 @@ async fn f50_a_killed_leader_is_followed_by_the_standby() -> Result<()> {
     let old = lease(&world).await?;
     let took = until_works(&second).await?;
     assert_taken_over(&world, &old, took).await?;
-    // Back again, it waits.
+    // After its restart it is the standby.
     first.proxy.clear_records();
     first.process.restart().await?;
     finish(&world, [&first, &second]).await?;
@@ -204,13 +203,13 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
     first.process.freeze()?;
     let old = lease(&world).await?;
     first.proxy.clear_records();
-    // Events that would make it write wait in its sockets while it stands still.
+    // While it is frozen, its sockets queue events that would make it write.
     world.kubelet.all_running(world.namespace(), "pt").await?;
     let took = until_works(&second).await?;
     assert_taken_over(&world, &old, took).await?;
     world.jobs.until_true("pt", "Running").await?;
     first.process.thaw()?;
-    // Longer than anything that it may have in hand.
+    // Longer than anything that it may have in flight.
     holds_for(LEASE * 2, async || {
         let writes = first.job_writes();
         anyhow::ensure!(writes.is_empty(), "the woken leader wrote: {writes:?}");
@@ -223,7 +222,7 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
     Ok(())
 }
 
-/// A leader that was frozen with a write in hand, and the standby that leads in its place.
+/// A leader that was frozen with a write in flight, and the standby that took over.
 struct Zombie {
     first: Replica,
     second: Replica,
@@ -232,7 +231,7 @@ struct Zombie {
 }
 
 impl Zombie {
-    /// Two replicas; this write of the first one will be held in its proxy.
+    /// Starts two replicas, with a rule that holds this write of the first one in its proxy.
     async fn rise(
         world: &World,
         write: impl Fn(&Call) -> bool + Send + Sync + 'static,
@@ -249,7 +248,7 @@ impl Zombie {
         })
     }
 
-    /// Waits until the write is on its way, and freezes its author until the standby leads.
+    /// Waits until the write is in flight, and freezes the writer until the standby leads.
     async fn freeze(&self) -> Result<()> {
         eventually("the write to be held", HANG, async || {
             Ok(if self.held.hits() == 1 {
@@ -263,7 +262,7 @@ impl Zombie {
         until_works(&self.second).await.map(drop)
     }
 
-    /// Lets the write through; answers what the API server says to it. Then its author wakes.
+    /// Releases the write, returns the API server's status code, and thaws the writer.
     async fn wake(&self) -> Result<u16> {
         self.gate.open();
         let code = eventually("the late write to be answered", HANG, async || {
@@ -282,7 +281,7 @@ impl Zombie {
         Ok(code)
     }
 
-    /// Longer than anything that the woken process may have in hand, it writes nothing.
+    /// The thawed process writes nothing for longer than anything that it may have in flight.
     async fn stays_silent(&self) -> Result<()> {
         holds_for(LEASE, async || {
             let writes = self.first.job_writes();
@@ -349,7 +348,7 @@ async fn cs3_a_delete_that_arrives_after_the_lease_does_not_hit_the_successor() 
     let worker = |call: &Call| call.is("delete", "pods") && call.name == "pt-worker-1";
     let zombie = Zombie::rise(&world, worker).await?;
     running_job(&world).await?;
-    // The failed pod is to go; the standby deletes it and makes another of its name.
+    // The operator must delete the failed pod; the standby does that and creates another one of the same name.
     let failed = State::Evicted;
     world
         .kubelet

@@ -1,8 +1,8 @@
-//! Every fault of the reliability programme that can be made between the operator and the API server, each at a job while
-//! it is created, runs and ends.
+//! Every fault of the reliability programme that can be made between the operator and the API server, each with a job while it is
+//! created, runs and finishes.
 //!
-//! A healthy job in another namespace, served by the same operator, must end meanwhile; the auditor watches both
-//! namespaces; and a rule of the proxy that never hit fails its test. Leadership has tests of its own in `api_election.rs`.
+//! Meanwhile a healthy job in another namespace, served by the same operator, must finish; the auditor watches both namespaces; and a
+//! proxy rule that never hits fails its test. `api_election.rs` has the tests of leader election.
 
 #[path = "api_faults/campaign.rs"]
 mod campaign;

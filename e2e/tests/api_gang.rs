@@ -1,6 +1,6 @@
-//! Gang schedulers against a real API server: those of other projects with the CRDs of those projects, Kubernetes' own as it is.
+//! Gang schedulers against a real API server: those of other projects with their CRDs, and the one of Kubernetes.
 //!
-//! Nobody schedules here. The tests say what a scheduler would say, and look at objects, marks, waits and deletions.
+//! No scheduler runs. The tests write what a scheduler would write, and check objects, labels, waits and deletions.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,18 +21,18 @@ use training_testkit::manifest;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
-/// Where the CRD of Volcano's `PodGroup` is. Its module is Apache 2.0.
+/// The file of the CRD of Volcano's `PodGroup`. Its module is Apache 2.0.
 const VOLCANO: (&str, &str) = (
     "volcano.sh/volcano@v1.15.0",
     "config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml",
 );
-/// Where that of scheduler-plugins is. Its module is Apache 2.0.
+/// The same of scheduler-plugins. Its module is Apache 2.0.
 const PLUGINS: (&str, &str) = (
     "sigs.k8s.io/scheduler-plugins@v0.34.7",
     "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",
 );
 
-/// Installs a CRD from the Go module of its project; the local cluster needs Go anyway.
+/// Installs a CRD from its project's Go module; the local cluster needs Go anyway.
 async fn install_crd(world: &World, (module, file): (&str, &str)) -> Result<()> {
     let mut command = Command::new("go");
     command.args(["mod", "download", "-json", module]);
@@ -45,7 +45,7 @@ async fn install_crd(world: &World, (module, file): (&str, &str)) -> Result<()> 
     manifest::apply(&world.control.client(ADMIN).await?, objects).await
 }
 
-/// An operator under a gang scheduler, with the shipped rights for it and no others.
+/// Starts an operator for a gang scheduler with exactly the shipped rights.
 async fn operator(world: &World, provider: &str) -> Result<OperatorProcess> {
     world.grant_gang(provider).await?;
     let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
@@ -90,7 +90,7 @@ impl Groups<'_> {
         Ok(())
     }
 
-    /// The job runs and succeeds, and its group goes.
+    /// The job runs and succeeds, and its group is deleted.
     async fn go_with_the_job(&self, kind: GroupKind) -> Result<()> {
         let (world, namespace) = (self.0, self.0.namespace());
         world.kubelet.all_running(namespace, "pt").await?;
@@ -100,7 +100,7 @@ impl Groups<'_> {
         self.gone(kind).await
     }
 
-    /// Another one than that which was there before.
+    /// Waits for a new group in place of this one.
     async fn renewed(&self, kind: GroupKind, before: &DynamicObject) -> Result<()> {
         let other = |g: Option<&DynamicObject>| g.is_some_and(|g| g.uid() != before.uid());
         self.until(kind, "a new group", other).await?;
@@ -168,7 +168,7 @@ async fn i_10_volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -
             .is_none()
     );
 
-    // What the published suite does to a job that can't start.
+    // The published suite does this to a job that can't start.
     world
         .jobs
         .merge(
@@ -197,7 +197,7 @@ async fn i_10_volcanos_group_waits_is_let_in_and_goes_with_the_job(kind: Kind) -
     world.assert_clean(&operator).await
 }
 
-// Of one kind: a definition that is there once is there for all.
+// With one kind only: an installed CRD is visible to all tests.
 #[tokio::test]
 async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_job() -> Result<()> {
     let Some(world) = World::start("plugins", lockstep()).await? else {
@@ -228,7 +228,7 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
 
-    // A restart outlives nothing of the group.
+    // A restart keeps the group.
     world
         .kubelet
         .fail(world.namespace(), "pt-worker-0", 137)
@@ -249,7 +249,7 @@ async fn a_scheduler_that_comes_later_is_waited_for_and_its_group_follows_the_jo
     world.jobs.delete("pt").await?;
     groups.gone(group).await?;
     world.assert_clean(&operator).await?;
-    // Behind it, because the definition must not be there before.
+    // Runs afterwards, because this test needs the CRD to be missing first.
     an_mpi_jobs_group_of_scheduler_plugins_follows_its_timeout().await
 }
 
@@ -308,7 +308,7 @@ async fn volcanos_group_of_an_mpi_job_follows_it_and_holds_nothing_back() -> Res
         (&made.data["spec"]["minMember"], &made.data["spec"]["queue"]),
         (&json!(2), &json!("noted"))
     );
-    // Nobody has said anything of the group.
+    // The group has no status yet.
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     for pod in pods(&world).await? {
         assert_eq!(pod.annotations()["scheduling.k8s.io/group-name"], "pt");
@@ -348,7 +348,7 @@ async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: K
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
 
-    // Suspended and resumed within a second: what still goes is waited for, and everything is made anew.
+    // Suspended and resumed within a second: the old objects must be gone before new ones are created.
     world
         .jobs
         .merge("pt", &json!({"spec": {"runPolicy": {"suspend": true}}}))
@@ -452,7 +452,7 @@ async fn a_run_keeps_its_scheduler_when_the_operator_is_set_otherwise() -> Resul
     world.assert_clean(&second).await
 }
 
-/// What every kind does under a gang scheduler.
+/// The tests of every kind under a gang scheduler.
 macro_rules! gangs {
     ($kind:ident) => {
         #[tokio::test]

@@ -1,5 +1,5 @@
-//! Jobs that the definition accepts and whose pods the API server then refuses, or that are changed at odd moments: each ends
-//! with the server's words, or waits and goes on.
+//! Jobs that pass the CRD's schema and whose pods the API server then refuses, or that are edited at odd moments: each fails with the API
+//! server's message, or waits and goes on.
 
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use training_testkit::builders::{Job, KINDS, Kind, MPI, TRAINING, XGBOOST};
 use training_testkit::job::{condition, conditions, is_true};
 use training_testkit::kubelet::{State, lockstep};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
+
+#[path = "api_inputs/unreadable.rs"]
+mod unreadable;
 
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
@@ -33,7 +36,7 @@ impl Smallest {
         }
     }
 
-    /// Its one pod comes first. A launcher follows when its host is ready.
+    /// Has one pod at first. A launcher follows when its host is ready.
     fn job(self, name: &str) -> Job {
         let job = self.0.job(name).role(self.role(), 1);
         if self.0 == MPI {
@@ -44,12 +47,12 @@ impl Smallest {
         }
     }
 
-    /// The pods of one that runs.
+    /// The number of pods of a running job.
     fn pods(self) -> usize {
         if self.0 == MPI { 2 } else { 1 }
     }
 
-    /// Waits until all pods of a job run, and it says so.
+    /// Waits until all pods of a job run, and its status says so.
     async fn runs(self, world: &World, name: &str) -> Result<()> {
         for pods in 1..=self.pods() {
             let kubelet = &world.kubelet;
@@ -60,7 +63,7 @@ impl Smallest {
         Ok(())
     }
 
-    /// The pod that counts ends well: of an MPIJob the launcher's.
+    /// The pod that decides succeeds: of an MPIJob the launcher's.
     async fn succeeds(self, world: &World, name: &str) -> Result<()> {
         let namespace = world.namespace();
         let pods = world.kubelet.pods(namespace, name);
@@ -78,18 +81,18 @@ impl Smallest {
         format!("{job}-{}-0", self.role().to_lowercase())
     }
 
-    /// Where the template of its pod has something.
+    /// A path inside the template of its pod.
     fn template(self, path: &str) -> String {
         let (map, role) = (self.0.replica_map, self.role());
         format!("/spec/{map}/{role}/template/{path}")
     }
 
-    /// Where the pod's spec has something.
+    /// A path inside the pod's spec.
     fn spec(self, path: &str) -> String {
         self.template(&format!("spec/{path}"))
     }
 
-    /// Where its main container has something.
+    /// A path inside its main container.
     fn main(self, path: &str) -> String {
         self.spec(&format!("containers/0/{path}"))
     }
@@ -100,7 +103,7 @@ async fn every<R: Future<Output = Result<()>>>(test: impl Fn(Smallest) -> R) -> 
     e2e::for_each_kind(TRAINING, |kind| test(Smallest(kind))).await
 }
 
-/// What the API server refuses for good: the job, and a part of the message that its user reads.
+/// Jobs that the API server refuses for good, each with a part of the message that its user reads.
 fn impossible(of: Smallest) -> Vec<(&'static str, Job, &'static str)> {
     let containers = |second: Value| json!([{"name": of.0.any_container(), "image": "a"}, second]);
     vec![
@@ -192,7 +195,7 @@ async fn b_021_b_046_b_120_b_122_b_123_b_128_what_the_server_refuses_for_good_en
     every(what_the_server_refuses_for_good_ends_the_job_with_its_words).await
 }
 
-/// The job waits with this reason and text, and without pods.
+/// The job is stalled with this reason and text, without pods.
 async fn waits(world: &World, name: &str, reason: &str, text: &str) -> Result<()> {
     let stalled = condition(&world.jobs.until_true(name, "Stalled").await?, "Stalled")?;
     ensure!(stalled.reason == reason, "{name}: {stalled:?}");
@@ -330,7 +333,7 @@ async fn large_jobs_run_like_small_ones(of: Smallest) -> Result<()> {
         .chain((1..500).map(|n| format!("c{n}")))
         .map(|name| json!({"name": name, "image": "a"}))
         .collect();
-    // Close to what etcd takes; as an argument it goes into the pod as well.
+    // Close to etcd's limit; as an argument it is in the pod as well.
     let heavy = "x".repeat(900 * 1024);
     let jobs = [
         of.job("variables").set(&of.main("env"), variables),
@@ -383,7 +386,7 @@ async fn a_foreign_service_in_the_way_is_left_alone_and_waited_for(of: Smallest)
 
 #[tokio::test]
 async fn b_041_a_foreign_service_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
-    // The hosts of an MPIJob have one Service together.
+    // The hosts of an MPIJob share one Service.
     let test = a_foreign_service_in_the_way_is_left_alone_and_waited_for;
     e2e::for_each_kind(KINDS, |kind| test(Smallest(kind))).await
 }
@@ -426,7 +429,7 @@ async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
     every(a_job_applied_twice_is_one_job).await
 }
 
-/// How often a job is made anew: each time the same is to happen.
+/// How often a job is created again.
 fn rounds() -> usize {
     let is_deep = std::env::var_os("TRAINYARD_DEEP").is_some();
     if is_deep { 50 } else { 2 }
@@ -463,7 +466,7 @@ async fn a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods(
         ensure!(mine != former, "round {round}: a pod of the former job");
         former = mine;
         world.kubelet.all_running(world.namespace(), "pt").await?;
-        // The next job comes while this one's pod still ends.
+        // The next job is created while this one's pod is terminating.
         world.jobs.delete("pt").await?;
         eventually("the job to be gone", HANG, async || {
             Ok(match world.jobs.get("pt").await {
@@ -570,14 +573,14 @@ async fn a_pod_whose_labels_or_owner_are_changed_gets_no_twin(of: Smallest) -> R
         ensure!(all == changes.len() * of.pods(), "{all} pods");
         Ok(())
     };
-    // The names are taken by pods that are nobody's now; an operator that sees them for the first time finds the same.
+    // Orphans have taken the names; a restarted operator comes to the same result.
     for again in [false, true] {
         if again {
             operator.kill()?;
             operator.restart().await?;
         }
         for (name, _) in &changes {
-            // The rank of an MPIJob's host is that of its name.
+            // The name of an MPIJob's host contains its rank.
             if of.0 == MPI && *name == "rank" {
                 continue;
             }

@@ -1,13 +1,14 @@
-//! Whole lives of the kinds beside `PyTorchJob`, each with its own operator as it is shipped.
+//! Full life cycles of the kinds beside `PyTorchJob`, each with its shipped operator.
 
 use anyhow::{Context as _, Result};
+use e2e::lives::{Life, has_succeeded};
 use e2e::{World, for_each_kind, look};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{
-    JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
+    EVERY_KIND, JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
 };
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
@@ -15,12 +16,12 @@ use training_testkit::kubelet::lockstep;
 use training_testkit::operator::{self, OperatorProcess};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-/// A condition with the published reason of a kind.
+/// A condition with a kind's published reason.
 fn condition(kind: &Kind, type_: &str, status: &str, message: &str) -> Condition {
     Condition::new(type_, status, &format!("{}{type_}", kind.name), message)
 }
 
-/// Three pods are made, run and succeed.
+/// Three pods are created, run and succeed.
 async fn succeeds(world: &World, messages: [&str; 3]) -> Result<()> {
     let kind = world.kind;
     let operator = world.operator().await?;
@@ -156,24 +157,26 @@ async fn i_28_jobs_of_every_kind_fail_suspend_and_resume_and_go_with_what_they_o
     Ok(())
 }
 
-/// A control plane with one kind and nothing else.
-async fn control_of(kind: &Kind) -> Result<&'static ControlPlane> {
+/// A control plane with only these kinds.
+async fn control_of(kinds: &[Kind]) -> Result<&'static ControlPlane> {
     let options = Options {
         controller_manager: true,
         audit: true,
         ..Options::default()
     };
-    // Leaked, as the shared one is: a world borrows it for as long as the process lives.
+    // Leaked like the shared one, because a world borrows it for the life of the process.
     let control: &'static ControlPlane = Box::leak(Box::new(ControlPlane::start(options).await?));
-    control.install(kind.operator).await?;
+    for kind in kinds {
+        control.install(kind.operator).await?;
+    }
     Ok(control)
 }
 
-/// Where the other kinds are not installed, an operator misses nothing.
+/// An operator works without the CRDs of the other kinds.
 #[tokio::test]
 async fn each_operator_runs_alone() -> Result<()> {
     for kind in KINDS {
-        let control = control_of(&kind).await?;
+        let control = control_of(&[kind]).await?;
         let Some(world) = World::made(kind, control, "alone", lockstep()).await? else {
             return Ok(());
         };
@@ -238,16 +241,19 @@ async fn b_042_a_job_of_another_kind_with_the_same_name_waits_and_the_first_is_l
     for_each_kind(others, same_name).await
 }
 
-/// A definition as a later version may have it: one more field in spec and status.
+/// Extends the CRD as a later version might: one more field in spec and status.
 async fn extend_definition(client: &Client, kind: &Kind) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let name = format!("{}.kubeflow.org", kind.plural);
+    let name = format!("{}.{}", kind.plural, kind.group);
     let mut definition = serde_json::to_value(definitions.get(&name).await?)?;
-    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    for part in ["spec", "status"] {
-        schema["properties"][part]["properties"]["tomorrow"] = json!({
-            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-        });
+    let versions = definition["spec"]["versions"].as_array_mut();
+    for version in versions.context("no versions")? {
+        let schema = &mut version["schema"]["openAPIV3Schema"];
+        for part in ["spec", "status"] {
+            schema["properties"][part]["properties"]["tomorrow"] = json!({
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            });
+        }
     }
     let definition = serde_json::from_value(definition)?;
     definitions
@@ -257,17 +263,14 @@ async fn extend_definition(client: &Client, kind: &Kind) -> Result<()> {
     Ok(())
 }
 
-async fn newer_definition(kind: Kind) -> Result<()> {
-    let control = control_of(&kind).await?;
+async fn newer_definition(control: &'static ControlPlane, kind: Kind) -> Result<()> {
     let Some(world) = World::made(kind, control, "newer", lockstep()).await? else {
         return Ok(());
     };
-    let (masters, workers) = kind.small_roles(1);
-    let (masters, workers) = (masters.into(), workers.into());
     let operator = world.operator().await?;
     let actor = world.actor("pt");
-    actor.create(kind.small_job("pt", 1)).await?;
-    actor.run(masters, workers).await?;
+    actor.create(Life::shortest(kind).job(kind, "pt")).await?;
+    actor.run_all().await?;
 
     // The API server rebuilds its cache of the kind, which may end the auditor's own watch of it.
     world.auditor.expect_gaps();
@@ -290,23 +293,19 @@ async fn newer_definition(kind: Kind) -> Result<()> {
         })
     })
     .await?;
-    let suspend = |on: bool| json!({ "spec": { "runPolicy": { "suspend": on } } });
-    world.jobs.merge("pt", &suspend(true)).await?;
-    look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
-    world.jobs.until_true("pt", "Suspended").await?;
-    world.jobs.merge("pt", &suspend(false)).await?;
-    actor.run(masters, workers).await?;
-    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
-    let job = world.jobs.until_true("pt", "Succeeded").await?;
+    actor.suspend(true).await?;
+    actor.until_suspended().await?;
+    actor.suspend(false).await?;
+    actor.run_all().await?;
+    actor.all_end_well().await?;
+    let job = world.jobs.until("pt", "at its end", has_succeeded).await?;
     assert!(there(&job), "{job}");
     world.assert_clean(&operator).await
 }
 
 #[tokio::test]
 async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_writes() -> Result<()> {
-    // One after the other: each has a control plane of its own, whose definition is changed.
-    for kind in KINDS {
-        newer_definition(kind).await.context(kind.name)?;
-    }
-    Ok(())
+    // Not the shared one: while its CRD changes, the API server refuses lists of a kind.
+    let control = control_of(&EVERY_KIND).await?;
+    for_each_kind(EVERY_KIND, |kind| newer_definition(control, kind)).await
 }

@@ -38,14 +38,14 @@ fn count(job: &Value, role: &str, counter: &str) -> i64 {
         .unwrap_or_default()
 }
 
-/// Creates a job of one master and two workers and lets all of it run.
+/// Creates a job of one master and two workers, and runs all of it.
 async fn run(world: &World, job: Job) -> Result<()> {
     let actor = world.actor("pt");
     actor.create(job).await?;
     actor.run(1, 2).await
 }
 
-/// All of the job's pods run, and succeed.
+/// All of the job's pods run and succeed.
 async fn succeeds_after_all(world: &World) -> Result<Value> {
     world.actor("pt").run(1, 2).await?;
     world.kubelet.all_succeeded(world.namespace(), "pt").await?;
@@ -131,7 +131,7 @@ async fn a_job_is_created_runs_and_succeeds() -> Result<()> {
         (0, 0)
     );
 
-    // What was made was made once, and with the default policy nothing goes.
+    // Every object was created once, and with the default policy none is deleted.
     world.assert_clean(&operator).await?;
     let summary = world.auditor.summary();
     assert_eq!(summary.len(), 6, "{summary:?}");

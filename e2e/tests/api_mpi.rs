@@ -1,5 +1,5 @@
-//! `MPIJob` against a real API server: what is stored through either version, what a life asks of it, and what is left when the
-//! operator dies at any moment. Jobs have their real controller; the tests play kubelet.
+//! `MPIJob` against a real API server: storage through either version, the requests of a life cycle, and crashes of the operator at any
+//! moment. The Job controller is real; the tests play kubelet.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use training_testkit::wait::{HANG, Seen, eventually};
 mod inputs;
 
 const LAUNCHER: &str = "pi-launcher";
-/// How long nothing may happen for a stage to count as over.
+/// A stage is over when nothing has happened for this long.
 const QUIET: Duration = Duration::from_millis(1500);
 
 /// A namespace with an operator.
@@ -42,7 +42,7 @@ struct Stage {
     namespace: Namespace,
 }
 
-/// The rights of its own and the kinds; `None` on a cluster where somebody else runs pods and Jobs.
+/// The control plane with the operator's rights and kinds; `None` on a cluster with its own kubelet and Job controller.
 async fn installed() -> Result<Option<&'static ControlPlane>> {
     let control = ControlPlane::shared().await?;
     if !control.can().play_kubelet {
@@ -78,7 +78,7 @@ impl Stage {
         &self.namespace.name
     }
 
-    /// The end of a test: everything comes to rest, and nobody found anything wrong.
+    /// The end of a test: everything settles, without violations.
     async fn assert_clean(&self) -> Result<()> {
         let ending = e2e::Ending {
             kind: MPI,
@@ -96,12 +96,12 @@ impl Stage {
         Api::namespaced(self.client.clone(), self.name())
     }
 
-    /// Whether the operator asks for something in this namespace.
+    /// Whether this is a request of the operator in this namespace.
     fn asks(&self, entry: &Entry) -> bool {
         !entry.is_watch() && entry.namespace == self.name()
     }
 
-    /// What it asked for since then.
+    /// The operator's requests since then.
     async fn asked(&self, since: Mark) -> Result<Vec<Entry>> {
         let mut all = self.control.audit()?.by_user(since, &MPI.user()).await?;
         all.retain(|entry| self.asks(entry));
@@ -128,7 +128,7 @@ impl Stage {
         Ok(names)
     }
 
-    /// Everything that belongs to a job.
+    /// All objects of the job, by kind.
     async fn all(&self) -> Result<BTreeMap<&'static str, Vec<String>>> {
         Ok([
             ("services", self.owned::<Service>().await?),
@@ -166,7 +166,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A pod runs and is ready.
+    /// Makes these pods run and be ready.
     async fn run(&self, pods: &[&str]) -> Result<()> {
         let status =
             json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
@@ -176,7 +176,7 @@ impl Stage {
         futures::future::try_join_all(burst).await.map(drop)
     }
 
-    /// The launcher's pod, which the controller of Jobs makes, runs.
+    /// The launcher's pod, which the Job controller creates, runs.
     async fn launch(&self) -> Result<()> {
         let pod = self.launcher().await?;
         self.run(&[&pod]).await
@@ -194,7 +194,7 @@ impl Stage {
         .await
     }
 
-    /// The launcher's program ends well.
+    /// The launcher's program succeeds.
     async fn complete(&self) -> Result<()> {
         let pod = self.launcher().await?;
         let ended = json!({ "terminated": { "exitCode": 0 } });
@@ -238,7 +238,7 @@ fn whole(workers: u32) -> BTreeMap<&'static str, Vec<String>> {
     .into()
 }
 
-/// With every field of both versions.
+/// A job with every field of both versions.
 fn full(version: &str) -> Value {
     let mut job = pi(2);
     job["apiVersion"] = json!(format!("kubeflow.org/{version}"));
@@ -283,7 +283,7 @@ async fn every_field_comes_back_whole_through_both_versions_which_remember_the_f
             let read = through(reader).get(name).await?;
             assert_eq!(read["spec"], expected, "{version} read as {reader}");
         }
-        // Written through the other one, it stays what it was.
+        // A write through the other version keeps it.
         let change = json!({ "spec": { "slotsPerWorker": 4 } });
         let changed = through(other).merge(name, &change).await?;
         expected["slotsPerWorker"] = json!(4);
@@ -380,7 +380,7 @@ async fn an_autoscaler_finds_the_workers_and_the_counts_are_the_published_ones()
     stage.jobs.until_true("pi", "Running").await?;
     let counted = |job: &Value| job["status"]["replicaStatuses"]["Worker"]["active"] == 2;
     let job = stage.jobs.until("pi", "counted", counted).await?;
-    // Clients compare all of it.
+    // Clients compare the whole map.
     let counts = json!({ "Launcher": { "active": 1 }, "Worker": { "active": 2 } });
     assert_eq!(job["status"]["replicaStatuses"], counts);
     let cpu =
@@ -396,7 +396,7 @@ async fn an_autoscaler_finds_the_workers_and_the_counts_are_the_published_ones()
     autoscalers
         .create(&PostParams::default(), &autoscaler)
         .await?;
-    // Nobody serves metrics here: the real autoscaler asks for them once it knows whose.
+    // No metrics are served here; the real autoscaler queries them once it knows the pods.
     eventually("the autoscaler to ask for metrics", HANG, async || {
         let status = autoscalers.get("pi").await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
@@ -483,7 +483,7 @@ async fn i_32_a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing
         ("create pods", 3),
         ("create jobs", 1),
         ("delete pods", 3),
-        // All three workers in one, unless the machine is slow: what runs is told with the counts.
+        // All three workers in one patch, unless the machine is slow: the list of running hosts is written with the counts.
         ("patch configmaps", 2),
         ("patch mpijobs/status", 5),
     ] {
@@ -531,7 +531,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         stage.operator.restart().await?;
         eventually("all objects", HANG, async || {
             let mut all = stage.all().await?;
-            // A Secret is never read: where the word of its creation was lost, the job has another one, under the next name.
+            // The operator never reads a Secret: if it missed the response to the create, the job gets another one under the next name.
             let secrets = all
                 .insert("secrets", vec!["pi-ssh".to_owned()])
                 .unwrap_or_default();
@@ -563,7 +563,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
             ("create pods", 3),
             ("create jobs", 1),
         ] {
-            // The answer to the request in which the operator died is not always in the log.
+            // The audit log may lack the response to the request during which the operator died.
             ensure!(
                 made(what) <= times,
                 "round {round}: {} times {what}",
@@ -574,7 +574,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         for entry in life.iter().filter(|e| e.verb == "delete") {
             ensure!(entry.resource == "pods", "round {round}: {}", entry.what());
         }
-        // What pods mount is what the status names.
+        // The pods mount the Secret that the status names.
         let secret = &job["status"]["madeOnce"]["secret"];
         let launcher = stage.api::<Job>().get(LAUNCHER).await?;
         let launcher = serde_json::to_value(launcher)?;
@@ -588,7 +588,7 @@ async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()>
         assert_eq!(mounted["secret"]["secretName"], *secret);
         ensure!(is_true(&job, "Succeeded"));
         stage.jobs.delete("pi").await?;
-        // There is no kubelet to let go of pods.
+        // No kubelet finishes the deletion of pods.
         let now = DeleteParams::default().grace_period(0);
         stage
             .api::<Pod>()

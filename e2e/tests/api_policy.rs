@@ -1,4 +1,4 @@
-//! The policies that are shipped, on a real API server: what they warn of, and where they let nobody write.
+//! The shipped policies on a real API server: their warnings, and the namespaces in which they deny writes.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Namespace as NamespaceObject, Pod, Service};
@@ -20,7 +20,7 @@ async fn warnings(client: &Client, namespace: &str, job: Job) -> Result<Vec<Stri
     warnings_of(client, namespace, &PYTORCH, job).await
 }
 
-/// The same of a job of any kind.
+/// Same as [`warnings`] for a job of any kind.
 async fn warnings_of(
     client: &Client,
     namespace: &str,
@@ -63,7 +63,7 @@ fn job() -> Job {
     pytorch_job("pt").master().workers(1)
 }
 
-/// Sends an object as a dry run: policies are asked, nothing is stored.
+/// Sends an object as a dry run: policies apply, nothing is stored.
 async fn create<T: DeserializeOwned>(
     client: &Client,
     namespace: &str,
@@ -115,7 +115,7 @@ async fn a_valid_job_is_accepted_without_a_warning() -> Result<()> {
     Ok(())
 }
 
-/// Submits a job that is accepted with one warning, which says this.
+/// Submits a job that is accepted with one warning, which contains this text.
 async fn warns(prefix: &str, job: Job, text: &str) -> Result<()> {
     let (_, namespace, client) = prepared(prefix).await?;
     let warnings = warnings(&client, &namespace.name, job).await?;
@@ -248,7 +248,7 @@ async fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_warned_of() -> Re
     Ok(())
 }
 
-/// One object of each type that the operator makes.
+/// One object of each type that the operator creates.
 fn objects(namespace: &str) -> Vec<Value> {
     let metadata = json!({"name": "x", "namespace": namespace});
     vec![
@@ -263,7 +263,7 @@ fn objects(namespace: &str) -> Vec<Value> {
     ]
 }
 
-/// Which of these objects the client may make there, by kind.
+/// The kinds of these objects that the client may create there.
 async fn may_make(client: &Client, namespace: &str) -> Result<Vec<String>> {
     let mut may = Vec::new();
     for object in objects(namespace) {
@@ -296,7 +296,7 @@ async fn may_make(client: &Client, namespace: &str) -> Result<Vec<String>> {
 async fn mt_64_the_operators_account_writes_neither_in_kube_namespaces_nor_in_its_own() -> Result<()>
 {
     let (control, namespace, admin) = prepared("guarded").await?;
-    // Not only kube-system: any namespace of that prefix.
+    // Not only kube-system: any namespace with that prefix.
     let other = json!({"metadata": {"name": format!("kube-{}", namespace.name)}});
     let namespaces: Api<NamespaceObject> = Api::all(admin.clone());
     let other = namespaces
@@ -312,14 +312,14 @@ async fn mt_64_the_operators_account_writes_neither_in_kube_namespaces_nor_in_it
     ];
     for (place, may) in expected {
         assert_eq!(may_make(&operator, place).await?, may, "{place}");
-        // The policy is on the operator's account alone.
+        // The policy applies only to the operator's account.
         assert_eq!(
             may_make(&admin, place).await?,
             ["Pod", "Service", "Event"],
             "{place}"
         );
     }
-    // Its lease is where it always was.
+    // Its lease stays where it was.
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "pytorch-operator.trainyard.dev.test", "namespace": OWN}, "spec": {}});
     create::<Value>(&operator, OWN, &lease)
@@ -404,7 +404,7 @@ async fn the_stored_spec_stays_as_it_was_submitted() -> Result<()> {
         return Ok(());
     };
     let operator = world.operator().await?;
-    // Only what the definition itself fills in is added, at once.
+    // Only the CRD's defaults are added, at once.
     let stored = world
         .jobs
         .create(

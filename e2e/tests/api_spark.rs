@@ -1,5 +1,5 @@
-//! `SparkApplication` and `ScheduledSparkApplication` against a real API server: what is made for a run, what becomes of it, and
-//! what is left. The tests play kubelet and driver.
+//! `SparkApplication` and `ScheduledSparkApplication` against a real API server: the objects of a run, its states, and what it leaves.
+//! The tests play kubelet and driver.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,12 +51,12 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` on a cluster where somebody else runs pods.
+    /// `None` on a cluster with a kubelet of its own.
     async fn open(prefix: &str) -> Result<Option<Self>> {
         Self::with(prefix, |options| options).await
     }
 
-    /// The same behind a proxy.
+    /// Same as [`Self::open`] behind a proxy.
     async fn proxied(
         prefix: &str,
         flags: impl FnOnce(Options) -> Options,
@@ -108,7 +108,7 @@ impl Stage {
         &self.namespace.name
     }
 
-    /// The end of a test: everything comes to rest, and nobody found anything wrong.
+    /// The end of a test: everything settles, without violations.
     async fn assert_clean(&self) -> Result<()> {
         let ending = e2e::Ending {
             kind: SPARK,
@@ -127,7 +127,7 @@ impl Stage {
         Api::namespaced(self.client.clone(), self.name())
     }
 
-    /// What the operator wrote since then.
+    /// The operator's writes since then.
     async fn wrote(&self, since: Mark) -> Result<Vec<Entry>> {
         let user = operator_user(SPARK_OPERATOR);
         let mut all = self.control.audit()?.by_user(since, &user).await?;
@@ -156,7 +156,7 @@ impl Stage {
         self.until_one("pi", &state).await
     }
 
-    /// Waits until the application of this name is in a state.
+    /// Waits until the application of this name has a state.
     async fn until_one(&self, name: &str, state: &State) -> Result<SparkApplication> {
         let is_it = |app: &SparkApplication| {
             let status = app.status.as_ref();
@@ -207,7 +207,7 @@ impl Stage {
         .await
     }
 
-    /// What a kubelet says of a pod.
+    /// Writes a pod's status, like a kubelet.
     async fn says(&self, pod: &str, status: Value) -> Result<()> {
         e2e::set_pod_status(&self.api(), pod, status).await
     }
@@ -228,7 +228,7 @@ impl Stage {
         self.says(pod, status).await
     }
 
-    /// A driver makes executors, in the way of Spark: they belong to it, and to whom the template says.
+    /// Creates executors like a Spark driver: the driver and the owner in the template own them.
     async fn makes_executors(&self, count: usize) -> Result<Vec<String>> {
         let driver = self.driver().await?;
         let maps = self.api::<ConfigMap>().list(&ListParams::default()).await?;

@@ -1,5 +1,4 @@
-//! The real `spark-submit` against a real API server: what it makes of applications is what the recordings say, with which our own
-//! submission is compared.
+//! The real `spark-submit` against a real API server: its objects must equal the recordings with which our own submission is compared.
 //!
 //! `make spark-recordings` makes all recordings again.
 
@@ -19,12 +18,12 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde_json::{Map, Value, json};
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options, workspace};
 
-/// The images by version of Spark.
+/// The images by Spark version.
 const IMAGES: [(&str, &str); 2] = [
     (VERSIONS[0], "trainyard/spark:1"),
     (VERSIONS[1], "trainyard/spark35:1"),
 ];
-/// Those that are submitted in every run of the tests: they have a bit of everything.
+/// The applications that every test run submits: together they cover most features.
 const LIVE: [&str; 5] = [
     "local-dirs-volumes",
     "python",
@@ -33,10 +32,10 @@ const LIVE: [&str; 5] = [
     "volumes-driver",
 ];
 
-/// Recordings are made instead of compared: of the applications and versions named here, or of all.
+/// Makes recordings instead of comparing: of the applications and versions named here, or of all.
 const RECORD: &str = "TRAINYARD_RECORD";
 
-/// An API server that nobody else uses: objects stay as `spark-submit` made them.
+/// An API server for this test alone: objects stay as `spark-submit` created them.
 struct Stage {
     control: ControlPlane,
     client: Client,
@@ -44,7 +43,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` on a cluster where somebody else runs pods.
+    /// `None` on a cluster with a kubelet of its own.
     async fn open() -> Result<Option<Self>> {
         let control = ControlPlane::start(Options::default()).await?;
         if !control.can().play_kubelet {
@@ -83,7 +82,7 @@ impl Stage {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Takes what a pod owns off the API server.
+    /// Moves the pod and its dependents from the API server to `to`.
     async fn taken<K>(&self, uid: &str, to: &mut Vec<Value>) -> Result<()>
     where
         K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
@@ -106,7 +105,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Submits an application, and tells what came of it in the form of a recording.
+    /// Submits an application, and returns the result as a recording.
     async fn record(&self, sandbox: &mut Sandbox, entry: &Entry, version: &str) -> Result<Value> {
         let application = entry.application(version);
         let name = application["metadata"]["name"].as_str();
@@ -146,7 +145,7 @@ impl Stage {
         Ok(out)
     }
 
-    /// A text without this API server's address.
+    /// Replaces this API server's address in a text.
     fn neutral(&self, text: &str) -> String {
         let escaped = |text: &str| text.replace(':', "\\:");
         let scheme = |text: &str| text.trim_start_matches("k8s://").to_owned();
@@ -165,7 +164,7 @@ impl Stage {
     }
 }
 
-/// The line that says what was wrong.
+/// The line with the error.
 fn why(ended: &Ended) -> String {
     let lines = || ended.output.lines().map(str::trim);
     let cause = lines().rfind(|line| line.starts_with("Caused by: "));
@@ -173,7 +172,7 @@ fn why(ended: &Ended) -> String {
     let said = lines().find(|line| line.contains("Error: ") || line.contains("ERROR "));
     let other = || lines().find(|line| !line.contains(" WARN ") && !line.contains("WARNING"));
     let line = cause.or(thrown).or(said).or_else(other);
-    // What the API server answered stands there twice.
+    // The message contains the API server's answer twice.
     let line = line.unwrap_or_default();
     masked(line.split(" Received status: ").next().unwrap_or(line))
 }
@@ -209,7 +208,7 @@ async fn spark_submit_makes_what_is_recorded() -> Result<()> {
     Ok(())
 }
 
-/// Makes recordings again: all, or those of the applications and versions that are named.
+/// Makes all recordings again, or those of the named applications and versions.
 async fn record(stage: &Stage, only: &str) -> Result<()> {
     let directory = recording::directory(&workspace());
     let only: Vec<&str> = only.split_whitespace().collect();

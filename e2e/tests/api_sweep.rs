@@ -1,4 +1,4 @@
-//! The operator is killed around every single write of a job's life, and nobody can tell afterwards.
+//! Kills the operator around every single write of a job's life cycle; the result must be the same as without kills.
 
 use anyhow::{Context as _, Result};
 use e2e::lives::{CleanPods, Life, MpiLife, SparkLife};
@@ -8,28 +8,28 @@ use training_testkit::builders::{
     JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
 };
 
-/// All lives and all cuts, instead of the short ones with the most dangerous cut.
+/// All life cycles and cuts, instead of the short ones with the most dangerous cut.
 const DEEP: &str = "TRAINYARD_DEEP";
-/// Only these runs: a life, `S-02`; one of another kind, `TFJob/S-02`; one cut of it, `S-02,C1`; or one run, as a failure
-/// prints it.
+/// Only these runs: a life cycle, `S-02`; one of another kind, `TFJob/S-02`; one cut of it, `S-02,C1`; or one run, as a failure prints
+/// it.
 const PLAN: &str = "TRAINYARD_PLAN";
 /// The seed of the operator's jitter.
 const SEED: &str = "TRAINYARD_SEED";
 
-/// Whose writes of each class are met in every test run by a standby and by a world that has moved on.
+/// The life cycles whose write classes every test run combines with a standby and with a changed cluster.
 const PAIRED: [Life; 4] = [
     Life::Succeeds(CleanPods::All),
     Life::Suspended,
     Life::Mpi(MpiLife::Succeeds),
     Life::Spark(SparkLife::Retried),
 ];
-/// Pods, services, the status: what every life writes.
+/// Every life cycle writes pods, Services and the status.
 const LEAST_CLASSES: usize = 3;
-/// Counts, and the list of hosts that run, may be stored in one write or in two, and a read may be saved by an event; of so many
-/// requests, one such may not come again.
+/// Counts and the list of running hosts may need one write or two, and an event may save a read; one in this many requests may not come
+/// again.
 const WRITES_PER_MISSED: usize = 8;
 
-/// The kinds, and the life of each that is killed twice, sees old lists and has its reads broken.
+/// The kinds, and the life cycle of each for double kills, stale lists and failed reads.
 const EVERY_KIND: [(Kind, Life); 7] = [
     (PYTORCH, Life::Suspended),
     (TENSORFLOW, Life::RetryableExit),
@@ -41,11 +41,11 @@ const EVERY_KIND: [(Kind, Life); 7] = [
 ];
 /// Runs of each kind in every test run.
 const FEW: usize = 4;
-/// Runs of all kinds together in a deep one.
+/// Runs of all kinds together in a deep run.
 const PAIRS: usize = 500;
-/// Stages of a few runs.
+/// Stages for a few runs.
 const FEW_STAGES: usize = 2;
-/// Stages of many.
+/// Stages for many runs.
 const MANY_STAGES: usize = 6;
 
 fn seed() -> Result<u64> {
@@ -59,7 +59,7 @@ fn is_deep() -> bool {
     std::env::var_os(DEEP).is_some()
 }
 
-/// The runs that are wanted, where not all of them are.
+/// The selected runs; `None` for all.
 fn choice() -> Result<Option<Choice>> {
     let text = std::env::var(PLAN).ok();
     text.map(|text| text.parse()).transpose()
@@ -75,13 +75,13 @@ fn setting(kind: Kind, successor: Successor) -> Result<Setting> {
     })
 }
 
-/// A write to what stands for a gang, or to a status, which names the scheduler of its run.
+/// Whether the write is to a gang's object, or to a status, which names the scheduler of its run.
 fn of_a_group(plan: &Plan) -> bool {
     let resource = plan.key.resource.as_str();
     ["workloads", "podgroups"].contains(&resource) || resource.ends_with("/status")
 }
 
-/// Whose writes about gangs are met in every test run, and the least number of them: each of two objects is made and deleted.
+/// The life cycles whose gang writes every test run covers, and the least number of these: two objects are each created and deleted.
 fn gangs(kind: Kind) -> (Vec<Life>, usize) {
     match kind {
         PYTORCH => (vec![Life::Succeeds(CleanPods::All), Life::RetryableExit], 8),
@@ -90,7 +90,7 @@ fn gangs(kind: Kind) -> (Vec<Life>, usize) {
     }
 }
 
-/// The lives of every test run, and the least number of their writes.
+/// The life cycles of every test run, and the least number of their writes.
 fn short(kind: Kind) -> (Vec<Life>, usize) {
     match kind {
         PYTORCH => (Life::SHORT.to_vec(), 80),
@@ -103,14 +103,14 @@ fn short(kind: Kind) -> (Vec<Life>, usize) {
             (lives.map(Life::Mpi).to_vec(), 25)
         }
         _ => {
-            // Every life of an application begins as these.
+            // Every life cycle of an application begins like these.
             let lives = [SparkLife::Retried, SparkLife::Suspended, SparkLife::Edited];
             (lives.map(Life::Spark).to_vec(), 40)
         }
     }
 }
 
-/// Whether a choice is of a sweep of this kind with cuts around writes and such a restart.
+/// Whether a choice includes a sweep of this kind with cuts around writes and such a restart.
 fn is_wanted(choice: Option<&Choice>, kind: Kind, of: impl Fn(Option<Restart>) -> bool) -> bool {
     choice.is_none_or(|choice| {
         let reads = choice.cut().is_some_and(|cut| !Cut::ALL.contains(&cut));
@@ -118,7 +118,7 @@ fn is_wanted(choice: Option<&Choice>, kind: Kind, of: impl Fn(Option<Restart>) -
     })
 }
 
-/// What came of it, and the least number of runs that make it a sweep.
+/// Returns the figures, and the least number of runs that a sweep must have.
 async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
     let choice = choice()?;
     if !is_wanted(choice.as_ref(), kind, |restart| {
@@ -130,7 +130,7 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         gangs,
         ..setting(kind, Successor::Itself)?
     };
-    // Gangs of all kinds are met side by side.
+    // All kinds' gangs run in parallel.
     let begun = if gangs && !is_deep() {
         Tour::on(FEW_STAGES, setting).await?
     } else {
@@ -145,7 +145,7 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
             .await?;
         0
     } else if is_deep() {
-        // Whether a resumed job meets its former group is chance.
+        // Whether a resumed job finds its former group is chance.
         let by_chance = [Life::Suspended, Life::Mpi(MpiLife::Suspended)];
         let lives = Life::of(kind).into_iter();
         let lives = lives.filter(|life| !(gangs && by_chance.contains(life)));
@@ -163,7 +163,7 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
     Ok(Some((tour.end().await?, least)))
 }
 
-/// The same with a kill at one write of each class; what comes after it depends on who succeeds.
+/// Same as [`sweep`] with a kill at one write of each class; the rest depends on the successor.
 async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usize)>> {
     let choice = choice()?;
     if !is_wanted(choice.as_ref(), kind, |restart| match restart {
@@ -178,7 +178,7 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
         return Ok(None);
     };
     let least = if let Some(plan) = choice.as_ref().and_then(Choice::plan) {
-        // Which write of its class a pair takes depends on the other lives of its sweep.
+        // Which write of its class a pair takes depends on the other life cycles of its sweep.
         tour.alone(plan).await?;
         1
     } else if let Some(choice) = choice {
@@ -187,8 +187,7 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
         0
     } else {
         let deep = is_deep();
-        // Where only the job goes and its pods stay, or where its workers end before their launcher is there, nobody can lead it
-        // to another end.
+        // These can't end differently: only the job is deleted and its pods stay, or the workers end before the launcher exists.
         let endless = |life: &Life| {
             successor == Successor::Itself && (life.orphans() || *life == Life::Mpi(MpiLife::Waits))
         };
@@ -202,7 +201,7 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
     Ok(Some((tour.end().await?, least)))
 }
 
-/// Which runs of a life are sampled.
+/// Which runs of a life cycle are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sample {
     /// CS-2.
@@ -223,7 +222,7 @@ impl Sample {
     }
 }
 
-/// Samples of one life of each kind, of all kinds at the same time; in a deep run many of each, or all, and one kind after the other.
+/// Samples one life cycle of each kind: all kinds in parallel, or in a deep run more of each, or all, one kind after another.
 async fn samples(of: Sample) -> Result<()> {
     let all = EVERY_KIND.map(|(kind, life)| Box::pin(sample(of, kind, life)));
     let at_once = if is_deep() { 1 } else { EVERY_KIND.len() };
@@ -268,7 +267,7 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
     };
     eprintln!("{of:?} of {}:", kind.name);
     let figures = tour.end().await?;
-    // Where all runs were wanted, none was left to take the place of one that was not met.
+    // When all runs are wanted, none is left to replace one that did not come again.
     let missed = if most == usize::MAX {
         figures.missed.len()
     } else {
@@ -297,13 +296,13 @@ fn assert_nobody_can_tell(came: Option<(Figures, usize)>) {
         figures.runs(),
         figures.missed
     );
-    // Which writes follow a restart is chance; another run took the place of such a one.
+    // Which writes follow a restart is chance; another run has replaced such a run.
     let mut missed = figures.missed.clone();
     missed.retain(|plan| !plan.contains(",Again-"));
     // A short sweep may have one of each sort.
     let most = figures.runs().div_ceil(WRITES_PER_MISSED).max(2);
     assert!(missed.len() <= most, "{missed:?}");
-    // A group's own controller writes as well, so that a patch may meet a conflict and come again.
+    // A group's own controller writes as well, so a patch may conflict and come again.
     let again = ",patch:podgroups::2";
     let by_chance = [
         ":counts:",

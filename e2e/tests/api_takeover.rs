@@ -1,4 +1,4 @@
-//! Jobs as the Kubeflow training operator leaves them: ours goes on where that one stopped.
+//! Jobs that the Kubeflow training operator left: ours goes on where it stopped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use training_testkit::wait::{HANG, Seen, eventually};
 #[path = "api_takeover/mpi.rs"]
 mod mpi;
 
-/// How long the operator asks for nothing before it counts as done.
+/// The operator is done when it has sent no request for this long.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Each test begins with the other operator's definition, and there is one at a time.
+/// Each test begins with the other operator's CRD, and there can be only one at a time.
 static TURN: Mutex<()> = Mutex::const_new(());
 static CONTROL: OnceCell<ControlPlane> = OnceCell::const_new();
 
@@ -39,14 +39,14 @@ async fn control() -> Result<&'static ControlPlane> {
     control.await
 }
 
-/// A namespace in which another operator has worked until now.
+/// A namespace with jobs of another operator.
 struct Left {
     world: World,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Left {
-    /// Its jobs were stored under another definition; ours has just been applied over that.
+    /// Stores the jobs under the other CRD, then applies ours over it.
     async fn with(names: &[&str]) -> Result<Option<Self>> {
         let turn = TURN.lock().await;
         let control = control().await?;
@@ -69,13 +69,13 @@ impl Left {
         let crd = workspace().join("manifests/pytorch-operator/crd.yaml");
         manifest::apply(&admin, manifest::documents(&crd)?).await?;
         until_default(&world, &json!({ "suspend": false })).await?;
-        // The change of the definition has ended all watches of jobs.
+        // The change of the CRD ended all watches of jobs.
         world.auditor =
             Auditor::start(world.client.clone(), world.namespace(), &pytorch_jobs()).await?;
         Ok(Some(Self { world, _turn: turn }))
     }
 
-    /// Starts ours, and waits until it has nothing to do any more.
+    /// Starts our operator, and waits until it is idle.
     async fn take_over(&self) -> Result<OperatorProcess> {
         let operator = self.world.operator().await?;
         self.until_quiet().await?;
@@ -90,7 +90,7 @@ impl Left {
             .await
     }
 
-    /// Everything of every job: uid, version and the whole object, by kind and name.
+    /// Every object of every job, by kind and name.
     async fn everything(&self) -> Result<BTreeMap<String, Value>> {
         let (client, namespace) = (&self.world.client, self.world.namespace());
         let mut all = BTreeMap::new();
@@ -122,13 +122,13 @@ impl Left {
         Ok(all)
     }
 
-    /// What the auditor found, but for what was there before.
+    /// No violations, except for those from before.
     async fn assert_clean(&self, operator: &OperatorProcess, rolled_back: bool) -> Result<()> {
         operator.assert_no_panic()?;
         self.world.kubelet.assert_no_errors()?;
         self.world.auditor.settled().await?;
         let mut wrong = self.world.auditor.violations();
-        // That operator stores no completion time at a permanent exit code, and no restarts.
+        // The other operator stores no completion time at a permanent exit code, and no restarts.
         wrong.retain(|wrong| {
             let incomplete = wrong.starts_with("I-17") && wrong.ends_with("(failed-exit)");
             let forgotten = wrong.starts_with("I-15") && wrong.contains("to null");
@@ -139,7 +139,7 @@ impl Left {
     }
 }
 
-/// Waits until the API server answers with this `runPolicy` where a job has none.
+/// Waits until the API server answers with this default `runPolicy`.
 async fn until_default(world: &World, expected: &Value) -> Result<()> {
     let api: Api<DynamicObject> =
         Api::namespaced_with(world.client.clone(), world.namespace(), &pytorch_jobs());
@@ -168,7 +168,7 @@ fn version(object: &Value) -> (&Value, &Value) {
 #[tokio::test]
 async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()> {
     let names = takeover::all()?;
-    // One has a pod too few, which is made; see below.
+    // One job lacks a pod, which is created; a later test covers it.
     let names: Vec<&str> = names
         .iter()
         .map(String::as_str)
@@ -188,7 +188,7 @@ async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()
     for (name, was) in &before {
         let is = &after[name];
         if name.starts_with("HorizontalPodAutoscaler/") {
-            // It gets our marks, so that we know it when we see it.
+            // It gets our labels, so that we recognize it later.
             let what = |object: &Value| {
                 let metadata = &object["metadata"];
                 json!([metadata["uid"], metadata["generation"], object["spec"]])
@@ -210,13 +210,13 @@ async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()
             was["metadata"]["generation"], is["metadata"]["generation"],
             "{name}"
         );
-        // Also their times.
+        // Including their times.
         let list = |job: &Value| job["status"]["conditions"].clone();
         assert_eq!(list(was), list(is), "{name}");
         for field in ["startTime", "completionTime"] {
             assert_eq!(was["status"][field], is["status"][field], "{name}");
         }
-        // It has been looked at, and the heartbeat is gone.
+        // The job was reconciled, and the heartbeat is gone.
         assert!(
             is["status"]["ready"].is_string(),
             "{name}: {}",
@@ -229,13 +229,13 @@ async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()
     assert_eq!(old["labelSelector"], Value::Null, "{old}");
     assert!(old["selector"].is_string(), "{old}");
 
-    // And the API server says the same.
+    // The audit log agrees.
     for entry in audit.by_user(mark, PYTORCH_OPERATOR).await? {
         let reads = matches!(entry.verb.as_str(), "get" | "list" | "watch");
         let tells = entry.resource == "events";
         let status = entry.what() == "patch pytorchjobs/status"
             && !is_finished(&before[&format!("PyTorchJob/{}", entry.name)]);
-        // It is found because its name is taken.
+        // The operator finds it because its name is taken.
         let found = entry.what() == "create horizontalpodautoscalers" && entry.code == 409;
         let marks = found || entry.what() == "patch horizontalpodautoscalers";
         let allowed = reads || tells || status || marks;
@@ -282,7 +282,7 @@ async fn what_was_left_running_restarting_or_suspended_goes_on() -> Result<()> {
     assert_eq!(states, expected);
     assert!(job["status"]["completionTime"].is_string());
 
-    // A pod fails, and is made anew with the number of its attempt; the others stay.
+    // A failed pod is recreated with the number of its attempt; the others stay.
     kubelet
         .set(namespace, "running-old-worker-1", &State::Evicted)
         .await?;
@@ -292,13 +292,13 @@ async fn what_was_left_running_restarting_or_suspended_goes_on() -> Result<()> {
         worker["metadata"]["annotations"]["trainyard.dev/attempt"],
         "0.1"
     );
-    // A restart that was under way comes to its end.
+    // A restart in progress is completed.
     let worker = runs_again(&left, "restarting", &Value::Null).await?;
     assert_eq!(
         worker["metadata"]["uid"],
         before["Pod/restarting-worker-1"]["metadata"]["uid"]
     );
-    // The pod that was still to be made is made.
+    // The missing pod is created.
     runs_again(&left, "replacing", &Value::Null).await?;
 
     for name in ["suspended", "born-suspended"] {
@@ -324,11 +324,11 @@ async fn what_was_left_running_restarting_or_suspended_goes_on() -> Result<()> {
     left.assert_clean(&operator, false).await
 }
 
-/// Lets all pods of a job of three run, and gives the last worker's, which is not the old one.
+/// Runs all pods of a job of three, and returns the last worker's, which is not the old one.
 async fn runs_again(left: &Left, job: &str, old: &Value) -> Result<Value> {
     let (world, namespace) = (&left.world, left.world.namespace());
     eventually(&format!("{job} to run"), HANG, async || {
-        // What has not been made yet is let run in the next round.
+        // Pods that are created later run in the next round.
         if world
             .kubelet
             .pods(namespace, job)
@@ -377,7 +377,7 @@ async fn i_42_the_other_operator_can_take_it_back_and_ours_again() -> Result<()>
     for (name, object) in &ours {
         readable(name, object)?;
     }
-    // That operator writes whole objects, and drops what its types don't have.
+    // The other operator writes whole objects, and drops fields that its types lack.
     for name in names {
         takeover::roll_back(world, name).await?;
     }
@@ -400,7 +400,7 @@ async fn i_42_the_other_operator_can_take_it_back_and_ours_again() -> Result<()>
     left.assert_clean(&operator, true).await
 }
 
-/// What that operator reads of its objects is there, and of the form that it knows.
+/// The fields that the other operator reads exist in the form that it knows.
 fn readable(name: &str, object: &Value) -> Result<()> {
     if !name.starts_with("PyTorchJob/") {
         let labels = &object["metadata"]["labels"];

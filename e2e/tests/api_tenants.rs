@@ -1,5 +1,5 @@
-//! What somebody who may create jobs in one namespace can do to others, to the operator and to the cluster, for every kind; and what
-//! becomes of jobs whose namespace ends.
+//! What a user who may create jobs in one namespace can do to others, to the operator and to the cluster, for every kind; and jobs whose
+//! namespace is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -39,7 +39,7 @@ mod secrets;
 #[path = "api_tenants/strict.rs"]
 mod strict;
 
-/// How long nothing may happen for an operator to count as quiet.
+/// An operator is quiet when it has sent nothing for this long.
 const QUIET: Duration = Duration::from_millis(1500);
 
 /// Every kind.
@@ -47,7 +47,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
     EVERY_KIND.into_iter()
 }
 
-/// Whether there is time for numbers as large as an attacker's.
+/// Whether there is time for an attacker's numbers.
 fn is_deep() -> bool {
     std::env::var_os("TRAINYARD_DEEP").is_some()
 }
@@ -60,12 +60,12 @@ fn manifest(kind: &Kind, name: &str) -> Value {
     }
 }
 
-/// The number of pods of such a job, where a controller of Jobs makes the launcher's.
+/// The number of pods of such a job, with a Job controller for the launcher's.
 fn pods_of(kind: &Kind) -> usize {
     if *kind == SPARK { 1 } else { 2 }
 }
 
-/// Where a job says whether it is suspended.
+/// The field that contains a job's `suspend`.
 fn run_policy<'a>(kind: &Kind, job: &'a mut Value) -> &'a mut Value {
     match kind.name {
         "SparkApplication" => &mut job["spec"],
@@ -88,12 +88,12 @@ struct Tenant {
     jobs: Jobs,
     /// Checks the invariants.
     auditor: Auditor,
-    // Dropped last: what watches it ends before it does.
+    // Dropped last, after its watchers.
     namespace: Namespace,
 }
 
 impl Tenant {
-    /// `None` on a cluster where somebody else runs pods.
+    /// `None` on a cluster with a kubelet of its own.
     async fn of(kind: Kind, prefix: &str) -> Result<Option<Self>> {
         Self::on(ControlPlane::shared().await?, kind, prefix).await
     }
@@ -128,7 +128,7 @@ impl Tenant {
         Api::namespaced(self.client.clone(), self.name())
     }
 
-    /// How the tests start the operator of its kind.
+    /// The options that start the operator of its kind.
     async fn options(&self) -> Result<Options> {
         static FILES: AtomicU32 = AtomicU32::new(0);
         let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -142,14 +142,14 @@ impl Tenant {
         ))
     }
 
-    /// The same for an operator that serves another namespace as well.
+    /// Same as [`Self::options`] for an operator that serves another namespace as well.
     async fn options_with(&self, other: &Self) -> Result<Options> {
         let mut options = self.options().await?;
         options.namespace = format!("{},{}", self.name(), other.name());
         Ok(options)
     }
 
-    /// A proxy, and an operator's options with which its requests go through it.
+    /// Starts a proxy, and changes an operator's options to send requests through it.
     async fn proxied(&self, mut options: Options) -> Result<(Proxy, Options)> {
         let proxy = Proxy::start(&self.control.kubeconfig(ADMIN).await?).await?;
         options.kubeconfig = options.log.with_extension("kubeconfig");
@@ -183,7 +183,7 @@ impl Tenant {
         .await
     }
 
-    /// What the kubelet says of a pod.
+    /// Writes a pod's status, like a kubelet.
     async fn says(&self, pod: &str, status: Value) -> Result<()> {
         e2e::set_pod_status(&self.api(), pod, status).await
     }
@@ -196,7 +196,7 @@ impl Tenant {
         !entry.is_watch() && entry.namespace == self.name()
     }
 
-    /// Waits until the operator has asked nothing of this namespace for a while.
+    /// Waits until the operator has sent no request for this namespace for a while.
     async fn until_quiet(&self) -> Result<()> {
         let audit = self.control.audit()?;
         audit
@@ -204,7 +204,7 @@ impl Tenant {
             .await
     }
 
-    /// What the operator asked of this namespace since then.
+    /// The operator's requests for this namespace since then.
     async fn asked(&self, since: Mark) -> Result<Vec<Entry>> {
         let mut all = self
             .control
@@ -215,14 +215,14 @@ impl Tenant {
         Ok(all)
     }
 
-    /// The same without lists: a watch that is too old begins anew with one.
+    /// Same as [`Self::asked`] without lists, because an expired watch begins again with one.
     async fn asked_anew(&self, since: Mark) -> Result<Vec<Entry>> {
         let mut all = self.asked(since).await?;
         all.retain(|entry| entry.verb != "list");
         Ok(all)
     }
 
-    /// The uids of everything that was made for jobs, by kind and name.
+    /// The uids of all objects that were created for jobs, by kind and name.
     async fn made(&self) -> Result<BTreeMap<String, String>> {
         let mut made = BTreeMap::new();
         made.extend(self.owned::<Pod>("pod").await?);
@@ -249,13 +249,13 @@ impl Tenant {
         Ok(owned.map(named).collect())
     }
 
-    /// The end of most tests: the operator still serves, everything comes to rest, and nobody found anything wrong.
+    /// The end of most tests: the operator still serves, and everything settles without violations.
     async fn assert_well(&self, operator: &OperatorProcess) -> Result<()> {
         self.assert_serves(operator).await?;
         self.assert_clean(operator).await
     }
 
-    /// Everything comes to rest, and nobody found anything wrong.
+    /// Everything settles, without violations.
     async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
         let ending = e2e::Ending {
             kind: self.kind,

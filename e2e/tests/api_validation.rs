@@ -1,4 +1,4 @@
-//! What a real API server answers to good and bad jobs: every row of every kind's validation table.
+//! A real API server's answers to valid and invalid jobs: every row of every kind's validation table.
 
 use anyhow::{Result, bail, ensure};
 use kube::Client;
@@ -14,7 +14,7 @@ struct Server {
     client: Client,
     namespace: String,
     kind: Kind,
-    /// The version of the API that is asked.
+    /// The API version of the requests.
     version: &'static str,
 }
 
@@ -37,7 +37,7 @@ impl Server {
         ))
     }
 
-    /// Sends the requests of a row; the answer is that of the last one.
+    /// Sends a row's requests, and returns the last response.
     async fn answer(&self, table: &Table, row: &Row) -> Result<Result<Value, Box<Status>>> {
         let mut object = table.object(row)?;
         object["apiVersion"] = json!(format!("kubeflow.org/{}", self.version));
@@ -69,7 +69,7 @@ impl Server {
         };
         let answer = self.send(request).await?;
         match (answer, subresource) {
-            // What a scale stores is seen on the job.
+            // The job shows what a scale has stored.
             (Ok(_), Some(_)) => {
                 self.send(self.jobs().get(&name, &GetParams::default())?)
                     .await
@@ -97,7 +97,7 @@ impl Server {
     }
 }
 
-/// True if everything in `part` is in `whole`.
+/// Whether `whole` contains everything in `part`.
 fn holds(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part
@@ -145,7 +145,7 @@ fn judge(row: &Row, answer: Result<Value, Box<Status>>) -> Result<()> {
     Ok(())
 }
 
-/// Answers which rows are not answered as they say, and why.
+/// Returns the rows with unexpected answers, and why.
 async fn wrong_rows(server: &Server, table: &Table) -> Result<Vec<String>> {
     let (rows, mut wrong) = (&table.rows, Vec::new());
     for row in rows {

@@ -1,5 +1,4 @@
-//! The local cluster itself: it starts, keeps apart, and leaves nothing behind in whatever way it
-//! ends.
+//! The local cluster itself: it starts, is isolated, and leaves nothing behind however it ends.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,15 +10,15 @@ use e2e::local::{Host, Light, Local, Program, kill};
 /// Far more than a slow machine needs.
 const LONG: Duration = Duration::from_mins(2);
 
-/// The tests compare the host before and after, so that there is one at a time.
+/// The tests compare the host before and after, so only one runs at a time.
 static HOST: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    // A test that failed has taken its clusters down all the same.
+    // A failed test has taken its clusters down as well.
     HOST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing went where a user keeps the access to clusters of their own.
+/// The user's own kubeconfig directory is untouched.
 fn assert_home_untouched(program: &Program) -> Result<()> {
     let kube = program.home().join(".kube");
     ensure!(!kube.exists(), "{} was made", kube.display());
@@ -32,7 +31,7 @@ fn starting_twice_is_starting_once() -> Result<()> {
     let program = Program::given("twice")?;
     let cluster = Local::new(&program, "e2e-twice")?;
     let before = Host::look(&[&cluster.name])?;
-    // What the first start on a machine makes for all that follow is not counted.
+    // Files that the first start on a machine creates for all later ones don't count.
     cluster.up()?;
     cluster.down()?;
     cluster.assert_gone()?;
@@ -85,7 +84,7 @@ fn two_clusters_stand_side_by_side() -> Result<()> {
     assert_eq!(left.kubectl(&pods)?, "pod/yours\n");
     assert_eq!(right.kubectl(&pods)?, "pod/mine\n");
 
-    // The end of one is nothing to the other.
+    // Stopping one doesn't affect the other.
     left.down()?;
     left.assert_gone()?;
     assert!(right.is_healthy());

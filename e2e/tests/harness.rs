@@ -1,5 +1,4 @@
-//! The harness itself against a real API server, without any operator: the tests of operators are
-//! worth what this is worth.
+//! The harness against a real API server, without any operator: the operators' tests are only as good as the harness.
 
 use std::time::Duration;
 
@@ -22,8 +21,7 @@ use training_testkit::proxy::{Action, Call, Proxy, Rule};
 use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-/// A definition that takes any job, and a role that is there without the controller that fills the
-/// usual ones.
+/// A CRD that accepts any job, and a role that exists without the controller that aggregates the usual ones.
 fn stand_ins() -> Vec<Value> {
     vec![
         e2e::loose::definition(),
@@ -49,7 +47,7 @@ async fn stand_in_plane(options: Options) -> Result<(ControlPlane, Namespace, Cl
     Ok((control, namespace, client))
 }
 
-/// A pod or service as an operator would make it.
+/// A pod or Service as an operator would create it.
 fn child(job: &Value, kind: &str, role: &str, index: u32) -> Value {
     let name = job["metadata"]["name"].as_str().unwrap_or_default();
     let labels = json!({
@@ -185,7 +183,7 @@ async fn the_kubelet_plays_every_state_and_finishes_deletes() -> Result<()> {
     Ok(())
 }
 
-/// A bound pod that is told to make room stays in the API until a kubelet removes it.
+/// A disrupted pod that has a node stays in the API until a kubelet removes it.
 async fn disrupt(kubelet: &Kubelet, namespace: &str, pod: &str) -> Result<()> {
     kubelet.finish_deletes(false);
     kubelet.set(namespace, pod, &State::NodeLost).await?;
@@ -212,7 +210,7 @@ async fn i01_to_i24_the_auditor_sees_what_a_bad_operator_does() -> Result<()> {
     let jobs = Jobs::pytorch(client.clone(), &namespace.name);
     let job = jobs.create(&pytorch_job("bad").workers(2).build()).await?;
     let auditor = Auditor::start(client.clone(), &namespace.name, &pytorch_jobs()).await?;
-    // Two pods of one index, one of them under a wrong name.
+    // Two pods of one index, one of them with a wrong name.
     create(&client, &namespace.name, &child(&job, "Pod", "worker", 0)).await?;
     let mut twin = child(&job, "Pod", "worker", 0);
     twin["metadata"]["name"] = json!("bad-twin");
@@ -223,7 +221,7 @@ async fn i01_to_i24_the_auditor_sees_what_a_bad_operator_does() -> Result<()> {
         .unwrap()
         .remove("ownerReferences");
     create(&client, &namespace.name, &orphan).await?;
-    // An end without a completion time, and a pod after it.
+    // A finished job without a completion time, and a pod created later.
     let conditions = json!([{
         "type": "Succeeded", "status": "True", "reason": "Done", "message": "m",
         "lastTransitionTime": "2020-01-01T00:00:00Z",
@@ -261,7 +259,7 @@ async fn the_proxy_keeps_credentials_and_streams_and_the_audit_log_agrees() -> R
     let jobs = Jobs::pytorch(client.clone(), &namespace.name);
     let job = jobs.create(&pytorch_job("j").workers(2).build()).await?;
 
-    // A kubelet behind the proxy sees pods as they come: the watch is not held back.
+    // A kubelet behind the proxy sees pods as they are created: the watch isn't delayed.
     let one_step = |_: &training_testkit::kubelet::Replica| {
         vec![Step::after_ms(1, Act::Become(State::Running))]
     };
@@ -344,7 +342,7 @@ async fn the_shipped_manifests_install_and_give_the_operator_its_rights() -> Res
         &child(&job, "Service", "worker", 0),
     )
     .await?;
-    // It may not write what is not its own.
+    // It may not write the spec of a job.
     let as_operator = Jobs::pytorch(operator, &namespace.name);
     as_operator
         .merge("j", &json!({ "spec": { "nprocPerNode": "2" } }))

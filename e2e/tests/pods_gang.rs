@@ -1,4 +1,4 @@
-//! The real scheduler of Kubernetes starts the pods of a job together or not at all, when the operator tells it to.
+//! With a gang-aware operator, the real Kubernetes scheduler starts the pods of a job together or not at all.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use training_testkit::control_plane::workspace;
 use training_testkit::job::{counters, is_true};
 use training_testkit::wait::{Seen, holds_for};
 
-/// What one pod asks for. Units: hundredths of what the node has left. Two fit, three don't.
+/// What one pod requests. Units: hundredths of the node's free CPU. Two fit, three don't.
 const SHARE: i64 = 35;
-/// Long enough to see that nothing moves any more.
+/// Long enough to see that nothing changes any more.
 const STAYS: Duration = Duration::from_secs(5);
 
-/// A namespace with two classes of priority, both below that of everything else.
+/// A namespace with two priority classes, both below that of everything else.
 struct Yard {
     site: Site,
-    /// Units: thousandths of a processor, of one pod.
+    /// One pod's request. Units: millicores.
     cpu: i64,
 }
 
 impl Yard {
-    /// Measures what the node has left, at a moment at which nobody else starts anything.
+    /// Measures the node's free CPU while nothing else starts.
     async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
         let prefix = format!("{prefix}-{}", kind.plural);
         let site = Site::of(kind, &prefix, Weight::Heavy).await?;
@@ -53,7 +53,7 @@ impl Yard {
         Ok(Some(yard))
     }
 
-    /// What the node has left to give. Units: thousandths of a processor.
+    /// The node's free CPU. Units: millicores.
     async fn left(&self) -> Result<i64> {
         let client = &self.site.client;
         let nodes = Api::<Node>::all(client.clone());
@@ -81,7 +81,7 @@ impl Yard {
         format!("{}-{class}", self.site.namespace)
     }
 
-    /// A job whose pods run until all of them have been seen running. The classes are those of its templates.
+    /// A job whose pods run until all of them have been seen running, with these classes in its templates.
     fn job(&self, name: &str, classes: Option<(&str, &str)>) -> Job {
         let pod = |class: Option<&str>| {
             let sign = all_run(name);
@@ -114,8 +114,8 @@ impl Yard {
         Ok(pods)
     }
 
-    /// The masters run, and the workers find no room: which worker came first makes no difference, because a master's class would
-    /// have taken its place.
+    /// The masters run, and the workers don't fit. It doesn't matter which worker came first, because a master's class would have
+    /// preempted it.
     async fn block_each_other(&self) -> Result<()> {
         for name in ["one", "two"] {
             let job = self.job(name, Some(("high", "low")));
@@ -167,7 +167,7 @@ impl Yard {
         .await
     }
 
-    /// The same two as gangs. One has its class in the policy, the other has two classes in its templates.
+    /// Runs the same two jobs as gangs. One has its class in the policy, the other has two classes in its templates.
     async fn run_one_after_the_other(&self) -> Result<String> {
         let names = ["three", "four"];
         let mixed = self.job("three", Some(("high", "low")));
@@ -212,7 +212,7 @@ impl Yard {
         let pods = self.pods().await?;
         let class = self.class("high");
         for pod in &pods {
-            // No panic: the operator must be set back.
+            // A panic rather than an error, because the operator must be restored.
             let of = &pod["spec"]["priorityClassName"];
             ensure!(*of == *class, "{}: {of}", look::name(pod));
         }
@@ -231,7 +231,7 @@ impl Yard {
         ))
     }
 
-    /// The scheduler counts only pods that live. A pod that takes the place of another must not wait for one that is done.
+    /// The scheduler counts only live pods: a replacement must not wait for a pod that has finished.
     async fn replace_a_pod_beside_one_that_is_done(&self) -> Result<()> {
         let (site, kind) = (&self.site, &self.site.kind);
         let worker = format!("case $(hostname) in *-worker-1) exit 0;; esac; {UNTIL_GO}");
@@ -276,7 +276,7 @@ impl Yard {
         .await
     }
 
-    /// Sets the operator to gangs of Kubernetes' own, as the documents say.
+    /// Switches the operator to Kubernetes' own gangs as documented.
     async fn set_native(&self) -> Result<()> {
         let rights = workspace().join(format!(
             "manifests/{}/gang/native.yaml",
@@ -292,7 +292,7 @@ impl Yard {
         self.until_rolled_out().await
     }
 
-    /// The operator as it was, for the tests that follow.
+    /// Restores the operator for later tests.
     async fn restore(&self) -> Result<()> {
         self.kubectl(&["rollout", "undo", &self.deployment()])?;
         self.until_rolled_out().await?;
@@ -309,7 +309,7 @@ impl Yard {
         format!("deployment/{}", self.site.kind.operator)
     }
 
-    /// The former operator leads until it has ended, and is not counted any more by then.
+    /// The former operator leads until it has ended, and no longer counts then.
     async fn until_rolled_out(&self) -> Result<()> {
         self.kubectl(&["rollout", "status", &self.deployment(), "--timeout=3m"])?;
         eventually("one operator", async || {
@@ -329,7 +329,7 @@ impl Yard {
     }
 }
 
-/// Units: thousandths of a processor.
+/// Units: millicores.
 fn millis(quantity: &Value) -> Result<i64> {
     let text = quantity.as_str().context("no quantity")?;
     let whole = |text: &str| text.parse::<i64>();
@@ -345,7 +345,7 @@ fn unschedulable(pod: &Value) -> bool {
     conditions.any(|c| c["type"] == "PodScheduled" && c["reason"] == "Unschedulable")
 }
 
-/// The name that resolves when all pods of a job run.
+/// The name that resolves once all pods of a job run.
 fn all_run(job: &str) -> String {
     format!("all-of-{job}-run")
 }
@@ -357,7 +357,7 @@ fn count_running(pods: &[Value], job: &str) -> usize {
     pods.iter().filter(of).filter(runs).count()
 }
 
-/// From when a job's first pod had its place to when its last container ended.
+/// From the scheduling of a job's first pod to the end of its last container.
 fn span(pods: &[Value], job: &str) -> Result<(Timestamp, Timestamp)> {
     let prefix = format!("{job}-");
     let time = |text: &Value| -> Result<Timestamp> {

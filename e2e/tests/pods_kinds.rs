@@ -1,5 +1,5 @@
-//! What happens to jobs of the kinds beside `PyTorchJob` with real containers: killed, deleted and evicted pods, suspension, and
-//! the limits of a run. `PyTorchJob` has programs of its own, where more is looked at.
+//! Jobs of the kinds beside `PyTorchJob` with real containers: killed, deleted and evicted pods, suspension, and run limits. `PyTorchJob`
+//! has test programs of its own, which check more.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use training_testkit::wait::{Seen, holds_for};
 
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
-/// How long ended jobs stay in these tests. Units: seconds; long enough to be seen.
+/// How long finished jobs stay in these tests. Units: seconds; long enough to be seen.
 const TTL: i64 = 8;
 
 /// A namespace for one test.
@@ -26,13 +26,13 @@ async fn site(kind: Kind, prefix: &str) -> Result<Site> {
     Site::of(kind, &format!("{prefix}-{}", kind.container), Weight::Light).await
 }
 
-/// A master and a worker that run until they are told to end.
+/// A master and a worker that run until the test ends them.
 fn waiting(kind: &Kind, name: &str) -> Job {
     let pod = shell_of(kind, UNTIL_GO);
     pair_of(kind, name, pod.clone(), pod)
 }
 
-/// Types and statuses of a job's conditions; each has the published reason.
+/// Types and statuses of a job's conditions; checks that each has the published reason.
 fn states(kind: &Kind, job: &Value) -> Vec<(String, String)> {
     let conditions = conditions(job).into_iter();
     conditions
@@ -43,7 +43,7 @@ fn states(kind: &Kind, job: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The end of a job that nothing went wrong with for good.
+/// The end of a job without a permanent failure.
 async fn ends_well(site: &Site, name: &str, restarts: u32) -> Result<Vec<Event>> {
     let kind = &site.kind;
     let job = site.until_true(name, "Succeeded").await?;
@@ -60,7 +60,7 @@ async fn ends_well(site: &Site, name: &str, restarts: u32) -> Result<Vec<Event>>
     site.events(name, &reason).await
 }
 
-/// How often a pod of these tests was made.
+/// How often a pod of these tests was created.
 fn made(site: &Site, pod: &str) -> u32 {
     site.summary()[&format!("Pod/{pod}")].creates
 }
@@ -123,7 +123,7 @@ async fn a_worker_killed_under_exit_code_is_replaced(kind: Kind) -> Result<()> {
 async fn deleted_and_evicted_workers_are_replaced_free_of_charge(kind: Kind) -> Result<()> {
     let site = site(kind, "taken").await?;
     for name in ["deleted", "evicted"] {
-        // A failure that is charged would end these jobs at once.
+        // A counted failure would end these jobs at once.
         let job = waiting(&kind, name).run_policy("backoffLimit", 0);
         site.jobs.create(&job.build()).await?;
     }
@@ -166,12 +166,12 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template(
     let suspend = json!({ "spec": { "runPolicy": { "suspend": true } } });
     site.jobs.merge("job", &suspend).await?;
     eventually("a suspended job without pods", async || {
-        // The job first: nothing may still run that did so when it said that none was active.
+        // The job is read first: no pod may still run that ran when the status showed none active.
         let job = site.jobs.get("job").await?;
         let pods = look::pods(&site.client, &site.namespace, "job").await?;
         let rests = is_true(&job, "Suspended") && active(&job) == 0;
         let runs = |pod: &&Value| pod["status"]["phase"] == "Running";
-        // A panic, because an error here would only be looked at again.
+        // A panic, because an error here would only be retried.
         assert!(!rests || !pods.iter().any(|p| runs(&p)), "{pods:?}");
         Ok(if rests && pods.is_empty() {
             Seen::Yes(())
@@ -296,7 +296,7 @@ fn time(value: &Value) -> Result<Timestamp> {
     Ok(value.as_str().context("no time")?.parse()?)
 }
 
-/// All of these, with jobs of both kinds.
+/// Repeats these tests for both kinds.
 macro_rules! with_both {
     ($($what:ident)*) => {
         mod tf_job {

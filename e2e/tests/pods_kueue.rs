@@ -1,4 +1,4 @@
-//! The real Kueue decides when a job may run, and stops it for another one.
+//! The real Kueue decides when a job may run, and preempts it for another one.
 
 mod sdk;
 #[path = "pods_kueue/spark.rs"]
@@ -18,7 +18,7 @@ use training_testkit::wait::{Seen, holds_for};
 
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
-/// The queue of each namespace.
+/// The queue in each namespace.
 const QUEUE: &str = "queue";
 
 fn resource(kind: &str, plural: &str) -> ApiResource {
@@ -35,14 +35,14 @@ struct Queue {
 }
 
 impl Queue {
-    /// Sets one up for jobs of two small pods; `None` where there is no Kueue.
+    /// Sets up a queue for jobs of two small pods; `None` without Kueue.
     async fn open(kind: Kind, prefix: &str) -> Result<Option<Self>> {
         let prefix = format!("kueue-{prefix}-{}", kind.container);
         let site = Site::of(kind, &prefix, Weight::Light).await?;
         Self::of(site, SMALL).await
     }
 
-    /// Sets one up in a namespace, with room for as much CPU and memory.
+    /// Sets up a queue in a namespace, with this much CPU and memory.
     async fn of(site: Site, room: [&str; 2]) -> Result<Option<Self>> {
         if !site.cluster.is_open() && !has_kueue(&site).await? {
             e2e::skip("this cluster has no Kueue");
@@ -50,7 +50,7 @@ impl Queue {
         }
         let queue = Self { site };
         queue.until_kueue_is_ready().await?;
-        // Kueue looks after jobs of namespaces that ask for it.
+        // Kueue manages jobs of namespaces with this label.
         let labels = json!({ "metadata": { "labels": { "trainyard.dev/kueue": "true" } } });
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> =
             Api::all(queue.site.client.clone());
@@ -62,7 +62,7 @@ impl Queue {
         Ok(Some(queue))
     }
 
-    /// Of the namespace, and of everything outside of it that belongs to the queue.
+    /// The name of the namespace and of the queue's cluster-scoped objects.
     fn name(&self) -> &str {
         &self.site.namespace
     }
@@ -128,7 +128,7 @@ impl Queue {
         create(&api, "LocalQueue", queue).await
     }
 
-    /// Submits a job that waits for the sign to end.
+    /// Submits a job that runs until the test ends it.
     async fn submit(&self, job: &str, priority: Option<&str>) -> Result<()> {
         let mut object = pair_until_go(&self.site.kind, job);
         object["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": QUEUE });
@@ -139,8 +139,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until Kueue says of a job's workload that this condition is so, and gives its reason
-    /// and message.
+    /// Waits until a job's workload has this condition and status, and returns its reason and message.
     async fn until_workload(
         &self,
         job: &str,
@@ -192,7 +191,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Kueue changes templates only of jobs without pods, so nobody is warned of an edit that came too late.
+    /// Kueue edits templates only of jobs without pods, so no event reports an edit that came too late.
     async fn assert_no_edit_missed(&self, job: &str) -> Result<()> {
         let events = look::events(&self.site.client, self.name(), job).await?;
         let missed = events.iter().find(|event| event.1 == "EditNotApplied");
@@ -200,7 +199,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Kueue has taken over the job's end, in the job's own words.
+    /// Kueue has copied the job's own message at its end.
     async fn assert_finished_well(&self, job: &str) -> Result<()> {
         let said = condition(&self.site.jobs.get(job).await?, "Succeeded")?;
         let (reason, message) = self.until_workload(job, "Finished", "True").await?;
@@ -212,7 +211,7 @@ impl Queue {
     async fn finish(self, saw: &str) -> Result<()> {
         let (name, cluster) = (self.name().to_owned(), self.site.cluster.clone());
         self.site.finish(saw).await?;
-        // What isn't in the namespace doesn't go with it. Its name is nobody else's.
+        // Cluster-scoped objects outlive the namespace. Their name is unique.
         for kind in ["clusterqueue", "resourceflavor", "workloadpriorityclass"] {
             cluster.kubectl(&["delete", kind, &name, "--wait=false"])?;
         }
@@ -220,7 +219,7 @@ impl Queue {
     }
 }
 
-/// A job of two pods that waits for the sign to end.
+/// A job of two pods that runs until the test ends it.
 fn pair_until_go(kind: &Kind, name: &str) -> Value {
     let pod = shell_of(kind, UNTIL_GO);
     if *kind != MPI {
@@ -257,7 +256,7 @@ async fn has_kueue(site: &Site) -> Result<bool> {
     }
 }
 
-/// Kueue is said to be available a moment before its webhooks listen.
+/// Retries, because Kueue reports itself available a moment before its webhooks listen.
 async fn create(api: &Api<DynamicObject>, kind: &str, mut object: Value) -> Result<()> {
     object["apiVersion"] = "kueue.x-k8s.io/v1beta2".into();
     object["kind"] = kind.into();
@@ -278,7 +277,7 @@ fn toleration() -> Value {
     json!({ "key": "trainyard.dev/test", "operator": "Exists", "effect": "NoSchedule" })
 }
 
-/// What Kueue puts into a template is in the pod as well.
+/// The pods have what Kueue added to the templates.
 fn assert_as_admitted(pods: &[Value]) {
     for pod in pods {
         let spec = &pod["spec"];
@@ -351,11 +350,10 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
     let before = site.until_running("low", 2).await?;
     queue.submit("high", Some(queue.name())).await?;
 
-    // Nobody takes the place of pods that still run: Kueue waits until `active` is 0, and that says
-    // the truth.
+    // No job may replace pods that still run: Kueue waits until `active` is 0, which must be true.
     eventually("low without pods", async || {
         let high = queue.pods("high").await?;
-        // Read after the pods of the other job, so that what is seen here was there with them.
+        // Read after the other job's pods, so this job's state is at least as new.
         let low = site.jobs.get("low").await?;
         let pods = queue.pods("low").await?;
         let alive = |pod: &&Value| {
@@ -364,7 +362,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
         };
         let alive = pods.iter().filter(alive).count();
         if active(&low) == 0 && is_true(&low, "Suspended") || !high.is_empty() {
-            // A panic, because an error here would only be looked at again.
+            // A panic, because an error here would only be retried.
             assert_eq!(alive, 0, "{pods:?} beside {high:?}, {}", low["status"]);
         }
         Ok(if pods.is_empty() && is_true(&low, "Suspended") {
@@ -381,7 +379,7 @@ async fn a_job_gives_way_to_one_of_higher_priority_and_ends_well_later(kind: Kin
     assert_eq!(stopped.message, format!("{} low is suspended.", kind.name));
     assert_eq!(condition(&low, "Running")?.status, "False");
     assert_eq!(low["status"]["restarts"].as_i64().unwrap_or(0), 0);
-    // Kueue has taken back what it had put into the templates.
+    // Kueue has reverted its changes to the templates.
     for role in ["Master", "Worker"] {
         let spec = &low["spec"][kind.replica_map][role]["template"]["spec"];
         assert!(
@@ -429,7 +427,7 @@ async fn an_mpi_job_gives_way_to_one_of_higher_priority_and_ends_well_later() ->
     queue.assert_waiting("low").await?;
     let low = site.jobs.get("low").await?;
     assert_eq!(condition(&low, "Suspended")?.message, "MPIJob suspended");
-    // Kueue has taken back what it had put into the templates.
+    // Kueue has reverted its changes to the templates.
     for role in ["Launcher", "Worker"] {
         let spec = &low["spec"]["mpiReplicaSpecs"][role]["template"]["spec"];
         assert!(spec["nodeSelector"].is_null(), "{spec}");
@@ -470,7 +468,7 @@ async fn the_sdk_puts_a_job_into_a_queue() -> Result<()> {
     queue.finish(&saw).await
 }
 
-/// What Kueue does with jobs of a kind.
+/// The tests of every kind with Kueue.
 macro_rules! queues {
     ($kind:ident) => {
         #[tokio::test]

@@ -1,5 +1,5 @@
-//! `MPIJob` with real MPI over SSH: what ranks say of the hosts that they run on, not only that the job succeeded. One program, so
-//! that the scenarios run side by side.
+//! `MPIJob` with real MPI over SSH: checks on which hosts ranks run, not only that the job succeeded. One test program, so that the
+//! scenarios run in parallel.
 
 use std::collections::BTreeSet;
 
@@ -21,17 +21,17 @@ mod poisson;
 #[path = "pods_mpi/published.rs"]
 mod published;
 
-/// An MPI: its image, and what its launcher needs.
+/// An MPI implementation: its image, and what its launcher needs.
 #[derive(Clone, Copy, Debug)]
 struct Mpi {
-    /// Its name among tests.
+    /// Its name in tests.
     name: &'static str,
     /// Its name in jobs.
     implementation: &'static str,
     image: &'static str,
-    /// The command that starts ranks, up to their number.
+    /// The command that starts ranks, followed by their number.
     mpirun: &'static str,
-    /// Nothing of it runs as root.
+    /// Whether nothing runs as root.
     rootless: bool,
 }
 
@@ -65,8 +65,8 @@ const INTEL: Mpi = Mpi {
 };
 
 impl Mpi {
-    /// A job of two hosts with one rank each, as short as a manifest can be: everything else is a default. Its launcher runs a
-    /// shell script, in which `mpirun` is this one's.
+    /// A job of two hosts with one rank each, as short as possible: everything else is a default. Its launcher runs a shell script, in
+    /// which `mpirun` is this implementation's.
     fn job(&self, name: &str, script: &str) -> Value {
         let pod = |command: Option<Value>| {
             let mut container = json!({
@@ -76,7 +76,7 @@ impl Mpi {
             if let Some(command) = command {
                 container["command"] = command;
             }
-            // A shell as first process ignores SIGTERM.
+            // A shell as PID 1 ignores SIGTERM.
             let mut spec = json!({ "containers": [container], "terminationGracePeriodSeconds": 1 });
             if self.rootless {
                 spec["securityContext"] = json!({ "runAsUser": 1000 });
@@ -91,7 +91,7 @@ impl Mpi {
             "metadata": { "name": name },
             "spec": {
                 "mpiImplementation": self.implementation,
-                // What hangs must end, and nothing else.
+                // Only for a job that hangs.
                 "runPolicy": { "cleanPodPolicy": "Running", "activeDeadlineSeconds": 900 },
                 "mpiReplicaSpecs": {
                     "Launcher": { "replicas": 1, "template": pod(Some(json!(["sh", "-c", script]))) },
@@ -110,7 +110,7 @@ async fn site(prefix: &str, weight: Weight) -> Result<Site> {
     Site::of(MPI, prefix, weight).await
 }
 
-/// The pods of the launcher, in the order in which they were made.
+/// The launcher's pods, oldest first.
 async fn launchers(site: &Site, job: &str) -> Result<Vec<Value>> {
     let mut pods = look::pods(&site.client, &site.namespace, job).await?;
     let launcher = format!("{job}-launcher-");
@@ -124,14 +124,14 @@ async fn launchers(site: &Site, job: &str) -> Result<Vec<Value>> {
     Ok(pods)
 }
 
-/// What the last of the launcher's pods has printed.
+/// The log of the launcher's newest pod.
 async fn log(site: &Site, job: &str) -> Result<String> {
     let pods = launchers(site, job).await?;
     let last = pods.last().context("no launcher")?;
     site.log(&look::name(last)).await
 }
 
-/// The launcher's Job: nothing has failed, and no attempt was burnt.
+/// The launcher's Job has no failure and used no retry.
 async fn assert_first_attempt(site: &Site, job: &str) -> Result<()> {
     let pods = launchers(site, job).await?;
     ensure!(pods.len() == 1, "{:?}", look::names(&pods));
@@ -144,7 +144,7 @@ async fn assert_first_attempt(site: &Site, job: &str) -> Result<()> {
     Ok(())
 }
 
-/// The hosts that the ranks of the last run were on, as far as they have said it.
+/// The hosts that the ranks of the last run have reported.
 fn hosts(log: &str) -> BTreeSet<String> {
     let last_run = log.rfind("rank 0 of").map_or("", |at| &log[at..]);
     let lines = last_run.lines().filter(|line| line.starts_with("rank "));
@@ -154,7 +154,7 @@ fn hosts(log: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Checks that the ranks of the last run were on exactly these hosts.
+/// Checks that the ranks of the last run ran on exactly these hosts.
 fn assert_ranks_on<T: AsRef<str>>(log: &str, expected: &[T]) -> Result<()> {
     let (hosts, expected) = (hosts(log), expected.iter().map(|h| h.as_ref().to_owned()));
     let expected: BTreeSet<String> = expected.collect();
@@ -170,7 +170,7 @@ fn workers(job: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{job}-worker-{n}")).collect()
 }
 
-/// Waits until the last of the launcher's pods has printed this.
+/// Waits until the launcher's newest pod has printed this.
 async fn until_printed(site: &Site, job: &str, what: &str) -> Result<String> {
     eventually(&format!("{what:?} of {job}"), async || {
         let log = log(site, job).await.unwrap_or_default();
@@ -183,7 +183,7 @@ async fn until_printed(site: &Site, job: &str, what: &str) -> Result<String> {
     .await
 }
 
-/// A change of a job: suspended, or resumed.
+/// A patch that suspends or resumes a job.
 fn suspended(suspended: bool) -> Value {
     json!({ "spec": { "runPolicy": { "suspend": suspended } } })
 }

@@ -1,4 +1,4 @@
-//! The deployed operator itself: what it may do, and what happens when it dies.
+//! The deployed operator itself: its rights, and its crashes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use training_testkit::control_plane::PYTORCH_OPERATOR;
 use training_testkit::job::conditions;
 
-/// Verb, group, resource and subresource of what its role grants.
+/// Verb, group, resource and subresource of granted rights.
 const NEEDED: &[(&str, &str, &str, &str)] = &[
     ("list", "kubeflow.org", "pytorchjobs", ""),
     ("watch", "kubeflow.org", "pytorchjobs", ""),
@@ -26,7 +26,7 @@ const NEEDED: &[(&str, &str, &str, &str)] = &[
     ("create", "", "events", ""),
 ];
 
-/// The same of what it must not be able to do.
+/// The same of rights that it must not have.
 const REFUSED: &[(&str, &str, &str, &str)] = &[
     ("get", "", "secrets", ""),
     ("list", "", "secrets", ""),
@@ -53,7 +53,7 @@ const REFUSED: &[(&str, &str, &str, &str)] = &[
     ("*", "*", "*", ""),
 ];
 
-/// The authorizer's answer to what `kubectl auth can-i --as` asks.
+/// The authorizer's answer, as in `kubectl auth can-i --as`.
 async fn may(client: &Client, right: (&str, &str, &str, &str)) -> Result<bool> {
     let (verb, group, resource, subresource) = right;
     let review = serde_json::from_value(json!({ "metadata": {}, "spec": {
@@ -143,7 +143,7 @@ async fn a_running_job_outlives_its_operator() -> Result<()> {
     operators
         .delete(&look::name(&pod), &DeleteParams::default().grace_period(0))
         .await?;
-    // Whoever comes next has found what there is when it ends a new job.
+    // An operator that has finished a new job has also seen all other objects.
     let small = |name: &str| pair(name, shell("true"), shell("true")).build();
     site.jobs.create(&small("second")).await?;
     site.until_true("second", "Succeeded").await?;

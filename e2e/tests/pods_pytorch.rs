@@ -1,5 +1,5 @@
-//! `PyTorchJob` with real containers: what trains, what fails, what waits, what becomes of the job, and what its user
-//! reads of that. One program, so that the scenarios run side by side.
+//! `PyTorchJob` with real containers: training, failures and waits, and what the user reads of them. One test program, so that the
+//! scenarios run in parallel.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ mod waiting;
 /// Long enough to see that something does not happen.
 const STAYS: Duration = Duration::from_secs(2);
 
-/// Whether the processes of the cluster can't be killed from outside their containers. Says so.
+/// Whether the processes of the cluster's containers can't be killed from outside; if so, prints it.
 fn out_of_reach(site: &Site) -> bool {
     if !site.cluster.is_open() {
         e2e::skip("the processes of this cluster are out of reach");

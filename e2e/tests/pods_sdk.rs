@@ -1,5 +1,4 @@
-//! The published Python SDK, unmodified, as its users use it. `e2e/sdk/jobs.py` says what it
-//! does and judges what comes back.
+//! The published Python SDK, unmodified, as its users use it. `e2e/sdk/jobs.py` has the scenarios and checks the results.
 
 mod sdk;
 
@@ -21,7 +20,7 @@ async fn scenario(kind: Kind, name: &'static str, weight: Weight) -> Result<()> 
     site.finish(&saw).await
 }
 
-/// Reads jobs that lack what the SDK's models want to be there.
+/// Reads jobs without fields that the SDK's models expect.
 async fn reads_bare_jobs(kind: Kind) -> Result<()> {
     let site = site(kind, "bare", Weight::Light).await?;
     let least = json!({ "Master": { "template": { "spec": shell_of(&kind, "true") } } });

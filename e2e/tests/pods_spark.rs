@@ -1,5 +1,5 @@
-//! `SparkApplication` with the real Spark: drivers make executors, and what they say reaches the status. One program, so that the
-//! scenarios run side by side.
+//! `SparkApplication` with the real Spark: drivers create executors, and the status shows them. One test program, so that the scenarios
+//! run in parallel.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::pods::spark::{has_ended, state};
@@ -21,7 +21,7 @@ mod schedules;
 #[path = "pods_spark/suspend.rs"]
 mod suspend;
 
-/// Whether to do more than there is time for in every run.
+/// Whether to run what takes too long for every test run.
 fn is_deep() -> bool {
     std::env::var_os("TRAINYARD_DEEP").is_some()
 }

@@ -1,4 +1,4 @@
-//! `TFJob` with the real TensorFlow: the examples train, and their pods check what they were told.
+//! `TFJob` with the real TensorFlow: the examples train, and their pods check their configuration.
 
 use std::time::Duration;
 

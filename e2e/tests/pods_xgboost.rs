@@ -1,4 +1,4 @@
-//! `XGBoostJob` with the real XGBoost and LightGBM: the examples train, predict, and check what they were told.
+//! `XGBoostJob` with the real XGBoost and LightGBM: the examples train, predict, and check their configuration.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -11,7 +11,7 @@ async fn site(prefix: &str) -> Result<Site> {
     Site::of(XGBOOST, prefix, Weight::Heavy).await
 }
 
-/// What each pod of a job of three says after this word, in the order of the ranks.
+/// What each pod of a job of three prints after this word, sorted by rank.
 async fn told(site: &Site, job: &str, word: &str) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for rank in ["master-0", "worker-0", "worker-1"] {

@@ -1,5 +1,4 @@
-//! The operators of a former revision, replaced by those of today beneath jobs of theirs: nothing is restarted, made again or
-//! rewritten.
+//! Replaces the operators of a former revision by today's while their jobs exist: nothing is restarted, recreated or rewritten.
 //!
 //! `make test-deep` builds the former revision. `TRAINYARD_FORMER` names its checkout, `TRAINYARD_FORMER_BIN_DIR` its binaries.
 
@@ -22,14 +21,14 @@ use training_testkit::kubelet::lockstep;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::HANG;
 
-/// How long an operator asks for nothing before it counts as done.
+/// An operator is done when it has sent no request for this long.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Applies what an operator ships.
+/// Applies an operator's manifests.
 async fn install(world: &World, manifests: &Path) -> Result<()> {
     let directory = manifests.join(world.kind.operator);
     world.control.apply(&directory).await?;
-    // A definition is in force a little later than it is served.
+    // A CRD takes effect a little later than it is served.
     tokio::time::sleep(QUIET).await;
     Ok(())
 }
@@ -52,7 +51,7 @@ fn pods_of(kind: &Kind) -> usize {
     if *kind == SPARK { 1 } else { 3 }
 }
 
-/// What an operator's status says of a job, in the words of the other kinds.
+/// Whether an operator's status says this of a job, in terms of the other kinds' conditions.
 fn says(job: &Value, condition: &str) -> bool {
     let state = job["status"]["applicationState"]["state"].as_str();
     let state = state.unwrap_or_default();
@@ -100,7 +99,7 @@ fn schedule() -> Value {
     })
 }
 
-/// Every object of the namespace that a user or an operator made.
+/// Every object in the namespace from a user or an operator.
 async fn everything(world: &World) -> Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     let mut kinds = vec![
@@ -141,7 +140,7 @@ async fn until_quiet(world: &World) -> Result<()> {
         .await
 }
 
-/// A revision from before.
+/// An earlier revision.
 struct Former {
     manifests: PathBuf,
     binaries: PathBuf,
@@ -157,8 +156,8 @@ impl Former {
     }
 }
 
-/// What must not change of an object. The selector of an `MPIJob`'s workers has a new place in its status, where its scale
-/// subresource looks for it.
+/// The parts of an object that must not change. The selector of an MPIJob's workers has moved in the status to where its scale
+/// subresource finds it.
 fn settled(kind: &Kind, object: &Value) -> Value {
     let mut object = object.clone();
     if *kind == MPI && object["kind"] == kind.name {
@@ -178,7 +177,7 @@ fn settled(kind: &Kind, object: &Value) -> Value {
     object
 }
 
-/// One control plane, one kind: a job of it waits, one runs, one has ended.
+/// With one control plane and one kind: one job waits, one runs, one has finished.
 async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     let control = ControlPlane::start(Options {
         controller_manager: true,
@@ -217,7 +216,7 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     operator.terminate(Duration::from_secs(20)).await?;
 
     install(&world, &workspace().join("manifests")).await?;
-    // The change of the definition has ended all watches of jobs.
+    // The change of the CRD ended all watches of jobs.
     world.auditor = e2e::auditor(control, world.namespace(), &kind).await?;
     let (mut before, mark) = (everything(&world).await?, control.audit()?.mark().await?);
     let operator = world.operator().await?;
@@ -227,7 +226,7 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     asked.retain(|entry| entry.namespace == world.namespace());
     asked.retain(|entry| !["get", "list", "watch"].contains(&entry.verb.as_str()));
     let asked: Vec<String> = asked.iter().map(Entry::what).collect();
-    // What an ended application's run had stayed, and goes now.
+    // The objects of a finished application's run stayed before, and are deleted now.
     let goes = |name: &str, object: &Value| {
         let of = object["metadata"]["ownerReferences"][0]["name"].as_str();
         kind == SPARK && of == Some("ended") && !name.starts_with("Pod ")
@@ -262,7 +261,7 @@ async fn upgraded(kind: Kind, former: &Former) -> Result<()> {
     end(&world, "waiting").await?;
     world.assert_clean(&operator).await?;
 
-    // And back: what is stored is valid under the former definition as well.
+    // And back: the stored objects are valid under the former CRD as well.
     drop(operator);
     let stored = everything(&world).await?;
     install(&world, &former.manifests).await?;

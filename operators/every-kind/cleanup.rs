@@ -1,7 +1,7 @@
 //! Clean-up after the end of a job, its TTL, and what scaling down removes.
 
 use super::ranks::{each, scale, stored, succeed, worker};
-use crate::scene::{CHIEF, CHIEF_DECIDES, IMAGE, KIND, Scene, pt, world};
+use crate::scene::{CHIEF, CHIEF_DECIDES, KIND, Scene, pt, world};
 use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::Move;
@@ -140,50 +140,6 @@ fn a_job_that_another_operator_ended_without_a_time_still_goes() {
 }
 
 #[test]
-fn b_146_nothing_of_an_ended_job_is_made_again() {
-    let mut world = world(pt(2));
-    world.settle();
-    world.run_all();
-    succeed(&mut world);
-    world.settle();
-    world.happen(Move::Vanish(1));
-    world.happen(Move::DropService(0));
-    world.happen(scale(4));
-    world.set(IMAGE, json!("other"));
-    world.writes.clear();
-    world.settle();
-    assert_eq!(world.writes, Vec::<String>::new());
-}
-
-#[test]
-fn b_147_a_completion_time_alone_keeps_a_job_ended() {
-    let mut world = world(pt(1));
-    world.settle();
-    world.run_all();
-    succeed(&mut world);
-    world.settle();
-    world.set("/status/conditions", json!([]));
-    world.happen(Move::Vanish(0));
-    world.writes.clear();
-    world.settle();
-    assert_eq!(world.writes, Vec::<String>::new());
-}
-
-#[test]
-fn b_145_a_policy_that_is_changed_after_the_end_is_honoured() {
-    let mut world = world(pt(1));
-    world.settle();
-    world.run_all();
-    succeed(&mut world);
-    world.settle();
-    assert_eq!(world.pod_names().len(), 2);
-    world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
-    world.settle();
-    assert!(world.pods().all(|(_, p)| p.terminating));
-    assert_eq!(world.services().len(), 0);
-}
-
-#[test]
 fn b_141_fewer_workers_remove_the_highest_first_with_their_services() {
     let mut world = world(pt(3));
     world.settle();
@@ -300,15 +256,4 @@ fn a_job_that_ended_under_another_operator_is_not_written_to() {
         world.settle();
         assert_eq!(world.writes, Vec::<String>::new(), "{kind}");
     }
-}
-
-#[test]
-fn b_152_a_job_that_is_being_deleted_is_left_alone() {
-    let mut world = world(pt(2));
-    world.settle();
-    world.set("/metadata/deletionTimestamp", json!("1970-01-10T00:00:00Z"));
-    world.happen(Move::Vanish(0));
-    world.writes.clear();
-    world.settle();
-    assert_eq!(world.writes, Vec::<String>::new());
 }

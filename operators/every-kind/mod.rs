@@ -1,5 +1,6 @@
 //! Tests that run for every kind. The crate of an operator includes this directory and describes its kind in `scene`: its name, and
 //! which pods lead and decide. Tests that need a master are in `masters.rs`, which only kinds with a master include.
+//! `lives.rs` and `taken.rs` also run for kinds with other pods.
 
 mod cleanup;
 mod conformance_inputs;

@@ -221,27 +221,6 @@ fn finished_pods_go_too_and_their_replicas_run_again() {
 }
 
 #[test]
-fn b_090_neither_deadline_nor_time_to_live_runs_while_suspended() {
-    let job = pt(1)
-        .run_policy("activeDeadlineSeconds", 10)
-        .run_policy("ttlSecondsAfterFinished", 0);
-    let mut world = world(job);
-    world.settle();
-    world.happen(Move::Suspend(true));
-    world.settle();
-    world.tick(1000);
-    assert!(world.plan().is_idle());
-    assert_eq!(world.plan().wake, None);
-    world.happen(Move::Suspend(false));
-    world.settle();
-    assert_eq!(
-        world.conditions().last().map(String::as_str),
-        Some("Suspended=False"),
-        "counted anew"
-    );
-}
-
-#[test]
 fn b_091_suspending_a_finished_job_has_no_effect() {
     let mut world = world(pt(1));
     world.settle();
@@ -268,26 +247,6 @@ fn suspension_ends_a_restart() {
     world.happen(Move::Suspend(true));
     world.settle();
     assert_eq!(world.conditions(), ["Created=True", "Suspended=True"]);
-}
-
-#[test]
-fn b_149_a_hundred_flips_leave_one_pod_per_place() {
-    let mut world = world(pt(2));
-    for flip in 0..100 {
-        world.happen(Move::Suspend(flip % 2 == 0));
-        world.happen(Move::Deliver(1, 2, 2));
-        world.happen(Move::Pass(
-            training_testkit::world::Fate::Whole,
-            flip % 3 == 0,
-        ));
-    }
-    world.run_until_settled(false);
-    assert_eq!(world.breaches, Vec::<String>::new());
-    assert_eq!(
-        world.conditions().last().map(String::as_str),
-        Some("Running=True")
-    );
-    assert_eq!(world.pod_names().len(), 3);
 }
 
 #[test]

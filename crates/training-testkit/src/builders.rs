@@ -120,6 +120,13 @@ pub const SPARK: Kind = Kind {
     operator: SPARK_OPERATOR,
 };
 
+/// `ScheduledSparkApplication`, whose objects make applications.
+pub const SCHEDULED: Kind = Kind {
+    name: "ScheduledSparkApplication",
+    plural: "scheduledsparkapplications",
+    ..SPARK
+};
+
 /// A `SparkApplication` with a driver and two executors.
 pub fn application(name: &str) -> Value {
     json!({

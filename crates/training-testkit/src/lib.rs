@@ -4,6 +4,7 @@
 //!   control_plane   a real API server, started once per test binary
 //!   operator        the shipped binary as a process that can be killed
 //!   kubelet         plays scheduler and kubelet from a script
+//!   scripted        an API server that is a function, for what a single call makes of an answer
 //!   proxy           the operator's only way to the API server; counts and breaks requests
 //!   auditor         watches everything and checks the invariants at every event
 //!   audit           the API server's own log of requests, per user
@@ -34,6 +35,7 @@ pub mod namespace;
 pub mod operator;
 pub mod proxy;
 pub mod scene;
+pub mod scripted;
 pub mod snapshot;
 pub mod validation;
 pub mod wait;

@@ -12,7 +12,7 @@ use training_core::{
 };
 
 use crate::builders::{Job, Kind};
-use crate::world::World;
+use crate::world::{Move, World};
 
 /// The job `pt` of this kind with one master and this number of workers, or with one worker more for a kind without masters, in
 /// namespace `ns1`, not yet seen by an operator.
@@ -99,6 +99,10 @@ impl<F: Lifecycle> Scene for World<F> {
     fn started(mut self) -> Self {
         self.settle();
         self.run_all();
+        self.settle();
+        // A Job makes its pod, which runs.
+        self.happen(Move::Batch(1));
+        self.happen(Move::Batch(3));
         self.settle();
         self
     }

@@ -11,8 +11,11 @@ use training_testkit::kubelet::State;
 use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::Held;
+use super::{Held, is_suspended};
 use crate::{World, look};
+
+/// The workers of the usual job that has a master or a launcher.
+const WORKERS: usize = 2;
 
 /// Receives the name of a job at the moment when its pods change.
 pub type Happenings = UnboundedSender<String>;
@@ -126,7 +129,7 @@ impl StepRunner<'_> {
     }
 
     /// Makes all pods succeed that end by themselves: in an `MPIJob` only the launcher.
-    pub(crate) async fn all_end_well(&self) -> Result<()> {
+    pub async fn all_end_well(&self) -> Result<()> {
         let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
         if self.world.kind != MPI {
             return kubelet.all_succeeded(namespace, self.name).await.map(drop);
@@ -173,8 +176,26 @@ impl StepRunner<'_> {
     }
 
     /// Makes all pods of the usual job run, and waits until the status says so.
-    pub(super) async fn run_all(&self) -> Result<()> {
-        self.run(self.masters(), 3 - self.masters()).await
+    pub async fn run_all(&self) -> Result<()> {
+        match self.world.kind {
+            MPI => self.run_hosts(WORKERS).await,
+            SPARK => self.run_driver().await,
+            _ => self.run(self.masters(), 3 - self.masters()).await,
+        }
+    }
+
+    /// Waits until the job is suspended and has no pods.
+    pub async fn until_suspended(&self) -> Result<()> {
+        self.until("suspended", is_suspended).await?;
+        eventually("no pod to be left", HANG, async || {
+            let pods = self.world.kubelet.pods(self.namespace(), self.name);
+            Ok(if pods.is_empty() {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await
     }
 
     pub(super) async fn until_all_active(&self) -> Result<()> {
@@ -292,7 +313,7 @@ impl StepRunner<'_> {
     }
 
     /// Waits until no object of a deleted job is left: the garbage collector deletes them one after the other.
-    pub(crate) async fn until_all_is_gone(&self) -> Result<()> {
+    pub async fn until_all_is_gone(&self) -> Result<()> {
         let (world, jobs) = (self.world, self.world.kind.resource());
         eventually("all that the job had to be gone", HANG, async || {
             let client = world.client.clone();

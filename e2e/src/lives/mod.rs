@@ -14,7 +14,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use serde_json::Value;
 use training_testkit::builders::{Job, Kind, MPI, PYTORCH, SPARK};
-use training_testkit::job::is_finished;
+use training_testkit::job::{is_finished, is_true};
 use training_testkit::proxy::{Action, Call, Gate, Rule};
 
 pub use actor::{Happenings, StepRunner};
@@ -153,6 +153,15 @@ impl Life {
         }
     }
 
+    /// Returns the shortest life cycle of a kind that succeeds.
+    pub fn shortest(kind: Kind) -> Self {
+        match kind {
+            MPI => Self::Mpi(MpiLife::Succeeds),
+            SPARK => Self::Spark(SparkLife::Succeeds),
+            _ => Self::Succeeds(CleanPods::None),
+        }
+    }
+
     /// Returns the default kind of the life cycle.
     pub fn usual_kind(self) -> Kind {
         match self {
@@ -240,6 +249,16 @@ pub(crate) fn has_ended(job: &Value) -> bool {
         return known && matches!(spark::state(job), "COMPLETED" | "FAILED");
     }
     is_finished(job)
+}
+
+/// True if a job of any kind has succeeded.
+pub fn has_succeeded(job: &Value) -> bool {
+    is_true(job, "Succeeded") || spark::state(job) == "COMPLETED"
+}
+
+/// True if a job of any kind is suspended.
+fn is_suspended(job: &Value) -> bool {
+    is_true(job, "Suspended") || spark::state(job) == "SUSPENDED"
 }
 
 /// A request that the proxy holds.

@@ -260,6 +260,11 @@ impl Hands<'_> {
 }
 
 impl StepRunner<'_> {
+    /// Makes launcher and workers run, and waits until the status says so.
+    pub(super) async fn run_hosts(&self, workers: usize) -> Result<()> {
+        Hands(self).run(workers).await
+    }
+
     /// Waits until its ConfigMap, Secret and Service are gone.
     pub(crate) async fn until_nothing_is_left(&self) -> Result<()> {
         let (client, namespace) = (&self.world.client, self.world.namespace());

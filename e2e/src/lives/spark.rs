@@ -87,8 +87,7 @@ impl SparkLife {
     pub(super) async fn conduct(self, actor: &StepRunner<'_>) -> Result<()> {
         let hands = Hands(actor);
         let first = hands.submitted(None).await?;
-        hands.driver(&State::Running).await?;
-        hands.until_state(RUNNING).await?;
+        hands.runs().await?;
         match self {
             Self::Succeeds => {
                 hands.executor_runs().await?;
@@ -129,8 +128,7 @@ impl SparkLife {
         }
         if self != Self::Succeeds {
             hands.submitted(Some(first)).await?;
-            hands.driver(&State::Running).await?;
-            hands.until_state(RUNNING).await?;
+            hands.runs().await?;
         }
         hands.driver(&State::Succeeded).await?;
         hands.until_state("COMPLETED").await
@@ -153,7 +151,21 @@ pub(super) fn state(app: &Value) -> &str {
 /// Actions and waits that are specific to this kind.
 struct Hands<'a>(&'a StepRunner<'a>);
 
+impl StepRunner<'_> {
+    /// The driver runs, and the status says so.
+    pub(super) async fn run_driver(&self) -> Result<()> {
+        let hands = Hands(self);
+        hands.submitted(None).await?;
+        hands.runs().await
+    }
+}
+
 impl Hands<'_> {
+    async fn runs(&self) -> Result<()> {
+        self.driver(&State::Running).await?;
+        self.until_state(RUNNING).await
+    }
+
     fn driver_name(&self) -> String {
         self.0.full("driver")
     }

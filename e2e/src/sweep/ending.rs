@@ -75,6 +75,12 @@ impl Ending {
             .collect()
     }
 
+    /// Returns true if a pod is terminating.
+    pub fn has_terminating_pods(&self) -> bool {
+        let mut all = self.snapshot.0.iter();
+        all.any(|(object, of)| object.starts_with("pod/") && of.contains_key(LEAVING))
+    }
+
     /// Returns the differences from an undisturbed run; empty if there are none. Allows so many additional Secrets.
     pub fn difference(&self, undisturbed: &Self, likeness: Likeness, secrets: usize) -> String {
         let this = self.without_more_secrets(undisturbed, secrets);

@@ -141,7 +141,7 @@ impl Stage {
                 live_until_the_cut(life, &actor, &diary).await?;
                 change::lead_to_end(&actor).await?;
                 until_settled().await?;
-                return take().await;
+                return without_terminating_pods(&take).await;
             }
             life.conduct(&actor).await?;
             match undisturbed {
@@ -277,6 +277,19 @@ async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {
             Seen::Yes(())
         } else {
             Seen::NotYet("it still writes".into())
+        })
+    })
+    .await
+}
+
+/// Returns the final state once no pod is terminating: a pod that was deleted shortly before its job ended may outlive the last write.
+async fn without_terminating_pods(take: impl AsyncFn() -> Result<Ending>) -> Result<Ending> {
+    eventually("every terminating pod to end", HANG, async || {
+        let ending = take().await?;
+        Ok(if ending.has_terminating_pods() {
+            Seen::NotYet("pods are terminating".into())
+        } else {
+            Seen::Yes(ending)
         })
     })
     .await

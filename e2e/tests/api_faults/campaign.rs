@@ -1,4 +1,4 @@
-//! Whole lives of a job through one fault after another.
+//! A job's full life cycle through one fault after another.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::driver::{JOB, Phase, Trial, deep};
 use super::life::{Life, Target};
 use super::table::{Cure, DEADLINE, Fault, News};
 
-/// So many pods fail at most until a fault of watches has struck news of one.
+/// The most pods that fail until a watch fault hits an event of a failure.
 const FAILURES: usize = 3;
 
-/// A rule for the requests of a namespace that have this verb and resource.
+/// Returns a rule for requests of this verb and resource in a namespace.
 pub fn on(namespace: &str, (verb, resource): Target, action: Action) -> Rule {
     let namespace = namespace.to_owned();
     Rule::new(&format!("{verb} {resource}"), action, move |call: &Call| {
@@ -24,7 +24,7 @@ pub fn on(namespace: &str, (verb, resource): Target, action: Action) -> Rule {
     })
 }
 
-/// How often the operator has asked for this in the job's namespace.
+/// The number of such requests by the operator in the job's namespace.
 fn asked(trial: &Trial, (verb, resource): Target) -> usize {
     let records = trial.proxy.records();
     let ours = records.iter().map(|record| &record.call);
@@ -32,9 +32,9 @@ fn asked(trial: &Trial, (verb, resource): Target) -> usize {
         .count()
 }
 
-/// A whole life in which a fault strikes each phase's requests once.
+/// Runs a full life cycle in which a fault hits the requests of each phase once.
 ///
-/// Deep, it also strikes the second and third request of their kind, in lives of their own; where a phase has so many.
+/// A deep run also hits the second and third request of each kind, where a phase has that many, in separate life cycles.
 pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
     let rounds = if deep() { 3 } else { 1 };
     for nth in 1..=rounds {
@@ -57,7 +57,7 @@ pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
             trial.run_phase(phase).await?;
             for ((target, rule), before) in targets.iter().zip(&rules).zip(before) {
                 let (wanted, came) = (which(target), asked(&trial, *target) - before);
-                // A status may be complete before its next write of this phase is due.
+                // The status may be complete before the next write of this phase is due.
                 if wanted > life.least(phase, *target).max(came) {
                     let (verb, resource) = target;
                     eprintln!(
@@ -75,15 +75,15 @@ pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
     Ok(())
 }
 
-/// What strikes one target of one phase: a request fails without effect, and the next one, which is sent in its place, has
-/// effect and fails all the same.
+/// The faults for one target in one phase: a request that fails without effect, then its retry, which takes effect and fails
+/// nevertheless.
 #[derive(Default)]
 struct Slot<'a> {
     refused: Option<&'a Fault>,
     done: Option<&'a Fault>,
 }
 
-/// One life's share of the faults.
+/// The faults that one life cycle covers.
 struct Share<'a>(Vec<(Phase, Target, Slot<'a>)>);
 
 impl<'a> Share<'a> {
@@ -95,7 +95,7 @@ impl<'a> Share<'a> {
         Self(Phase::ALL.into_iter().flat_map(of_phase).collect())
     }
 
-    /// Whether there was room for it.
+    /// Adds the fault if there is a free slot; returns whether there was one.
     fn takes(&mut self, life: Life, fault: &'a Fault) -> bool {
         let done = fault.has_effect();
         let free = self.0.iter_mut().find(|(phase, target, slot)| {
@@ -124,12 +124,12 @@ impl<'a> Share<'a> {
     }
 }
 
-/// As few whole lives as are needed for each of these faults to strike once.
+/// Runs as few full life cycles as it takes for each of these faults to hit once.
 pub async fn all_requests(life: Life, faults: &[&Fault]) -> Result<()> {
     all_requests_on(ControlPlane::shared().await?, life, faults).await
 }
 
-/// The same on a control plane that the test has prepared.
+/// Same as [`all_requests`] on a prepared control plane.
 pub async fn all_requests_on(
     control: &'static ControlPlane,
     life: Life,
@@ -143,7 +143,7 @@ pub async fn all_requests_on(
         let mut share = Share::empty(life);
         anyhow::ensure!(
             share.takes(life, fault),
-            "{} strikes nothing of a {}",
+            "{} hits no request of a {}",
             fault.name,
             life.0.name
         );
@@ -166,7 +166,7 @@ pub async fn all_requests_on(
     Ok(())
 }
 
-/// A whole life in which a fault lasts until it has hit often enough, and then ends: first at one target, then at the next.
+/// Runs a full life cycle in which a fault lasts until it has hit often enough, at one target after another.
 pub async fn lasting(
     life: Life,
     name: &str,
@@ -187,7 +187,7 @@ pub async fn lasting(
         trial.proxy.clear_records();
         trial.rule(&rules);
         trial.begin(phase).await?;
-        // What a write waits for is let through before it.
+        // Releases the requests in order, because later writes wait for earlier ones.
         for (nth, rule) in rules.iter().enumerate() {
             let hits = if nth == 0 { times } else { 1 };
             trial.until_hit(std::slice::from_ref(rule), hits).await?;
@@ -203,7 +203,7 @@ pub async fn lasting(
     trial.assert_clean().await
 }
 
-/// The rules of a fault of watches.
+/// The rules of a watch fault.
 fn broken(trial: &Trial, news: &News, version: &str) -> Vec<Rule> {
     let resources = news.resources(trial.life).into_iter();
     resources
@@ -214,7 +214,7 @@ fn broken(trial: &Trial, news: &News, version: &str) -> Vec<Rule> {
         .collect()
 }
 
-/// The end of a fault of watches.
+/// Ends a watch fault.
 async fn cure(trial: &Trial, news: &News) -> Result<()> {
     match news.cure {
         Cure::None => {}
@@ -224,7 +224,7 @@ async fn cure(trial: &Trial, news: &News) -> Result<()> {
             trial.proxy.cut().await?;
         }
         Cure::Relist => {
-            // Long enough for whatever is made of half the news.
+            // Leaves time for wrong reactions to incomplete events.
             tokio::time::sleep(Duration::from_millis(500)).await;
             trial.relist().await?;
         }
@@ -232,12 +232,12 @@ async fn cure(trial: &Trial, news: &News) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a rule for a watch has hit once more than so often; or until the failure is dealt with, so that nothing is left that
-/// it could hit. Answers whether it has hit.
+/// Waits until the rule for a watch has hit again, or until the failed pod is replaced and nothing is left to hit. Returns whether it has
+/// hit.
 async fn until_struck(trial: &Trial, rule: &Rule, before: usize) -> Result<bool> {
-    eventually("news of a failure to be struck", HANG, async || {
+    eventually("the fault to hit a failure", HANG, async || {
         let hit = rule.hits() > before;
-        // Of a job there are news in any case: what was decided of the failure.
+        // Events of the job itself always come: the operator updates its status after the failure.
         let over = rule.name() == "watch pods" && trial.is_replaced();
         Ok(if hit || over {
             Seen::Yes(hit)
@@ -254,22 +254,22 @@ async fn until_struck(trial: &Trial, rule: &Rule, before: usize) -> Result<bool>
     .await
 }
 
-/// A pod fails while the watches are broken, and is replaced. Nothing else happens before the fault has struck news of that.
+/// A pod fails while the watches are broken, and is replaced. Nothing else happens before the fault has hit the event of the failure.
 async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
     let rules = broken(trial, news, version);
     let of_pods = rules.iter().find(|rule| rule.name() == "watch pods");
     let matters = of_pods.or(rules.first()).context("no watch is broken")?;
     trial.rule(&rules);
-    // A list would show what the watch is not to.
+    // A list would show what the watch must not show.
     trial.reopen(&rules).await?;
-    // What is lost is the news of the failure itself.
+    // The lost event must be that of the failure.
     for _ in 0..news.spared(trial.life) {
         trial.noise().await;
     }
     let mut struck = false;
-    // Where a stream has ended in between, it counts anew, and may let all news of one failure pass.
+    // A stream that ended in between counts from zero again, and may pass all events of one failure.
     for _ in 0..FAILURES {
-        // A stalled watch is struck when it is opened.
+        // The fault hits a stalled watch when the watch opens.
         let before = if news.cure == Cure::End {
             0
         } else {
@@ -282,17 +282,17 @@ async fn failure(trial: &mut Trial, news: &News, version: &str) -> Result<()> {
         }
         trial.run_replacement().await?;
     }
-    anyhow::ensure!(struck, "{} struck no news of a failure", news.name);
+    anyhow::ensure!(struck, "{} hit no event of a failure", news.name);
     trial.until_heard(&rules).await?;
     if news.cure == Cure::End {
-        anyhow::ensure!(!trial.is_replaced(), "{}: it was heard", news.name);
+        anyhow::ensure!(!trial.is_replaced(), "{}: it was seen", news.name);
     }
     cure(trial, news).await?;
     trial.run_replacement().await?;
     trial.until_active().await
 }
 
-/// A phase in which the watches are broken.
+/// Runs a phase in which the watches are broken.
 async fn phase_of(trial: &mut Trial, phase: Phase, news: &News, version: &str) -> Result<()> {
     if phase == Phase::Running {
         return failure(trial, news, version).await;
@@ -308,7 +308,7 @@ async fn phase_of(trial: &mut Trial, phase: Phase, news: &News, version: &str) -
     trial.end(phase).await
 }
 
-/// A whole life in which the watches are broken in each phase.
+/// Runs a full life cycle in which the watches are broken in each phase.
 pub async fn watches(life: Life, news: &News) -> Result<()> {
     let Some(trial) = Trial::of(life, news.name).await? else {
         return Ok(());
@@ -322,25 +322,25 @@ pub async fn watches(life: Life, news: &News) -> Result<()> {
     trial.assert_clean().await
 }
 
-/// Whole lives in which each of these faults breaks the watches once.
+/// Runs full life cycles in which each of these faults breaks the watches once.
 pub async fn all_watches(life: Life, faults: &[&News]) -> Result<()> {
     all_watches_on(ControlPlane::shared().await?, life, faults).await
 }
 
-/// The same on a control plane that the test has prepared.
+/// Same as [`all_watches`] on a prepared control plane.
 pub async fn all_watches_on(
     control: &'static ControlPlane,
     life: Life,
     faults: &[&News],
 ) -> Result<()> {
-    // The one pod of an application is replaced later each time that it fails.
+    // An application has only one pod, and each of its replacements waits longer.
     let most = if life.0 == SPARK { 4 } else { faults.len() };
     let lives = faults.chunks(most);
     let lives = lives.map(|share| one_life(control, life, share));
     try_join_all(lives).await.map(drop)
 }
 
-/// The first fault strikes while the job is created, the last one when it ends, and each of the others while another pod fails.
+/// The first fault hits while the job is created, the last one while it finishes, and each of the others while another pod fails.
 async fn one_life(control: &'static ControlPlane, life: Life, faults: &[&News]) -> Result<()> {
     anyhow::ensure!(faults.len() >= Phase::ALL.len(), "a phase without a fault");
     let Some(trial) = Trial::on(control, life, "news").await? else {

@@ -1,4 +1,4 @@
-//! F-75, F-76, MT-53: what a client library and other people's objects make of an operator that lets them.
+//! F-75, F-76, MT-53: concurrency of the client library, and foreign objects.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::driver::{JOB, Phase, Trial};
 
-/// Requests for one job that the operator makes at once.
+/// Concurrent requests of the operator for one job.
 const AT_ONCE: usize = 16;
 const WORKERS: u32 = 40;
 
-/// So many of the job's requests wait, and not one more; what passes the gate meanwhile is somebody else's.
+/// Waits until this many requests of the job are held, and no more; other requests pass the gate.
 async fn until_full(trial: &Trial, held: &Rule) -> Result<()> {
     trial.until_hit(std::slice::from_ref(held), AT_ONCE).await?;
     holds_for(Duration::from_secs(1), async || {
@@ -48,7 +48,7 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let job = Trial::job().role("Worker", WORKERS);
     trial.world.jobs.create(&job.build()).await?;
     until_full(&trial, &creates).await?;
-    // The healthy job ends while all of this waits.
+    // The healthy job finishes while all of this waits.
     trial.until_canary().await?;
     gate.open();
     let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
@@ -57,7 +57,7 @@ async fn f_75_requests_of_one_job_are_bounded_and_others_go_on_beside_them() -> 
     let all_active = |job: &Value| counters(job, "Worker").get("active") == Some(&WORKERS.into());
     let jobs = &trial.world.jobs;
     jobs.until(JOB, "with all active", all_active).await?;
-    // While it runs: it is suspended, and all of its pods go by one decision.
+    // Suspending the running job deletes all of its pods at once.
     trial.rule(std::slice::from_ref(&deletes));
     let suspend = |suspend: bool| json!({ "spec": { "runPolicy": { "suspend": suspend } } });
     jobs.merge(JOB, &suspend(true)).await?;
@@ -95,7 +95,7 @@ async fn f_76_lists_at_the_start_are_quorum_reads() -> Result<()> {
         .filter(|record| record.call.verb == "list")
         .map(|record| record.call.uri.as_str())
         .collect();
-    // Three resources in two namespaces, and twice again in one.
+    // Three resources in two namespaces, and two more times in one.
     assert!(lists.len() >= 12, "{lists:?}");
     let cached = lists.iter().find(|uri| uri.contains("resourceVersion"));
     assert_eq!(cached, None, "a list that a cache may answer");
@@ -111,7 +111,7 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
     let real = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
     let real = &real[0]["metadata"];
-    // One with all our labels, and one that names the job as its controller as well.
+    // One pod with all our labels, and one that also names the job as its controller.
     for (name, owners) in [
         ("forged-labels", json!([])),
         ("forged-owner", real["ownerReferences"].clone()),
@@ -142,7 +142,7 @@ async fn mt_53_forged_pods_are_nobodys() -> Result<()> {
         })
     })
     .await?;
-    // To the auditor they look like work of the operator's, and wrong; about all else it has nothing to say.
+    // To the auditor they look like wrong pods of the operator; it must find nothing else.
     trial.world.auditor.settled().await?;
     let about_others: Vec<String> = trial.world.auditor.violations();
     let about_others = about_others

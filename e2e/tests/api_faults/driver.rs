@@ -1,4 +1,4 @@
-//! One job led through its life while something is wrong, and a healthy one beside it.
+//! Drives one job through its life cycle during a fault, and a healthy job beside it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::life::{Life, WORKERS};
 
-/// The job that everything happens to: a master and two workers, where its kind has such.
+/// The job that the fault hits: a master and two workers, where its kind has them.
 pub const JOB: &str = "pt";
-/// The pod that fails while the job runs, where its kind has such.
+/// The pod that fails while the job runs, where its kind has it.
 pub const WORKER: &str = "pt-worker-1";
 /// The healthy job in the other namespace.
 const CANARY: &str = "canary";
-/// One request with a lost answer may be sent again, and once more; but never without end.
+/// A request with a lost answer may be sent again, and once more, but not without end.
 const SAME_POSTS: usize = 3;
 
-/// Where in its life the job is.
+/// A phase of the job's life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The operator starts, and the job is submitted.
@@ -39,20 +39,20 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All of them, in their order.
+    /// All phases in order.
     pub const ALL: [Self; 3] = [Self::Creating, Self::Running, Self::Finishing];
 }
 
-/// Whether faults strike again and again, as in `make test-deep`.
+/// Whether faults hit again and again, as in `make test-deep`.
 pub fn deep() -> bool {
     std::env::var_os("TRAINYARD_DEEP").is_some()
 }
 
-/// The world of one fault.
+/// The test environment of one fault.
 pub struct Trial {
-    /// The kind of the jobs, and how they live.
+    /// The kind and the life cycle of the jobs.
     pub life: Life,
-    /// The namespace that the fault is in.
+    /// The namespace that the fault affects.
     pub world: World,
     canary: World,
     /// The operator's only way to the API server.
@@ -64,30 +64,30 @@ pub struct Trial {
     workers: u32,
     /// The pod that failed last.
     victim: String,
-    /// Its uid.
+    /// The failed pod's uid.
     failed: String,
-    /// How often which pod has failed.
+    /// The number of failures by pod.
     failures: BTreeMap<String, u32>,
     submitted: String,
 }
 
-/// Whether the API server has no such object.
+/// Whether the error says that the object doesn't exist.
 fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
 impl Trial {
-    /// Two namespaces and a proxy for `PyTorchJob`s; no operator yet. `None` on a cluster where somebody else runs the pods.
+    /// Prepares two namespaces and a proxy for `PyTorchJob`s, without an operator. `None` on a cluster with a kubelet of its own.
     pub async fn set_up(name: &str) -> Result<Option<Self>> {
         Self::of(Life(PYTORCH), name).await
     }
 
-    /// The same for jobs of any kind.
+    /// Same as [`Self::set_up`] for any kind.
     pub async fn of(life: Life, name: &str) -> Result<Option<Self>> {
         Self::on(ControlPlane::shared().await?, life, name).await
     }
 
-    /// The same on a control plane that the test has prepared.
+    /// Same as [`Self::of`] on a prepared control plane.
     pub async fn on(
         control: &'static ControlPlane,
         life: Life,
@@ -109,14 +109,14 @@ impl Trial {
             options: Vec::new(),
             output: None,
             workers: WORKERS,
-            victim: WORKER.to_owned(),
+            victim: life.victim().to_owned(),
             failed: String::new(),
             failures: BTreeMap::new(),
             submitted: String::new(),
         }))
     }
 
-    /// The operator that is started later goes another way to the API server.
+    /// Sends the requests of the operator, which starts later, through another proxy.
     pub async fn go_through(&mut self, proxy: Proxy) -> Result<()> {
         let token = self.world.control.token(&self.life.0.user()).await?;
         proxy.write_kubeconfig(&self.kubeconfig, &token)?;
@@ -124,36 +124,36 @@ impl Trial {
         Ok(())
     }
 
-    /// Sets a flag of the operator that is started later.
+    /// Sets a flag of the operator, which starts later.
     pub fn flag(mut self, name: &'static str, value: &str) -> Self {
         self.options.push((name, value.to_owned()));
         self
     }
 
-    /// Sets how many workers the job has that is submitted later.
+    /// Sets the number of workers of the job, which is submitted later.
     pub fn workers(mut self, workers: u32) -> Self {
         self.workers = workers;
         self
     }
 
-    /// Sets where the operator that is started later writes its log, never to be read.
+    /// Sets the log file of the operator, which starts later; nothing reads it.
     pub fn output(mut self, path: &str) -> Self {
         self.output = Some(path.into());
         self
     }
 
-    /// Sets flags of the operator that is started later.
+    /// Sets flags of the operator, which starts later.
     pub fn flags(self, flags: &[(&'static str, &str)]) -> Self {
         let all = flags.iter();
         all.fold(self, |trial, (name, value)| trial.flag(name, value))
     }
 
-    /// The namespace that the fault is in.
+    /// The namespace that the fault affects.
     pub fn namespace(&self) -> &str {
         self.world.namespace()
     }
 
-    /// The file that leads the operator to the API server.
+    /// The operator's kubeconfig.
     pub fn kubeconfig(&self) -> &std::path::Path {
         &self.kubeconfig
     }
@@ -163,7 +163,7 @@ impl Trial {
         self.operator.as_ref().context("no operator yet")
     }
 
-    /// The operator, to be killed.
+    /// The operator, mutable.
     pub fn operator_mut(&mut self) -> Result<&mut OperatorProcess> {
         self.operator.as_mut().context("no operator yet")
     }
@@ -175,7 +175,7 @@ impl Trial {
         Ok(())
     }
 
-    /// How the operator of this trial is started.
+    /// The options that start this trial's operator.
     pub fn operator_options(&self) -> Options {
         let mut options: Options = self.world.options(&self.kubeconfig);
         options.namespace = format!("{},{}", self.namespace(), self.canary.namespace());
@@ -189,7 +189,7 @@ impl Trial {
         options
     }
 
-    /// A `PyTorchJob` as it is submitted: failed workers are replaced, and at the end everything goes.
+    /// A `PyTorchJob` that replaces failed workers and deletes everything when it finishes.
     pub fn job() -> Job {
         pytorch_job(JOB)
             .master()
@@ -199,13 +199,13 @@ impl Trial {
             .run_policy("backoffLimit", 3)
     }
 
-    /// A whole phase.
+    /// Runs a whole phase.
     pub async fn run_phase(&mut self, phase: Phase) -> Result<()> {
         self.begin(phase).await?;
         self.end(phase).await
     }
 
-    /// What happens to the job at the beginning of a phase.
+    /// Triggers the event that begins a phase.
     pub async fn begin(&mut self, phase: Phase) -> Result<()> {
         match phase {
             Phase::Creating => {
@@ -223,7 +223,7 @@ impl Trial {
                     let ends = self.life.ends_by_itself(&pod.replica.role);
                     if ends && !pod.is_finished() && !pod.deleting {
                         let ended = kubelet.set(namespace, &pod.name, &State::Succeeded).await;
-                        // The pods before it may have ended the job, whose clean-up then removes this one.
+                        // The other pods may already have finished the job, whose clean-up deletes this pod.
                         ended.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })?;
                     }
                 }
@@ -232,7 +232,7 @@ impl Trial {
         }
     }
 
-    /// The next pod fails: one that has not failed yet, as long as there is one.
+    /// Fails the next pod: one that has not failed yet, if there is one.
     pub async fn fail_next(&mut self) -> Result<()> {
         let all = self.life.victims(self.workers);
         let unhurt = all.iter().find(|name| !self.failures.contains_key(*name));
@@ -247,7 +247,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What must have become of the job at the end of a phase, and what leads to the next.
+    /// Waits for the state of the job at the end of a phase, and checks it.
     pub async fn end(&self, phase: Phase) -> Result<()> {
         let (namespace, jobs, life) = (self.namespace(), &self.world.jobs, self.life);
         match phase {
@@ -257,7 +257,7 @@ impl Trial {
                 }
                 let (kubelet, pods) = (&self.world.kubelet, life.pods(self.workers));
                 kubelet.until_pods(namespace, JOB, pods).await?;
-                jobs.until(JOB, "taken up", |job| life.is_taken_up(job))
+                jobs.until(JOB, "accepted", |job| life.is_taken_up(job))
                     .await?;
                 self.until_all_run().await
             }
@@ -284,7 +284,7 @@ impl Trial {
         }
     }
 
-    /// Whether each of its pods has a Service of its name.
+    /// Whether each pod has a Service of its name.
     fn has_ranks(&self) -> bool {
         !matches!(self.life.0, MPI | SPARK)
     }
@@ -295,14 +295,14 @@ impl Trial {
         look::until_children(client, self.namespace(), JOB, &ranks, &ranks).await
     }
 
-    /// Whether the pod that failed has a successor on a node.
+    /// Whether the failed pod has a replacement on a node.
     pub fn is_replaced(&self) -> bool {
         let pods = self.world.kubelet.pods(self.namespace(), JOB);
         let victim = pods.iter().find(|pod| pod.name == self.victim);
         victim.is_some_and(|pod| pod.bound && pod.uid != self.failed)
     }
 
-    /// Waits until the pod that failed has a successor on a node.
+    /// Waits until the failed pod has a replacement on a node.
     pub async fn until_replaced(&self) -> Result<()> {
         eventually("the pod's replacement", HANG, async || {
             let pods = self.world.kubelet.pods(self.namespace(), JOB);
@@ -315,34 +315,35 @@ impl Trial {
         .await
     }
 
-    /// The successor of the pod that failed runs, and nobody else is touched.
+    /// Runs the replacement of the failed pod; no other pod changes.
     pub async fn run_replacement(&self) -> Result<()> {
         self.until_replaced().await?;
         let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
         kubelet.set(namespace, &self.victim, &State::Running).await
     }
 
-    /// The uid of the worker's pod.
+    /// The uid of the pod that fails first.
     pub async fn worker(&self) -> Result<String> {
         let pods: Api<Pod> = Api::namespaced(self.world.client.clone(), self.namespace());
-        pods.get(WORKER).await?.metadata.uid.context("no uid")
+        let pod = pods.get(self.life.victim()).await?;
+        pod.metadata.uid.context("no uid")
     }
 
-    /// Waits for another pod of the worker's name.
+    /// Waits for a replacement pod of this name.
     pub async fn until_another(&mut self, old: &str) -> Result<()> {
-        WORKER.clone_into(&mut self.victim);
+        self.life.victim().clone_into(&mut self.victim);
         old.clone_into(&mut self.failed);
         self.until_replaced().await
     }
 
-    /// News that mean nothing, of every watched resource that has an object.
+    /// Causes irrelevant events of every watched resource that has an object.
     pub async fn noise(&self) {
         let noise = json!({ "trainyard.test/noise": fastrand::u64(..).to_string() });
         let patch = Patch::Merge(json!({ "metadata": { "annotations": noise } }));
         for plural in self.life.watched() {
             let api = self.objects(&self.life.resource(plural));
             let one = ListParams::default().limit(1);
-            // None may be there yet, or any more.
+            // There may be no object yet, or none left.
             let Ok(list) = api.list(&one).await else {
                 continue;
             };
@@ -362,14 +363,26 @@ impl Trial {
         self.until_active().await
     }
 
-    /// Waits until the status says that all pods run.
+    /// Runs all pods of another job in the namespace, and waits for its status.
+    pub async fn run_beside(&self, name: &str) -> Result<()> {
+        let (kubelet, namespace) = (&self.world.kubelet, self.namespace());
+        kubelet
+            .until_pods(namespace, name, self.life.pods(1))
+            .await?;
+        kubelet.all_running(namespace, name).await?;
+        let runs = |job: &_| self.life.runs(job, 1);
+        self.world.jobs.until(name, "with all active", runs).await?;
+        Ok(())
+    }
+
+    /// Waits until the status counts all pods as active.
     pub async fn until_active(&self) -> Result<()> {
         let all = |job: &_| self.life.runs(job, self.workers);
         self.world.jobs.until(JOB, "with all active", all).await?;
         Ok(())
     }
 
-    /// The sum of all series of a metric of the operator.
+    /// The sum of all series of one of the operator's metrics.
     pub async fn metric(&self, name: &str) -> Result<u64> {
         let text = self.operator()?.metrics().await?;
         let value = |line: &str| {
@@ -383,7 +396,7 @@ impl Trial {
         Ok(values.into_iter().sum())
     }
 
-    /// Puts rules in place of those that are there.
+    /// Replaces all current rules.
     pub fn rule(&self, rules: &[Rule]) {
         self.proxy.clear_rules();
         for rule in rules {
@@ -391,7 +404,7 @@ impl Trial {
         }
     }
 
-    /// Waits until each of these rules has hit so often.
+    /// Waits until each of these rules has hit this often.
     pub async fn until_hit(&self, rules: &[Rule], times: usize) -> Result<()> {
         eventually("every rule to hit", HANG, async || {
             let missed = rules.iter().find(|rule| rule.hits() < times);
@@ -403,7 +416,7 @@ impl Trial {
         .await
     }
 
-    /// Waits until each of these rules for watches has hit, while every watch has news.
+    /// Causes events on every watch until each of these watch rules has hit.
     pub async fn until_heard(&self, rules: &[Rule]) -> Result<()> {
         eventually("every rule for a watch to hit", HANG, async || {
             let Some(missed) = rules.iter().find(|rule| rule.hits() == 0) else {
@@ -415,7 +428,7 @@ impl Trial {
         .await
     }
 
-    /// Resets all connections, and waits until each watch that these rules are for is open again.
+    /// Resets all connections, and waits until every watch that these rules match is open again.
     pub async fn reopen(&self, rules: &[Rule]) -> Result<()> {
         let begun = tokio::time::Instant::now();
         self.proxy.cut().await?;
@@ -433,7 +446,7 @@ impl Trial {
         .await
     }
 
-    /// Makes the watches of the job's namespace start from a list again: what their streams left out is found.
+    /// Makes the watches of the job's namespace list again, which finds what their streams left out.
     pub async fn relist(&self) -> Result<()> {
         let namespace = self.namespace().to_owned();
         let expired = |resource: &'static str| {
@@ -453,11 +466,11 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until a resource of the job's namespace was listed again since the records were cleared.
+    /// Waits until the operator has listed a resource of the job's namespace since the records were cleared.
     pub async fn until_listed(&self, resource: &str) -> Result<()> {
         eventually(&format!("a list of {resource}"), HANG, async || {
             let records = self.proxy.records();
-            // A look for one object is none of a watch.
+            // A list of a single object doesn't come from a watch.
             let listed = |r: &Record| {
                 r.call.is("list", resource)
                     && r.call.name.is_empty()
@@ -473,7 +486,7 @@ impl Trial {
         .await
     }
 
-    /// A version from before the job.
+    /// A resource version from before the job.
     pub async fn old_version(&self) -> Result<String> {
         let pods = self.objects(&self.life.resource("pods"));
         let list = pods.list(&ListParams::default()).await?;
@@ -482,12 +495,12 @@ impl Trial {
             .context("a list without a version")
     }
 
-    /// The revision at which the job was submitted.
+    /// The resource version at which the job was submitted.
     pub fn submitted(&self) -> &str {
         &self.submitted
     }
 
-    /// Each of the job's pods was made once, and once more for each of its failures.
+    /// Each of the job's pods was created once, plus once per failure.
     pub fn assert_life(&self) {
         let ranks = self.life.ranks(self.workers);
         let made = |name: &String| 1 + self.failures.get(name).copied().unwrap_or_default();
@@ -495,20 +508,20 @@ impl Trial {
         self.assert_made(&made);
     }
 
-    /// The worker was made so often, and each other pod of the job once.
+    /// The pod that fails first was created this often, and each other pod of the job once.
     pub fn assert_worker_made(&self, times: u32) {
         let ranks = self.life.ranks(self.workers);
-        let made = |rank| (rank, if rank == WORKER { times } else { 1 });
+        let made = |rank| (rank, if rank == self.life.victim() { times } else { 1 });
         let made: Vec<_> = ranks.iter().map(|rank| made(rank.as_str())).collect();
         self.assert_made(&made);
     }
 
-    /// The job's pods were made as often as this, and nothing else happened to them.
+    /// The job's pods were created this often, and nothing else happened to them.
     pub fn assert_made(&self, expected: &[(&str, u32)]) {
         let made: BTreeMap<String, u32> = self
             .world
             .auditor
-            .summary()
+            .summary_of(JOB)
             .into_iter()
             .filter_map(|(object, churn)| {
                 Some((object.strip_prefix("Pod/")?.into(), churn.creates))
@@ -518,7 +531,7 @@ impl Trial {
         assert_eq!(made, expected.collect::<BTreeMap<_, _>>());
     }
 
-    /// The healthy job ends well.
+    /// The healthy job succeeds.
     pub async fn until_canary(&self) -> Result<()> {
         let jobs = &self.canary.jobs;
         jobs.until(CANARY, "at a good end", Life::has_succeeded)
@@ -526,12 +539,12 @@ impl Trial {
         Ok(())
     }
 
-    /// The end of every trial: the healthy job is through, nobody found anything wrong, and nothing was sent too often.
+    /// The end of every trial: the healthy job has succeeded, no violations, and no request was sent too often.
     pub async fn assert_clean(&mut self) -> Result<()> {
         self.assert_clean_but_for(None).await
     }
 
-    /// The same, where a fault makes the operator break one invariant because it can't know better.
+    /// Same as [`Self::assert_clean`], except that a fault may force the operator to violate one invariant.
     pub async fn assert_clean_but_for(&mut self, excused: Option<&str>) -> Result<()> {
         self.until_canary().await?;
         let operator = self.operator.as_mut().context("no operator yet")?;
@@ -547,7 +560,7 @@ impl Trial {
             let found = world.assert_clean(operator).await;
             let wrong = world.auditor.violations();
             let excused = excused.is_some_and(|id| wrong.iter().all(|w| w.starts_with(id)));
-            // The auditor speaks last: who has got so far has nothing else to say.
+            // The auditor is checked last, so here everything else is in order.
             if wrong.is_empty() || !excused {
                 found?;
             }
@@ -556,7 +569,7 @@ impl Trial {
         self.assert_posts()
     }
 
-    /// F-71: nobody sends one create again and again.
+    /// F-71: no create is sent again and again.
     fn assert_posts(&self) -> Result<()> {
         let summary = self.world.auditor.summary();
         let mut posts: BTreeMap<(String, String), usize> = BTreeMap::new();

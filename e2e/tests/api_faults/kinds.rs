@@ -1,6 +1,6 @@
-//! The campaign for every kind: whole lives in which each fault strikes once.
+//! The campaign for every kind: full life cycles in which each fault hits once.
 //!
-//! Deep, each fault has a life of its own in which it strikes in every phase.
+//! In a deep run each fault has a life cycle of its own and hits in every phase.
 
 use anyhow::Result;
 use training_testkit::builders::{JAX, Kind, MPI, PADDLE, SPARK, TENSORFLOW, XGBOOST};

@@ -1,4 +1,4 @@
-//! What a job of each kind is, and how the campaign sees what has become of it.
+//! The job of each kind in the campaign, and how its state is read.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use training_testkit::builders::{self, Job, Kind, MPI, SPARK, WITH_MASTER};
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::kubelet::{Act, Script, State, Step, run_and_succeed};
 
-use super::driver::{JOB, Phase};
+use super::driver::{JOB, Phase, WORKER};
 
 /// A verb, and a `resource` or `resource/subresource`.
 pub type Target = (&'static str, &'static str);
 
 /// The pod of an application's driver.
 const DRIVER: &str = "pt-driver";
-/// So many workers a job has, unless it is said otherwise.
+/// The default number of a job's workers.
 pub const WORKERS: u32 = 2;
 
-/// How a job of this kind lives through the campaign: a pod fails and is replaced, and then all end well.
+/// The life cycle of a job of this kind in the campaign: one pod fails and is replaced, then all succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life(pub Kind);
 
 impl Life {
-    /// The job that faults strike: a pod that fails is replaced, and at the end everything goes that may go.
+    /// The job that faults hit: a failed pod is replaced, and the job deletes everything it can when it finishes.
     pub fn job(self, workers: u32) -> Value {
         if self.0 == SPARK {
             return application(
@@ -38,11 +38,20 @@ impl Life {
             .workers(self.workers(workers))
             .run_policy("cleanPodPolicy", "All")
             .run_policy("backoffLimit", workers + 1);
-        // The workers of an MPIJob are hosts: they are replaced whatever their policy says.
+        // The workers of an MPIJob are hosts, which are replaced under any policy.
         if self.0 == MPI {
             job.build()
         } else {
             job.restart_policy("Worker", "ExitCode").build()
+        }
+    }
+
+    /// A number in the spec that has no effect while all is well, and the object that contains it.
+    pub fn number(self, job: &mut Value) -> (&'static str, &mut Value) {
+        if self.0 == SPARK {
+            ("timeToLiveSeconds", &mut job["spec"])
+        } else {
+            ("backoffLimit", &mut job["spec"]["runPolicy"])
         }
     }
 
@@ -54,7 +63,7 @@ impl Life {
         self.leader(name).workers(self.workers(1)).build()
     }
 
-    /// What becomes of the pods of the healthy job.
+    /// The script of the healthy job's pods.
     pub fn canary_script(self) -> Script {
         if self.0 != MPI {
             return run_and_succeed(50, 200);
@@ -84,12 +93,12 @@ impl Life {
         WITH_MASTER.contains(&self.0).then_some("Master")
     }
 
-    /// Where there is no master, a further worker that never fails stands in for it.
+    /// Kinds without a master have one more worker, which never fails.
     fn workers(self, workers: u32) -> u32 {
         workers + u32::from(self.leading().is_none())
     }
 
-    /// The pods that it has while it runs.
+    /// The number of pods while it runs.
     pub fn pods(self, workers: u32) -> usize {
         if self.0 == SPARK {
             1
@@ -98,7 +107,12 @@ impl Life {
         }
     }
 
-    /// The pods that may fail, in their turn. The first replacement of each comes at once; an application has but one.
+    /// The pod that fails first.
+    pub fn victim(self) -> &'static str {
+        if self.0 == SPARK { DRIVER } else { WORKER }
+    }
+
+    /// The pods that may fail, in order. The first replacement of each starts at once; an application has only one pod.
     pub fn victims(self, workers: u32) -> Vec<String> {
         if self.0 == SPARK {
             return vec![DRIVER.to_owned()];
@@ -107,12 +121,12 @@ impl Life {
         all.map(|index| format!("pt-worker-{index}")).collect()
     }
 
-    /// Whether a pod of this role ends by itself when the job has done its work.
+    /// Whether a pod of this role ends by itself when the job's work is done.
     pub fn ends_by_itself(self, role: &str) -> bool {
         self.0 != MPI || role == "launcher"
     }
 
-    /// The pods that the operator makes, in the order of their names; the launcher's are made by the controller of Jobs.
+    /// The pods that the operator creates, sorted by name; the Job controller creates the launcher's.
     pub fn ranks(self, workers: u32) -> Vec<String> {
         let mut all = self.victims(workers);
         match self.leading() {
@@ -124,15 +138,16 @@ impl Life {
         all
     }
 
-    /// Whether the operator has taken the job up.
+    /// Whether the operator has accepted the job.
     pub fn is_taken_up(self, job: &Value) -> bool {
         if self.0 == SPARK {
-            return matches!(state(job), "SUBMITTED" | "RUNNING");
+            // A driver without a known phase has the state UNKNOWN.
+            return matches!(state(job), "SUBMITTED" | "RUNNING" | "UNKNOWN");
         }
         is_true(job, "Created")
     }
 
-    /// Whether all of it runs.
+    /// Whether the whole job runs.
     pub fn runs(self, job: &Value, workers: u32) -> bool {
         if self.0 == SPARK {
             return state(job) == "RUNNING";
@@ -143,17 +158,22 @@ impl Life {
             && active("Worker") == Some(self.workers(workers).into())
     }
 
-    /// Whether it has ended well.
+    /// Whether the job has succeeded.
     pub fn has_succeeded(job: &Value) -> bool {
         state(job) == "COMPLETED" || is_true(job, "Succeeded")
     }
 
-    /// Whether it has ended badly.
+    /// Whether the job has finished.
+    pub fn has_ended(job: &Value) -> bool {
+        Self::has_succeeded(job) || Self::has_failed(job)
+    }
+
+    /// Whether the job has failed.
     pub fn has_failed(job: &Value) -> bool {
         state(job) == "FAILED" || is_true(job, "Failed")
     }
 
-    /// Why it has ended badly, or waits.
+    /// The reason for its failure or wait, as the status gives it.
     pub fn told(self, job: &Value, of: &str) -> String {
         if self.0 == SPARK {
             let text = job["status"]["applicationState"]["errorMessage"].as_str();
@@ -163,7 +183,7 @@ impl Life {
         told.map(|told| told.message).unwrap_or_default()
     }
 
-    /// What the operator watches.
+    /// The resources that the operator watches.
     pub fn watched(self) -> Vec<&'static str> {
         match self.0 {
             SPARK => vec![self.0.plural, "pods"],
@@ -181,7 +201,7 @@ impl Life {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", kind), plural)
     }
 
-    /// The status of its jobs, as a request names it.
+    /// The status subresource as requests name it.
     pub fn status(self) -> &'static str {
         match self.0.plural {
             "pytorchjobs" => "pytorchjobs/status",
@@ -194,7 +214,7 @@ impl Life {
         }
     }
 
-    /// Requests that faults strike in a phase.
+    /// The requests that faults hit in a phase.
     pub fn targets(self, phase: Phase) -> Vec<Target> {
         let status = ("patch", self.status());
         match phase {
@@ -212,7 +232,7 @@ impl Life {
         }
     }
 
-    /// How many requests of a kind a phase makes at least.
+    /// The least number of such requests in a phase.
     pub fn least(self, phase: Phase, (verb, resource): Target) -> usize {
         let pods = self.ranks(WORKERS).len();
         let serves_each = !matches!(self.0, MPI | SPARK);
@@ -223,13 +243,13 @@ impl Life {
             {
                 pods
             }
-            // Pods begin to run when it is taken up, which is told before.
+            // The first status comes before the pods run.
             (Phase::Creating, "patch", _) => 2,
             _ => 1,
         }
     }
 
-    /// What its jobs have beside pods and services.
+    /// The resources of its jobs beside pods and Services.
     fn files(self) -> &'static [&'static str] {
         match self.0 {
             SPARK => &["configmaps"],

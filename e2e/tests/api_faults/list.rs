@@ -1,12 +1,13 @@
-//! F-37 to F-43: what makes the operator list again, and what such a list may say.
+//! F-37 to F-43: what makes the operator list again, and what such a list may contain.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use e2e::{for_each_kind, look};
-use serde_json::json;
-use training_testkit::builders::{EVERY_KIND, KINDS, Kind, MPI, PYTORCH, TRAINING};
-use training_testkit::job::is_true;
+use k8s_openapi::api::batch::v1::Job;
+use kube::Api;
+use serde_json::{Value, json};
+use training_testkit::builders::{EVERY_KIND, Kind, PYTORCH};
 use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -75,18 +76,22 @@ async fn f_39_what_an_unreadable_event_said_is_listed() -> Result<()> {
     watches(LIFE, &F_39_LOST).await
 }
 
-/// One job of several can't be read: neither in the list at the start nor as an event.
+/// One of several jobs can't be decoded, in the initial list and as an event.
 async fn unreadable(kind: Kind) -> Result<()> {
     let Some(mut trial) = Trial::of(Life(kind), "f40").await? else {
         return Ok(());
     };
     let odd = |name: &str| {
         let mut job = Life(kind).canary(name);
-        job["spec"]["runPolicy"]["backoffLimit"] = json!(77);
-        job
+        let (field, object) = Life(kind).number(&mut job);
+        object[field] = json!(77);
+        (job, field)
     };
-    // The type says number; the wire says text.
-    let poison = || Change::text("\"backoffLimit\":77", "\"backoffLimit\":\"many\"");
+    // The type expects a number; the object has text.
+    let (_, field) = odd("any");
+    let number = format!("\"{field}\":77");
+    let text = format!("\"{field}\":\"many\"");
+    let poison = || Change::text(&number, &text);
     let rules = || {
         [
             on(
@@ -103,11 +108,11 @@ async fn unreadable(kind: Kind) -> Result<()> {
     };
     let rules = rules();
     trial.rule(&rules);
-    trial.world.jobs.create(&odd("listed")).await?;
+    trial.world.jobs.create(&odd("listed").0).await?;
     trial.begin(Phase::Creating).await?;
     trial.until_hit(&rules[..1], 1).await?;
     trial.end(Phase::Creating).await?;
-    trial.world.jobs.create(&odd("told")).await?;
+    trial.world.jobs.create(&odd("told").0).await?;
     trial.until_hit(&rules[1..], 1).await?;
     for phase in [Phase::Running, Phase::Finishing] {
         trial.run_phase(phase).await?;
@@ -117,27 +122,17 @@ async fn unreadable(kind: Kind) -> Result<()> {
         let pods = look::pods(&trial.world.client, trial.namespace(), name).await?;
         anyhow::ensure!(pods.is_empty(), "{name}: {:?}", look::names(&pods));
     }
-    // Readable again, they are served.
+    // Once they can be decoded, they are reconciled.
     trial.relist().await?;
     for name in ["listed", "told"] {
-        trial
-            .world
-            .kubelet
-            .until_pods(trial.namespace(), name, 2)
-            .await?;
-        trial
-            .world
-            .kubelet
-            .all_running(trial.namespace(), name)
-            .await?;
-        trial.world.jobs.until_true(name, "Running").await?;
+        trial.run_beside(name).await?;
     }
     trial.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_40_f_73_mt_30_a_job_that_cant_be_read_is_set_aside_alone() -> Result<()> {
-    for_each_kind(TRAINING, unreadable).await
+    for_each_kind(EVERY_KIND, unreadable).await
 }
 
 async fn older_list(kind: Kind) -> Result<()> {
@@ -147,7 +142,7 @@ async fn older_list(kind: Kind) -> Result<()> {
     let all = trial.life.watched();
     for phase in Phase::ALL {
         trial.run_phase(phase).await?;
-        // As it was when the job was submitted; then the watch goes on from there.
+        // The list is as old as the job's submission; then the watch goes on from there.
         let version = trial.submitted().to_owned();
         let mut rules: Vec<Rule> = Vec::new();
         for resource in &all {
@@ -170,7 +165,7 @@ async fn older_list(kind: Kind) -> Result<()> {
         trial.proxy.cut().await?;
         trial.until_hit(&rules, 1).await?;
         trial.proxy.clear_rules();
-        // What it makes of that it does at once.
+        // The operator would react at once.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     trial.assert_life();
@@ -183,24 +178,40 @@ async fn f_41_a_list_from_an_older_revision_does_no_harm() -> Result<()> {
 }
 
 impl Trial {
-    /// The list of pods after the one that this rule broke asks for the first page, and not for one that comes later.
-    fn assert_begun_anew(&self, rule: &str) -> Result<()> {
+    /// Waits for the next pod list after the one that this rule broke, which must ask for the first page. An `MPIJob` ends without it.
+    async fn until_begun_anew(&self, rule: &str) -> Result<()> {
+        let next = eventually("a list after the broken one", HANG, async || {
+            let mut ours = self.proxy.records();
+            ours.retain(|r| r.call.is("list", "pods") && r.call.namespace == self.namespace());
+            let is_it = |r: &Record| r.rule.as_deref() == Some(rule);
+            let broken = ours.iter().rposition(is_it).context("no page was broken")?;
+            anyhow::ensure!(ours[broken].call.uri.contains("continue="));
+            Ok(match ours.get(broken + 1) {
+                Some(next) => Seen::Yes(next.call.uri.clone()),
+                None => Seen::NotYet("no list came after it".into()),
+            })
+        })
+        .await?;
+        anyhow::ensure!(!next.contains("continue="), "{next} goes on");
+        Ok(())
+    }
+
+    /// The operator took no pod for deleted: it created none twice, and read none.
+    fn assert_none_missed(&self) -> Result<()> {
+        let missed = |r: &&Record| {
+            let call = &r.call;
+            let made = call.is("create", "pods") && r.code == Some(409);
+            let sought = call.is("get", "pods") || call.is("list", "pods") && !call.name.is_empty();
+            call.namespace == self.namespace() && (made || sought)
+        };
         let records = self.proxy.records();
-        let ours = records
-            .iter()
-            .filter(|r| r.call.is("list", "pods") && r.call.namespace == self.namespace());
-        let ours: Vec<_> = ours.collect();
-        let is_it = |r: &&Record| r.rule.as_deref() == Some(rule);
-        let broken = ours.iter().rposition(is_it).context("no page was broken")?;
-        anyhow::ensure!(ours[broken].call.uri.contains("continue="));
-        let next = ours.get(broken + 1).context("no list came after it")?;
-        let uri = &next.call.uri;
-        anyhow::ensure!(!uri.contains("continue="), "{uri} goes on");
+        let missed = records.iter().find(missed).map(|r| r.call.to_string());
+        anyhow::ensure!(missed.is_none(), "{missed:?}");
         Ok(())
     }
 }
 
-/// The second page of a list of pods is answered so.
+/// Answers the second page of a pod list with this error.
 async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
     let Some(mut trial) = Trial::of(Life(kind), name).await? else {
         return Ok(());
@@ -208,6 +219,13 @@ async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
     for phase in Phase::ALL {
         if phase == Phase::Creating {
             trial.run_phase(phase).await?;
+            // Where a job has only one pod, another job's pod is on the second page.
+            trial
+                .world
+                .jobs
+                .create(&Life(kind).canary("beside"))
+                .await?;
+            trial.run_beside("beside").await?;
             continue;
         }
         let (namespace, later) = (trial.namespace().to_owned(), trial.namespace().to_owned());
@@ -235,12 +253,15 @@ async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
         trial.begin(phase).await?;
         trial.until_hit(&rules, 1).await?;
         trial.end(phase).await?;
-        // The list was begun anew, and had three pages then.
-        trial
-            .until_hit(&rules[1..2], if phase == Phase::Running { 3 } else { 1 })
-            .await?;
-        trial.assert_begun_anew("second page")?;
+        // The list restarted, and had one page per pod.
+        let pages = match phase {
+            Phase::Running => trial.life.pods(WORKERS) + trial.life.pods(1),
+            Phase::Creating | Phase::Finishing => 1,
+        };
+        trial.until_hit(&rules[1..2], pages).await?;
+        trial.until_begun_anew("second page").await?;
     }
+    trial.assert_none_missed()?;
     trial.assert_life();
     trial.assert_clean().await
 }
@@ -248,7 +269,7 @@ async fn half_a_list(kind: Kind, name: &str, broken: &Answer) -> Result<()> {
 #[tokio::test]
 async fn f_42_a_page_that_fails_makes_no_half_of_a_list_the_truth() -> Result<()> {
     let lost = Answer::new(500, "InternalError", "the second page is lost");
-    for_each_kind(KINDS, |kind| half_a_list(kind, "f42", &lost)).await
+    for_each_kind(EVERY_KIND, |kind| half_a_list(kind, "f42", &lost)).await
 }
 
 #[tokio::test]
@@ -257,26 +278,52 @@ async fn f_26_a_page_that_has_expired_makes_no_half_of_a_list_the_truth() -> Res
     half_a_list(PYTORCH, "f26", &Answer::new(410, "Expired", words)).await
 }
 
+/// Whether a job's pods, its launcher's included, are all that the API and the kubelet have.
+async fn of_job_alone(trial: &Trial, job: &Value) -> Result<Seen<()>> {
+    let (client, namespace) = (&trial.world.client, trial.namespace());
+    let owner = |object: &Value| object["metadata"]["ownerReferences"][0].clone();
+    let launcher: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let launcher = json!(launcher.get_opt(&format!("{JOB}-launcher")).await?);
+    let is_owned = |pod: &Value| match owner(pod) {
+        of if of["kind"] == "Job" => {
+            of["uid"] == launcher["metadata"]["uid"]
+                && owner(&launcher)["uid"] == job["metadata"]["uid"]
+        }
+        of if of["kind"] == job["kind"] => of["uid"] == job["metadata"]["uid"],
+        _ => true,
+    };
+    let pods = look::pods(client, namespace, JOB).await?;
+    let ranks = pods.iter().filter(|pod| owner(pod)["kind"] == job["kind"]);
+    let ranks: Vec<_> = ranks.cloned().collect();
+    let mut uids: Vec<_> = pods.iter().map(|p| p["metadata"]["uid"].clone()).collect();
+    let kubelet = trial.world.kubelet.pods(namespace, JOB);
+    let mut known: Vec<_> = kubelet.iter().map(|pod| json!(pod.uid)).collect();
+    uids.sort_by_key(Value::to_string);
+    known.sort_by_key(Value::to_string);
+    let ranks = look::names(&ranks);
+    Ok(
+        if pods.iter().all(is_owned) && ranks == trial.life.ranks(WORKERS) && uids == known {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{:?}, {known:?}", look::names(&pods)))
+        },
+    )
+}
+
 async fn made_again(kind: Kind) -> Result<()> {
     let Some(mut trial) = Trial::of(Life(kind), "f43").await? else {
         return Ok(());
     };
     let all = trial.life.watched();
     trial.begin(Phase::Creating).await?;
-    let before = trial.world.jobs.until_true(JOB, "Created").await?;
-    if kind == MPI {
-        // The controller of Jobs waits for a pod of a former Job, which a Job of the same name then has to wait out for five minutes
-        // (kubernetes/kubernetes#131917).
-        let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
-        kubelet
-            .until_pods(namespace, JOB, trial.life.pods(WORKERS))
-            .await?;
-    }
+    let taken_up = |job: &_| trial.life.is_taken_up(job);
+    let jobs = &trial.world.jobs;
+    let before = jobs.until(JOB, "accepted", taken_up).await?;
     for phase in [Phase::Creating, Phase::Running] {
         if phase == Phase::Running {
             trial.end(Phase::Creating).await?;
         }
-        // While nothing is heard, the job is deleted and made again; then everything is listed.
+        // While all events are held, the job is deleted and created again; then everything is listed.
         let gate = Gate::closed();
         let deaf: Vec<Rule> = all
             .iter()
@@ -303,32 +350,23 @@ async fn made_again(kind: Kind) -> Result<()> {
         trial.until_hit(&deaf, 1).await?;
         trial.relist().await?;
         gate.open();
-        let job = trial.world.jobs.until_true(JOB, "Created").await?;
+        let taken_up = |job: &_| trial.life.is_taken_up(job);
+        let jobs = &trial.world.jobs;
+        let job = jobs.until(JOB, "accepted", taken_up).await?;
         anyhow::ensure!(job["metadata"]["uid"] == after["metadata"]["uid"]);
-        anyhow::ensure!(!is_true(&job, "Failed"), "{}", job["status"]);
+        anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
         eventually("the pods of the new job alone", HANG, async || {
-            let mut pods = look::pods(&trial.world.client, trial.namespace(), JOB).await?;
-            // A launcher's pods are its Job's.
-            pods.retain(|pod| pod["metadata"]["ownerReferences"][0]["kind"] == kind.name);
-            let uid = &after["metadata"]["uid"];
-            let all = pods
-                .iter()
-                .all(|pod| pod["metadata"]["ownerReferences"][0]["uid"] == *uid);
-            Ok(if all && look::names(&pods) == trial.life.ranks(WORKERS) {
-                Seen::Yes(())
-            } else {
-                Seen::NotYet(format!("{:?}", look::names(&pods)))
-            })
+            of_job_alone(&trial, &after).await
         })
         .await?;
     }
     trial.end(Phase::Creating).await?;
     trial.run_phase(Phase::Finishing).await?;
-    // Who lists the pods before the jobs knows that they are gone, and not that their job is: what it makes then goes after it.
+    // An operator that lists pods before jobs sees deleted pods of a job that seems to exist; it deletes the pods that it creates then.
     trial.assert_clean_but_for(Some("I-05")).await
 }
 
 #[tokio::test]
 async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
-    for_each_kind(TRAINING, made_again).await
+    for_each_kind(EVERY_KIND, made_again).await
 }

@@ -1,5 +1,5 @@
-//! F-01, F-07 to F-09, F-19, F-23, F-25, F-27, F-28, F-44: longer trouble on the way to the API server and in it, and what the
-//! operator is like meanwhile.
+//! F-01, F-07 to F-09, F-19, F-23, F-25, F-27, F-28, F-44: long outages of the network or the API server, and the operator's behaviour
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub const LEASE: [(&str, &str); 5] = [
 ];
 
 impl Trial {
-    /// One whose operator leads by a lease of its own.
+    /// A trial whose operator leads with a lease of its own.
     async fn elected(life: Life, name: &str) -> Result<Option<Self>> {
         let trial = Self::of(life, name).await?;
         Ok(trial.map(|trial| {
@@ -52,7 +52,7 @@ impl Trial {
         self.operator()?.until_leads(leads).await
     }
 
-    /// It is alive all the time.
+    /// The operator passes its liveness probe all the time.
     async fn lives_for(&self, time: Duration) -> Result<()> {
         holds_for(time, async || {
             let (code, body) = self.operator()?.probe("/livez").await?;
@@ -63,7 +63,7 @@ impl Trial {
     }
 }
 
-/// Somebody at the proxy's door who opens to nobody, and counts who knocks.
+/// A listener that closes every connection at once and counts them.
 struct Knocks {
     count: Arc<AtomicU64>,
     since: Instant,
@@ -71,7 +71,7 @@ struct Knocks {
 }
 
 impl Knocks {
-    /// Takes the place of a proxy that refuses connections.
+    /// Listens on the port of a proxy that refuses connections.
     async fn at(address: SocketAddr) -> Result<Self> {
         let door = eventually("the proxy's port to be free", HANG, async || {
             Ok(Seen::Yes(TcpListener::bind(address).await?))
@@ -89,15 +89,15 @@ impl Knocks {
         Ok(Self { count, since, task })
     }
 
-    /// Leaves the door. Somebody knocked, and nobody did so again and again without a pause.
+    /// Stops listening. There were connection attempts, but none without a pause.
     async fn end(self) -> Result<()> {
         let time = self.since.elapsed();
         self.task.abort();
-        // It was aborted; what matters is that the port is free.
+        // Its result is an abort; only the free port matters.
         let _ = self.task.await;
         let count = self.count.load(Ordering::SeqCst);
-        // Every watch knocks once or twice before the lease is lost. After that only the election does, at most once in a
-        // quarter of a second: twice as often is too often. Who doesn't wait knocks hundreds of times in a second.
+        // Every watch connects once or twice before the lease is lost. After that only the election connects, at most every quarter of a
+        // second; twice as often is too often. A loop without a pause connects hundreds of times a second.
         let most = 60 + time.as_millis() / 125;
         anyhow::ensure!(count > 0, "nobody tried to connect");
         anyhow::ensure!(u128::from(count) <= most, "{count} connections in {time:?}");
@@ -105,7 +105,7 @@ impl Knocks {
     }
 }
 
-/// The API server can't be reached for so long, while a worker fails. Then its door opens and closes at once, while the pods end.
+/// The API server is unreachable for this long while a worker fails. Then connections open and close at once while the pods end.
 async fn unreachable_for(kind: Kind, seconds: u64) -> Result<()> {
     let Some(mut trial) = Trial::elected(Life(kind), "f01").await? else {
         return Ok(());
@@ -176,7 +176,7 @@ async fn f_01_a_server_that_refuses_connections_costs_a_spark_application_nothin
     unreachable(SPARK).await
 }
 
-/// Another token of the operator's.
+/// Another token for the operator.
 async fn another_token(trial: &Trial) -> Result<String> {
     let client = trial.world.client.clone();
     let accounts: Api<ServiceAccount> = Api::namespaced(client, LEASE_NAMESPACE);
@@ -187,7 +187,7 @@ async fn another_token(trial: &Trial) -> Result<String> {
     made.status.and_then(|made| made.token).context("no token")
 }
 
-/// A kubeconfig that names a file with the token instead of the token.
+/// Makes a kubeconfig name a file with the token instead of the token.
 fn by_file(kubeconfig: &Path, token: &Path) -> Result<()> {
     let mut config: Value = serde_json::from_slice(&std::fs::read(kubeconfig)?)?;
     let user = &mut config["users"][0]["user"];
@@ -207,7 +207,7 @@ async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
     by_file(trial.kubeconfig(), &file)?;
     trial.run_phase(Phase::Creating).await?;
     trial.until_canary().await?;
-    // From now on the old token is worth nothing.
+    // From now on the old token is invalid.
     let new = another_token(&trial).await?;
     let good = new.clone();
     let expired = Answer::new(401, "Unauthorized", "Unauthorized");
@@ -218,7 +218,7 @@ async fn f_07_a_token_that_is_replaced_is_read_again() -> Result<()> {
     trial.proxy.cut().await?;
     trial.begin(Phase::Running).await?;
     trial.until_hit(&[old], 1).await?;
-    // The rule stays: it takes the new one.
+    // The rule stays: the new token is accepted.
     trial.end(Phase::Running).await?;
     trial.run_phase(Phase::Finishing).await?;
     trial.assert_life();
@@ -297,7 +297,7 @@ async fn f_09_far_away_from_the_server_a_spark_application_lives_the_same() -> R
     far_away(SPARK).await
 }
 
-/// Every request for the job's namespace is refused.
+/// A rule that refuses every request for the job's namespace.
 fn refused(trial: &Trial, code: u16, reason: &str, message: &str) -> Rule {
     let namespace = trial.namespace().to_owned();
     let refusal = Action::Answer(Effect::Without, Answer::new(code, reason, message));
@@ -306,12 +306,12 @@ fn refused(trial: &Trial, code: u16, reason: &str, message: &str) -> Rule {
     })
 }
 
-/// What a job waits for is told, and it is asked for rarely.
+/// The status says what the job waits for, and the operator retries rarely.
 async fn until_forbidden(trial: &Trial) -> Result<()> {
     let jobs = &trial.world.jobs;
     if trial.life.0 == SPARK {
         let told = |job: &Value| trial.life.told(job, "Stalled").contains("cannot create");
-        let job = jobs.until(JOB, "telling of it", told).await?;
+        let job = jobs.until(JOB, "naming it", told).await?;
         anyhow::ensure!(!Life::has_failed(&job), "{}", job["status"]);
         return Ok(());
     }
@@ -347,7 +347,7 @@ async fn forbidden(kind: Kind) -> Result<()> {
         trial.proxy.clear_rules();
         trial.end(phase).await?;
     }
-    // All of it is gone: lists and watches are refused as well.
+    // Now lists and watches are refused as well.
     let nothing = refused(&trial, 403, "Forbidden", &words);
     trial.rule(std::slice::from_ref(&nothing));
     trial.proxy.cut().await?;
@@ -471,7 +471,7 @@ async fn f_25_a_status_of_a_spark_application_that_is_called_too_large_is_writte
     too_large(SPARK).await
 }
 
-/// Creations of the job's pods are asked of somebody who doesn't answer.
+/// Registers a webhook for creates of the job's pods.
 async fn webhook(trial: &Trial, url: &str) -> Result<()> {
     let hook = json!({
         "metadata": { "name": trial.namespace() },
@@ -489,7 +489,7 @@ async fn webhook(trial: &Trial, url: &str) -> Result<()> {
     hooks(trial)
         .create(&PostParams::default(), &serde_json::from_value(hook)?)
         .await?;
-    // It takes the API server a moment to know of it.
+    // It takes the API server a moment to use the webhook.
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
     let probe: Pod = serde_json::from_value(json!({
         "metadata": { "name": "probe" }, "spec": { "containers": [{ "name": "c", "image": "i" }] },
@@ -511,17 +511,17 @@ fn hooks(trial: &Trial) -> Api<ValidatingWebhookConfiguration> {
     Api::all(trial.world.client.clone())
 }
 
-/// Creates fail by the webhook, and come more and more slowly.
+/// Creates fail because of the webhook, with growing backoff.
 async fn until_creates_fail(trial: &Trial) -> Result<()> {
     if trial.life.0 != SPARK {
         until_refused(trial, 500, 4).await?;
         return assert_paced(trial, 500, doubling).map(drop);
     }
-    // A submission that a webhook keeps from being made waits for half a minute.
+    // An application's submission that a webhook blocks waits for half a minute.
     until_refused(trial, 500, 1).await?;
     let told = |job: &Value| trial.life.told(job, "Stalled").contains("webhook");
     let jobs = &trial.world.jobs;
-    jobs.until(JOB, "telling of the webhook", told)
+    jobs.until(JOB, "naming the bad webhook", told)
         .await
         .map(drop)
 }
@@ -548,7 +548,7 @@ async fn dead_webhook(kind: Kind) -> Result<()> {
             .await?;
         trial.end(phase).await?;
     }
-    // Others' failures are no creates of ours.
+    // Only the operator's own creates count from here on.
     trial.proxy.clear_records();
     trial.run_phase(Phase::Finishing).await?;
     trial.assert_life();
@@ -646,7 +646,7 @@ async fn empty_list(kind: Kind) -> Result<()> {
     trial.rule(&rules);
     trial.proxy.cut().await?;
     trial.until_hit(&rules, 1).await?;
-    // It misses them, and their names are taken. A driver that no watch shows is read before its run counts as failed.
+    // It misses them, and their names are taken. It reads a driver that no watch shows before it counts the run as failed.
     let ranks = trial.life.ranks(WORKERS);
     eventually("all of them to be found", HANG, async || {
         let taken = |r: &training_testkit::proxy::Record| {

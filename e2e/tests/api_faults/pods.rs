@@ -1,16 +1,18 @@
-//! F-60, F-61, F-65: what nodes, schedulers and collectors do to pods, and odd words about them.
+//! F-60, F-61, F-65: what nodes, schedulers and collectors do to pods, and odd pod statuses.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use e2e::for_each_kind;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use training_core::GroupKind;
-use training_testkit::builders::{KINDS, Kind, TRAINING};
-use training_testkit::job::{counters, is_finished, is_true};
+use training_testkit::builders::{EVERY_KIND, KINDS, Kind, MPI, SPARK, TRAINING};
+use training_testkit::job::{counters, is_finished};
 use training_testkit::kubelet::State;
 use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -19,8 +21,8 @@ use super::campaign::on;
 use super::driver::{JOB, Phase, Trial, WORKER};
 use super::life::{Life, WORKERS};
 
-/// Something befalls the worker while the job is created, and again while it runs; each time it is replaced, and `counted`
-/// tells whether the backoff limit knows of it. For every kind, side by side.
+/// Something happens to the worker while the job is created, and again while it runs; each time the worker is replaced, and `counted` is
+/// how often this counts against the backoff limit. All kinds run in parallel.
 async fn befalls(
     name: &str,
     counted: i64,
@@ -90,7 +92,7 @@ async fn f_60_a_pod_that_is_preempted_or_evicted_is_replaced_for_nothing() -> Re
 
 #[tokio::test]
 async fn f_60_a_pod_that_does_not_end_is_waited_for() -> Result<()> {
-    // The node is lost, somebody deletes the pod, and its object stays.
+    // The node is lost, the pod is deleted, and its object stays.
     befalls("f60stuck", 0, async |trial| {
         let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
         kubelet.finish_deletes(false);
@@ -129,7 +131,7 @@ async fn success_stored(kind: Kind) -> Result<()> {
         .until(JOB, "with a success stored", stored)
         .await?;
     kubelet.disappear(trial.namespace(), WORKER).await?;
-    // Another pass that has reason to look at everything.
+    // Another reconcile that must consider the whole job.
     let worker = "pt-worker-0";
     trial
         .world
@@ -180,7 +182,7 @@ async fn success_unseen(kind: Kind) -> Result<()> {
                 .until_pods(trial.namespace(), JOB, 3)
                 .await?;
         }
-        // The end and the deletion are held back, and then listed away.
+        // The pod's end and its deletion are held back; a list then skips both.
         let gate = Gate::closed();
         let deaf: Rule = on(
             trial.namespace(),
@@ -218,7 +220,60 @@ async fn f_61_a_success_that_nobody_saw_runs_again_once() -> Result<()> {
     for_each_kind(KINDS, success_unseen).await
 }
 
-/// What a kubelet would not say, in its own words: what is merged into the pod's status, and what becomes of the worker.
+/// For kinds where the end of one pod is the end of the job.
+async fn end_stored(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f61end").await? else {
+        return Ok(());
+    };
+    for phase in Phase::ALL {
+        trial.run_phase(phase).await?;
+    }
+    let (kubelet, namespace) = (&trial.world.kubelet, trial.namespace());
+    let ended = kubelet.pods(namespace, JOB);
+    anyhow::ensure!(!ended.is_empty(), "no pod of a job that has ended");
+    for pod in ended {
+        kubelet.disappear(namespace, &pod.name).await?;
+    }
+    if kind == MPI {
+        // A deletion of finished Jobs removes the launcher's as well.
+        let jobs: Api<Job> = Api::namespaced(trial.world.client.clone(), namespace);
+        let background = DeleteParams::background();
+        jobs.delete("pt-launcher", &background).await?;
+    }
+    eventually("its pods to be gone", HANG, async || {
+        let pods = kubelet.pods(namespace, JOB);
+        Ok(if pods.is_empty() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
+    let auditor = &trial.world.auditor;
+    let made = || {
+        let all = auditor.summary_of(JOB).into_iter();
+        all.map(|(object, churn)| (object, churn.creates))
+            .collect::<BTreeMap<_, _>>()
+    };
+    auditor.settled().await?;
+    let before = made();
+    // The operator lists everything again, and goes on with new events.
+    trial.relist().await?;
+    trial.world.jobs.create(&Life(kind).canary("after")).await?;
+    trial.run_beside("after").await?;
+    auditor.settled().await?;
+    assert_eq!(made(), before, "it runs again");
+    let job = trial.world.jobs.get(JOB).await?;
+    assert!(Life::has_succeeded(&job), "{}", job["status"]);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_61_a_job_whose_end_is_stored_does_not_run_again_without_its_pods() -> Result<()> {
+    for_each_kind([MPI, SPARK], end_stored).await
+}
+
+/// A pod status that no kubelet writes: the patch, and what happens to the worker.
 struct Odd {
     name: &'static str,
     status: Value,
@@ -233,9 +288,9 @@ enum Then {
     Replaced,
 }
 
-/// For every kind, side by side.
+/// Runs the case for every kind in parallel.
 async fn odd(odd: Odd) -> Result<()> {
-    for_each_kind(TRAINING, |kind| odd_one(Life(kind), &odd)).await
+    for_each_kind(EVERY_KIND, |kind| odd_one(Life(kind), &odd)).await
 }
 
 async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
@@ -248,18 +303,18 @@ async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
     trial
         .world
         .kubelet
-        .until_pods(trial.namespace(), JOB, 3)
+        .until_pods(trial.namespace(), JOB, life.pods(WORKERS))
         .await?;
     for phase in [Phase::Creating, Phase::Running] {
         let old = trial.worker().await?;
-        pods.patch_status(WORKER, &PatchParams::default(), &says)
+        pods.patch_status(life.victim(), &PatchParams::default(), &says)
             .await?;
         match odd.then {
             Then::Replaced => trial.until_another(&old).await?,
             Then::Stays => {
                 holds_for(Duration::from_secs(1), async || {
                     let job = trial.world.jobs.get(JOB).await?;
-                    anyhow::ensure!(!is_finished(&job), "{}", job["status"]);
+                    anyhow::ensure!(!Life::has_ended(&job), "{}", job["status"]);
                     anyhow::ensure!(trial.worker().await? == old, "it was replaced");
                     Ok(())
                 })
@@ -271,14 +326,14 @@ async fn odd_one(life: Life, odd: &Odd) -> Result<()> {
         }
     }
     let job = trial.world.jobs.get(JOB).await?;
-    assert!(!is_true(&job, "Failed"), "{}", job["status"]);
+    assert!(!Life::has_failed(&job), "{}", job["status"]);
     trial.run_phase(Phase::Finishing).await?;
     trial.assert_clean().await
 }
 
 #[tokio::test]
 async fn f_65_failed_without_a_word_of_the_containers() -> Result<()> {
-    // Under ExitCode a code decides; where there is none, the pod may not even have begun.
+    // Under ExitCode the exit code decides; without one, the pod may not even have started.
     odd(Odd {
         name: "f65failed",
         status: json!({ "phase": "Failed", "containerStatuses": null }),
@@ -358,10 +413,12 @@ async fn no_exit_code(kind: Kind) -> Result<()> {
 
 #[tokio::test]
 async fn f_65_succeeded_without_an_exit_code() -> Result<()> {
-    for_each_kind(KINDS, no_exit_code).await
+    // The Job controller reads the launcher's end.
+    let kinds = EVERY_KIND.into_iter().filter(|kind| *kind != MPI);
+    for_each_kind(kinds, no_exit_code).await
 }
 
-/// The words of a node whose clock is an hour ahead: all pods have the same times, and one ends before it began.
+/// The status of a node whose clock is an hour ahead: all pods have the same times, and one ends before it began.
 fn ahead(kind: Kind, state: &str, finished: Option<&str>) -> Patch<Value> {
     let hour = Timestamp::now() + SignedDuration::from_hours(1);
     let hour = hour.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -395,7 +452,7 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     let later = hour.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let now = training_testkit::kubelet::now();
     let ranks = Life(kind).ranks(WORKERS);
-    // The second replacement has to wait: from the failure on, and not from what the node calls so.
+    // The second replacement waits for its backoff, from the failure on and not from the node's time.
     for finished in [now, later] {
         let kubelet = &trial.world.kubelet;
         kubelet.until_pods(trial.namespace(), JOB, 3).await?;
@@ -408,7 +465,7 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
         trial.until_another(&old).await?;
     }
     trial.end(Phase::Creating).await?;
-    // Nothing is left to be done again and again.
+    // No repeated work may be left.
     let times = |job: &Value| job["status"].to_string();
     let job = trial.world.jobs.get(JOB).await?;
     assert!(!times(&job).contains("\"-"), "{}", job["status"]);
@@ -416,9 +473,9 @@ async fn clock_ahead(kind: Kind) -> Result<()> {
     trial.proxy.clear_records();
     let before = trial.metric("trainyard_reconciles_total").await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // Who looks again and again does so five times in a second at least.
+    // A busy loop reconciles at least five times a second.
     let looks = trial.metric("trainyard_reconciles_total").await? - before;
-    assert!(looks < 5, "{looks} looks at what doesn't change");
+    assert!(looks < 5, "{looks} reconciles without a change");
     let busy = trial.proxy.records();
     let busy: Vec<_> = busy.iter().filter(|r| r.call.is_job_write()).collect();
     assert!(busy.len() < 3, "{busy:?}");
@@ -448,7 +505,7 @@ async fn group_deleted(kind: Kind) -> Result<()> {
     let pods = trial.world.kubelet.until_pods(trial.namespace(), JOB, 3);
     let pods: Vec<String> = pods.await?.into_iter().map(|pod| pod.uid).collect();
     trial.end(Phase::Creating).await?;
-    // Somebody deletes the group while all run.
+    // The group is deleted while all pods run.
     let before = groups.get(JOB).await?.metadata.uid;
     let now = DeleteParams::default().grace_period(0);
     groups.delete(JOB, &now).await?;
@@ -459,7 +516,7 @@ async fn group_deleted(kind: Kind) -> Result<()> {
             .as_ref()
             .filter(|g| g.metadata.deletion_timestamp.is_some())
         {
-            // The one who keeps it until its last pod is gone gives way.
+            // Removes the finalizer that waits for the group's last pod.
             let name = terminating.metadata.name.as_deref().unwrap_or_default();
             groups.patch(name, &PatchParams::default(), &strip).await?;
         }

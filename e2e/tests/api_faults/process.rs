@@ -1,4 +1,4 @@
-//! F-54, F-55, F-57 to F-59: what can be wrong with the process itself, its clock, and its company.
+//! F-54, F-55, F-57 to F-59: faults of the process itself, its clock and a second operator.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::driver::{JOB, Phase, Trial, deep};
 use super::life::Life;
 use super::outage::LEASE;
 
-/// A whole life without a fault of the network.
+/// A full life cycle without network faults.
 async fn live(trial: &mut Trial) -> Result<()> {
     for phase in Phase::ALL {
         trial.run_phase(phase).await?;
@@ -30,7 +30,7 @@ async fn live(trial: &mut Trial) -> Result<()> {
     Ok(())
 }
 
-/// A phase in which no operator may make a pod before the other is about to do so as well.
+/// Runs a phase in which neither operator may create a pod before the other one is about to do so as well.
 async fn both_at_once(trial: &mut Trial, twins: &Proxy, phase: Phase) -> Result<()> {
     let gate = Gate::closed();
     let waiting = || Action::Hold(gate.clone());
@@ -44,7 +44,7 @@ async fn both_at_once(trial: &mut Trial, twins: &Proxy, phase: Phase) -> Result<
     trial.end(phase).await
 }
 
-/// Two operators that both work, because nobody elects: whenever a pod is to be made, both are about to make it.
+/// Two operators without leader election both work: whenever a pod must be created, both are about to create it.
 async fn twins(kind: Kind) -> Result<()> {
     let Some(mut trial) = Trial::of(Life(kind), "f57").await? else {
         return Ok(());
@@ -110,7 +110,7 @@ async fn f_58_a_process_with_few_descriptors_serves_a_large_job() -> Result<()> 
     };
     trial.start().await?;
     trial.operator()?.limit_descriptors(LIMIT)?;
-    // Every new connection needs one: probes, scrapes and calls.
+    // Every new connection needs a descriptor: probes, scrapes and calls.
     trial.proxy.cut().await?;
     let address = trial.operator()?.metrics_address();
     let mut held = Vec::new();
@@ -152,15 +152,15 @@ async fn f_58_a_log_that_takes_nothing_ends_no_process() -> Result<()> {
     trial = trial.output("/dev/full").flag("log-filter", "debug");
     live(&mut trial).await?;
     trial.assert_life();
-    // Without a log only this tells of a panic.
+    // Without a log, only this metric shows a panic.
     assert_eq!(trial.metric("trainyard_panics_total").await?, 0);
     trial.assert_clean().await
 }
 
-/// So far is one replica's clock from the other's.
+/// The difference between the clocks of the two replicas.
 const SKEW: SignedDuration = SignedDuration::from_mins(10);
 
-/// Moves every time of a Lease: to who reads it, that is as if its own clock went wrong by as much the other way.
+/// Shifts all times of a Lease, which looks to the reader as if its own clock were off in the other direction.
 fn skewed(by: SignedDuration) -> Change {
     Change::new(move |bytes| {
         let text = std::str::from_utf8(bytes).ok()?;
@@ -181,7 +181,7 @@ fn skewed(by: SignedDuration) -> Change {
     })
 }
 
-/// What tells wrong times to who asks for the lease.
+/// Rules that shift the times of the lease for its reader.
 fn wrong_times(skew: SignedDuration) -> [Rule; 2] {
     let of_lease = |call: &Call| call.resource == "leases";
     let answers = Rule::new("answers", Action::AlterAnswer(skewed(skew)), move |call| {
@@ -193,15 +193,14 @@ fn wrong_times(skew: SignedDuration) -> [Rule; 2] {
     [answers, events]
 }
 
-/// A lease as it is stored.
+/// A stored lease.
 async fn stored(trial: &Trial, lease: &str) -> Result<LeaseSpec> {
     let leases: Api<Lease> = Api::namespaced(trial.world.client.clone(), LEASE_NAMESPACE);
     let spec = leases.get(lease).await?.spec;
     spec.context("a lease that says nothing")
 }
 
-/// A standby whose clock is wrong waits as long as any other, and leads when the leader is gone; so it goes with a clock that jumps
-/// while it waits.
+/// A standby with a wrong clock waits as long as any other, and leads when the leader is gone, even if its clock jumps meanwhile.
 async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
     let Some(mut trial) = Trial::set_up(name).await? else {
         return Ok(());
@@ -231,11 +230,11 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
             Ok(())
         })
         .await?;
-        anyhow::ensure!(told(&wrong) > 0, "nobody told it a wrong time");
+        anyhow::ensure!(told(&wrong) > 0, "no wrong time was served");
         standby_proxy.clear_rules();
         standby_proxy.cut().await?;
     }
-    // Wrong again when it matters.
+    // The wrong time again when it matters.
     trial.operator()?.freeze()?;
     let old = stored(&trial, &lease).await?;
     let wrong = wrong_times(skew);
@@ -251,7 +250,7 @@ async fn wrong_clock(name: &str, skew: SignedDuration) -> Result<()> {
         })
     })
     .await?;
-    anyhow::ensure!(told(&wrong) > 0, "nobody told it a wrong time in the end");
+    anyhow::ensure!(told(&wrong) > 0, "no wrong time was served in the end");
     let new = stored(&trial, &lease).await?;
     assert_ne!(old.holder_identity, new.holder_identity);
     let times = old.renew_time.zip(new.acquire_time);
@@ -281,13 +280,13 @@ async fn f_55_a_standby_whose_clock_is_fast_waits_its_time() -> Result<()> {
     wrong_clock("f55fast", -SKEW).await
 }
 
-/// How long a lease lasts, when its holder gives up, and how often it renews: as shipped in the deep tests, and nearly in the same
-/// ratio otherwise, so that several leases pass. Units: seconds.
+/// The lease duration, renew deadline and retry period: as shipped in deep runs, otherwise in nearly the same ratio, so that several
+/// leases pass. Units: seconds.
 fn lease_times() -> [u64; 3] {
     if deep() { [15, 10, 2] } else { [9, 6, 1] }
 }
 
-/// With a twentieth of a processor a leader keeps its lease while nothing happens, and makes nothing twice when something does.
+/// With a twentieth of a CPU, an idle leader keeps its lease, and a busy one creates nothing twice.
 #[tokio::test]
 async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
     let Some(mut trial) = Trial::set_up("f54").await? else {
@@ -309,7 +308,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
     trial.start().await?;
     trial.until_leads(true).await?;
     trial.until_canary().await?;
-    // It would lead as soon as the lease is not renewed in its time.
+    // It would lead as soon as the lease isn't renewed in time.
     let (standby_proxy, kubeconfig) = trial.world.proxy().await?;
     let mut options = trial.operator_options();
     options.kubeconfig = kubeconfig;
@@ -346,9 +345,9 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         let holder = |spec: &LeaseSpec| (spec.holder_identity.clone(), spec.lease_transitions);
         anyhow::ensure!(holder(&after) == holder(&before), "another leads");
         anyhow::ensure!(after.renew_time > before.renew_time, "nobody renewed it");
-        // One that gave up at its deadline and was faster than the standby has lost it all the same.
+        // A leader that gave up at its deadline, before the standby noticed, has lost it as well.
         let log = operator.log();
-        anyhow::ensure!(log.contains("leading"), "the log tells nothing");
+        anyhow::ensure!(log.contains("leading"), "it never led");
         anyhow::ensure!(!log.contains("not leading any more"), "the lease was lost");
         standby.kill()?;
         trial.world.jobs.create(&Trial::job().build()).await?;
@@ -366,10 +365,10 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
     trial.assert_clean().await
 }
 
-/// Two thousand jobs in the deep tests: what fills the memory takes minutes to make.
+/// Two thousand jobs in deep runs, because they take minutes to create.
 #[tokio::test]
 async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() -> Result<()> {
-    // The limit of the shipped Deployment.
+    // The memory limit of the shipped Deployment.
     const LIMIT: u64 = 256 << 20;
     let number = if deep() { 2000 } else { 40 };
     let Some(mut trial) = Trial::set_up("f59").await? else {
@@ -386,7 +385,7 @@ async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() ->
         job?;
     }
     drop(made);
-    // The first one makes the pods; the second one starts with all of them.
+    // The first operator creates the pods; the second one starts with all of them.
     trial.start().await?;
     let pods: Api<Pod> = Api::namespaced(trial.world.client.clone(), trial.namespace());
     eventually("all pods", HANG * 4, async || {

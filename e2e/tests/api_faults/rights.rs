@@ -1,4 +1,4 @@
-//! MT-60 to MT-62: the shipped role is enough, none of it is idle, and what it must not hold it doesn't.
+//! MT-60 to MT-62: the shipped role is sufficient, every rule is used, and no forbidden right is granted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use super::table::{
     F_03, F_06_JSON, F_12, F_14, F_15, F_16, F_18, F_18_STATUS, F_31, F_37, F_39, Fault,
 };
 
-/// Where the operator's own role is.
+/// The namespace of the operator's own role.
 const OWN: &str = "trainyard-system";
 
 type Right = (String, String, String);
 
-/// Verbs, group and resources of what nobody may do with the operator's token.
+/// Verbs, group and resources that the operator's token must not allow.
 const FORBIDDEN: &[(&[&str], &str, &[&str])] = &[
     (
         &[
@@ -115,7 +115,7 @@ const FORBIDDEN: &[(&[&str], &str, &[&str])] = &[
     (&["*"], "*", &["*"]),
 ];
 
-/// What the shipped roles grant, as group, resource and verb.
+/// The rights that the shipped roles grant, as group, resource and verb.
 fn granted() -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
     for file in manifest::files(&workspace().join("manifests/pytorch-operator"))? {
@@ -145,7 +145,7 @@ fn granted() -> Result<BTreeSet<Right>> {
     Ok(rights)
 }
 
-/// What the operator asked for, and whether it was allowed to, from every request in the audit log.
+/// The operator's requests from the audit log, and those that were denied.
 fn asked(log: &std::path::Path) -> Result<(BTreeSet<Right>, Vec<String>)> {
     let (mut used, mut denied) = (BTreeSet::new(), Vec::new());
     let text = std::fs::read(log)?;
@@ -154,7 +154,7 @@ fn asked(log: &std::path::Path) -> Result<(BTreeSet<Right>, Vec<String>)> {
         if !line.contains(PYTORCH_OPERATOR) {
             continue;
         }
-        // The last line may be half written.
+        // The last line may be incomplete.
         let Ok(entry) = serde_json::from_str::<Value>(&line) else {
             continue;
         };
@@ -180,7 +180,7 @@ fn asked(log: &std::path::Path) -> Result<(BTreeSet<Right>, Vec<String>)> {
     Ok((used, denied))
 }
 
-/// A life that needs everything the role holds.
+/// A life cycle that uses all of the role's rights.
 async fn whole_life(world: &World) -> Result<()> {
     let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world
@@ -194,7 +194,7 @@ async fn whole_life(world: &World) -> Result<()> {
         .flag("events", "full");
     let mut operator = OperatorProcess::start(options).await?;
     let namespace = world.namespace();
-    // A foreign pod has the name: somebody has to look whose it is.
+    // A foreign pod has the name, so the operator must read its owner.
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
     let services: Api<k8s_openapi::api::core::v1::Service> =
         Api::namespaced(world.client.clone(), namespace);
@@ -233,7 +233,7 @@ async fn whole_life(world: &World) -> Result<()> {
     world.kubelet.until_pods(namespace, JOB, 3).await?;
     world.kubelet.all_running(namespace, JOB).await?;
     world.jobs.until_true(JOB, "Running").await?;
-    // The same again and again: equal events are counted on one.
+    // Repeated equal events are counted on one object.
     for _ in 0..3 {
         suspend(world, true, "Suspended", 0).await?;
         suspend(world, false, "Created", 3).await?;
@@ -249,7 +249,7 @@ async fn whole_life(world: &World) -> Result<()> {
     })
     .await?;
     autoscaled(world).await?;
-    // Ends in order, and so releases the lease.
+    // A graceful end, which releases the lease.
     operator.terminate(Duration::from_secs(20)).await?;
     operator.assert_no_panic()
 }
@@ -265,7 +265,7 @@ async fn suspend(world: &World, suspend: bool, condition: &str, pods: usize) -> 
     Ok(())
 }
 
-/// An elastic job with metrics has an autoscaler, which follows its edits and goes with it.
+/// An elastic job with metrics has an autoscaler, which follows edits and is deleted with the job.
 async fn autoscaled(world: &World) -> Result<()> {
     let hpas: Api<k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler> =
         Api::namespaced(world.client.clone(), world.namespace());
@@ -347,7 +347,7 @@ async fn mt_60_mt_61_the_role_is_enough_and_none_of_it_is_idle() -> Result<()> {
     );
     let granted = granted()?;
     anyhow::ensure!(granted.len() > 15, "{granted:?}");
-    // Asked by the API server's admission on the operator's behalf, where that check is switched on; no request shows it.
+    // The API server's admission checks these on the operator's behalf, where that check is enabled; no request shows it.
     let by_admission = |right: &&Right| right.1.ends_with("/finalizers") && right.2 == "update";
     let idle: Vec<&Right> = granted
         .iter()
@@ -379,7 +379,7 @@ async fn mt_62_what_the_operator_must_not_do_it_may_not() -> Result<()> {
         let answer = reviews.create(&PostParams::default(), &review).await?;
         anyhow::Ok(answer.status.is_some_and(|status| status.allowed))
     };
-    // The question itself is right: what the operator lives by is allowed.
+    // Proves that the check works: the operator has the rights that it needs.
     anyhow::ensure!(may("team", "create", "", "pods").await?);
     let mut allowed = Vec::new();
     for namespace in ["team", "kube-system", OWN] {
@@ -400,7 +400,7 @@ async fn mt_62_what_the_operator_must_not_do_it_may_not() -> Result<()> {
     Ok(())
 }
 
-/// Faults after which an operator looks, makes or removes something that it would not have without them.
+/// Faults after which the operator sends reads, creates or deletes that it needs only then.
 const TROUBLE: [&Fault; 8] = [
     &F_03,
     &F_06_JSON,
@@ -414,7 +414,7 @@ const TROUBLE: [&Fault; 8] = [
 
 #[tokio::test]
 async fn mt_60_no_fault_makes_the_operator_ask_for_more() -> Result<()> {
-    // A log of its own: what other tests ask for on purpose is not in it.
+    // A separate audit log, without the deliberate requests of other tests.
     let Some(control) = own().await? else {
         return Ok(());
     };
@@ -424,7 +424,7 @@ async fn mt_60_no_fault_makes_the_operator_ask_for_more() -> Result<()> {
     control.audit()?.mark().await?;
     let (used, denied) = asked(&control.scratch().join("audit.log"))?;
     assert_eq!(denied, Vec::<String>::new());
-    // The log is that of these lives: after a lost answer somebody has looked for the pod.
+    // Proves that the log covers these life cycles: after a lost answer the operator reads the pod.
     let looked = (String::new(), "pods".to_owned(), "get".to_owned());
     anyhow::ensure!(used.contains(&looked), "{used:?}");
     Ok(())

@@ -1,6 +1,6 @@
-//! F-63, F-64: the API server itself changes what it serves, goes away and comes back, and forgets.
+//! F-63, F-64: the API server changes the resources it serves, restarts, or compacts its store.
 //!
-//! Both have a control plane of their own, because others would notice.
+//! Both have their own control plane because they would disturb other tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use training_testkit::wait::{HANG, Seen, eventually};
 use super::driver::{JOB, Phase, Trial};
 use super::life::Life;
 
-/// The first wait of a watch that failed; each further one is longer.
+/// The first backoff of a failed watch; later ones are longer.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
 
-/// When the operator asked in vain for a kind that is gone, by what it asked.
+/// The times of the operator's requests for a removed kind, by request.
 fn missed(trial: &Trial) -> BTreeMap<String, Vec<Instant>> {
     let mut missed: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
     for record in trial.proxy.records() {
@@ -41,7 +41,7 @@ fn missed(trial: &Trial) -> BTreeMap<String, Vec<Instant>> {
     missed
 }
 
-/// A control plane for this test alone, or `None` where it may not have one. It ends with the process.
+/// A control plane for this test alone, or `None` where there can't be one. It ends with the process.
 pub async fn own() -> Result<Option<&'static ControlPlane>> {
     let options = Options {
         controller_manager: true,
@@ -98,7 +98,7 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     })
     .await?;
     anyhow::ensure!(trial.operator()?.probe("/livez").await?.0 == 200);
-    // Who serves another kind has no part in it.
+    // Operators of other kinds are unaffected.
     let tf = TENSORFLOW.job("tf").master().workers(1).build();
     other.jobs.create(&tf).await?;
     other.jobs.until_true("tf", "Succeeded").await?;
@@ -131,7 +131,7 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     kubelet.all_running(namespace, "again").await?;
     kubelet.all_succeeded(namespace, "again").await?;
     trial.world.jobs.until_true("again", "Succeeded").await?;
-    // What the kind took with it stays gone.
+    // Objects that were deleted with the kind stay deleted.
     kubelet.until_pods(namespace, JOB, 0).await?;
     trial.world.auditor.settled().await?;
     let wrong = trial.world.auditor.violations();
@@ -142,7 +142,7 @@ async fn f_63_a_kind_that_is_removed_and_installed_again_harms_no_other() -> Res
     operator.assert_no_panic()
 }
 
-/// Another API server on the store of a control plane: one that the test may end.
+/// A second API server on the store of a control plane, which the test may stop.
 struct Second {
     program: PathBuf,
     arguments: Vec<String>,
@@ -179,7 +179,7 @@ impl Second {
         })
     }
 
-    /// Starts it and waits until it serves; the kubeconfig leads the administrator there.
+    /// Starts it and waits until it serves; returns the administrator's kubeconfig for it.
     async fn start(&mut self, control: &ControlPlane) -> Result<PathBuf> {
         let log = std::fs::File::create(control.scratch().join("second.out"))?;
         let mut command = Command::new("/usr/bin/setpriv");
@@ -212,7 +212,7 @@ impl Second {
         Ok(())
     }
 
-    /// The store forgets everything but the present: no watch can go on from what was before.
+    /// Compacts the store to its current revision, so that no watch can resume from an older one.
     async fn compact(&self, control: &ControlPlane) -> Result<()> {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::all(control.client(ADMIN).await?);
         let list = pods.list(&kube::api::ListParams::default()).await?;
@@ -235,14 +235,14 @@ impl Second {
 impl Drop for Second {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Without effect if it has ended.
+            // Has no effect if it has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Program and arguments of a component of the control plane in this directory.
+/// Program and arguments of a running component of the control plane in this directory.
 fn running(scratch: &Path, component: &str) -> Result<(PathBuf, Vec<String>)> {
     let marker = format!("TRAINYARD_LIGHT={}", scratch.display());
     let words = |path: &Path| -> Vec<String> {
@@ -282,11 +282,11 @@ async fn f_64_a_server_that_comes_back_without_its_memory_is_listed_anew() -> Re
         trial.proxy.clear_records();
         second.kill()?;
         trial.begin(phase).await?;
-        // More than one version must lie between what the operator knows and what the store does.
+        // The operator's last version must be more than one behind the store's.
         trial.noise().await;
         second.compact(control).await?;
         second.start(control).await?;
-        // No watch can go on from where it was.
+        // No watch can resume.
         trial.until_listed("pods").await?;
         trial.end(phase).await?;
     }

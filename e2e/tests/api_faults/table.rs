@@ -1,4 +1,4 @@
-//! The faults that every kind lives through.
+//! The faults that are tested for every kind.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use training_testkit::proxy::{Action, Answer, Change, Effect, Filter};
 use super::driver::Phase;
 use super::life::{Life, Target};
 
-/// Short enough to wait for, long against an answer of a busy machine.
+/// Short enough to wait for, much longer than an answer of a busy machine.
 pub const DEADLINE: &[(&str, &str)] = &[("call-deadline", "3s")];
 
 /// A fault of requests.
 #[derive(Debug)]
 pub struct Fault {
-    /// The beginning of its namespaces.
+    /// The prefix of its namespaces.
     pub name: &'static str,
     /// Flags that the operator needs for it.
     pub flags: &'static [(&'static str, &'static str)],
-    /// Which of a phase's requests it strikes.
+    /// Which of a phase's requests it hits.
     aim: Aim,
     /// What it does to them.
     pub action: fn() -> Action,
@@ -27,9 +27,9 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aim {
     All,
-    /// What changes something.
+    /// Requests that change something.
     Writes,
-    /// Answers that have an end: a watch has none that could be cut off from it.
+    /// Requests whose response ends, and so can be cut off; a watch has no end.
     Finite,
     Status,
     Creates,
@@ -46,14 +46,14 @@ impl Fault {
         }
     }
 
-    /// One that ends by the operator's own deadline.
+    /// A fault that ends with the operator's own deadline.
     const fn slow(name: &'static str, aim: Aim, action: fn() -> Action) -> Self {
         let mut fault = Self::new(name, aim, action);
         fault.flags = DEADLINE;
         fault
     }
 
-    /// What it strikes in a phase.
+    /// The requests that it hits in a phase.
     pub fn targets(&self, life: Life, phase: Phase) -> Vec<Target> {
         let takes = |(verb, resource): &Target| match self.aim {
             Aim::All => true,
@@ -66,7 +66,7 @@ impl Fault {
         life.targets(phase).into_iter().filter(takes).collect()
     }
 
-    /// Whether a request that it strikes is done all the same.
+    /// Whether a request that it hits takes effect nevertheless.
     pub fn has_effect(&self) -> bool {
         !matches!(
             (self.action)(),
@@ -81,25 +81,25 @@ fn answer(effect: Effect, code: u16, reason: &str, message: &str) -> Action {
     Action::Answer(effect, Answer::new(code, reason, message))
 }
 
-/// Overload, with a wish for how long to stay away.
+/// Overload, with a `Retry-After`.
 pub fn overload(retry_after: Option<&str>) -> Action {
     let mut answer = Answer::new(429, "TooManyRequests", "too many requests");
     answer.retry_after = retry_after.map(str::to_owned);
     Action::Answer(Effect::Without, answer)
 }
 
-/// The API server is away.
+/// The API server is unavailable.
 pub fn away() -> Action {
     answer(Effect::Without, 503, "ServiceUnavailable", "away")
 }
 
-/// A write that came too late, though it was done.
+/// A write that timed out although it took effect.
 pub fn timeout() -> Action {
     let message = "the server did not answer in time";
     answer(Effect::With, 504, "Timeout", message)
 }
 
-/// Somebody else was faster.
+/// Another writer was faster.
 pub fn conflict() -> Action {
     let message = "the object has been modified";
     answer(Effect::Without, 409, "Conflict", message)
@@ -141,7 +141,7 @@ pub const F_18_STATUS: Fault = Fault::new("f18status", Aim::Status, || {
     answer(Effect::Without, 404, "NotFound", "not found")
 });
 
-/// All of them.
+/// All faults of requests.
 pub const REQUESTS: [&Fault; 20] = [
     &F_02,
     &F_03,
@@ -165,27 +165,27 @@ pub const REQUESTS: [&Fault; 20] = [
     &F_18_STATUS,
 ];
 
-/// What ends a fault of watches.
+/// How a watch fault ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// Nothing: the operator finds its way by itself, while the fault goes on.
+    /// The operator recovers by itself while the fault goes on.
     None,
-    /// The fault ends, and the operator finds out by itself.
+    /// The fault ends, and the operator notices by itself.
     End,
-    /// The streams are opened again, without the fault.
+    /// The fault ends, and the watches reconnect.
     Reopen,
     /// The watches start from a list.
     Relist,
 }
 
-/// A fault of watches.
+/// A watch fault.
 #[derive(Debug)]
 pub struct News {
-    /// The beginning of its namespaces.
+    /// The prefix of its namespaces.
     pub name: &'static str,
     /// Which watches it breaks.
     on: Whose,
-    /// What it does to the watch of a resource; the version is one of long ago.
+    /// What it does to the watch of a resource; the version is an old one.
     pub action: fn(Life, &str, &str) -> Action,
     /// How it ends.
     pub cure: Cure,
@@ -215,7 +215,7 @@ impl News {
 
     /// Flags that the operator needs for it.
     pub fn flags(&self) -> &'static [(&'static str, &'static str)] {
-        // Who is to notice silence must know how long a watch may be silent.
+        // The operator notices silence only if it knows how long a watch may be silent.
         if self.cure == Cure::End {
             &[("watch-timeout", "2s")]
         } else {
@@ -223,7 +223,7 @@ impl News {
         }
     }
 
-    /// So many events come before the first one that is lost, if it counts them.
+    /// The number of events before the first lost one, if the fault counts them.
     pub fn spared(&self, life: Life) -> usize {
         match (self.action)(life, "pods", "") {
             Action::DropEvery(n) => n - 1,
@@ -241,7 +241,7 @@ impl News {
     }
 }
 
-/// Drops the events with all of these words.
+/// Drops the events that contain all of these words.
 pub fn events_with(words: &'static [&'static str]) -> Action {
     Action::DropWhere(Filter::new(move |line| {
         let text = String::from_utf8_lossy(line);
@@ -263,7 +263,7 @@ fn bookmark(life: Life, plural: &str, version: &str) -> Action {
     Action::InjectEvent(2, format!("{event}\n{event}\n").into())
 }
 
-/// Too old to go on from.
+/// The error of a resource version that is too old.
 fn expired() -> Value {
     json!({ "type": "ERROR", "object": {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -334,7 +334,7 @@ pub const F_39: News = News::new(
     Cure::Reopen,
 );
 
-/// No event that says Failed or Succeeded, or where a pod is, can ever be read.
+/// Events with Failed or Succeeded, or with a pod's node, can't be decoded.
 pub const F_39_LOST: News = News::new(
     "f39lost",
     Whose::Pods,
@@ -353,7 +353,7 @@ pub const F_39_LOST: News = News::new(
     Cure::None,
 );
 
-/// All that each kind lives through.
+/// All watch faults that are tested for each kind.
 pub const WATCHES: [&News; 12] = [
     &F_30_TWO,
     &F_30_THREE,

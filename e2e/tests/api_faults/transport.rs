@@ -1,4 +1,4 @@
-//! F-02 to F-06 and F-70: what can happen to a request on its way.
+//! F-02 to F-06 and F-70: faults of the connection.
 
 use anyhow::Result;
 use training_testkit::builders::PYTORCH;

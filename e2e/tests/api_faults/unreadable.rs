@@ -1,4 +1,4 @@
-//! What the operator may not read keeps it from nothing else.
+//! A resource that the operator may not read blocks nothing else.
 
 use anyhow::Result;
 use e2e::World;
@@ -55,7 +55,7 @@ async fn a_namespace_that_cant_be_read_keeps_no_other_from_being_served() -> Res
     world.assert_clean(&operator).await
 }
 
-/// Autoscalers alone can't be read: jobs train, and those that ask for one have it as soon as that is known.
+/// Only autoscalers can't be read: jobs train, and an elastic job gets its autoscaler as soon as they can.
 #[tokio::test]
 async fn autoscalers_that_cant_be_read_keep_no_job_from_training() -> Result<()> {
     let Some(world) = World::start("unscaled", lockstep()).await? else {

@@ -1,4 +1,4 @@
-//! F-30 to F-36: what can happen to the news.
+//! F-30 to F-36: faults of watches.
 
 use anyhow::Result;
 use training_testkit::builders::PYTORCH;
@@ -37,7 +37,7 @@ async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
     watches(LIFE, &F_31).await
 }
 
-/// The worker is gone before it ran, and again while the job runs; or it fails. Nobody says so.
+/// The worker disappears before it runs, and again while the job runs; or it fails. The watch doesn't show it.
 async fn pods_in_silence(
     name: &str,
     lost: fn() -> Action,
@@ -151,7 +151,7 @@ async fn f_35_a_stream_that_ends_after_every_event_costs_no_list() -> Result<()>
     }
     let records = trial.proxy.records();
     for resource in ALL {
-        // A look for one job, before something of it is made again, is none of a watch.
+        // The read of one job before something of it is created again doesn't come from a watch.
         let lists = records
             .iter()
             .filter(|r| r.call.is("list", resource) && r.call.name.is_empty());
@@ -179,7 +179,7 @@ async fn f_36_a_stream_that_stalls_is_noticed() -> Result<()> {
         trial.begin(phase).await?;
         trial.until_hit(&rules, 1).await?;
         if phase == Phase::Running {
-            // Each of them is opened again and again, and answered; but they say nothing.
+            // Every watch reconnects again and again and gets an answer, but no events.
             eventually("the operator to be unready", HANG, async || {
                 let (code, body) = trial.operator()?.probe("/readyz").await?;
                 let told = code == 503 && body.contains("jobs") && body.contains("pods");
@@ -240,7 +240,7 @@ async fn f_36_a_watch_that_broke_counts_as_open_when_it_is_answered_again() -> R
     trial.proxy.refuse();
     up(0).await?;
     trial.proxy.accept().await?;
-    // Nothing happens in the cluster that a watch could tell of.
+    // No change in the cluster causes a watch event.
     up(1).await?;
     for phase in [Phase::Running, Phase::Finishing] {
         trial.run_phase(phase).await?;

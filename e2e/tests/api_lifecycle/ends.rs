@@ -1,4 +1,4 @@
-//! How jobs end, and what is left of them.
+//! How jobs end, and which objects they leave.
 
 use anyhow::Result;
 use e2e::World;
@@ -40,7 +40,7 @@ async fn a_failed_worker_under_never_fails_the_job() -> Result<()> {
     );
     assert!(job["status"]["completionTime"].is_string());
     assert_eq!(count(&job, "Worker", "failed"), 1);
-    // With the default policy what runs goes on to run.
+    // With the default policy, running pods keep running.
     holds_for(STAYS, async || {
         let pods = look::pods(&world.client, world.namespace(), "pt").await?;
         anyhow::ensure!(pods.len() == 3, "{:?}", look::names(&pods));
@@ -79,7 +79,7 @@ async fn a_finished_job_is_cleaned_up_as_its_policy_says() -> Result<()> {
             Ok(())
         })
         .await?;
-        // Garbage collection, which the next round waits for, shows the owner references.
+        // The next round waits for garbage collection, which proves the owner references.
         world.jobs.delete("pt").await?;
         look::until_children(&world.client, world.namespace(), "pt", &[], &[]).await?;
     }

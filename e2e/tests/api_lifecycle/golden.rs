@@ -1,4 +1,4 @@
-//! Pods and services are the published ones, field by field.
+//! Compares pods and Services with the published ones, field by field.
 
 use anyhow::{Context as _, Result};
 use e2e::World;

@@ -1,4 +1,4 @@
-//! What is made again after a failure, and what is not.
+//! What is created again after a failure, and what is not.
 
 use anyhow::{Context as _, Result};
 use e2e::World;
@@ -80,7 +80,7 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
     let Some(world) = World::start("exitcode", lockstep()).await? else {
         return Ok(());
     };
-    // Both codes are told within a minute, the second in a sum otherwise.
+    // Both exit codes come within a minute; otherwise the second would only count in a summary event.
     let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world.options(&kubeconfig).flag("events", "full");
     let operator = OperatorProcess::start(options).await?;
@@ -126,7 +126,7 @@ async fn an_exit_code_decides_between_replacement_and_failure() -> Result<()> {
         ))
     );
     assert!(job["status"]["completionTime"].is_string());
-    // Events are written beside the status, one after another.
+    // Events are written in parallel to the status, one after another.
     let place = format!("Pod: {}.pt-worker-0 exited with code", world.namespace());
     eventually("an event for each exit code", HANG, async || {
         let events = look::events(&world.client, world.namespace(), "pt").await?;

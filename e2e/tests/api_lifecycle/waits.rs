@@ -1,18 +1,16 @@
 //! What a job waits for, and what it does not wait for.
 
 use anyhow::Result;
-use e2e::{World, look, loose};
+use e2e::{World, look};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use training_testkit::builders::pytorch_job;
-use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{self, conditions, is_true};
 use training_testkit::kubelet::lockstep;
-use training_testkit::manifest;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
-use super::{STAYS, run, succeeds_after_all};
+use super::{STAYS, succeeds_after_all};
 
 #[tokio::test]
 async fn f17_a_foreign_pod_in_the_way_is_left_alone_and_waited_for() -> Result<()> {
@@ -98,7 +96,7 @@ async fn f20_an_exceeded_quota_is_told_and_waited_for() -> Result<()> {
     world.assert_clean(&operator).await
 }
 
-/// Waits until the quota is enforced: admission goes by its status.
+/// Waits until the quota's status counts the pods, as admission goes by it.
 async fn until_counted(quotas: &Api<ResourceQuota>, pods: &str) -> Result<()> {
     eventually("the quota to be counted", HANG, async || {
         let status = quotas.get("two").await?.status.unwrap_or_default();
@@ -111,61 +109,4 @@ async fn until_counted(quotas: &Api<ResourceQuota>, pods: &str) -> Result<()> {
         })
     })
     .await
-}
-
-#[tokio::test]
-async fn b024_objects_that_cant_be_read_are_set_aside_and_others_served() -> Result<()> {
-    // A control plane of its own, because its definition takes anything. It ends with the process.
-    let options = Options {
-        controller_manager: true,
-        ..Options::default()
-    };
-    let control: &'static ControlPlane = Box::leak(Box::new(ControlPlane::start(options).await?));
-    control.install("pytorch-operator").await?;
-    manifest::apply(&control.client(ADMIN).await?, vec![loose::definition()]).await?;
-    let Some(world) = World::on(control, "poison", lockstep()).await? else {
-        return Ok(());
-    };
-    let poison = |name: &str| {
-        pytorch_job(name)
-            .set("/spec/pytorchReplicaSpecs", "text")
-            .build()
-    };
-    // Once in the initial list, and once as an event.
-    world.jobs.create(&poison("before")).await?;
-    let operator = world.operator().await?;
-    world.jobs.create(&poison("after")).await?;
-    // It reads well and can't be meant.
-    world
-        .jobs
-        .create(&pytorch_job("invalid").role("Master", 2).build())
-        .await?;
-    run(&world, pytorch_job("pt").master().workers(2)).await?;
-    succeeds_after_all(&world).await?;
-    let job = world.jobs.until_true("invalid", "Failed").await?;
-    let failed = job::condition(&job, "Failed")?;
-    assert_eq!(failed.reason, "InvalidSpec");
-    assert!(
-        failed.message.contains("spec.pytorchReplicaSpecs"),
-        "{}",
-        failed.message
-    );
-    for name in ["before", "after"] {
-        eventually(&format!("a warning about {name}"), HANG, async || {
-            let events = look::events(&world.client, world.namespace(), name).await?;
-            let warned = events.iter().any(|event| event.0 == "Warning");
-            Ok(if warned {
-                Seen::Yes(())
-            } else {
-                Seen::NotYet(format!("{events:?}"))
-            })
-        })
-        .await?;
-        assert!(
-            look::pods(&world.client, world.namespace(), name)
-                .await?
-                .is_empty()
-        );
-    }
-    world.assert_clean(&operator).await
 }

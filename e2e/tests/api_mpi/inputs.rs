@@ -1,4 +1,4 @@
-//! Odd things that a job of hosts meets: a Secret of its name, a launcher that doesn't end, a worker that is put out.
+//! Odd cases for an MPIJob: a foreign Secret of its name, a launcher that doesn't end, an evicted worker.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn b_182_b_186_mt_19_keys_are_of_one_job_and_a_secret_that_was_there_is_no
     let there = secrets.get("one-ssh").await?;
     assert_eq!(there.data.context("no data")?[PRIVATE].0, b"planted");
 
-    // They go with their job, and a successor of its name has others.
+    // They are deleted with their job, and the next job of the same name has new ones.
     let before = launchers(&world, "two").await?;
     world.jobs.delete("two").await?;
     eventually("the keys to be gone", HANG, async || {
@@ -87,7 +87,7 @@ async fn b_182_b_186_mt_19_keys_are_of_one_job_and_a_secret_that_was_there_is_no
     })
     .await?;
     world.jobs.create(&job("two").build()).await?;
-    // The garbage collector may still be at the pods of the first.
+    // The garbage collector may still be deleting the pods of the first job.
     let name = eventually("the successor's launcher", HANG, async || {
         let there = launchers(&world, "two").await?;
         let another = there
@@ -201,7 +201,7 @@ async fn b_184_the_limits_of_a_job_hold_also_where_a_worker_was_evicted() -> Res
     world.assert_clean(&operator).await
 }
 
-/// What can be said of a manifest alone.
+/// Checks that need only the manifest.
 #[tokio::test]
 async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored() -> Result<()> {
     let Some(world) = World::of(MPI, "mpi-asked", lockstep()).await? else {
@@ -234,7 +234,7 @@ async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored
         assert_eq!((status.code, first), (422, Some(field)));
         ensure!(status.message.contains(text), "{}", status.message);
     }
-    // Equal to a mount of the user's: told on the job.
+    // Equal to a user's mount: the job fails with a message.
     let taken = job("b181d")
         .set(path, "/keys")
         .set(volumes, json!([{ "name": "mine", "emptyDir": {} }]))
@@ -246,7 +246,7 @@ async fn b_180_b_181_b_183_what_a_job_can_ask_for_is_checked_before_it_is_stored
         said.message.contains("volumeMounts[0].mountPath"),
         "{said:?}"
     );
-    // As published: any other word waits for the workers.
+    // As published: any other value waits for the workers.
     let odd = job("b183").set("/spec/launcherCreationPolicy", "Sometimes");
     world.jobs.create(&odd.build()).await?;
     world

@@ -1,4 +1,4 @@
-//! Applications in the shapes that users of batch schedulers have, each with the CRD of its scheduler and the shipped rights.
+//! Applications for batch schedulers in the shapes that users have, each with its scheduler's CRD and the shipped rights.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 
 use super::*;
 
-/// Where the CRDs of `PodGroup` are: Volcano's, and that of the coscheduling plugin. Both modules are Apache 2.0.
+/// The files of the CRDs of `PodGroup`: Volcano's, and the coscheduling plugin's. Both modules are Apache 2.0.
 const CRDS: [(&str, &str); 2] = [
     (
         "volcano.sh/volcano@v1.15.0",
@@ -54,7 +54,7 @@ async fn stage(prefix: &str) -> Result<Option<Stage>> {
     Ok(stage)
 }
 
-/// Submits a published shape, and gives its driver.
+/// Submits a published shape, and returns its driver.
 async fn submitted(stage: &Stage, scheduler: &str) -> Result<Pod> {
     let file = workspace()
         .join("e2e/tests/pods_spark/manifests")
@@ -72,7 +72,7 @@ async fn submitted(stage: &Stage, scheduler: &str) -> Result<Pod> {
     .await
 }
 
-/// A group as it is stored.
+/// A stored group.
 async fn group(stage: &Stage, group: &str, version: &str, name: &str) -> Result<Value> {
     let kind = GroupVersionKind::gvk(group, version, "PodGroup");
     let groups: Api<DynamicObject> = Api::namespaced_with(

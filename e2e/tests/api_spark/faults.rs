@@ -1,14 +1,14 @@
-//! What faults must not bring to light; whole lives through faults are those of every kind, in `api_faults`.
+//! Secrets that faults must not reveal; `api_faults` has the full life cycles of every kind.
 
 use training_testkit::proxy::{Action, Call, Change, Rule};
 
 use super::*;
 
-/// Variables often have what nobody else is to read, whatever they should have.
+/// Environment variables often contain secrets, although they shouldn't.
 #[tokio::test]
 async fn i_51_mt_25_a_variable_is_not_in_the_log_when_the_answer_that_has_it_can_not_be_read()
 -> Result<()> {
-    // Also where somebody wants to know more of the client.
+    // Also with the client's debug log.
     let loud = |options: Options| options.flag("log-filter", "info,kube_client=debug");
     let Some((proxy, stage)) = Stage::proxied("spark-log", loud).await? else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Applications that can't run, or not as they look: who refuses them, in which words, and what runs nevertheless.
+//! Odd applications: invalid ones with the refusal's author and message, and those that run nevertheless.
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
@@ -6,13 +6,13 @@ use spark_operator::submission::{Inputs, Settings, Submission, submit};
 
 use super::*;
 
-/// What becomes of an application.
+/// What happens to an application.
 enum Verdict {
-    /// The API server refuses it, and says this.
+    /// The API server refuses it with this message.
     Refused(&'static str),
-    /// It is stored, and fails without a driver; its status says this.
+    /// It is stored, and fails without a driver, with this message in its status.
     Fails(&'static str),
-    /// It is submitted, and a warning says this.
+    /// It is submitted with this warning.
     Warned(&'static str),
     /// It is submitted.
     Runs,
@@ -25,7 +25,7 @@ fn conf(key: &str, value: &str) -> Value {
     json!({ "sparkConf": { key: value } })
 }
 
-/// Rows of one id; numbers of rows make their names.
+/// Rows by test id; an application's name contains its row's number.
 fn rows() -> Vec<Row> {
     let mut rows = denied();
     rows.extend(of_the_submitting_machine());
@@ -266,7 +266,7 @@ fn placed() -> Vec<Row> {
     ]
 }
 
-/// `pi` with these fields; those of roles are added to what it says of them.
+/// `pi` with these fields; those of a role are merged into its own.
 fn odd(name: &str, change: &Value) -> Value {
     let mut app = pi();
     app["metadata"]["name"] = json!(name);
@@ -286,7 +286,7 @@ fn odd(name: &str, change: &Value) -> Value {
 }
 
 impl Stage {
-    /// Stores it as it stands, which no type of ours would let pass. `None` if it is stored, otherwise what the API server says.
+    /// Stores it as raw JSON, because our types can't hold it. `None` if it is stored, otherwise the API server's message.
     async fn refuses(&self, app: &Value) -> Result<Option<String>> {
         let path = format!(
             "/apis/sparkoperator.k8s.io/v1beta2/namespaces/{}/sparkapplications",
@@ -326,7 +326,7 @@ impl Stage {
     }
 
     async fn until_told(&self, name: &str, text: &str) -> Result<()> {
-        eventually(&format!("{name} to be told {text}"), HANG, async || {
+        eventually(&format!("a warning {text}: {name}"), HANG, async || {
             let all = ListParams::default().fields(&format!("involvedObject.name={name}"));
             let events = self.api::<Event>().list(&all).await?.items;
             let texts: Vec<String> = events.into_iter().filter_map(|e| e.message).collect();
@@ -387,14 +387,14 @@ async fn mt_02_b_099_b_160_b_161_b_162_b_163_b_164_b_165_b_166_b_167_b_168_b_169
     stage.assert_clean().await
 }
 
-/// What the definition refuses and the operator doesn't look at: its type follows from its file, and retries below zero are none.
+/// The CRD refuses these, and the operator doesn't check them: the type follows from the file, and negative retries count as none.
 const NOT_LOOKED_AT: [&str; 3] = [
     r#"{"type":"Cobol"}"#,
     r#"{"restartPolicy":{"onFailureRetries":-1,"type":"OnFailure"}}"#,
     r#"{"restartPolicy":{"onFailureRetries":1,"onFailureRetryInterval":0,"type":"OnFailure"}}"#,
 ];
 
-/// What is refused before it is stored, and what after that, is one question: the operator answers it as the API server does.
+/// The operator's verdict agrees with the API server's.
 #[test]
 fn i_43_the_operator_judges_every_row_as_the_api_server_does() -> Result<()> {
     let mut wrong = Vec::new();
@@ -403,7 +403,7 @@ fn i_43_the_operator_judges_every_row_as_the_api_server_does() -> Result<()> {
         let mut app = odd("pi", change);
         app["metadata"]["namespace"] = json!("default");
         app["metadata"]["uid"] = json!("11111111-1111-4111-8111-111111111111");
-        // The API server drops them.
+        // The API server drops null fields.
         if let Some(spec) = app["spec"].as_object_mut() {
             spec.retain(|_, value| !value.is_null());
         }
@@ -438,7 +438,7 @@ fn i_43_the_operator_judges_every_row_as_the_api_server_does() -> Result<()> {
     Ok(())
 }
 
-/// What is made of an application, or why nothing is.
+/// The submission of an application, or the reason for its refusal.
 fn submitted(app: &SparkApplication) -> Result<Submission, String> {
     let inputs = Inputs {
         submission_id: "0f1e2d3c-4b5a-8697-8899-aabbccddeeff",

@@ -1,10 +1,10 @@
-//! Which namespaces are served, where their labels say.
+//! Namespaces selected by their labels.
 
 use k8s_openapi::api::core::v1::Namespace as Space;
 
 use super::*;
 
-/// An application of a namespace, and what has become of it.
+/// The state of an application in a namespace.
 async fn state(stage: &Stage, namespace: &str, name: &str) -> Result<Option<State>> {
     let api: Api<SparkApplication> = Api::namespaced(stage.client.clone(), namespace);
     let status = api.get(name).await?.status;
@@ -36,7 +36,7 @@ async fn until_submitted(stage: &Stage, namespace: &str, name: &str) -> Result<(
     .await
 }
 
-/// Gives a namespace a label, or takes it.
+/// Adds a label to a namespace, or removes it.
 async fn label(stage: &Stage, namespace: &str, key: &str, value: Option<&str>) -> Result<()> {
     let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
     let api: Api<Space> = Api::all(stage.client.clone());
@@ -84,7 +84,7 @@ async fn namespaces_are_served_while_they_have_the_labels_and_named_ones_always(
     })
     .await?;
     create(&stage, other, "late").await?;
-    // An edit would submit it anew where it is served.
+    // In a served namespace, this edit would start a new run.
     let edit = Patch::Merge(json!({ "spec": { "executor": { "instances": 3 } } }));
     let apps: Api<SparkApplication> = Api::namespaced(stage.client.clone(), other);
     apps.patch("waits", &PatchParams::default(), &edit).await?;
@@ -93,7 +93,7 @@ async fn namespaces_are_served_while_they_have_the_labels_and_named_ones_always(
     ensure!(state(&stage, other, "late").await?.is_none());
     ensure!(state(&stage, other, "waits").await? == Some(State::Submitted));
 
-    // What an operator finds when it starts counts as well.
+    // The operator also evaluates the labels that exist at its start.
     label(&stage, other, "serves", Some("nobody")).await?;
     stage.operator.lock().await.kill()?;
     stage.operator.lock().await.restart().await?;

@@ -1,12 +1,12 @@
-//! What somebody who may create pods or applications can't do with an application: pass a pod off as its driver, or open an Ingress
-//! that the administrator doesn't allow.
+//! What a user who may create pods or applications can't do: pass off a pod as an application's driver, or create an Ingress that the
+//! administrator doesn't allow.
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::networking::v1::Ingress;
 
 use super::*;
 
-/// Stores a pod that says of itself what a driver of `pi` says, and that it has failed.
+/// Creates a failed pod with the labels and the owner of `pi`'s driver.
 async fn forge(stage: &Stage, name: &str) -> Result<()> {
     let app = stage.app().await?;
     let status = app.status.unwrap_or_default();
@@ -29,7 +29,7 @@ async fn forge(stage: &Stage, name: &str) -> Result<()> {
     stage.ends(name, "driver", 1, "").await
 }
 
-/// How often users were told of pods that claim to be drivers, by the text of the event.
+/// The events about pods that claim to be drivers: text and count.
 async fn told(stage: &Stage) -> Result<Vec<(String, i32)>> {
     let events = stage.api::<Event>().list(&ListParams::default()).await?;
     let events = events.items.into_iter();
@@ -40,7 +40,7 @@ async fn told(stage: &Stage) -> Result<Vec<(String, i32)>> {
 }
 
 async fn until_told(stage: &Stage, count: usize) -> Result<Vec<(String, i32)>> {
-    eventually("users to be told of forged drivers", HANG, async || {
+    eventually("events about forged drivers", HANG, async || {
         let told = told(stage).await?;
         Ok(if told.len() == count {
             Seen::Yes(told)
@@ -57,7 +57,7 @@ async fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_once_and_never_taken_
     let Some(stage) = Stage::open("spark-forged").await? else {
         return Ok(());
     };
-    // While nothing is recorded, nothing but its name says which pod is the driver.
+    // While the status has no driver yet, only its name identifies the driver.
     stage.operator.lock().await.kill()?;
     stage.apply(&pi()).await?;
     forge(&stage, "forged-early").await?;
@@ -69,7 +69,7 @@ async fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_once_and_never_taken_
     ensure!(said[0].0.contains("pod forged-early "), "{said:?}");
     ensure!(said[0].0.contains(DRIVER), "{said:?}");
 
-    // While it runs, also the submission is the recorded one.
+    // While it runs, the forged pod has even the recorded submission's id.
     forge(&stage, "a-forged-one").await?;
     stage.runs(DRIVER).await?;
     stage.until(State::Running).await?;
@@ -92,7 +92,7 @@ async fn mt_53_a_pod_that_claims_to_be_a_driver_is_told_of_once_and_never_taken_
         said.len() == 2 && said.iter().all(|(_, count)| *count == 1),
         "{said:?}"
     );
-    // No auditor: the forged pods break what it checks.
+    // No auditor, because the forged pods violate its invariants.
     stage.operator.lock().await.assert_no_panic()
 }
 

@@ -30,7 +30,7 @@ async fn i_32_an_application_runs_to_its_end_by_nine_writes() -> Result<()> {
     let status = app.status.context("no status")?;
     ensure!(status.termination_time.is_some() && status.execution_attempts == Some(1));
 
-    // What the run had goes at its end.
+    // The other objects of the run are deleted at its end.
     eventually("nothing to be left but the driver", HANG, async || {
         let maps = stage.names::<ConfigMap>().await?;
         let services = stage.names::<Service>().await?;
@@ -135,7 +135,7 @@ async fn executors_are_followed_and_go_with_their_run() -> Result<()> {
         })
         .await?;
     ensure!(app.status.context("no status")?.executor_state.len() == 2);
-    // A driver that ends removes its executors; one that is lost can't.
+    // A driver that ends deletes its executors; a lost one can't.
     stage
         .ends(
             DRIVER,
@@ -314,7 +314,7 @@ async fn where_executors_run_is_edited_for_those_that_are_made_later() -> Result
             status.and_then(|s| s.observed_generation) == app.metadata.generation
         })
         .await?;
-    // The driver reads the template for each executor that it makes.
+    // The driver reads the template for each executor that it creates.
     let executors = stage.makes_executors(1).await?;
     let pod = stage.api::<Pod>().get(&executors[0]).await?;
     let chosen = pod.spec.and_then(|spec| spec.node_selector);
@@ -329,7 +329,7 @@ async fn where_executors_run_is_edited_for_those_that_are_made_later() -> Result
         .filter(|e| e.verb == "patch" && e.resource == "configmaps");
     let changes = changes.count();
     ensure!((1..3).contains(&changes), "{changes}");
-    // What has ended has no executors to come.
+    // A completed application gets no more executors.
     stage
         .edit(json!({ "executor": { "priorityClassName": "low" } }))
         .await?;
@@ -376,7 +376,7 @@ async fn f_17_i_25_a_pod_of_somebody_else_is_never_touched() -> Result<()> {
         .await?;
     stage.apply(&pi()).await?;
     let app = stage
-        .until_app("the conflict to be told", |app| {
+        .until_app("the reported conflict", |app| {
             let status = app.status.as_ref().map(|s| &s.application_state);
             status.is_some_and(|s| {
                 s.error_message
@@ -412,7 +412,7 @@ async fn b_176_an_operator_that_dies_between_objects_submits_once() -> Result<()
     stage.assert_clean().await
 }
 
-/// What is stored of an application's sizes, as `driver cores, memory, executor cores, memory, instances`.
+/// The stored sizes of an application, as `driver cores, memory, executor cores, memory, instances`.
 fn sizes(spec: &Value) -> String {
     let of = |role: &str, field: &str| spec[role][field].to_string();
     let all = [
@@ -432,7 +432,7 @@ async fn what_an_application_leaves_open_is_stored_where_the_policy_is_installed
     };
     let file = workspace().join("manifests/spark-operator/options/defaults.yaml");
     let mut policy = manifest::documents(&file)?;
-    // The other tests' applications stay as they are.
+    // Leaves the applications of other tests unchanged.
     let here = json!({ "matchLabels": { "kubernetes.io/metadata.name": stage.name() } });
     policy[1]["spec"]["matchResources"] = json!({ "namespaceSelector": here });
     manifest::apply(&stage.client, policy).await?;
@@ -483,7 +483,7 @@ async fn what_an_application_leaves_open_is_stored_where_the_policy_is_installed
     }
     let off = json!({ "dynamicAllocation": { "enabled": false } });
     ensure!(stored(json!({}), json!({}), off).await? == all);
-    // An edit is what its author made it.
+    // Edits stay as their author made them.
     stage.apply(&pi()).await?;
     stage
         .edit(json!({ "driver": { "cores": null, "memory": null } }))

@@ -1,4 +1,4 @@
-//! Applications that are made again and again.
+//! Applications that a schedule creates.
 
 use super::*;
 
@@ -40,7 +40,7 @@ impl Stage {
         .await
     }
 
-    /// A schedule makes applications for ever: it is held, so that everything comes to rest.
+    /// Suspends the schedule, which would create applications for ever, so that everything settles.
     async fn end_of_schedule(&self) -> Result<()> {
         let held = Patch::Merge(json!({ "spec": { "suspend": true } }));
         let api = self.api::<ScheduledSparkApplication>();

@@ -1,28 +1,28 @@
-//! What the published operator leaves behind, in every state: it goes on where it was, and nothing is submitted twice.
+//! Takes over the published operator's applications in every state: they go on, and nothing is submitted twice.
 
 use super::*;
 
-/// The submission of the published operator.
+/// The published operator's submission id.
 const SUBMISSION: &str = "e1c2e1b4-1111-4222-8333-444444444444";
-/// What that submission's driver calls itself.
+/// The Spark application id of that submission's driver.
 const SPARK_ID: &str = "spark-9f8e7d6c5b4a";
-/// A moment long ago.
+/// A time long ago.
 const LONG_AGO: &str = "2026-05-28T20:26:00Z";
 
-/// One application as it is found.
+/// An application as the published operator left it.
 struct Left {
     state: &'static str,
-    /// What its driver was last said to be; `None` if there is none.
+    /// The last phase of its driver; `None` if there is no driver.
     driver: Option<&'static str>,
-    /// Further fields of its status.
+    /// Additional fields of its status.
     status: Value,
-    /// Further fields of its spec.
+    /// Additional fields of its spec.
     spec: Value,
-    /// Where it goes by itself.
+    /// The state that it reaches by itself.
     becomes: State,
-    /// The drivers that are made for that.
+    /// The number of drivers that this takes.
     drivers: usize,
-    /// `submissionAttempts` and `executionAttempts` then.
+    /// `submissionAttempts` and `executionAttempts` in that state.
     attempts: (i32, i32),
 }
 
@@ -103,7 +103,7 @@ impl Left {
         format!("{}-{number}", self.state.to_lowercase().replace('_', "-"))
     }
 
-    /// Stores it with what it has, under the published operator's name.
+    /// Stores it and its objects as the published operator would.
     async fn store(&self, stage: &Stage, name: &str) -> Result<()> {
         let mut app = pi();
         app["metadata"]["name"] = json!(name);
@@ -150,7 +150,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A driver, its Service and its ConfigMap, and the Service of its UI, as the published operator and `spark-submit` make them.
+    /// Creates a driver, its Service and ConfigMap, and the Service of its UI, as the published operator and `spark-submit` do.
     async fn leave_driver(&self, name: &str, uid: &str, phase: &str) -> Result<()> {
         let labels = json!({
             "sparkoperator.k8s.io/app-name": name, "sparkoperator.k8s.io/submission-id": SUBMISSION,
@@ -229,10 +229,10 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
         let same = status.submission_id.as_deref() == Some(SUBMISSION);
         ensure!(same == (left.drivers == 0), "{name}: {status:?}");
     }
-    // Once more: what has no place to go stays there.
+    // After a restart, finished applications stay unchanged.
     stage.operator.lock().await.kill()?;
     stage.operator.lock().await.restart().await?;
-    // What comes last is looked at last.
+    // A new application is reconciled last.
     stage.apply(&pi()).await?;
     stage.until(State::Submitted).await?;
     let wrote = stage.wrote(since).await?;
@@ -247,7 +247,7 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
             ensure!(of.is_empty(), "{name} has ended, and is written to: {of:?}");
         }
     }
-    // What the other operator made has neither our labels nor all times, so that the auditor is asked for the rest alone.
+    // The other operator's objects lack our labels and some times, so its violations don't count.
     stage.auditor.until_settled().await?;
     stage.operator.lock().await.assert_no_panic()
 }

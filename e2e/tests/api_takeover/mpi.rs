@@ -1,4 +1,4 @@
-//! An `MPIJob` of `v1`: its launcher is a bare pod, which ours follows to its end.
+//! An `MPIJob` of `v1`: its launcher is a bare pod, which our operator follows to its end.
 
 use training_testkit::audit::{Entry, Mark};
 use training_testkit::builders::{Kind, MPI};
@@ -11,7 +11,7 @@ const V1: Kind = Kind {
     version: "v1",
     ..MPI
 };
-/// Kinds of which a run of ours would make, change or delete something.
+/// The kinds that one of our runs would create, change or delete.
 const OBJECTS: [(&str, &str, &str); 7] = [
     ("", "v1", "Pod"),
     ("", "v1", "ConfigMap"),
@@ -22,7 +22,7 @@ const OBJECTS: [(&str, &str, &str); 7] = [
     ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
 ];
 
-/// A namespace with jobs that the training operator ran until now, stored under a definition that has `v1` alone.
+/// A namespace with the training operator's jobs, stored under a CRD that has only `v1`.
 async fn left(jobs: &[(&str, &str, &str)]) -> Result<Option<Left>> {
     let turn = TURN.lock().await;
     let control = control().await?;
@@ -43,7 +43,7 @@ async fn left(jobs: &[(&str, &str, &str)]) -> Result<Option<Left>> {
     }
     control.install(MPI.operator).await?;
     until_served(&admin, &MPI).await?;
-    // The change of the definition has ended all watches of jobs.
+    // The change of the CRD ended all watches of jobs.
     let client = world.client.clone();
     world.auditor = Auditor::start(client.clone(), world.namespace(), &MPI.resource()).await?;
     world.jobs = Jobs::of(client, world.namespace(), &MPI.resource());
@@ -64,7 +64,7 @@ async fn until_served(client: &kube::Client, kind: &Kind) -> Result<()> {
 }
 
 impl Left {
-    /// Whatever belongs to one of the jobs: uid and version, by kind and name.
+    /// Uid and version of each object of the jobs, by kind and name.
     async fn objects(&self) -> Result<BTreeMap<String, Value>> {
         let mut all = BTreeMap::new();
         for (group, version, kind) in OBJECTS {
@@ -85,7 +85,7 @@ impl Left {
         Ok(all)
     }
 
-    /// What our operator asked for since then, but for reads, events and statuses of jobs.
+    /// Our operator's writes since then, except for events and statuses of jobs.
     async fn wrote(&self, since: Mark) -> Result<Vec<String>> {
         let audit = self.world.control.audit()?;
         let entries = audit.by_user(since, &MPI.user()).await?;
@@ -132,7 +132,7 @@ async fn i_42_a_launcher_that_the_training_operator_began_is_followed_to_its_end
     };
     let (world, namespace) = (&left.world, left.world.namespace());
     let before = left.objects().await?;
-    // Two workers, a launcher, a ConfigMap, an account, a Role and its binding.
+    // Two workers, a launcher, a ConfigMap, a ServiceAccount, a Role and its binding.
     assert_eq!(before.len(), 7 * jobs.len(), "{:?}", before.keys());
     let audit = world.control.audit()?;
     let begin = audit.mark().await?;
@@ -150,7 +150,7 @@ async fn i_42_a_launcher_that_the_training_operator_began_is_followed_to_its_end
     assert_eq!(left.wrote(begin).await?, [] as [&str; 0]);
     assert_eq!(left.objects().await?, before);
 
-    // The launchers end. The workers go as each job asks for it, and nothing else does.
+    // The launchers end. The workers are deleted as each job's policy says, and nothing else is.
     for name in ["running", "all", "none"] {
         let launcher = format!("{name}-launcher");
         let kubelet = &world.kubelet;
@@ -197,13 +197,13 @@ async fn i_42_a_launcher_that_the_training_operator_began_is_followed_to_its_end
     world.kubelet.assert_no_errors()?;
     world.auditor.settled().await?;
     let mut wrong = world.auditor.violations();
-    // It knows the names that are ours: a Job gives its pods a random end.
+    // The auditor expects our names, where a Job gives its pods a random suffix.
     wrong.retain(|wrong| !(wrong.starts_with("I-02: Pod ") && wrong.contains("-launcher should")));
     ensure!(wrong.is_empty(), "{wrong:#?}");
     Ok(())
 }
 
-/// A retry of the job `retried` is a run by SSH, with new workers, a Secret and a launcher's Job.
+/// A retry of the job `retried` uses SSH, with new workers, a Secret and a launcher's Job.
 async fn a_retry_is_ours(left: &Left, before: &BTreeMap<String, Value>) -> Result<()> {
     let (world, namespace) = (&left.world, left.world.namespace());
     let kubelet = &world.kubelet;

@@ -1,4 +1,4 @@
-//! Jobs beside others of the same name, beside objects that somebody planted, and beside pods that claim to be theirs.
+//! Jobs beside others of the same name, beside planted objects, and beside pods that claim to be theirs.
 
 use futures::future::try_join_all;
 use kube::api::{DynamicObject, PostParams};
@@ -75,7 +75,7 @@ async fn mt_05_i_30_jobs_of_one_name_in_two_namespaces_have_nothing_in_common() 
     .map(drop)
 }
 
-/// An object that somebody puts where a job needs its own.
+/// A foreign object with the name that a job needs.
 #[derive(Clone, Copy)]
 struct Planted {
     kind: Kind,
@@ -117,7 +117,7 @@ impl Planted {
         Api::namespaced_with(tenant.client.clone(), tenant.name(), &resource)
     }
 
-    /// What an attacker would have pods mount, run or reach.
+    /// An attacker's object for pods to mount, run or reach.
     fn object(&self) -> Value {
         let (group, version, kind) = self.resource;
         let api = if group.is_empty() {
@@ -147,7 +147,7 @@ impl Planted {
             .await?)
     }
 
-    /// The end of a test: it is left alone, and the operator is well.
+    /// The end of a test: the object is unchanged, and the operator is well.
     async fn ends_well(
         &self,
         tenant: &Tenant,
@@ -160,7 +160,7 @@ impl Planted {
         tenant.assert_well(operator).await
     }
 
-    /// It is left alone, and nobody runs what it is to be mounted by; without it, the job goes on.
+    /// The object stays unchanged, and no pod that would mount it runs; after its deletion the job goes on.
     async fn is_left_alone(&self, tenant: &Tenant, before: &DynamicObject) -> Result<()> {
         let theirs = || format!("{} {}", self.kind.name, self.resource.2);
         let waits = |job: &Value| {
@@ -170,15 +170,15 @@ impl Planted {
             stalled.is_some_and(|c| c.status == "True" && c.reason == "NameConflict")
                 || message.as_str().is_some_and(words)
         };
-        // A Secret is never read: the job has another one, under the next name.
+        // The operator never reads a Secret: the job has another one, under the next name.
         if self.resource == SECRET {
             tenant.until_pods(pods_of(&self.kind)).await?;
         } else {
-            tenant.jobs.until("pt", "told of the name", waits).await?;
+            tenant.jobs.until("pt", "naming it", waits).await?;
         }
         let untouched = async || {
             let now = self.api(tenant).get(self.name).await?;
-            // Controllers of the cluster write the status of what they look after.
+            // Controllers of the cluster write the status of their objects.
             let own = |o: &DynamicObject| {
                 let mut data = o.data.clone();
                 data["status"] = Value::Null;
@@ -225,7 +225,7 @@ async fn mt_51_b_041_what_was_planted_before_a_job_is_neither_used_nor_changed()
     .map(drop)
 }
 
-/// Whoever is first has the name: between the operator's decision and its write somebody else comes.
+/// The first to create an object has its name: somebody else creates it between the operator's decision and its write.
 #[tokio::test]
 async fn mt_52_what_is_planted_in_the_last_moment_is_neither_used_nor_changed() -> Result<()> {
     try_join_all(planted().into_iter().map(|planted| async move {
@@ -258,7 +258,7 @@ async fn mt_52_what_is_planted_in_the_last_moment_is_neither_used_nor_changed() 
     .map(drop)
 }
 
-/// A pod with the labels and the owner of a job's own, under another name.
+/// Creates a pod with the labels and the owner of a job's pod, under another name.
 async fn forge(tenant: &Tenant, of: &Pod, name: &str) -> Result<Pod> {
     let mut forged: Pod = serde_json::from_value(json!({
         "metadata": { "name": name },
@@ -276,7 +276,7 @@ async fn forge(tenant: &Tenant, of: &Pod, name: &str) -> Result<Pod> {
     Ok(made)
 }
 
-/// Of the launcher's pods its Job looks after, which is Kubernetes' own; the workers are the operator's.
+/// The launcher's pods belong to Kubernetes' Job controller; the workers are the operator's.
 #[tokio::test]
 async fn mt_53_forged_pods_end_no_job_and_are_not_deleted_for_it() -> Result<()> {
     try_join_all(kinds().map(|kind| async move {
@@ -310,14 +310,14 @@ async fn mt_53_forged_pods_end_no_job_and_are_not_deleted_for_it() -> Result<()>
         ensure!(writes.is_empty(), "{}: {writes:#?}", kind.name);
         let there = tenant.pods().await?.len();
         assert_eq!(there, pods.len() + 2 * real.len(), "{}", kind.name);
-        // No auditor: the forged pods break what it checks.
+        // No auditor, because the forged pods violate its invariants.
         tenant.assert_serves(&operator).await
     }))
     .await
     .map(drop)
 }
 
-/// Applications ask for executors, whose number is the driver's business.
+/// Applications ask for executors; their number is the driver's business.
 #[tokio::test]
 async fn mt_36_b_060_a_million_replicas_make_no_pod_and_take_no_memory() -> Result<()> {
     try_join_all(kinds().filter(|k| *k != SPARK).map(|kind| async move {

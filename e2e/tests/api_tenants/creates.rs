@@ -1,4 +1,4 @@
-//! Creates that hang or fail for one tenant: what it means to others, and how long a large job takes.
+//! Creates that hang or fail for one tenant: the effect on others, and the time for a large job.
 
 use kube::api::DeleteParams;
 use training_testkit::builders::PYTORCH;
@@ -7,7 +7,7 @@ use training_testkit::proxy::{Action, Answer, Call, Effect, Gate, Rule};
 use super::load::each;
 use super::*;
 
-/// An operator whose requests go through a proxy, and which waits for each for as long as a test may take.
+/// Starts an operator whose requests go through a proxy and may take as long as a test.
 async fn through(tenant: &Tenant, options: Options) -> Result<(Proxy, OperatorProcess)> {
     let options = options
         .flag("call-deadline", "10m")
@@ -16,7 +16,7 @@ async fn through(tenant: &Tenant, options: Options) -> Result<(Proxy, OperatorPr
     Ok((proxy, OperatorProcess::start(options).await?))
 }
 
-/// Creates in one namespace hang, as behind a webhook that doesn't answer: a job elsewhere has its whole life meanwhile.
+/// Creates in one namespace hang, as behind a webhook that doesn't answer; a job elsewhere completes its life cycle meanwhile.
 #[tokio::test]
 async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<()> {
     let count = 100;
@@ -36,7 +36,7 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
         stuck.create(&format!("job-{n}")).await.map(drop)
     })
     .await?;
-    // As many hang as ever will at the same time.
+    // Waits for the most creates that hang at the same time.
     let mut hang = 0;
     loop {
         tokio::time::sleep(QUIET).await;
@@ -58,7 +58,7 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
     }
     calm.jobs.until_true("pt", "Succeeded").await?;
     ensure!(stuck.pods().await?.is_empty(), "nothing hung");
-    // A connection without an answer is given up after half a minute, and the create is tried again.
+    // A connection without an answer ends after half a minute, and the create is retried.
     let now = held.hits();
     ensure!(
         now == hang,
@@ -71,7 +71,7 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
     calm.assert_well(&operator).await
 }
 
-/// How long both take is printed, and no more: machines differ.
+/// Only prints how long both take, because machines differ.
 #[tokio::test]
 async fn one_failed_create_in_a_hundred_repeats_nothing_but_itself() -> Result<()> {
     let workers = if is_deep() { 1_000 } else { 200 };
@@ -87,7 +87,7 @@ async fn one_failed_create_in_a_hundred_repeats_nothing_but_itself() -> Result<(
     });
     let rule = rule.every(100);
     let mut took = Vec::new();
-    // The first one warms everything up.
+    // The first one is a warm-up.
     for name in ["warm", "calm", "failing"] {
         if name == "failing" {
             proxy.add(&rule);

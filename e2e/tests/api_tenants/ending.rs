@@ -1,4 +1,4 @@
-//! Namespaces that end, and deletions that nothing may hold up.
+//! Namespaces that are deleted, and deletions that nothing may block.
 
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, ResourceQuota};
@@ -9,22 +9,22 @@ use training_testkit::kubelet::{Kubelet, lockstep};
 
 use super::*;
 
-/// The longest wait of an operator between two tries: so long that what it asks meanwhile can be counted,
+/// The operator's longest backoff: long enough to count its requests meanwhile.
 const PATIENT: &str = "30s";
-/// or shorter than [`QUIET`], so that an operator that tries without end is never quiet.
+/// A longest backoff below [`QUIET`], with which an operator that retries without end is never quiet.
 const RESTLESS: &str = "1s";
 
-/// When a namespace is asked to end.
+/// When the namespace is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// Its jobs were never looked at.
+    /// Before the operator reconciles its jobs.
     Before,
-    /// Their pods are there.
+    /// When their pods exist.
     MidLife,
 }
 
 impl Tenant {
-    /// Asks for the namespace's end.
+    /// Deletes the namespace.
     async fn end(&self) -> Result<()> {
         let all: Api<NamespaceObject> = Api::all(self.client.clone());
         all.delete(self.name(), &DeleteParams::background()).await?;
@@ -44,10 +44,10 @@ impl Tenant {
         .await
     }
 
-    /// Nobody deletes anything here, so that the job stays while its namespace has no room for anything new.
+    /// Nothing is deleted here, so the job stays while its namespace accepts nothing new.
     async fn asks_little_while_its_namespace_ends(&self, when: When) -> Result<()> {
         let audit = self.control.audit()?;
-        // A refusal is answered by a wait of this length: whoever doesn't wait is never quiet.
+        // The operator backs off for this long after a refusal; without backoff it is never quiet.
         let options = self.options().await?.flag("backoff-cap", "30s");
         let mut job = manifest(&self.kind, "pt");
         if self.kind == SPARK {
@@ -60,7 +60,7 @@ impl Tenant {
             When::Before => None,
             When::MidLife => {
                 let operator = OperatorProcess::start(options.clone()).await?;
-                // Without a controller of Jobs there is no launcher's pod.
+                // Without a Job controller there is no launcher's pod.
                 let launchers = usize::from(self.kind == MPI);
                 self.until_pods(pods_of(&self.kind) - launchers).await?;
                 self.until_quiet().await?;
@@ -86,7 +86,7 @@ impl Tenant {
         let made = asked.iter().filter(|e| e.verb == "create" && e.code < 300);
         ensure!(made.count() == 0, "made in the end: {}", what());
         ensure!(asked.len() <= 16, "{} requests: {}", asked.len(), what());
-        // With its job nothing is left to ask for.
+        // After the deletion of its job, there is nothing left to request.
         let begin = audit.mark().await?;
         self.jobs.delete("pt").await?;
         self.until_quiet().await?;
@@ -95,7 +95,7 @@ impl Tenant {
         self.assert_well(&operator).await
     }
 
-    /// With everything that a cluster has for it. `cap` is the longest wait of the operator between two tries.
+    /// With all controllers of a cluster. `cap` is the operator's longest backoff.
     async fn ends_with_its_namespace(&self, cap: &str) -> Result<()> {
         let audit = self.control.audit()?;
         let driver = self.control.client(DRIVER).await?;
@@ -130,14 +130,14 @@ impl Tenant {
         if cap == PATIENT {
             ensure!(asked.len() <= 40, "{}: {asked:#?}", self.kind.name);
         }
-        // No more than was under way: one pass, and the events that waited.
+        // No more than was in flight: one reconcile, and the queued events.
         let late = self.asked(gone).await?;
         ensure!(late.len() <= 8, "{}: {late:#?}", self.kind.name);
         self.assert_well(&operator).await
     }
 }
 
-/// On a control plane without controllers: the API server alone refuses what is new, for as long as the test likes.
+/// On a control plane without controllers: the API server refuses new objects for as long as the test needs.
 #[tokio::test]
 async fn f_22_b_045_in_a_namespace_that_ends_no_job_is_tried_again_and_again() -> Result<()> {
     let options = control_plane::Options {
@@ -159,7 +159,7 @@ async fn f_22_b_045_in_a_namespace_that_ends_no_job_is_tried_again_and_again() -
     .map(drop)
 }
 
-/// With the controllers of a cluster, which take everything away in an order of their own.
+/// With the controllers of a cluster, which delete everything in their own order.
 #[tokio::test]
 async fn f_62_b_045_a_job_goes_with_its_namespace() -> Result<()> {
     let caps = kinds().flat_map(|kind| [(kind, PATIENT), (kind, RESTLESS)]);
@@ -174,7 +174,7 @@ async fn f_62_b_045_a_job_goes_with_its_namespace() -> Result<()> {
     .map(drop)
 }
 
-/// A quota that lets nothing new in.
+/// A quota that admits nothing new.
 fn nothing_more() -> Value {
     json!({
         "metadata": { "name": "nothing" },
@@ -188,7 +188,7 @@ async fn mt_39_nothing_holds_a_deletion_up() -> Result<()> {
         let Some(tenant) = Tenant::of(kind, "deleted").await? else {
             return Ok(());
         };
-        // What is refused is tried again after so long, so that there is quiet in between.
+        // Refused requests are retried after this long, with quiet in between.
         let options = tenant.options().await?.flag("backoff-cap", "30s");
         let mut operator = OperatorProcess::start(options).await?;
         tenant.create("running").await?;
@@ -204,7 +204,7 @@ async fn mt_39_nothing_holds_a_deletion_up() -> Result<()> {
             })
         })
         .await?;
-        // One that runs, and two that can't: one while the operator is there, one that it never sees.
+        // One job runs, and two can't: one while the operator runs, one that it never sees.
         tenant.create("refused").await?;
         tenant.until_quiet().await?;
         tenant.jobs.delete("refused").await?;
@@ -216,7 +216,7 @@ async fn mt_39_nothing_holds_a_deletion_up() -> Result<()> {
             let finalizers = &job["metadata"]["finalizers"];
             ensure!(finalizers.is_null(), "{} {name}: {finalizers}", kind.name);
         }
-        // Foreground deletion waits for what the job owns.
+        // Foreground deletion waits for the job's dependents.
         tenant
             .jobs
             .delete_with("running", &DeleteParams::foreground())
@@ -234,7 +234,7 @@ async fn mt_39_nothing_holds_a_deletion_up() -> Result<()> {
             })
         };
         eventually("nothing to be left", HANG, left).await?;
-        // The operator stays dead, so that nothing but the auditor can be asked.
+        // The operator stays dead, so only the auditor can tell.
         tenant.assert_clean(&operator).await
     }))
     .await

@@ -1,5 +1,5 @@
-//! A tenant who keeps the operator busy, fills its memory or its ports, or makes it write without end. With `TRAINYARD_DEEP` in the
-//! numbers of somebody who means it.
+//! A tenant who overloads the operator, fills its memory or its ports, or makes it write without end. `TRAINYARD_DEEP` uses an attacker's
+//! numbers.
 
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -14,11 +14,11 @@ use training_testkit::wait::holds_for;
 
 use super::*;
 
-/// Requests of the test that are under way at the same time.
+/// Concurrent requests of the test.
 const WIDTH: usize = 16;
 const MIB: u64 = 1 << 20;
 
-/// Does so many things, several at a time.
+/// Runs this many operations, several at a time.
 pub async fn each(count: usize, work: impl AsyncFn(usize) -> Result<()>) -> Result<()> {
     let work = &work;
     stream::iter(0..count)
@@ -28,8 +28,8 @@ pub async fn each(count: usize, work: impl AsyncFn(usize) -> Result<()>) -> Resu
         .await
 }
 
-/// Objects of others, as large as they may be: by two operators that watch `ConfigMap`s, and by all where there is time. Those of
-/// one resource alone are more than the bound, so that no cache of any of them goes unseen.
+/// Foreign objects of the largest size: for the two operators that watch `ConfigMap`s, or in a deep run for all. The objects of each
+/// resource alone exceed the bound, so that the test detects a cache of any of them.
 #[tokio::test]
 async fn mt_33_objects_that_are_no_jobs_of_ours_take_no_memory() -> Result<()> {
     let count = if is_deep() { 100 } else { 32 };
@@ -62,7 +62,7 @@ async fn mt_33_objects_that_are_no_jobs_of_ours_take_no_memory() -> Result<()> {
             Ok(())
         })
         .await?;
-        // What the operator does next comes behind all of them on its watches.
+        // The operator's watches deliver this job after all of these objects.
         tenant.create("behind").await?;
         tenant.until_pods(2 * pods_of(&kind) + count).await?;
         tenant.until_quiet().await?;
@@ -73,7 +73,7 @@ async fn mt_33_objects_that_are_no_jobs_of_ours_take_no_memory() -> Result<()> {
             "{}: {grown} MiB for {count} objects of each kind",
             kind.name
         );
-        // Nor would small ones be kept: what is read is labelled or named, and a Secret is never read.
+        // No cache for small ones either: the operator reads by label or name, and never reads a Secret.
         let reads = |e: &&Entry| ["get", "list", "watch"].contains(&e.verb.as_str());
         let asked = audit.by_user(begin, &kind.user()).await?;
         let own = asked.iter().filter(|e| e.namespace == tenant.name());
@@ -92,7 +92,7 @@ async fn mt_33_objects_that_are_no_jobs_of_ours_take_no_memory() -> Result<()> {
     .map(drop)
 }
 
-/// Pods that the operator's watch brings, with as many annotations as a pod may have.
+/// Pods that the operator watches, with the most annotations that a pod may have.
 #[tokio::test]
 async fn mt_34_annotations_of_pods_with_our_labels_are_not_kept() -> Result<()> {
     let count = if is_deep() { 1_000 } else { 100 };
@@ -121,7 +121,7 @@ async fn mt_34_annotations_of_pods_with_our_labels_are_not_kept() -> Result<()> 
         Ok(())
     })
     .await?;
-    // The last word about them has been heard when a change behind them has an effect.
+    // The operator has seen all their events when it reacts to a later change.
     tenant
         .api::<Pod>()
         .delete(
@@ -142,11 +142,11 @@ async fn mt_34_annotations_of_pods_with_our_labels_are_not_kept() -> Result<()> 
         grown <= 16 + sent / 16,
         "{grown} MiB for {sent} MiB of annotations"
     );
-    // No auditor: the forged pods break what it checks.
+    // No auditor, because the forged pods violate its invariants.
     tenant.assert_serves(&operator).await
 }
 
-/// Ten thousand jobs of one namespace, suspended so that each costs one status: those of another one have their turn.
+/// Ten thousand jobs in one namespace, suspended so that each costs one status write; jobs of another namespace get their turn.
 #[tokio::test]
 async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> Result<()> {
     let count = if is_deep() { 10_000 } else { 500 };
@@ -156,7 +156,7 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     let Some(calm) = Tenant::of(PYTORCH, "calm").await? else {
         return Ok(());
     };
-    // The jobs are there before the operator is: all of them wait at the same moment.
+    // The jobs exist before the operator starts: all of them are due at once.
     each(count, async |n| {
         let job = PYTORCH.job(&format!("job-{n}")).master().workers(1);
         let job = job.run_policy("suspend", true).build();
@@ -165,7 +165,7 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     .await?;
     let audit = flood.control.audit()?;
     let begin = audit.mark().await?;
-    // No job of the flood is told before the calm one is born, however fast the operator is.
+    // No status of the flood is written before the calm job exists, however fast the operator is.
     let (proxy, options) = flood.proxied(flood.options_with(&calm).await?).await?;
     let gate = Gate::closed();
     let theirs = flood.name().to_owned();
@@ -187,7 +187,7 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     gate.open();
     calm.until_pods(2).await?;
     let told = |e: &Entry| e.verb == "patch" && e.namespace == flood.name() && e.code < 300;
-    eventually("the whole flood to be told", HANG, async || {
+    eventually("the whole flood's statuses", HANG, async || {
         let entries = audit.by_user(begin, &user).await?;
         let done = entries.iter().filter(|e| told(e)).count();
         Ok(if done >= count {
@@ -197,7 +197,7 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
         })
     })
     .await?;
-    // From the moment at which the calm job was there until its pods were made, others had so many turns.
+    // The flood's reconciles between the calm job's creation and that of its pods.
     let all = audit.since(begin).await?;
     let position = |resource: &str| {
         let made =
@@ -222,19 +222,19 @@ async fn mt_32_i_34_a_flood_of_jobs_of_one_namespace_lets_another_one_pass() -> 
     calm.assert_well(&operator).await
 }
 
-/// A job that has ended is kept in little.
+/// A finished job takes little memory.
 #[tokio::test]
 async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> Result<()> {
     let count = if is_deep() { 5_000 } else { 300 };
     let Some(tenant) = Tenant::of(PYTORCH, "ended").await? else {
         return Ok(());
     };
-    // Each is told as it comes: of a list the operator has a whole page at a time, which would hide what it keeps.
+    // Created one by one: a list arrives in whole pages, which would hide the memory that stays in use.
     let make = async |n: usize| {
         let name = format!("job-{n}");
-        // The operator ends it at once, because nobody may have so many workers.
+        // The operator fails it at once, because of too many workers.
         let job = PYTORCH.job(&name).master().workers(1_000_000);
-        // Nothing that another job has as well, of which one copy would do for all.
+        // A unique text, which jobs can't share in memory.
         let note = format!("{n:08}").repeat(100 * 1024 / 8);
         tenant
             .jobs
@@ -256,14 +256,14 @@ async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> 
         one / MIB,
         all / MIB
     );
-    // What a few jobs take is lost in what the process takes for a moment.
+    // With few jobs, the process's own fluctuations hide their memory.
     let most = if is_deep() { 4 * 1024 } else { 32 * 1024 };
     ensure!(each <= most, "{each} bytes for each job");
     operator.kill()?;
     let begin = audit.mark().await?;
     operator.restart().await?;
     tenant.until_quiet().await?;
-    // Pages of the list, and nothing for the jobs.
+    // Only pages of the list, and nothing for the jobs.
     let asked = tenant.asked(begin).await?;
     let lists = asked
         .iter()
@@ -276,7 +276,7 @@ async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> 
         .iter()
         .filter(|e| !["list", "get"].contains(&e.verb.as_str()));
     assert_eq!(writes.collect::<Vec<_>>(), Vec::<&Entry>::new());
-    // The room of a page may stay with the process. Of two pages it hides what is kept, and of many it doesn't.
+    // The process may keep the memory of a page. With two pages this hides what the jobs take, with many it doesn't.
     if is_deep() {
         let (again, _) = operator.memory()?;
         let grown = again.saturating_sub(one) / MIB;
@@ -285,11 +285,11 @@ async fn mt_43_i_35_jobs_that_have_ended_take_little_memory_and_no_request() -> 
     tenant.assert_well(&operator).await
 }
 
-/// Every pod fails, with words of its own, and so does every one that takes its place.
+/// Every pod fails with a different message, and so does every replacement.
 #[tokio::test]
 async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> {
     const WORKERS: u32 = 30;
-    // Every further round is waited for twice as long.
+    // The backoff doubles with every further round.
     let rounds = if is_deep() { 6 } else { 2 };
     let Some(tenant) = Tenant::of(PYTORCH, "noise").await? else {
         return Ok(());
@@ -308,7 +308,7 @@ async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> 
         each(pods.len(), async |n| {
             let name = pods[n].name_any();
             let container = pods[n].spec.as_ref().map(|s| s.containers[0].name.clone());
-            // Those of all pods together are three times as large as a status may be.
+            // The messages of all pods together are three times the limit of a status.
             let words = format!("words {n:02}").repeat(500);
             let ended = json!({ "exitCode": 137, "reason": "Error", "message": words });
             let status = json!({ "phase": "Failed", "containerStatuses": [{
@@ -321,7 +321,7 @@ async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> 
     tenant.until_fresh(WORKERS, &failed).await?;
     tenant.jobs.until_true("pt", "Restarting").await?;
     tenant.until_quiet().await?;
-    // Ten a minute are allowed, so that a slow machine may see more of them.
+    // Ten a minute are allowed, so a slow machine may see more of them.
     let most = 10 * (1 + usize::try_from(clock.elapsed().as_secs() / 60)?);
     let asked = tenant.asked(begin).await?;
     let told = asked.iter().filter(|e| e.resource == "events");
@@ -335,7 +335,7 @@ async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> 
     let series = "trainyard_events_total{outcome=\"folded\"} ";
     let folded = metrics.lines().find_map(|line| line.strip_prefix(series));
     let folded: usize = folded.unwrap_or("0").parse()?;
-    ensure!(told + folded > 10, "{told} and {folded} notes are no flood");
+    ensure!(told + folded > 10, "{told} and {folded} are no flood");
     let events = tenant.events().await?;
     let about = |e: &&Event| e.involved_object.kind.as_deref() == Some("PyTorchJob");
     let about: Vec<&Event> = events.iter().filter(about).collect();
@@ -356,7 +356,7 @@ async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> 
 }
 
 impl Tenant {
-    /// Waits for so many workers none of which has failed, and returns them.
+    /// Waits for this many workers that have not failed, and returns them.
     async fn until_fresh(&self, count: u32, failed: &BTreeSet<String>) -> Result<Vec<Pod>> {
         eventually("workers that have not failed", HANG, async || {
             let mut pods = self.pods().await?;
@@ -373,23 +373,23 @@ impl Tenant {
     }
 }
 
-/// Connections that the server of a port takes at once.
+/// The most concurrent connections of a port's server.
 const SEATS: usize = 64;
-/// Descriptors that a process opens or closes meanwhile for reasons of its own.
+/// Descriptors that a process opens or closes meanwhile for other reasons.
 const OWN: usize = 16;
 
-/// The open files and connections of a process.
+/// The number of a process's open files and connections.
 fn descriptors(operator: &OperatorProcess) -> Result<usize> {
     let files = std::fs::read_dir(format!("/proc/{}/fd", operator.pid()))?;
     Ok(files.count())
 }
 
-/// Clients that say nothing, say it slowly, or say too much.
+/// Clients that send nothing, send slowly, or send too much.
 #[tokio::test]
 async fn mt_41_clients_of_probes_and_metrics_take_neither_memory_nor_turns() -> Result<()> {
-    // The clients of one operator at a time: their descriptors are the test's.
+    // The clients of one operator at a time, because their descriptors are the test's.
     static TURN: Mutex<()> = Mutex::const_new(());
-    // The server is the same one in each operator.
+    // All operators have the same server.
     let kinds = kinds().skip(if is_deep() { 0 } else { 3 });
     try_join_all(kinds.map(|kind| async move {
         let Some(tenant) = Tenant::of(kind, "ports").await? else {
@@ -413,7 +413,7 @@ async fn mt_41_clients_of_probes_and_metrics_take_neither_memory_nor_turns() -> 
                 },
             )
             .await?;
-            // Far more than a server takes at once, and none of them ever asks for anything.
+            // Far more than the server's limit, all of them silent.
             let mut silent = Vec::new();
             for _ in 0..3 * SEATS {
                 silent.push(TcpStream::connect(address).await?);
@@ -440,7 +440,7 @@ async fn mt_41_clients_of_probes_and_metrics_take_neither_memory_nor_turns() -> 
             silent.truncate(100);
             drop(turn);
             for client in silent.iter_mut().take(20) {
-                // It may have been turned away already.
+                // The server may have closed it already.
                 let _ = client.write_all(b"GET /metrics HT").await;
             }
             let mut large = TcpStream::connect(address).await?;
@@ -465,7 +465,7 @@ async fn mt_41_clients_of_probes_and_metrics_take_neither_memory_nor_turns() -> 
         let (after, _) = operator.memory()?;
         let grown = after.saturating_sub(before) / MIB;
         ensure!(grown <= 16, "{}: {grown} MiB more", kind.name);
-        // The job's work goes on.
+        // The job still works.
         tenant.create("pt").await?;
         tenant.until_pods(pods_of(&kind)).await?;
         tenant.assert_well(&operator).await

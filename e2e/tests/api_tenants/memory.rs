@@ -1,5 +1,5 @@
-//! A tenant who fills the operator's memory with objects as large as the API server takes. What the process takes at its most is
-//! held against the limit that the manifests ship.
+//! A tenant who fills the operator's memory with the largest objects that the API server accepts. The process's peak memory must stay
+//! below the limit in the manifests.
 
 use kube::api::PostParams;
 use training_testkit::builders::PYTORCH;
@@ -7,14 +7,14 @@ use training_testkit::builders::PYTORCH;
 use super::load::each;
 use super::*;
 
-/// The memory limit of the shipped deployments.
+/// The memory limit of the shipped Deployments.
 ///
 /// Units: bytes.
 const LIMIT: u64 = 256 * 1024 * 1024;
 /// Variables of a large template.
 const VARIABLES: usize = 5_000;
 
-/// Gives the workers of a job, or the driver, so many variables: about 430 KB of them.
+/// Gives the job's workers, or the driver, this many variables: about 430 KB of them.
 fn burden(job: &mut Value) {
     let variable = |n| json!({ "name": format!("VARIABLE_{n:04}"), "value": "x".repeat(50) });
     let env: Value = (0..VARIABLES).map(variable).collect();
@@ -29,8 +29,8 @@ fn burden(job: &mut Value) {
     }
 }
 
-/// Gives the workers of a job, or the driver, short objects that take forty times their text in memory. No pod may have them, so
-/// that the job can only be suspended.
+/// Gives the job's workers, or the driver, short objects that take forty times their text in memory. No pod may have them, so the job
+/// must be suspended.
 fn burden_densely(job: &mut Value) {
     let tolerations: Value = (0..350_000).map(|_| json!({})).collect();
     let spec = &mut job["spec"];
@@ -44,12 +44,12 @@ fn burden_densely(job: &mut Value) {
     }
 }
 
-/// Kinds whose way through the operator is their own, and all where there is time.
+/// The kinds with code of their own, or in a deep run all.
 fn some_kinds(some: &'static [Kind]) -> impl Iterator<Item = Kind> {
     kinds().filter(move |kind| is_deep() || some.contains(kind))
 }
 
-/// Fails if the process ever took more than it may.
+/// Fails if the process's peak memory exceeded the limit.
 fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
     let (_, most) = operator.memory()?;
     eprintln!("{}: {} MiB at most", kind.name, most >> 20);
@@ -57,7 +57,7 @@ fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
     Ok(())
 }
 
-/// How long a job of somebody else takes until its pods are made.
+/// The time until another tenant's job has its pods.
 async fn canary(calm: &Tenant, name: &str, pods: usize) -> Result<Duration> {
     let begun = tokio::time::Instant::now();
     calm.create(name).await?;
@@ -65,7 +65,7 @@ async fn canary(calm: &Tenant, name: &str, pods: usize) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Two namespaces, and an operator that serves both.
+/// Two namespaces, and the options of an operator that serves both.
 async fn two(kind: Kind) -> Result<Option<(Tenant, Tenant, Options)>> {
     let (Some(large), Some(calm)) = (
         Tenant::of(kind, "large").await?,
@@ -147,7 +147,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
     Ok(())
 }
 
-/// `MPIJob`s' further objects have no label but `app`, which everybody uses.
+/// The additional objects of an MPIJob have only the label `app`, which is in general use.
 #[tokio::test]
 async fn mt_33_large_objects_with_the_label_app_fit_into_the_shipped_limit() -> Result<()> {
     let count = if is_deep() { 700 } else { 200 };

@@ -1,4 +1,4 @@
-//! What users write stays where they wrote it, and the operator goes nowhere and reads nothing for them.
+//! Values of users don't leak, and they can't make the operator open connections or files.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// In every value that nobody but the job's own pods is to see.
+/// Part of every value that only the job's own pods may see.
 const MARK: &str = "k3pt-secr3t";
 
-/// A job whose values carry the mark.
+/// A job whose values contain the mark.
 fn marked(kind: &Kind) -> Value {
     let mut job = manifest(kind, "pt");
     let spec = &mut job["spec"];
@@ -43,7 +43,7 @@ fn marked(kind: &Kind) -> Value {
     job
 }
 
-/// What an operator tells anybody: log, metrics, probes, events and statuses.
+/// All outputs of an operator: log, metrics, probes, events and statuses.
 async fn told(tenant: &Tenant, operator: &OperatorProcess) -> Result<Vec<(&'static str, String)>> {
     let job = tenant.jobs.get("pt").await?;
     Ok(vec![
@@ -107,7 +107,7 @@ async fn mt_25_i_51_values_of_users_keys_and_tokens_are_told_nowhere() -> Result
     .map(drop)
 }
 
-/// A port that nobody has business with.
+/// A port that nobody should connect to.
 async fn canary() -> Result<(u16, Arc<AtomicUsize>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let (port, heard) = (listener.local_addr()?.port(), Arc::new(AtomicUsize::new(0)));
@@ -120,7 +120,7 @@ async fn canary() -> Result<(u16, Arc<AtomicUsize>)> {
     Ok((port, heard))
 }
 
-/// A job that names an address and a file wherever a careless operator would go or look.
+/// A job that names an address and a file wherever a careless operator would use them.
 fn leading(kind: &Kind, port: u16, file: &str) -> Value {
     let url = format!("http://127.0.0.1:{port}/x");
     let (address, local) = (format!("127.0.0.1:{port}"), format!("file://{file}"));
@@ -168,11 +168,11 @@ fn leading(kind: &Kind, port: u16, file: &str) -> Value {
     job
 }
 
-/// The TCP sockets of a process: whom it is connected to, and the ports that it listens on. All processes here share a network.
+/// The TCP sockets of a process: the ports it is connected to and those it listens on. All processes here share a network.
 fn sockets(pid: u32) -> Result<(BTreeSet<u16>, BTreeSet<u16>)> {
     let mut own = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // A socket may close between the list and this look.
+        // A socket may close between the list and this read.
         if let Ok(link) = fs::read_link(entry?.path())
             && let Some(inode) = link.to_string_lossy().strip_prefix("socket:[")
         {
@@ -191,7 +191,7 @@ fn sockets(pid: u32) -> Result<(BTreeSet<u16>, BTreeSet<u16>)> {
             if !fields.get(9).is_some_and(|inode| own.contains(*inode)) {
                 continue;
             }
-            // Listeners come first in the table. Who visits one of them is nobody that the process went to.
+            // Listeners come first in the table. A connection to one of them is not the process's own.
             if fields[3] == "0A" {
                 listening.insert(port(1)?);
             } else if !listening.contains(&port(1)?) {
@@ -202,14 +202,14 @@ fn sockets(pid: u32) -> Result<(BTreeSet<u16>, BTreeSet<u16>)> {
     Ok((remote, listening))
 }
 
-/// A file that stops whoever opens it, until somebody else does: a named pipe.
+/// Creates a named pipe, which blocks its reader until a writer opens it.
 fn trap(path: &Path) -> Result<()> {
     let made = Command::new("mkfifo").arg(path).status()?;
     ensure!(made.success(), "mkfifo {}", path.display());
     Ok(())
 }
 
-/// Whether somebody is in it: a pipe that nobody reads can't be opened for writing.
+/// Whether it has a reader: without one, it can't be opened for writing.
 fn is_sprung(path: &Path) -> bool {
     const NONBLOCK: i32 = 0o4000;
     let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! Strict mode: what somebody gets who may create jobs, and no pods.
+//! Strict mode: the rights of a user who may create jobs but no pods.
 
 use futures::future::try_join_all;
 use kube::Config;
@@ -10,7 +10,7 @@ use training_testkit::manifest as manifests;
 
 use super::*;
 
-/// Who may create jobs.
+/// A user who may create jobs.
 const USER: &str = "submitter";
 
 /// What operators create for jobs of their kinds, by API group.
@@ -30,7 +30,7 @@ const CREATED: [(&str, &[&str]); 4] = [
     ("networking.k8s.io", &["ingresses"]),
 ];
 
-/// The path of a pod's spec in a job, where its account and its class are named.
+/// The pod spec in a job, which names its account and class.
 fn pod_spec<'a>(kind: &Kind, job: &'a mut Value) -> &'a mut Value {
     match kind.name {
         "SparkApplication" => {
@@ -44,7 +44,7 @@ fn pod_spec<'a>(kind: &Kind, job: &'a mut Value) -> &'a mut Value {
 }
 
 impl Tenant {
-    /// Gives [`USER`] a right in this namespace.
+    /// Grants [`USER`] a right in this namespace.
     async fn allow(&self, name: &str, rules: &Value) -> Result<()> {
         let rbac = "rbac.authorization.k8s.io";
         let namespace = self.name();
@@ -63,7 +63,7 @@ impl Tenant {
         manifests::apply(&self.client, objects).await
     }
 
-    /// The policy as it is shipped, for this namespace alone: others run tests of their own.
+    /// Installs the shipped policy for this namespace alone, because others run tests of their own.
     async fn install_strict_policy(&self) -> Result<()> {
         let file = format!("manifests/{}/options/strict.yaml", self.kind.operator);
         let mut objects = manifests::documents(&workspace().join(file))?;
@@ -81,7 +81,7 @@ impl Tenant {
         manifests::apply(&self.client, objects).await
     }
 
-    /// Submits a job as [`USER`] and stores nothing. `None` if it is accepted, otherwise what the API server says.
+    /// Submits a job as [`USER`] in a dry run. `None` if it is accepted, otherwise the API server's message.
     async fn refuses(&self, client: &Client, job: &Value) -> Result<Option<String>> {
         let gvk = GroupVersionKind::gvk(
             self.kind.group,
@@ -105,7 +105,7 @@ impl Tenant {
         }
     }
 
-    /// Waits until a submission ends like this; rights and policies are read a moment after they are stored.
+    /// Waits until a submission has this result; rights and policies take effect a moment after they are stored.
     async fn until_answered(
         &self,
         client: &Client,
@@ -136,7 +136,7 @@ async fn as_user(control: &ControlPlane) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// A schedule of such applications, where the kind has them.
+/// A schedule of such applications, if the kind has one.
 fn schedule(kind: &Kind, job: &Value) -> Option<Value> {
     (*kind == SPARK).then(|| {
         json!({
@@ -160,7 +160,7 @@ async fn mt_06_mt_11_mt_50_mt_57_in_strict_mode_a_job_yields_only_what_its_user_
         }]);
         tenant.allow("jobs", &own).await?;
         let plain = manifest(&kind, "pt");
-        // Without the policy a user who may create jobs gets pods, whatever else the user may do.
+        // Without the policy, a user who may create jobs gets pods regardless of other rights.
         tenant.until_answered(&user, &plain, None).await?;
 
         tenant.install_strict_policy().await?;
@@ -202,7 +202,7 @@ async fn mt_06_mt_11_mt_50_mt_57_in_strict_mode_a_job_yields_only_what_its_user_
         pod_spec(&kind, &mut urgent)["priorityClassName"] = json!("system-node-critical");
         let refused = Some("priority classes that begin with system-");
         tenant.until_answered(&user, &urgent, refused).await?;
-        // Whoever may do everything isn't asked less of, and the operator isn't asked: its schedules were.
+        // An administrator may use the account, but not the class. The operator is exempt, because its schedules were checked.
         let admin = tenant.client.clone();
         tenant.until_answered(&admin, &powerful, None).await?;
         tenant.until_answered(&admin, &urgent, refused).await?;

@@ -1,4 +1,4 @@
-//! What keeps the launcher of an `MPIJob` from starting or from going. Its pod is made by the real controller of Jobs.
+//! What prevents the launcher of an `MPIJob` from starting or from being deleted. The real Job controller creates its pod.
 
 use training_testkit::builders::MPI;
 use training_testkit::kubelet::SeenPod;
@@ -8,7 +8,7 @@ use super::*;
 const IMAGE: &str = "registry.test/mpi-operator:1";
 const GATE: &str = "trainyard-wait-for-hosts";
 
-/// A job of one worker, which runs, and its launcher's pod.
+/// Starts a job with one running worker, and returns its launcher's pod.
 async fn launched(world: &World) -> Result<SeenPod> {
     let job = MPI.job("pi").role("Launcher", 1).workers(1);
     world.jobs.create(&job.build()).await?;
@@ -20,7 +20,7 @@ async fn launched(world: &World) -> Result<SeenPod> {
     Ok(launcher)
 }
 
-/// The launcher's pod that is not this one, once it has a node.
+/// Waits until the launcher has another pod than this one, on a node.
 async fn next_launcher(world: &World, old: Option<&SeenPod>) -> Result<SeenPod> {
     eventually("a launcher's pod", HANG, async || {
         let pods = world.kubelet.pods(world.namespace(), "pi");
@@ -52,7 +52,7 @@ async fn until_mended(world: &World) -> Result<()> {
     world.jobs.until("pi", "going on", mended).await.map(drop)
 }
 
-/// The launcher runs and ends well.
+/// The launcher runs and succeeds.
 async fn ends_well(world: &World, launcher: &SeenPod) -> Result<()> {
     let (kubelet, namespace) = (&world.kubelet, world.namespace());
     kubelet
@@ -124,7 +124,7 @@ async fn an_init_container_of_ours_for_another_architecture_is_told_with_its_ima
             ensure!(message.contains(words), "{words}: {message}");
         }
     }
-    // Its Job tries it again: that alone mends nothing.
+    // The Job retries it, which alone clears nothing.
     let second = next_launcher(&world, Some(&first)).await?;
     ensure!(is_true(&world.jobs.get("pi").await?, "Stalled"));
     let running = State::Running;
@@ -155,7 +155,7 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
     kubelet.set(namespace, &old.name, &State::Running).await?;
     world.jobs.until_true("pi", "Running").await?;
     let begin = world.control.audit()?.mark().await?;
-    // Its node does nothing any more that it is asked to.
+    // Its node no longer finishes deletions.
     kubelet.finish_deletes(false);
     kubelet.set(namespace, &old.name, &State::NodeLost).await?;
     let message = until_stalled(&world, "Forbidden").await?;
@@ -166,7 +166,7 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
             .iter()
             .any(|p| p.uid == old.uid)
     );
-    // It is not asked for again and again.
+    // No repeated attempts.
     tokio::time::sleep(STAYS).await;
     let audit = world.control.audit()?;
     let asked = audit.by_user(begin, &MPI.user()).await?;
@@ -196,13 +196,13 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
         "{told:?}"
     );
     ends_well(&world, &new).await?;
-    // Not all was allowed from the beginning.
+    // Unlike in `World::assert_clean`, some requests were denied at first.
     operator.assert_no_panic()?;
     world.kubelet.assert_no_errors()?;
     world.auditor.assert_clean().await
 }
 
-/// Its Job counts such a pod as its own and deletes it, because it wants one pod only.
+/// The Job counts such a pod as its own and deletes it, because it wants only one pod.
 #[tokio::test]
 async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<()> {
     let Some(world) = World::of(MPI, "forged-launcher", lockstep()).await? else {
@@ -232,6 +232,6 @@ async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<(
     let named: Vec<_> = events.iter().filter(|e| e.1 == reason).collect();
     ensure!(named.len() == 1, "{events:?}");
     ensure!(named[0].2.contains("pod forged "), "{events:?}");
-    // No auditor: the forged pod breaks what it checks.
+    // No auditor, because the forged pod violates its invariants.
     operator.assert_no_panic()
 }

@@ -1,4 +1,4 @@
-//! A job that runs doesn't die of what isn't its fault.
+//! A running job survives what isn't its fault.
 
 use super::*;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::api::DeleteParams;
 
-/// A policy of the cluster that refuses pods of a namespace, with the code that such policies have by default.
+/// A cluster policy that refuses pods of a namespace, with the default code of such policies.
 struct Policy {
     policies: Api<ValidatingAdmissionPolicy>,
     bindings: Api<ValidatingAdmissionPolicyBinding>,
@@ -62,7 +62,7 @@ impl Policy {
     }
 }
 
-/// Waits until a policy refuses pods of the operator: the API server reads policies a moment after they are stored.
+/// Waits until a policy refuses the operator's pods: the API server reads policies a moment after they are stored.
 async fn until_refused(world: &World) -> Result<()> {
     let operator = world.control.client(PYTORCH_OPERATOR).await?;
     let pods: Api<Pod> = Api::namespaced(operator, world.namespace());
@@ -122,7 +122,7 @@ async fn a_limit_that_is_lowered_ends_no_job_that_runs() -> Result<()> {
     let operator = OperatorProcess::start(options).await?;
     stays_untouched(&world).await?;
     ends_well(&world).await?;
-    // One that starts now is refused.
+    // A job that starts now is refused.
     world
         .jobs
         .create(&pytorch_job("late").master().workers(3).build())
@@ -150,7 +150,7 @@ async fn an_edit_that_cant_run_stalls_a_job_that_runs_until_it_is_mended() -> Re
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
-    // More than the operator takes; the schema has no bound for it.
+    // Above the operator's limit; the schema has none.
     let workers =
         |n: i32| json!({ "spec": { "pytorchReplicaSpecs": { "Worker": { "replicas": n } } } });
     world.jobs.merge("pt", &workers(30_000)).await?;
@@ -188,7 +188,7 @@ async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never(
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
-    // As a kubelet writes it that ends its pods in good order.
+    // As a kubelet writes it on a graceful node shutdown.
     let target =
         json!({ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" });
     let status = json!({

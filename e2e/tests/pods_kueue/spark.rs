@@ -1,4 +1,4 @@
-//! Applications of Spark in a queue: driver and executors are admitted together and give way together.
+//! Spark applications in a queue: driver and executors are admitted and preempted together.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -9,7 +9,7 @@ use training_testkit::wait::holds_for;
 
 use super::{QUEUE, Queue, STAYS, assert_as_admitted};
 
-/// A driver and two executors take 600m and 1.5Gi.
+/// A driver and two executors request 600m and 1.5Gi.
 const ROOM: [&str; 2] = ["700m", "2Gi"];
 
 async fn submit(queue: &Queue, name: &str, priority: Option<&str>) -> Result<()> {
@@ -22,7 +22,7 @@ async fn submit(queue: &Queue, name: &str, priority: Option<&str>) -> Result<()>
     Ok(())
 }
 
-/// All pods of an application that is running on two executors, each as Kueue has admitted it.
+/// All pods of an application that runs with two executors, each as Kueue has admitted it.
 async fn assert_runs_as_admitted(queue: &Queue, app: &str) -> Result<()> {
     let site = &queue.site;
     site.until_executors(app, "2/2").await?;
@@ -33,7 +33,7 @@ async fn assert_runs_as_admitted(queue: &Queue, app: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless an application has no pods and waits for its turn.
+/// Fails unless an application has no pods and is queued.
 async fn assert_waiting(queue: &Queue, app: &str) -> Result<()> {
     for role in ["driver", "executor"] {
         let pods = queue.site.spark_pods(app, role).await?;
@@ -45,7 +45,7 @@ async fn assert_waiting(queue: &Queue, app: &str) -> Result<()> {
     Ok(())
 }
 
-/// Never were two applications at work at once, as far as Kueue can see it.
+/// No two applications ran at once, as far as Kueue can see.
 fn assert_turns(entries: &[Entry]) -> Result<()> {
     let mut at_work: Vec<&str> = Vec::new();
     for entry in entries.iter().filter(|e| e.kind == "SparkApplication") {
@@ -88,7 +88,7 @@ async fn an_application_gives_way_with_its_executors_and_runs_again_when_there_i
     assert_waiting(&queue, "low").await?;
     let (reason, _) = queue.until_workload("low", "Preempted", "True").await?;
     ensure!(reason == "InClusterQueue", "{reason}");
-    // Kueue has taken back what it had put into the spec.
+    // Kueue has reverted its changes to the spec.
     let low = site.jobs.get("low").await?;
     for role in ["driver", "executor"] {
         let of = &low["spec"][role];
@@ -103,7 +103,7 @@ async fn an_application_gives_way_with_its_executors_and_runs_again_when_there_i
     if std::env::var_os("TRAINYARD_DEEP").is_some() {
         all.push(("next", 1));
     } else {
-        // That it would run as well takes half a minute to see.
+        // Watching it run as well would take half a minute.
         site.jobs.delete("next").await?;
     }
     site.go().await?;

@@ -1,4 +1,4 @@
-//! A launcher that asks `discover_hosts.sh` before each round which hosts there are, as elastic launchers do, while workers come and go.
+//! A launcher that runs `discover_hosts.sh` before each round, as elastic launchers do, while workers are added and removed.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use training_testkit::wait::Seen;
 
 use super::{OPEN_MPI_5, assert_first_attempt, hosts, launchers, log, workers};
 
-/// A round that meets a host that goes fails or hangs, and is no end. Who follows hosts has to live with that.
+/// A round that meets a terminating host fails or hangs, which elastic launchers must survive.
 const ROUNDS: &str = r#"
     until getent hosts go; do
         sh /etc/mpi/discover_hosts.sh | sed 's/$/ slots=1/' >/tmp/hosts
@@ -21,7 +21,7 @@ const ROUNDS: &str = r#"
         sleep 0.3
     done"#;
 
-/// The hosts of the last round that went well.
+/// The hosts of the last successful round.
 fn last_round(log: &str) -> BTreeSet<String> {
     let done = log.rfind("round ends").map_or("", |at| &log[..at]);
     let begun = done.rfind("round begins").map_or("", |at| &done[at..]);
@@ -43,7 +43,7 @@ async fn until_round_on(site: &Site, expected: &BTreeSet<String>) -> Result<()> 
     .await
 }
 
-/// The pods of the workers by their names, with what tells them from others of these names.
+/// The workers' pods by name, with what distinguishes them from earlier pods of that name.
 async fn incarnations(site: &Site) -> Result<Vec<(String, Value)>> {
     let mut pods = look::pods(&site.client, &site.namespace, "grows").await?;
     pods.retain(|pod| look::name(pod).contains("-worker-"));
@@ -76,7 +76,7 @@ async fn follows(prefix: &str, launcher_works: bool) -> Result<()> {
     site.kubectl(&["scale", "mpijob", "grows", "--replicas=2"])?;
     until_round_on(&site, &on(2)).await?;
     let two = incarnations(&site).await?;
-    // The last one may still be on its way out.
+    // The last one may still be terminating.
     ensure!(two[..2] == three[..2], "{three:?} {two:?}");
     site.until("grows", "of two workers", |job| {
         job["status"]["replicaStatuses"]["Worker"]["active"] == 2

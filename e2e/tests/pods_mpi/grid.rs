@@ -1,5 +1,5 @@
-//! What every MPI is to be able to do, each with jobs of its own: `make test` has some of these pairs once, `make test-deep` all of
-//! them again and again.
+//! The abilities of every MPI implementation, each with a job of its own: `make test` runs some of these pairs once, `make test-deep` all
+//! of them repeatedly.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -12,21 +12,21 @@ use super::{
     log, poisson, suspended, until_printed, workers,
 };
 
-/// How often `make test-deep` does each of them.
+/// How often `make test-deep` runs each pair.
 const DEEP_TIMES: u32 = 10;
 
-/// What becomes of a job.
+/// What happens to a job.
 #[derive(Clone, Copy, Debug)]
 enum Story {
-    /// Nothing special. Ranks compute together.
+    /// Nothing special; its ranks compute together.
     Plain,
-    /// It gets a host more while it runs.
+    /// It gets another host while it runs.
     ScaleUp,
     /// It is suspended while ranks run, and resumed.
     Resume,
-    /// Its launcher fails, and is tried again.
+    /// Its launcher fails and is retried.
     Retry,
-    /// Ranks run in the launcher too.
+    /// The launcher runs ranks as well.
     LauncherWorks,
 }
 
@@ -48,10 +48,10 @@ impl Story {
         }
     }
 
-    /// The launcher's script. `GO` is a name that resolves as soon as the test says so.
+    /// The launcher's script. The name `GO` resolves once the test allows it.
     fn script(self, mpi: &Mpi) -> &'static str {
         match self {
-            // Ranks wait without a pause for each other: as few steps as prove something.
+            // Ranks busy-wait for each other, so use as few steps as prove something.
             Self::Plain => "mpirun -n 2 env POINTS=96 python3 /opt/trainyard/poisson.py",
             Self::ScaleUp => {
                 r#"mpirun -n 2 /home/mpiuser/pi || exit 1
@@ -66,7 +66,7 @@ impl Story {
                 "mpirun -n 2 /home/mpiuser/pi && mpirun -n 2 sh -c 'echo at work; until getent hosts GO; do sleep 0.2; done'"
             }
             Self::Retry => "mpirun -n 2 /home/mpiuser/pi && mpirun -n 2 getent hosts GO",
-            // Hydra reaches the launcher as any other host, Open MPI knows that it is there.
+            // Hydra connects to the launcher like to any other host, Open MPI knows that it is local.
             Self::LauncherWorks if mpi.implementation == "OpenMPI" => {
                 "mpirun -n 2 /home/mpiuser/pi"
             }
@@ -92,7 +92,7 @@ impl Story {
         job
     }
 
-    /// Leads a job of this story to its end, and says what was seen.
+    /// Runs a job with this story, and returns what happened.
     async fn run(self, site: &Site, mpi: &Mpi, name: &str) -> Result<String> {
         site.jobs.create(&self.job(mpi, name)).await?;
         match self {
@@ -158,7 +158,7 @@ async fn until_failed_once(site: &Site, job: &str) -> Result<()> {
         let failed = pods.iter().find(|pod| pod["status"]["phase"] == "Failed");
         Ok(match failed {
             Some(pod) => {
-                // It failed where it was to fail.
+                // It failed in the intended place.
                 let log = site.log(&look::name(pod)).await?;
                 assert_ranks_on(&log, &workers(job, 2))?;
                 Seen::Yes(())
@@ -169,7 +169,7 @@ async fn until_failed_once(site: &Site, job: &str) -> Result<()> {
     .await
 }
 
-/// One story with these implementations; deep, with those as well, and often.
+/// Runs one story with these implementations, or in a deep run with more of them and repeatedly.
 async fn told(story: Story, of: &[Mpi], deep: &[Mpi]) -> Result<()> {
     let is_deep = std::env::var_os("TRAINYARD_DEEP").is_some();
     let (more, times) = if is_deep {
@@ -192,7 +192,7 @@ async fn told(story: Story, of: &[Mpi], deep: &[Mpi]) -> Result<()> {
     Ok(())
 }
 
-// Beside these, each implementation runs a manifest in its published shape.
+// In addition, each implementation runs a manifest in its published shape.
 #[tokio::test]
 async fn open_mpi_4_runs_as_root() -> Result<()> {
     told(Story::Plain, &[OPEN_MPI_4], &[]).await

@@ -1,4 +1,4 @@
-"""Gives a registry an image that its node has to pull: that of another name with one layer more, which the node then no longer has.
+"""Pushes an image to a registry that the node must pull: a copy of another image with one more layer, deleted from the node.
 
 usage: late.py FROM TO. Runs inside the node, where a plain registry listens at the host of TO.
 """
@@ -46,7 +46,7 @@ if "manifests" in manifest:
     manifest = content(manifest["manifests"][0]["digest"])
 config = content(manifest["config"]["digest"])
 
-# Nobody else has these bytes, and they don't shrink.
+# Unique and incompressible.
 layer = tar({"opt/late": os.urandom(8 << 20)})
 config["rootfs"]["diff_ids"].append(digest(layer))
 config.pop("history", None)
@@ -61,7 +61,7 @@ image = {
     "layers": [*layers, describe("layer.v1.tar", layer)],
 }
 blobs.append(json.dumps(image).encode())
-# Under its own name the kubelet would find it here.
+# Otherwise the kubelet would find it on the node under its own name.
 local = target.partition("/")[2]
 named = {**describe("manifest.v1+json", blobs[2]), "annotations": {"io.containerd.image.name": local}}
 files = {"blobs/sha256/" + digest(data).split(":")[1]: data for data in blobs}
@@ -69,7 +69,7 @@ files["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
 files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [named]}).encode()
 ctr("images", "import", "--no-unpack", "-", input=tar(files))
 ctr("images", "push", "--plain-http", target, local)
-# containerd gives what is imported a second name, and keeps what has one.
+# containerd gives an imported image a second name, and keeps every image that has a name.
 second = digest(blobs[1])
 end = time.monotonic() + 60
 while second not in ctr("images", "ls", "-q").decode().split():

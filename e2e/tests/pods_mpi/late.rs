@@ -1,4 +1,4 @@
-//! A worker whose image comes late, out of a registry.
+//! A worker whose image becomes available late, from a registry.
 
 use anyhow::{Result, ensure};
 use e2e::look;
@@ -11,12 +11,12 @@ use training_testkit::wait::Seen;
 
 use super::{OPEN_MPI_5, assert_first_attempt, assert_ranks_on, launchers, log, workers};
 
-/// The node takes it for a registry without TLS, because it is its own.
+/// The node uses this registry without TLS, because it is local.
 const REGISTRY: &str = "127.0.0.1:5000";
 const GATE: &str = "trainyard-wait-for-hosts";
 const PUSH: &str = include_str!("late.py");
 
-/// A registry in the node's network.
+/// Starts a registry in the node's network.
 async fn registry(site: &Site) -> Result<()> {
     let settings = format!(
         "version: 0.1\nlog: {{level: info}}\nhttp: {{addr: '{REGISTRY}'}}\nstorage: {{filesystem: {{rootdirectory: /tmp/registry}}}}\n"
@@ -49,7 +49,7 @@ async fn registry(site: &Site) -> Result<()> {
     .await
 }
 
-/// Waits until the launcher's first container has met the first worker, and gives the launcher.
+/// Waits until the launcher's init container has reached the first worker, and returns the launcher.
 async fn until_gate_waits(site: &Site, job: &str) -> Result<Value> {
     let own = LogParams {
         container: Some(GATE.to_owned()),
@@ -79,11 +79,11 @@ async fn a_worker_whose_image_is_pulled_late_costs_the_launcher_no_attempt() -> 
         return Ok(());
     }
     registry(&site).await?;
-    // Never pulled before, also where the same node has seen this test.
+    // Never pulled before, even by a node that has run this test.
     let name = format!("{}/openmpi", site.namespace);
     let late = format!("{REGISTRY}/{name}:1");
     let mut job = OPEN_MPI_5.job("pi", "mpirun -n 2 /home/mpiuser/pi");
-    // The first attempt is the only one.
+    // The first attempt must succeed.
     job["spec"]["runPolicy"]["backoffLimit"] = json!(0);
     let worker = &mut job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"];
     worker["containers"][0]["image"] = json!(late);
@@ -119,7 +119,7 @@ async fn a_worker_whose_image_is_pulled_late_costs_the_launcher_no_attempt() -> 
     let same = launchers(&site, "pi").await?;
     ensure!(same[0]["metadata"]["uid"] == launcher["metadata"]["uid"]);
     assert_ranks_on(&log(&site, "pi").await?, &workers("pi", 2))?;
-    // The image was pulled, and not found in the node.
+    // The image came from the registry, not from the node's cache.
     let served = site.log("registry").await?;
     let asked = format!("GET /v2/{name}/blobs/{}", layer.trim());
     ensure!(served.contains(&asked), "no {asked}: {served}");

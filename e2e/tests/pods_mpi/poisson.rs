@@ -1,4 +1,4 @@
-//! The example: four ranks that compute together, and what may happen to them meanwhile.
+//! The example: four ranks that compute together, while pods are killed or the job is suspended.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -18,7 +18,7 @@ async fn site(prefix: &str) -> Result<Site> {
     super::site(prefix, Weight::Heavy).await
 }
 
-/// The example, on fewer points: every step waits for a moment, so that there is time for what a test does.
+/// The example with fewer points and a pause in each step, which gives the test time to act.
 fn poisson(points: u32, pause: &str) -> Result<Value> {
     let mut job = example("mpi/poisson.yaml")?;
     let launcher = job.pointer_mut(LAUNCHER).context("no launcher")?;
@@ -37,7 +37,7 @@ fn poisson(points: u32, pause: &str) -> Result<Value> {
     Ok(job)
 }
 
-/// Checks where the ranks were, and gives the line with their solution.
+/// Checks the hosts of the ranks, and returns the line with their solution.
 pub(super) fn assert_solved_on<T: AsRef<str>>(log: &str, expected: &[T]) -> Result<String> {
     assert_ranks_on(log, expected)?;
     let solved = log.lines().find(|line| line.starts_with("solved in"));
@@ -83,7 +83,7 @@ async fn a_worker_that_is_killed_is_made_again_and_the_next_attempt_finds_it() -
     let mut job = poisson(192, "0.02")?;
     let launcher = job.pointer_mut(LAUNCHER).context("no launcher")?;
     let mpirun = launcher["command"].take();
-    // Open MPI 5.0.7 ends with 0 now and again though it has lost a host: what the program said is looked at.
+    // Open MPI 5.0.7 sometimes exits with 0 although it lost a host, so check the program's output.
     let solved = "\"$@\" | tee /tmp/said && grep -q '^solved in' /tmp/said";
     launcher["command"] = json!(["sh", "-c", solved, "sh"]);
     launcher["args"] = mpirun;
@@ -137,7 +137,7 @@ async fn a_job_of_v1_runs_over_ssh_as_well() -> Result<()> {
     assert_eq!(stored["spec"]["submittedAs"], "v1");
     let done = site.until_true("poisson", "Succeeded").await?;
     assert_eq!(done["spec"]["submittedAs"], "v1");
-    // In v1 the launcher speaks as master.
+    // In v1 the launcher has the role master.
     let pods = look::pods(&site.client, &site.namespace, "poisson").await?;
     let launcher = pods
         .iter()

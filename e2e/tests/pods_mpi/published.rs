@@ -1,4 +1,4 @@
-//! Manifests in the shapes that users of the existing operators have, run with nothing changed but image and size.
+//! Manifests in the shapes of the existing operators' users, unchanged except for image and size.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::{
     log, workers,
 };
 
-/// What a job's user wrote, but for the images, and for CPUs: the node has two.
+/// A user's manifest, except for the images and the CPUs: the node has two.
 fn written(file: &str, mpi: &Mpi) -> Result<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pods_mpi/manifests");
     let mut objects = manifest::documents(&path.join(file))?;
@@ -25,7 +25,7 @@ fn written(file: &str, mpi: &Mpi) -> Result<Value> {
             &mut job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"];
         for container in containers.as_array_mut().into_iter().flatten() {
             container["image"] = json!(mpi.image);
-            // Always would ask a registry.
+            // With Always, the node would ask a registry.
             container["imagePullPolicy"] = json!("IfNotPresent");
             if let Some(cpu) = container.pointer_mut("/resources/limits/cpu") {
                 *cpu = json!("200m");
@@ -35,7 +35,7 @@ fn written(file: &str, mpi: &Mpi) -> Result<Value> {
     Ok(job)
 }
 
-/// Stores a manifest whole, runs it at its first attempt, and gives the job and the launcher's log.
+/// Stores a manifest without losing a field, runs it in its first attempt, and returns the job and the launcher's log.
 async fn runs(site: &Site, file: &str, mpi: &Mpi) -> Result<(Value, String)> {
     let job = written(file, mpi)?;
     let version = job["apiVersion"].as_str().unwrap_or_default();
@@ -55,7 +55,7 @@ async fn runs(site: &Site, file: &str, mpi: &Mpi) -> Result<(Value, String)> {
     Ok((done, log(site, name).await?))
 }
 
-/// The same, with ranks on both workers.
+/// Same as [`runs`], with ranks on both workers.
 async fn runs_on_two(file: &str, mpi: &Mpi) -> Result<()> {
     let prefix = format!("mpi-{}", file.trim_end_matches(".yaml"));
     let site = super::site(&prefix, Weight::Light).await?;
@@ -96,7 +96,7 @@ async fn a_job_of_v1_runs_with_its_policy_beside_the_run_policy() -> Result<()> 
     let (done, log) = runs(&site, "mnist-v1.yaml", &OPEN_MPI_4).await?;
     assert_ranks_on(&log, &workers("mnist", 2))?;
     ensure!(done["spec"]["submittedAs"] == "v1", "{}", done["spec"]);
-    // What it says there is done.
+    // That policy takes effect: only the launcher's pods are left.
     let launcher = look::names(&launchers(&site, "mnist").await?);
     let launcher: Vec<&str> = launcher.iter().map(String::as_str).collect();
     site.until_pods("mnist", &launcher).await?;

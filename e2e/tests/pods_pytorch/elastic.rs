@@ -1,4 +1,4 @@
-//! Training that goes on from its checkpoint: with another number of workers, and after a restart of all.
+//! Training that resumes from its checkpoint: with another number of workers, and after a restart of all.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use training_testkit::wait::Seen;
 use super::out_of_reach;
 
 const SCRIPT: &str = include_str!("resumable.py");
-/// Enough to have a checkpoint that is not the first.
+/// Enough steps for more than the first checkpoint.
 const STEPS: u32 = 20;
 
-/// Stores the script, and gives a pod that runs it with its checkpoints on this volume.
+/// Stores the script, and returns a pod that runs it with its checkpoints on this volume.
 async fn trainer(site: &Site, program: &str, mut volume: Value) -> Result<Value> {
     let script = json!({ "metadata": { "name": "script" }, "data": { "resumable.py": SCRIPT } });
     Api::<ConfigMap>::namespaced(site.client.clone(), &site.namespace)
@@ -29,7 +29,7 @@ async fn trainer(site: &Site, program: &str, mut volume: Value) -> Result<Value>
         .await?;
     volume["name"] = json!("checkpoints");
     Ok(json!({
-        // Python as first process ignores SIGTERM.
+        // Python as PID 1 ignores SIGTERM.
         "terminationGracePeriodSeconds": 1,
         "containers": [{
             "name": "pytorch",
@@ -54,20 +54,20 @@ async fn trainer(site: &Site, program: &str, mut volume: Value) -> Result<Value>
     }))
 }
 
-/// A number behind a word of a line.
+/// The number after a word of a line.
 fn number(line: &str, word: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip_while(|w| *w != word);
     words.nth(1)?.parse().ok()
 }
 
-/// The steps that rank 0 reports in a world of this size; a checkpoint is older than the report of it.
+/// The steps that rank 0 reports in a world of this size; each checkpoint is written before the report.
 fn steps(log: &str, world: u32) -> Vec<u32> {
     let lines = log.lines().filter(|line| line.starts_with("step "));
     let ours = lines.filter(|line| number(line, "world") == Some(world));
     ours.filter_map(|line| number(line, "step")).collect()
 }
 
-/// The steps from which a process began in a world of this size.
+/// The steps from which processes started in a world of this size.
 fn beginnings(log: &str, world: u32) -> Vec<u32> {
     let of = format!("/{world} on ");
     let lines = log.lines().filter(|line| line.starts_with("rank "));
@@ -75,7 +75,7 @@ fn beginnings(log: &str, world: u32) -> Vec<u32> {
     ours.filter_map(|line| number(line, "step")).collect()
 }
 
-/// What these pods have printed so far, one after another.
+/// The concatenated logs of these pods.
 async fn logs(site: &Site, pods: &[&str]) -> Result<String> {
     let mut all = String::new();
     for pod in pods {
@@ -84,7 +84,7 @@ async fn logs(site: &Site, pods: &[&str]) -> Result<String> {
     Ok(all)
 }
 
-/// Waits until the training has made some steps in a world of this size, and gives the last of them.
+/// Waits until the training has made some steps in a world of this size, and returns the last of them.
 async fn until_trains(site: &Site, pods: &[&str], world: u32, from: u32) -> Result<u32> {
     eventually(&format!("{STEPS} steps of {world} ranks"), async || {
         let log = logs(site, pods).await?;
@@ -96,8 +96,8 @@ async fn until_trains(site: &Site, pods: &[&str], world: u32, from: u32) -> Resu
     .await
 }
 
-/// The same for three ranks that are started at once, or nothing where they don't find each other: with this version of gloo
-/// a connection between them may be refused, and then they hang as after the loss of a peer.
+/// Same as [`until_trains`] for three ranks that start together; `None` if they don't connect: this version of gloo may refuse a
+/// connection between them, and then they hang as after the loss of a peer.
 async fn until_three_train(site: &Site, pods: &[&str], from: u32) -> Result<Option<u32>> {
     eventually(&format!("{STEPS} steps of 3 ranks"), async || {
         let log = logs(site, pods).await?;
@@ -110,7 +110,7 @@ async fn until_three_train(site: &Site, pods: &[&str], from: u32) -> Result<Opti
     .await
 }
 
-/// The uids of pods by their names.
+/// The pods' uids by name.
 fn uids(pods: &[Value]) -> BTreeMap<String, Value> {
     let uid = |pod: &Value| (look::name(pod), pod["metadata"]["uid"].clone());
     pods.iter().map(uid).collect()
@@ -128,7 +128,7 @@ async fn an_elastic_job_that_is_scaled_up_goes_on_from_its_checkpoint() -> Resul
             "/spec/elasticPolicy",
             json!({
                 "minReplicas": 1, "maxReplicas": 3, "maxRestarts": 100, "rdzvBackend": "c10d",
-                // How long a rendezvous with fewer than the most waits for another, in seconds.
+                // How long an incomplete rendezvous waits for another worker, in seconds.
                 "rdzvConf": [{ "key": "last_call_timeout", "value": "5" }],
             }),
         );
@@ -146,7 +146,7 @@ async fn an_elastic_job_that_is_scaled_up_goes_on_from_its_checkpoint() -> Resul
     for pod in pods {
         let log = site.log(pod).await?;
         let from = *beginnings(&log, 3).last().context("no third rank")?;
-        // The last checkpoint before the scaling, or one that was made since.
+        // The last checkpoint before the scaling, or a later one.
         assert!(from >= reached, "{pod} from {from}, not {reached}: {log}");
     }
     let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
@@ -208,13 +208,13 @@ async fn a_gang_restarts_together_and_goes_on_from_its_checkpoint() -> Result<()
     bail!("three times in a row the ranks did not find each other")
 }
 
-/// What was seen, or nothing where the training itself did not begin.
+/// Returns what happened, or `None` if the training itself did not start.
 async fn gang_restart(site: &Site) -> Result<Option<String>> {
-    // What outlives the pods: a directory of the node.
+    // A directory on the node outlives the pods.
     let path = format!("/var/lib/trainyard-tests/{}", site.namespace);
     let volume = json!({ "hostPath": { "path": path, "type": "DirectoryOrCreate" } });
     let pod = trainer(site, "python3", volume).await?;
-    // One restart of all costs one of the limit.
+    // A restart of all counts once against the limit.
     let job = pytorch_job("pt")
         .master()
         .workers(2)

@@ -1,4 +1,4 @@
-//! What is left of a job that has ended or is deleted.
+//! What a finished or deleted job leaves.
 
 use anyhow::{Result, ensure};
 use e2e::look;
@@ -16,7 +16,7 @@ async fn pods_are_cleaned_up_as_the_policy_says() -> Result<()> {
         ("None", "none", &["none-master-0", "none-worker-0"][..]),
     ];
     for (policy, name, _) in policies {
-        // The master ends well while its worker runs on.
+        // The master succeeds while its worker runs.
         let job = pair(name, shell(UNTIL_GO), shell("sleep 600"));
         let job = job.run_policy("cleanPodPolicy", policy);
         site.jobs.create(&job.build()).await?;

@@ -1,4 +1,4 @@
-//! Pods that fail, are killed or are taken away, and what the job says of it.
+//! Pods that fail, are killed or are removed, and how the job reports it.
 
 use anyhow::Result;
 use e2e::look;
@@ -12,7 +12,7 @@ use training_testkit::job::{Condition, condition, counters, is_true};
 
 use super::out_of_reach;
 
-/// What is left of a job that ended well.
+/// The conditions of a job that succeeded.
 fn well(name: &str) -> [Condition; 3] {
     [created(name), no_longer_running(name), succeeded(name)]
 }
@@ -37,7 +37,7 @@ async fn a_worker_killed_under_on_failure_is_started_again_in_its_pod() -> Resul
     let main = &after["status"]["containerStatuses"][0];
     assert_eq!(main["restartCount"], 1, "{main}");
     assert_eq!(main["lastState"]["terminated"]["exitCode"], 137, "{main}");
-    // The pod never failed, so neither did the job; but it says what happened.
+    // The pod never failed, so neither did the job; but the status shows the restart.
     let job = site
         .assert_reads(
             "pt",
@@ -67,7 +67,7 @@ async fn a_worker_killed_under_on_failure_is_started_again_in_its_pod() -> Resul
 #[tokio::test]
 async fn a_container_that_fails_once_is_started_again_in_its_pod() -> Result<()> {
     let site = Site::open("once", Weight::Light).await?;
-    // As published, restarts are those of pods that run: one that ends at once has none.
+    // As published, restarts are those of running pods: a pod that ends at once has none.
     let mut worker = shell("[ -e /once/done ] || { touch /once/done; exit 1; }; sleep 5");
     worker["volumes"] = json!([{ "name": "once", "emptyDir": {} }]);
     worker["containers"][0]["volumeMounts"] = json!([{ "name": "once", "mountPath": "/once" }]);
@@ -110,7 +110,7 @@ async fn a_worker_killed_under_exit_code_is_replaced() -> Result<()> {
     site.until_running("pt", 2).await?;
     site.until("pt", "ready", |job| job["status"]["ready"] == "2/2")
         .await?;
-    // Restarting is over when every replica runs again.
+    // Restarting ends when every replica runs again.
     site.assert_reads(
         "pt",
         &[created("pt"), running("pt")],
@@ -185,7 +185,7 @@ async fn a_worker_deleted_by_a_user_is_made_again_once() -> Result<()> {
     let policies = ["OnFailure", "Never"];
     let name = |policy: &str| format!("pt-{}", policy.to_lowercase());
     for policy in policies {
-        // A failure that is charged would end this job at once.
+        // A counted failure would end this job at once.
         let job = pair(&name(policy), shell(UNTIL_GO), shell(UNTIL_GO))
             .restart_policy("Worker", policy)
             .run_policy("backoffLimit", 0);
@@ -229,7 +229,7 @@ async fn a_worker_deleted_by_a_user_is_made_again_once() -> Result<()> {
 #[tokio::test]
 async fn f_60_an_evicted_worker_is_replaced_free_of_charge() -> Result<()> {
     let site = Site::open("evicted", Weight::Light).await?;
-    // A failure that is charged would end this job at once.
+    // A counted failure would end this job at once.
     let job = pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).run_policy("backoffLimit", 0);
     site.jobs.create(&job.build()).await?;
     site.until_running("pt", 2).await?;
@@ -266,7 +266,7 @@ async fn a_container_out_of_memory_is_told_so() -> Result<()> {
     let main = &mut worker["containers"][0];
     main["command"] = json!(["python3", "-c", "x = b'x' * (256 << 20); print(len(x))"]);
     main["resources"] = json!({ "limits": { "memory": "32Mi" } });
-    // Killed with 137 it is tried again, until the limit is used up; then nothing is left running.
+    // After exit code 137 it is retried until the limit is used up; then nothing is left running.
     let again = pair("again", shell(UNTIL_GO), worker.clone())
         .restart_policy("Worker", "ExitCode")
         .run_policy("backoffLimit", 1)

@@ -1,4 +1,4 @@
-//! What people do with kubectl, and what it shows them.
+//! Typical uses of kubectl, and their output.
 
 use anyhow::Result;
 use e2e::pods::{Site, UNTIL_GO, Weight, pair, shell, table};
@@ -78,7 +78,7 @@ async fn kubectl_lists_describes_waits_for_and_reads_a_job() -> Result<()> {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    // A job that waits says so in the same place.
+    // A waiting job shows it in the same place.
     site.finish("get, get -o wide, describe, logs by label and by pod, wait")
         .await
 }

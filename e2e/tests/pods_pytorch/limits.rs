@@ -1,4 +1,4 @@
-//! The limits of a run: its deadline, its backoff limit, and how long it stays once it has ended.
+//! The limits of a run: its deadline, its backoff limit, and its TTL after it has finished.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -12,7 +12,7 @@ use training_testkit::wait::{Seen, holds_for};
 
 use super::STAYS;
 
-/// How long ended jobs stay in these tests. Units: seconds; long enough to be seen.
+/// How long finished jobs stay in these tests. Units: seconds; long enough to be seen.
 const TTL: i64 = 8;
 
 /// A time in a status.
@@ -54,7 +54,7 @@ async fn a_job_fails_at_its_deadline_and_says_what_still_runs() -> Result<()> {
         let text = site.describe(name)?;
         assert!(text.contains(&message), "{text}");
     }
-    // Nothing is left under Running; under None all goes on, and the job says it.
+    // Running leaves no pods; None keeps all of them running, and the status says so.
     site.until_no_pods("running").await?;
     holds_for(STAYS, async || {
         let pods = look::pods(&site.client, &site.namespace, "none").await?;
@@ -71,7 +71,7 @@ async fn a_job_fails_at_its_deadline_and_says_what_still_runs() -> Result<()> {
 #[tokio::test]
 async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Result<()> {
     let site = Site::open("backoff", Weight::Light).await?;
-    // The kubelet starts the container again and again, and waits for some seconds each time but the first.
+    // The kubelet restarts the container again and again, with a backoff of some seconds except for the first time.
     let worker = shell("echo 'no such bucket' >&2; exit 3");
     let job = pair("pt", shell(UNTIL_GO), worker)
         .run_policy("backoffLimit", 3)
@@ -80,7 +80,7 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Resu
     let job = site.until_true("pt", "Failed").await?;
     site.until_no_pods("pt").await?;
     let message = "Job pt has failed because it has reached the specified backoff limit";
-    // What it was stalled with stays to be read: which pod, and why.
+    // The Stalled condition keeps its message: which pod, and why.
     let stalled = condition(&job, "Stalled")?;
     assert_eq!(
         (stalled.status.as_str(), stalled.reason.as_str()),
@@ -89,7 +89,7 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Resu
     for words in ["pt-worker-0", "exit code 3", "no such bucket"] {
         assert!(stalled.message.contains(words), "{stalled:?}");
     }
-    // How many were ready at that moment is chance.
+    // The number of ready pods at that moment is chance.
     let ready = site.row("pt")?.ready;
     site.assert_reads(
         "pt",
@@ -113,7 +113,7 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Resu
 #[tokio::test]
 async fn an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl() -> Result<()> {
     let site = Site::open("ttl", Weight::Light).await?;
-    // The time runs from the end: of these two, one ended well and one badly.
+    // The TTL starts when the job finishes: of these two, one succeeded and one failed.
     let well = pair("well", shell("true"), shell("true"))
         .run_policy("ttlSecondsAfterFinished", TTL)
         .build();

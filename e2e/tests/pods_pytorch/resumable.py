@@ -1,4 +1,4 @@
-"""Trains until the name `go` resolves, and goes on from the last checkpoint whenever it is started.
+"""Trains until the name `go` resolves, and resumes from the last checkpoint at each start.
 
 Needs CHECKPOINTS, a directory, and what torchrun or the operator sets for a rendezvous. The
 newest checkpoint counts, whichever replica has it. Who loses a peer doesn't end but waits, as
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 STATE = os.path.join(os.environ["CHECKPOINTS"], "state.pt")
 EVERY = 5  # steps between two checkpoints
-HANG = 600  # seconds, against waiting for ever
+HANG = 600  # seconds
 
 
 def told_to_end():
@@ -28,13 +28,13 @@ def told_to_end():
 
 
 def save(step, model, optimizer):
-    """Another file first: who is killed in the middle leaves the old checkpoint."""
+    """Writes another file first, so that a kill in between keeps the old checkpoint."""
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, STATE + ".new")
     os.replace(STATE + ".new", STATE)
 
 
 def newest():
-    """The newest checkpoint of all replicas, or nothing."""
+    """Returns the newest checkpoint of all replicas, or None."""
     mine = torch.load(STATE) if os.path.exists(STATE) else None
     steps = [None] * dist.get_world_size()
     dist.all_gather_object(steps, mine["step"] if mine else 0)
@@ -57,7 +57,7 @@ def main():
         optimizer.load_state_dict(state["optimizer"])
     print(f"rank {rank}/{world} on {host} from step {step}", flush=True)
     parallel = DistributedDataParallel(model)
-    # What is to be learned is the same for all ranks, the samples are each rank's own.
+    # All ranks learn the same function from samples of their own.
     wanted = torch.arange(8.0).unsqueeze(1)
     samples = torch.Generator().manual_seed(1000 * world + rank)
     while True:
@@ -67,7 +67,7 @@ def main():
         loss = nn.functional.mse_loss(parallel(x), x @ wanted)
         loss.backward()
         optimizer.step()
-        # All end at the same step: as soon as one of them is told to.
+        # All ranks end at the same step, as soon as one of them may end.
         numbers = torch.tensor([loss.item() / world, float(told_to_end())])
         dist.all_reduce(numbers)
         if rank == 0 and step % EVERY == 0:
@@ -75,9 +75,9 @@ def main():
             print(f"step {step} world {world} loss {numbers[0]:.6f}", flush=True)
         if numbers[1]:
             break
-        time.sleep(0.1)  # leaves the processors to others
+        time.sleep(0.1)  # leaves the CPUs to others
     print(f"rank {rank}/{world} on {host} done at step {step}", flush=True)
-    # Taking gloo's connections down in order can hang when another rank has left already.
+    # A graceful shutdown of gloo can hang when another rank has already exited.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-//! Jobs that are suspended and resumed, as queues do it.
+//! Jobs that are suspended and resumed, as queueing systems do it.
 
 use anyhow::Result;
 use e2e::look;
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use training_testkit::job::{Condition, is_true};
 use training_testkit::wait::Seen;
 
-/// A pod that uses nothing any more: its containers have ended, and it is removed a moment later.
+/// A pod that uses no resources any more: its containers have ended, and it is about to be removed.
 fn is_spent(pod: &Value) -> bool {
     ["Succeeded", "Failed"]
         .map(Value::from)
         .contains(&pod["status"]["phase"])
 }
 
-/// A worker that says what it is told, and takes its time to leave, so that the time in between can be looked at.
+/// A worker that prints this text and terminates slowly, which makes the time in between observable.
 fn worker(says: &str) -> Value {
     let mut pod = shell(&format!(
         "trap 'sleep 2; exit 0' TERM; echo $SAYS; {UNTIL_GO}"
@@ -40,11 +40,11 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     site.jobs.merge("pt", &suspend).await?;
     let mut terminating = 0;
     eventually("a suspended job without pods", async || {
-        // The job first: nothing may still run that did so when it said that none was active.
+        // The job is read first: no pod may still run that ran when the status showed none active.
         let job = site.jobs.get("pt").await?;
         let pods = look::pods(&site.client, &site.namespace, "pt").await?;
         if is_true(&job, "Suspended") && active(&job) == 0 {
-            // A panic, because an error here would only be looked at again.
+            // A panic, because an error here would only be retried.
             assert!(pods.iter().all(is_spent), "{pods:?} with {}", job["status"]);
             if pods.is_empty() {
                 return Ok(Seen::Yes(()));
@@ -56,7 +56,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     .await?;
     assert!(
         terminating > 0,
-        "it never was suspended with pods that leave"
+        "it was never suspended with terminating pods"
     );
     let services = look::services(&site.client, &site.namespace, "pt").await?;
     assert!(services.is_empty(), "{:?}", look::names(&services));
@@ -70,7 +70,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     )
     .await?;
 
-    // What a queue does: it changes the template and lets the job go in one write.
+    // A queue changes the template and resumes the job in one write.
     let edited = json!({ "spec": {
         "runPolicy": { "suspend": false },
         "pytorchReplicaSpecs": { "Worker": { "template": { "spec": worker("after") } } },
@@ -99,7 +99,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
             &Row::new("Running", "2/2", 0, "PyTorchJobRunning"),
         )
         .await?;
-    // A deadline begins anew.
+    // The deadline starts again.
     assert_ne!(job["status"]["startTime"], first["status"]["startTime"]);
 
     site.go().await?;
@@ -120,7 +120,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
     said(&events, "Normal", "PyTorchJobResumed")?;
     said(&events, "Normal", "SuccessfulDeletePod")?;
     site.finish(&format!(
-        "{terminating} looks at a suspended job with active pods on their way out"
+        "a suspended job with active terminating pods was seen {terminating} times"
     ))
     .await
 }

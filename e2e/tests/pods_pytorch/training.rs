@@ -35,7 +35,7 @@ fn epochs(log: &str) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// A job's training as told by its pods: hosts by rank, first and last loss, last accuracy.
+/// A job's training by its pods' logs: hosts by rank, first and last loss, last accuracy.
 async fn trained(site: &Site, pods: &[&str]) -> Result<String> {
     let mut seen = BTreeSet::new();
     let mut hosts = BTreeSet::new();
@@ -76,7 +76,7 @@ async fn a_distributed_job_trains() -> Result<()> {
         &Row::new("Succeeded", "3/3", 0, "PyTorchJobSucceeded"),
     )
     .await?;
-    // An undisturbed life has three events.
+    // An undisturbed job has three events.
     let events = site.events("ddp", "PyTorchJobSucceeded").await?;
     assert_eq!(events.len(), 3, "{events:?}");
     said(&events, "Normal", "SuccessfulCreatePod")?;
@@ -134,7 +134,7 @@ async fn i_49_a_worker_waits_for_its_masters_name_under_restricted_pod_security(
     })
     .await?;
     let job = site.jobs.get("pt").await?;
-    // The gate itself is told after ten seconds, which a slow machine needs to come here.
+    // A slow machine may take more than the ten seconds after which the init container's wait is reported.
     let told = conditions(&job).into_iter();
     let told: Vec<_> = told.filter(|c| c.kind != "Stalled").collect();
     assert_eq!(told, [created("pt")]);

@@ -1,4 +1,4 @@
-//! Jobs that wait for something, say for what, and go on by themselves once it is there.
+//! Jobs that wait for something, report what it is, and go on by themselves.
 
 use anyhow::{Result, ensure};
 use e2e::pods::{
@@ -16,8 +16,8 @@ use super::STAYS;
 
 const MISSING: &str = "trainyard.test/missing:1";
 
-/// Waits until a job says that it is stalled for this reason, and checks that it is told in all places: first of the
-/// conditions, as an event, by kubectl. Gives the words.
+/// Waits until a job is stalled for this reason, and checks that it shows everywhere: as first condition, as an event, in kubectl.
+/// Returns the message.
 async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     let object = eventually(&format!("{job} stalled with {reason}"), async || {
         let object = site.jobs.get(job).await?;
@@ -36,7 +36,7 @@ async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     said(&events, "Warning", reason)?;
     let stalled = condition(&object, "Stalled")?;
     let text = site.describe(job)?;
-    // A long line is folded by kubectl.
+    // kubectl wraps long lines.
     for word in [reason, "Stalled"] {
         assert!(text.contains(word), "{text}");
     }
@@ -45,7 +45,7 @@ async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     Ok(stalled.message)
 }
 
-/// Ends a job that goes on, and checks that nothing is left of its trouble but the word of it.
+/// Finishes a job that goes on, and checks that only the condition's message is left of the problem.
 async fn goes_on(site: &Site, job: &str, reason: &str) -> Result<()> {
     site.until(job, "not stalled, and ready", |object| {
         !is_true(object, "Stalled") && object["status"]["ready"] == "2/2"
@@ -144,7 +144,7 @@ async fn a_job_beyond_its_quota_goes_on_when_that_is_lifted() -> Result<()> {
     quotas
         .create(&PostParams::default(), &serde_json::from_value(quota)?)
         .await?;
-    // It holds once its use is counted.
+    // The quota takes effect once its use is counted.
     eventually("a quota that holds", async || {
         let status = quotas.get("one").await?.status.unwrap_or_default();
         Ok(match status.used.filter(|used| !used.is_empty()) {

@@ -1,4 +1,4 @@
-//! What an application depends on comes over HTTP, and it grows and shrinks while it runs.
+//! An application downloads its dependencies over HTTP, and scales up and down while it runs.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::pods::spark::{state, until_go};
@@ -11,7 +11,7 @@ use training_testkit::wait::Seen;
 const SERVER: &str = include_str!("repository.py");
 const PROGRAM: &str = include_str!("elastic.py");
 
-/// A repository as Maven has it, with files beside it.
+/// Serves a Maven repository, with other files beside it.
 async fn serve(site: &Site) -> Result<()> {
     site.file("repository", "repository.py", SERVER).await?;
     let pod: Pod = serde_json::from_value(json!({
@@ -65,7 +65,7 @@ fn application() -> Value {
     app
 }
 
-/// How many executors the status has in this state.
+/// The number of executors that the status shows in this state.
 fn count(app: &Value, wanted: &str) -> usize {
     let all = app["status"]["executorState"].as_object();
     let states = all.into_iter().flat_map(|all| all.values());
@@ -87,7 +87,7 @@ async fn what_it_depends_on_comes_over_http_and_executors_come_and_go_with_the_w
     grew.extend(site.spark_pods("elastic", "executor").await?);
     ensure!(grew.len() == 2, "{} executors", grew.len());
 
-    // The work is done, and one of them is enough.
+    // The work is done, and one executor is enough.
     let app = site
         .until_app("elastic", "running on one executor", |app| {
             count(app, "RUNNING") == 1
@@ -109,9 +109,9 @@ async fn what_it_depends_on_comes_over_http_and_executors_come_and_go_with_the_w
     let app = site.until_completed("elastic").await?;
     let states = app["status"]["executorState"].as_object();
     let states = states.context("no executors")?;
-    // One that was given up too early has a successor.
+    // An executor that was removed too early has a successor.
     ensure!(states.len() >= 2, "{states:?}");
-    // Under load a driver kills one that it has asked to stop, which then ends with 143.
+    // Under load a driver kills an executor that it has asked to stop, which then ends with 143.
     if states.values().any(|state| state == "FAILED") {
         let events = site.events("elastic", "SparkExecutorFailed").await?;
         let mut failed = events.iter().filter(|e| e.1 == "SparkExecutorFailed");

@@ -1,4 +1,4 @@
-"""Uses what it depends on, on the driver and on executors; has work for two of these, and then for none."""
+"""Uses its dependencies on the driver and on executors; has work for two executors, and then for none."""
 
 import glob
 import socket
@@ -39,7 +39,7 @@ print(f"an executor's jar says: {jar}", flush=True)
 print(f"an executor's module says: {module}", flush=True)
 print(f"an executor's file says: {words}", flush=True)
 
-# As long as there is one executor alone there is a backlog.
+# A single executor always leaves a backlog.
 hosts = set()
 for _ in range(20):
     hosts |= set(sc.parallelize(range(4), 4).map(work).collect())

@@ -1,7 +1,7 @@
-//! Executors' pods: those that a driver of ours makes are those that a driver of the real `spark-submit` makes.
+//! Executors' pods: our driver creates the same ones as a driver of the real `spark-submit`.
 //!
-//! Both drivers run, each in a namespace of its own. What the published operator puts into pods in a webhook, its side gets as a
-//! template.
+//! Both drivers run, each in a namespace of its own. The other side gets as a template what the published operator's webhook adds to
+//! pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,10 +24,10 @@ use training_testkit::wait::Seen;
 use super::is_deep;
 
 const IMAGE: &str = "trainyard/spark:1";
-/// The one that is compared in every run: its fields come on all ways, by property, by template and by both.
+/// Compared in every run, because its fields use all ways: property, template and both.
 const ALWAYS: &str = "containers";
 
-/// What isn't the same, and why. Of each the path's end.
+/// The known differences, and why. Each is the end of a path.
 const LISTED: [(&str, &str); 2] = [
     (
         "/env/SPARK_USER/value",
@@ -38,13 +38,13 @@ const LISTED: [(&str, &str); 2] = [
         "Spark puts its container behind those of the template, and `kubectl logs` would take the first.",
     ),
 ];
-/// What each driver has of its own.
+/// Variables that differ for each driver.
 const OWN: [&str; 2] = ["SPARK_DRIVER_POD_IP", "_SPARK_AUTH_SECRET"];
 
 /// One application, and what both sides need.
 struct Case {
     application: Value,
-    /// The executors' template of the other side, where it isn't the application's own.
+    /// The other side's executor template, if it isn't the application's own.
     template: Option<Value>,
     others: Vec<Value>,
 }
@@ -71,7 +71,7 @@ impl Case {
         look::name(&self.application)
     }
 
-    /// The application as the other side submits it. There its owner is something that our operator doesn't know.
+    /// The application as the other side submits it, with an owner there that our operator doesn't know.
     fn theirs(&self, namespace: &str, owner: &ConfigMap) -> Value {
         let mut application = self.application.clone();
         application["apiVersion"] = json!("v1");
@@ -88,7 +88,7 @@ impl Case {
     }
 }
 
-/// The first executor that an application's driver makes, as it is stored at first.
+/// The first executor that an application's driver creates, in its first stored version.
 async fn first_executor(diary: &Diary, site: &Site, app: &str) -> Result<Value> {
     eventually(&format!("an executor of {app}"), async || {
         let entries = diary.entries();
@@ -109,7 +109,7 @@ async fn first_executor(diary: &Diary, site: &Site, app: &str) -> Result<Value> 
     .await
 }
 
-/// A pod in the form in which it is compared, with what differs between the two runs called alike.
+/// A pod in comparable form, with the differences between any two runs normalized.
 fn plain(pod: &Value, site: &Site) -> Result<Value> {
     let id = pod["metadata"]["labels"][SUBMISSION].as_str();
     let text = pod.to_string();
@@ -136,7 +136,7 @@ fn plain(pod: &Value, site: &Site) -> Result<Value> {
     all.remove("executor").context("no executor")
 }
 
-/// Java's options stand in numbered variables, in the order of a hash table; and some variables are never the same.
+/// Numbered variables contain Java's options in the order of a hash table; and some variables always differ.
 fn settle(env: &mut Value) {
     let is_option = |variable: &Value| {
         let name = variable["name"].as_str().unwrap_or_default();
@@ -164,7 +164,7 @@ fn settle(env: &mut Value) {
     );
 }
 
-/// What `spark-submit` is run with to submit a case, and the namespace's kubeconfig.
+/// Runs `spark-submit` with a case and the namespace's kubeconfig.
 fn submit(sandbox: &mut Sandbox, application: &Value) -> Result<()> {
     let kubeconfig = std::env::var("TRAINYARD_PODS_KUBECONFIG")?;
     let kubeconfig = std::fs::read_to_string(kubeconfig)?;
@@ -183,7 +183,7 @@ fn submit(sandbox: &mut Sandbox, application: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Everything in which the executors of a case differ.
+/// All differences between the executors of a case.
 async fn differences(case: &Case, ours: &Site, theirs: &Site) -> Result<Vec<Difference>> {
     manifest::apply(&ours.client, case.others.clone()).await?;
     let diaries = (Diary::of(ours), Diary::of(theirs));
@@ -207,7 +207,7 @@ async fn differences(case: &Case, ours: &Site, theirs: &Site) -> Result<Vec<Diff
         let (kind, name) = (other["kind"].as_str(), look::name(other));
         ours.kubectl(&["delete", kind.unwrap_or_default(), &name])?;
     }
-    // Enough of it: the next drivers need the room.
+    // Deletes it, because the next drivers need the room.
     ours.jobs.delete(&case.name()).await?;
     let driver = format!("{}-driver", case.name());
     theirs.kubectl(&["delete", "pod", &driver, "--wait=false"])?;
@@ -228,7 +228,7 @@ async fn executors_are_those_that_a_driver_of_spark_submit_makes() -> Result<()>
     }
     ensure!(cases.len() >= 5, "{}", cases.len());
     let ours = Site::spark("spark-ours", Weight::Heavy).await?;
-    // Drivers of the other side are as heavy; they have their turn with ours.
+    // Drivers of the other side are as heavy; they take turns with ours.
     let theirs = Site::spark("spark-theirs", Weight::Light).await?;
     let (mut unlisted, mut met, mut compared) = (Vec::new(), BTreeSet::new(), 0);
     for (name, case) in &cases {

@@ -1,4 +1,4 @@
-//! Drivers whose image can't be had.
+//! Drivers whose image can't be pulled.
 
 use anyhow::{Result, ensure};
 use e2e::pods::spark::{has_ended, state, until_go};
@@ -32,11 +32,11 @@ async fn until_gone(site: &Site, pod: &str) -> Result<()> {
 async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result<()> {
     let site = Site::spark("spark-image", Weight::Light).await?;
     site.until_go_file().await?;
-    // One that will never be had ends the run.
+    // An image that can never be pulled ends the run.
     site.jobs
         .create(&with_image("wrong", "Not/An:Image:1"))
         .await?;
-    // One that may come later is waited for: a minute, as the tests set it up.
+    // An image that may come later is waited for: a minute, as the tests configure it.
     site.jobs
         .create(&with_image("late", "registry.invalid/spark:1"))
         .await?;

@@ -1,4 +1,4 @@
-//! An application that loses executors while it is watched: over its web UI, by Prometheus, and to the end of its time.
+//! An application that loses executors, observed through its web UI and Prometheus until its TTL expires.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
@@ -9,12 +9,12 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use training_testkit::wait::Seen;
 
-/// The port of Prometheus' agent in drivers and executors.
+/// The port of the Prometheus agent in drivers and executors.
 const AGENT: u16 = 8090;
 /// How long the application stays after its end. Units: seconds.
 const STAYS: u64 = 4;
 
-/// Measured as the published examples do it, by Prometheus' agent and by what Spark's UI serves.
+/// With metrics as in the published examples, from the Prometheus agent and from Spark's UI.
 fn measured() -> Value {
     let mut app = until_go("lossy", 2);
     app["spec"]["monitoring"] = json!({
@@ -33,7 +33,7 @@ fn measured() -> Value {
     app
 }
 
-/// The names of executors in this state, as the status has it.
+/// The names of executors that the status shows in this state.
 fn in_state(app: &Value, wanted: &str) -> Vec<String> {
     let all = app["status"]["executorState"].as_object();
     let all = all.into_iter().flatten();
@@ -41,7 +41,7 @@ fn in_state(app: &Value, wanted: &str) -> Vec<String> {
     found.map(|(name, _)| name.clone()).collect()
 }
 
-/// Takes an executor away; once another one runs in its place, gives the application.
+/// Waits until another executor runs in place of a lost one, and returns the application.
 async fn replaced(site: &Site, lost: &str) -> Result<Value> {
     let app = site
         .until_app("lossy", "running on two others", |app| {
@@ -50,7 +50,7 @@ async fn replaced(site: &Site, lost: &str) -> Result<Value> {
             others && app["status"]["executors"] == "2/2"
         })
         .await?;
-    // What the status says is so.
+    // The status matches the pods.
     let pods = site.spark_pods("lossy", "executor").await?;
     let mut running = pods
         .iter()
@@ -64,7 +64,7 @@ async fn replaced(site: &Site, lost: &str) -> Result<Value> {
     Ok(app)
 }
 
-/// What Prometheus gets of a driver, of an executor, and through the Service of the web UI.
+/// The metrics of a driver, of an executor, and through the Service of the web UI.
 async fn assert_measured(site: &Site, app: &Value) -> Result<()> {
     let of = |pod: &str| format!("pods/{pod}:{AGENT}");
     let name = format!("app_id=\"lossy\",app_namespace=\"{}\"", site.namespace);
@@ -90,7 +90,7 @@ async fn assert_measured(site: &Site, app: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The web UI answers at the address that the status names, and knows the application.
+/// The web UI answers at the address in the status, and shows the application.
 async fn assert_shown(site: &Site, app: &Value) -> Result<()> {
     let info = &app["status"]["driverInfo"];
     ensure!(info["webUIServiceName"] == "lossy-ui-svc", "{info}");
@@ -119,7 +119,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     assert_shown(&site, &app).await?;
     assert_measured(&site, &app).await?;
 
-    // One is killed by the kernel, where that can be played: it is seen to fail.
+    // The kernel kills one, where the cluster allows it: it fails visibly.
     let first = in_state(&app, "RUNNING");
     let [killed, deleted] = first.as_slice() else {
         anyhow::bail!("{}", app["status"]);
@@ -135,7 +135,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     if site.cluster.is_open() {
         ensure!(found == "FAILED", "{}", app["status"]);
     }
-    // Its event may stand in the sum of a minute's events.
+    // Its event may be part of a minute's summary event.
     if super::is_deep() && site.cluster.is_open() {
         let events = site.events("lossy", "SparkExecutorFailed").await?;
         let told = events.iter().any(|event| {
@@ -145,7 +145,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
         });
         ensure!(told, "{events:?}");
     }
-    // The other one is deleted by somebody.
+    // The other one is deleted.
     delete(&site.pods(), deleted).await?;
     let app = replaced(&site, deleted).await?;
     let all = app["status"]["executorState"].as_object();
@@ -160,7 +160,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     let rounds = log.lines().find(|line| line.ends_with("rounds were right"));
     let rounds = rounds.context("no round was right")?.to_owned();
 
-    // At the end the UI has nobody behind it, and its Service goes; the driver stays, with its log.
+    // At the end the UI's Service is deleted; the driver stays, with its log.
     let services: Api<Service> = Api::namespaced(site.client.clone(), &site.namespace);
     eventually("the Service of the UI to be gone", async || {
         Ok(match services.get_opt("lossy-ui-svc").await? {
@@ -170,7 +170,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
     })
     .await?;
     ensure!(site.pods().get_opt("lossy-driver").await?.is_some());
-    // It has ended, and only now gets a time to live.
+    // It has ended, and gets a TTL only now.
     let stays = json!({ "spec": { "timeToLiveSeconds": STAYS } });
     site.jobs.merge("lossy", &stays).await?;
     site.until_no_app("lossy").await?;
@@ -182,7 +182,7 @@ async fn executors_that_are_lost_are_made_again_and_all_of_it_is_measured_until_
             .iter()
             .map(kube::ResourceExt::name_any)
             .collect();
-        // `go` is ours.
+        // `go` belongs to the test.
         Ok(if pods == 0 && names == ["go"] {
             Seen::Yes(())
         } else {

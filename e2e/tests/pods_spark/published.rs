@@ -1,4 +1,4 @@
-//! Manifests in the shapes that users of the published operator have, run with nothing changed but image, namespace and size.
+//! Manifests in the shapes of the published operator's users, unchanged except for image, namespace and size.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use training_testkit::wait::Seen;
 use super::is_deep;
 use super::schedules::schedules;
 
-/// Those whose schedulers this cluster hasn't; what becomes of them is tested against an API server alone.
+/// Those whose schedulers this cluster lacks; they are tested with an API server alone.
 const OF_SCHEDULERS: [&str; 3] = [
     "spark-pi-volcano",
     "spark-pi-yunikorn",
@@ -36,7 +36,7 @@ const ALL: [&str; 11] = [
     "spark-pi-volume",
 ];
 
-/// What a user wrote, but for the namespace, the images, and CPUs: the node has two.
+/// A user's manifest, except for the namespace, the images and the CPUs: the node has two.
 fn written(site: &Site, file: &str) -> Result<Vec<Value>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pods_spark/manifests");
     let mut objects = manifest::documents(&path.join(format!("{file}.yaml")))?;
@@ -59,7 +59,7 @@ fn written(site: &Site, file: &str) -> Result<Vec<Value>> {
             {
                 if container.get("image").is_some() {
                     container["image"] = json!("trainyard/python:1");
-                    // Always would ask a registry.
+                    // With Always, the node would ask a registry.
                     container["imagePullPolicy"] = json!("IfNotPresent");
                 }
             }
@@ -68,7 +68,7 @@ fn written(site: &Site, file: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Stores all objects of a file, for real or to see whether it could be done, and gives the last one.
+/// Stores all objects of a file, possibly as a dry run, and returns the last one.
 async fn store(site: &Site, file: &str, dry_run: bool) -> Result<Value> {
     let mut newest = Value::Null;
     for object in written(site, file)? {
@@ -93,7 +93,7 @@ async fn store(site: &Site, file: &str, dry_run: bool) -> Result<Value> {
     Ok(newest)
 }
 
-/// The main container of a pod, whose environment and mounts are looked at.
+/// A pod's main container, which has the checked environment and mounts.
 fn main_container<'a>(pod: &'a Value, role: &str) -> Result<&'a Value> {
     let all = pod["spec"]["containers"].as_array();
     let name = format!("spark-kubernetes-{role}");
@@ -107,7 +107,7 @@ fn has_mount(container: &Value, path: &str) -> bool {
     mounts.is_some_and(|all| all.iter().any(|mount| mount["mountPath"] == path))
 }
 
-/// What the shape is about is so in a pod of this role.
+/// A pod of this role has the feature that its file is about.
 fn assert_shape(file: &str, role: &str, pod: &Value) -> Result<()> {
     let container = main_container(pod, role)?;
     let is_so = match file {
@@ -151,12 +151,12 @@ fn assert_shape(file: &str, role: &str, pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Runs one, and says what it said.
+/// Runs one, and returns its output.
 async fn run(site: &Site, diary: &Diary, file: &str) -> Result<String> {
     let mut stored = store(site, file, false).await?;
     let mut app = look::name(&stored);
     if file == "spark-pi-scheduled" {
-        // Nobody waits for three minutes.
+        // Three minutes would be too long.
         let soon = json!({ "spec": { "schedule": "@every 5s" } });
         schedules(site).merge(file, &soon).await?;
         app = eventually("the first run", async || {

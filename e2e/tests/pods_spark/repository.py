@@ -1,4 +1,4 @@
-"""Serves a Maven repository with one artifact, and files that PySpark is given."""
+"""Serves a Maven repository with one artifact, and files for PySpark."""
 
 import http.server
 import os

@@ -1,4 +1,4 @@
-//! Schedules whose runs take longer than the pause between them, under each policy side by side.
+//! Schedules whose runs take longer than the interval, under each policy in parallel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use training_testkit::job::Jobs;
 use training_testkit::wait::Seen;
 
-/// Whose run an application is.
+/// The label with the schedule of an application.
 const SCHEDULE: &str = "sparkoperator.k8s.io/scheduled-app-name";
 
 pub fn schedules(site: &Site) -> Jobs {
@@ -23,8 +23,8 @@ pub fn schedules(site: &Site) -> Jobs {
     Jobs::of(site.client.clone(), &site.namespace, &resource)
 }
 
-/// A schedule for every 15 seconds. When runs begin is nothing that Spark has a part in, so the drivers are shells: a dozen
-/// JVMs at once would take two cores a minute.
+/// A schedule for every 15 seconds. The drivers are shells, because Spark doesn't decide when runs start, and a dozen JVMs at once would
+/// keep two cores busy for a minute.
 fn schedule(name: &str, policy: &str, script: &str) -> Value {
     let mut run = until_go(name, 1)["spec"].clone();
     run["image"] = json!("trainyard/python:1");
@@ -54,20 +54,20 @@ fn schedule(name: &str, policy: &str, script: &str) -> Value {
     })
 }
 
-/// What became of the runs of one schedule.
+/// The runs of one schedule.
 #[derive(Debug, Default)]
 struct Runs {
-    /// All that there ever were.
+    /// All runs.
     began: BTreeSet<String>,
     /// Those that ended by themselves.
     ended: BTreeSet<String>,
     /// Those that were deleted before their end.
     cut: BTreeSet<String>,
-    /// Most that were neither deleted nor over at once.
+    /// The most active runs at once.
     most: usize,
-    /// Those that are neither deleted nor over.
+    /// The active runs: neither deleted nor finished.
     alive: usize,
-    /// Those that are kept after their end.
+    /// The finished runs that still exist.
     kept: usize,
 }
 
@@ -104,7 +104,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
     let site = Site::spark("spark-schedules", Weight::Light).await?;
     let diary = Diary::of(&site);
     let all = schedules(&site);
-    // Longer than the pause, so that each run is met by the next one.
+    // Longer than the interval, so that runs overlap.
     for (policy, script) in [
         ("Forbid", "sleep 20"),
         // None of these ends by itself.
@@ -132,7 +132,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
         })
     })
     .await?;
-    // Nothing begins any more, so that what there is stays.
+    // Suspended schedules start nothing more, so their runs stay as they are.
     for name in ["forbid", "replace", "allow", "failing"] {
         let later = json!({ "spec": { "schedule": "@every 24h" } });
         all.merge(name, &later).await?;
@@ -156,7 +156,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
     ensure!(allow.most >= 2 && allow.cut.is_empty(), "{allow:?}");
     ensure!(failing.cut.is_empty(), "{failing:?}");
 
-    // The last run is remembered, and so is the one that is kept; it says how it went.
+    // The status has the last run and the kept one, with its result.
     let last = |names: &BTreeSet<String>| names.last().cloned().context("no run");
     let (failed, ended) = (last(&failing.ended)?, last(&forbid.ended)?);
     eventually("the last runs in the statuses", async || {
@@ -177,7 +177,7 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
         why.as_str().is_some_and(|why| why.contains("ExitCode: 3")),
         "{why}"
     );
-    // A driver of a run that was cut short is gone with it.
+    // The driver of a replaced run is deleted with it.
     let drivers = site.pods().list(&kube::api::ListParams::default()).await?;
     let running = drivers.items.iter().filter(|pod| {
         let name = kube::ResourceExt::name_any(*pod);

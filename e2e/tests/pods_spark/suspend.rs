@@ -1,4 +1,4 @@
-//! An application that is suspended in the middle, and resumed while it still ends.
+//! An application that is suspended while it runs, and resumed while its run still terminates.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::pods::spark::{Diary, assert_one_run_at_a_time, state, until_go};
@@ -19,7 +19,7 @@ async fn suspended_in_the_middle_it_runs_again_only_when_nothing_of_the_old_run_
         ["SUSPENDING", "SUSPENDED"].contains(&state(app))
     })
     .await?;
-    // While the old run still ends, which is when a new one could begin too early.
+    // While the old run still terminates, when a new one could start too early.
     site.jobs.merge("paused", &suspend(false)).await?;
     site.go().await?;
     let app = site.until_completed("paused").await?;

@@ -1,4 +1,4 @@
-//! Running `e2e/sdk/jobs.py`: the published Python SDK, unmodified.
+//! Runs `e2e/sdk/jobs.py`: the published Python SDK, unmodified.
 
 use std::env;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::task::spawn_blocking;
 use training_testkit::builders::Kind;
 
-/// Runs one scenario with jobs of a kind in a namespace, and gives the last line that it prints. It ends by itself.
+/// Runs one scenario with jobs of a kind in a namespace, and returns the last line that it prints. It ends by itself.
 pub async fn run(kind: &Kind, scenario: &'static str, namespace: &str) -> Result<String> {
     let path = |name: &str| env::var_os(name).with_context(|| format!("{name} is not set"));
     let mut python = Command::new(path("TRAINYARD_SDK_PYTHON")?);
@@ -16,7 +16,7 @@ pub async fn run(kind: &Kind, scenario: &'static str, namespace: &str) -> Result
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/jobs.py"))
         .args([kind.name, scenario, namespace])
         .env("KUBECONFIG", path("TRAINYARD_PODS_KUBECONFIG")?)
-        // A proxy for the rest of the world knows no way to the cluster.
+        // A proxy for the internet has no route to the cluster.
         .env("NO_PROXY", "*")
         .stdin(Stdio::null());
     let out = spawn_blocking(move || python.output()).await??;

@@ -5,4 +5,8 @@
 
 #[path = "../../every-kind/mod.rs"]
 mod every_kind;
+#[path = "../../every-kind/lives.rs"]
+mod lives;
 mod scene;
+#[path = "../../every-kind/taken.rs"]
+mod taken;

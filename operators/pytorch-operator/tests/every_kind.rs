@@ -5,6 +5,8 @@
 
 #[path = "../../every-kind/mod.rs"]
 mod every_kind;
+#[path = "../../every-kind/lives.rs"]
+mod lives;
 #[path = "../../every-kind/masters.rs"]
 mod masters;
 mod scene;

@@ -5,6 +5,8 @@
 
 mod scene;
 mod server;
+#[path = "../../every-kind/taken.rs"]
+mod taken;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,9 +15,9 @@ use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, NOTHING, STATUS, Server, executor, master_of, pod, worker};
+use server::{CHILD, JOB, NOTHING, STATUS, Server, executor, pod, worker};
 use std::sync::Arc;
-use training_core::{Deletion, PodView, Step, Uid};
+use training_core::{Deletion, Step, Uid};
 use training_runtime::key::JobKey;
 
 fn stored() -> PyTorchJob {
@@ -200,50 +202,6 @@ async fn f_52_without_the_lease_no_request_leaves_the_process() {
     assert_eq!(
         working.await.unwrap(),
         (Err("not_leading"), Some("not_leading"))
-    );
-}
-
-/// Creates the first pod while an object with this metadata has its name. Returns the error, if any, and the cached pods.
-async fn taken_by(metadata: Value) -> (Option<&'static str>, Vec<PodView>) {
-    let (executor, mut server) = executor();
-    let creating =
-        tokio::spawn(async move { executor.execute(&stored(), &[first_pod()], false).await });
-    let asked = server.asked().await;
-    assert_eq!(asked.what, "POST /api/v1/namespaces/ns1/pods");
-    asked.with(
-        409,
-        &json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409, "message": "exists"}),
-    );
-    let asked = server.asked().await;
-    assert_eq!(asked.what, "GET /api/v1/namespaces/ns1/pods/pt-master-0");
-    asked.with(200, &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "status": {"phase": "Running"}}));
-    let outcome = creating.await.unwrap();
-    let known = server.children.pods.of(Uid::parse(JOB).unwrap());
-    (outcome.refusal.map(|r| r.stall.reason), known)
-}
-
-#[tokio::test(start_paused = true)]
-async fn b_040_a_taken_name_is_ours_only_with_our_uid_as_owner() {
-    let (refused, known) = taken_by(master_of(JOB)).await;
-    assert_eq!(
-        (refused, known.len()),
-        (None, 1),
-        "a create whose answer was lost"
-    );
-    assert_eq!(known[0].uid, uid());
-    let former = "00000000-0000-0000-0000-000000000006";
-    let (refused, known) = taken_by(master_of(former)).await;
-    assert_eq!(
-        (refused, known.len()),
-        (Some("NameConflict"), 0),
-        "a former job of this name"
-    );
-    let (refused, known) =
-        taken_by(json!({"name": "pt-master-0", "namespace": "ns1", "uid": CHILD})).await;
-    assert_eq!(
-        (refused, known.len()),
-        (Some("NameConflict"), 0),
-        "nobody's"
     );
 }
 

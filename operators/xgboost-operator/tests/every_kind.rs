@@ -5,6 +5,10 @@
 
 #[path = "../../every-kind/mod.rs"]
 mod every_kind;
+#[path = "../../every-kind/lives.rs"]
+mod lives;
 #[path = "../../every-kind/masters.rs"]
 mod masters;
 mod scene;
+#[path = "../../every-kind/taken.rs"]
+mod taken;
