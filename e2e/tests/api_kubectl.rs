@@ -159,6 +159,22 @@ fn required_pod(kind: &Kind) -> &'static str {
     }
 }
 
+/// Runs a test for every kind, in a world with an operator, and checks the invariants at its end.
+async fn with_operator(
+    name: &str,
+    test: impl AsyncFn(&World, &Plugin) -> Result<()>,
+) -> Result<()> {
+    for_each_kind(KINDS, async |kind| {
+        let Some(world) = World::of(kind, name, lockstep()).await? else {
+            return Ok(());
+        };
+        let operator = world.operator().await?;
+        test(&world, &Plugin::of(&world).await?).await?;
+        world.assert_clean(&operator).await
+    })
+    .await
+}
+
 /// Runs all pods of a job until it succeeds.
 async fn run_to_success(world: &World, name: &str) -> Result<()> {
     let (kubelet, namespace) = (&world.kubelet, world.namespace());
@@ -180,12 +196,8 @@ fn is_waiting(job: &Value) -> bool {
 
 #[tokio::test]
 async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() -> Result<()> {
-    for_each_kind(KINDS, async |kind| {
-        let Some(world) = World::of(kind, "kubectl-why", lockstep()).await? else {
-            return Ok(());
-        };
-        let operator = world.operator().await?;
-        let plugin = Plugin::of(&world).await?;
+    with_operator("kubectl-why", async |world, plugin| {
+        let kind = world.kind;
         let (kubelet, namespace) = (&world.kubelet, world.namespace());
         world.jobs.create(&manifest(&kind, "pt")).await?;
         kubelet
@@ -256,7 +268,7 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
         }
         let again = plugin.run(&["wait", "pt"]).await?;
         ensure!(again.code == Some(1), "{again:?}");
-        world.assert_clean(&operator).await
+        Ok(())
     })
     .await
 }
@@ -264,15 +276,11 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
 #[tokio::test]
 async fn wait_ends_with_success_at_once_where_it_came_before_and_with_deletion_and_time()
 -> Result<()> {
-    for_each_kind(KINDS, async |kind| {
-        let Some(world) = World::of(kind, "kubectl-wait", lockstep()).await? else {
-            return Ok(());
-        };
-        let operator = world.operator().await?;
-        let plugin = Plugin::of(&world).await?;
+    with_operator("kubectl-wait", async |world, plugin| {
+        let kind = world.kind;
         world.jobs.create(&manifest(&kind, "pt")).await?;
         let waiting = plugin.start(&["wait", "pt"])?;
-        run_to_success(&world, "pt").await?;
+        run_to_success(world, "pt").await?;
         let state = if kind == SPARK {
             "COMPLETED"
         } else {
@@ -301,19 +309,15 @@ async fn wait_ends_with_success_at_once_where_it_came_before_and_with_deletion_a
         let before =
             outcome.code == Some(2) && outcome.err.starts_with("error: job gone not found");
         ensure!(deleted || before, "{outcome:?}");
-        world.assert_clean(&operator).await
+        Ok(())
     })
     .await
 }
 
 #[tokio::test]
 async fn a_job_is_suspended_waited_for_and_resumed() -> Result<()> {
-    for_each_kind(KINDS, async |kind| {
-        let Some(world) = World::of(kind, "kubectl-suspend", lockstep()).await? else {
-            return Ok(());
-        };
-        let operator = world.operator().await?;
-        let plugin = Plugin::of(&world).await?;
+    with_operator("kubectl-suspend", async |world, plugin| {
+        let kind = world.kind;
         let (kubelet, namespace) = (&world.kubelet, world.namespace());
         world.jobs.create(&manifest(&kind, "pt")).await?;
         kubelet
@@ -343,7 +347,7 @@ async fn a_job_is_suspended_waited_for_and_resumed() -> Result<()> {
             "{outcome:?}"
         );
         let waiting = plugin.start(&["wait", "pt"])?;
-        run_to_success(&world, "pt").await?;
+        run_to_success(world, "pt").await?;
         let outcome = wait_for_exit(waiting).await?;
         ensure!(outcome.code == Some(0), "{outcome:?}");
         let outcome = plugin.run(&["resume", "pt"]).await?;
@@ -351,24 +355,20 @@ async fn a_job_is_suspended_waited_for_and_resumed() -> Result<()> {
             outcome.code == Some(2) && outcome.err.starts_with("error: pt has finished"),
             "{outcome:?}"
         );
-        world.assert_clean(&operator).await
+        Ok(())
     })
     .await
 }
 
 #[tokio::test]
 async fn run_creates_a_job_and_ends_with_it() -> Result<()> {
-    for_each_kind(KINDS, async |kind| {
-        let Some(world) = World::of(kind, "kubectl-run", lockstep()).await? else {
-            return Ok(());
-        };
-        let operator = world.operator().await?;
-        let plugin = Plugin::of(&world).await?;
+    with_operator("kubectl-run", async |world, plugin| {
+        let kind = world.kind;
         let file = world.file("job.json");
         std::fs::write(&file, manifest(&kind, "pt").to_string())?;
         let path = file.display().to_string();
         let running = plugin.start(&["run", "-f", &path])?;
-        run_to_success(&world, "pt").await?;
+        run_to_success(world, "pt").await?;
         let outcome = wait_for_exit(running).await?;
         ensure!(outcome.code == Some(0), "{outcome:?}");
         ensure!(outcome.err.contains("/pt created\n"), "{outcome:?}");
@@ -387,19 +387,15 @@ async fn run_creates_a_job_and_ends_with_it() -> Result<()> {
             outcome.code == Some(2) && outcome.err.lines().count() == 1,
             "{outcome:?}"
         );
-        world.assert_clean(&operator).await
+        Ok(())
     })
     .await
 }
 
 #[tokio::test]
 async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Result<()> {
-    for_each_kind(KINDS, async |kind| {
-        let Some(world) = World::of(kind, "kubectl-tree", lockstep()).await? else {
-            return Ok(());
-        };
-        let operator = world.operator().await?;
-        let plugin = Plugin::of(&world).await?;
+    with_operator("kubectl-tree", async |world, plugin| {
+        let kind = world.kind;
         world.jobs.create(&manifest(&kind, "pt")).await?;
         world
             .kubelet
@@ -429,7 +425,7 @@ async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Resu
                 "{outcome:?}"
             );
         }
-        let narrow = without_events(&world).await?;
+        let narrow = without_events(world).await?;
         let job = format!("{}/pt", kind.name);
         let outcome = narrow.until_allowed(&["why", &job]).await?;
         ensure!(
@@ -446,7 +442,7 @@ async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Resu
                     .starts_with("error: job nothing not found in namespace"),
             "{outcome:?}"
         );
-        world.assert_clean(&operator).await
+        Ok(())
     })
     .await
 }

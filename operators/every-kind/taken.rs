@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
-use training_core::{Framework, Object, Step};
+use training_core::{Framework, Step};
 use training_runtime::caller::Caller;
 use training_runtime::executor::{Children, Executor};
 use training_runtime::feed;
@@ -45,28 +45,15 @@ pub fn object(step: &Step) -> Value {
     match step {
         Step::CreatePod(pod) => json!(pod),
         Step::CreateService(service) => json!(service),
-        Step::CreateObject(object) => match &**object {
-            Object::Service(service) => json!(service),
-            Object::ConfigMap(config) => json!(config),
-            Object::Job(job) => json!(job),
-            Object::Secret(secret) => json!(secret),
-        },
+        Step::CreateObject(object) => json!(object),
         other => panic!("{other:?}"),
     }
 }
 
 fn executor<F: Framework>(_: &F, client: Client) -> Executor {
-    let children = Children {
-        pods: Arc::default(),
-        services: Arc::default(),
-        autoscalers: Arc::default(),
-        groups: Arc::default(),
-        objects: Arc::default(),
-        batch_pods: Arc::default(),
-    };
     let (leads, deadline) = (Arc::new(|| true), Duration::from_mins(10));
     let caller = Caller::new(client, leads, deadline, F::OPERATOR);
-    Executor::new::<F>(Arc::new(caller), feed::parent::<F>(), children)
+    Executor::new::<F>(Arc::new(caller), feed::parent::<F>(), Children::default())
 }
 
 /// Carries out a step whose name an object has: what is asked, why the job waits if it does, and whether the object is the job's.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spark_operator::course::seen::Seen;
-use spark_operator::course::step::{Make, Step as SparkStep};
+use spark_operator::course::step::Step as SparkStep;
 use spark_operator::course::{self, PlanInput, Rules};
 use spark_operator::{Settings, SparkApplication, digest};
 use training_api::ConditionType;
@@ -213,12 +213,7 @@ impl Created {
                 self.observed
                     .objects
                     .extend(ObjectView::made(&object, uid, 1));
-                Some(match *object {
-                    Object::Service(service) => json!(service),
-                    Object::ConfigMap(map) => json!(map),
-                    Object::Job(job) => json!(job),
-                    Object::Secret(secret) => json!(secret),
-                })
+                Some(json!(object))
             }
             Step::CreateAutoscaler(autoscaler) => {
                 // The plan does not create it again while its existence is unknown.
@@ -263,7 +258,7 @@ fn application(stored: Value, now: Timestamp) -> Result<Rendered> {
         now,
     });
     let objects = next.steps.into_iter().filter_map(|step| match step {
-        SparkStep::Make(make) | SparkStep::CreateOptional(make) => Some(to_value(make)),
+        SparkStep::Make(make) | SparkStep::CreateOptional(make) => Some(json!(make)),
         SparkStep::CreateDriver(driver) => Some(json!(driver)),
         SparkStep::Change { .. }
         | SparkStep::DeletePod { .. }
@@ -276,16 +271,4 @@ fn application(stored: Value, now: Timestamp) -> Result<Rendered> {
         notes: next.notes,
         refused: status.and_then(|state| state.error_message),
     })
-}
-
-fn to_value(make: Make) -> Value {
-    match make {
-        Make::ConfigMap(object) => json!(object),
-        Make::Service(object) => json!(object),
-        Make::Ingress(object) => json!(object),
-        Make::Claim(object) => json!(object),
-        Make::NetworkPolicy(object) => json!(object),
-        Make::Budget(object) => json!(object),
-        Make::Group(object) => json!(object),
-    }
 }

@@ -260,11 +260,12 @@ impl Stored {
 
     fn make_other(&mut self, object: &Object) -> Result<Part> {
         let name = object.name();
-        let (resource, mut body) = match object {
-            Object::Service(service) => (Resource::Service, serde_json::to_value(service)?),
-            Object::ConfigMap(config) => (Resource::ConfigMap, serde_json::to_value(config)?),
-            Object::Job(job) => (Resource::Job, serde_json::to_value(job)?),
-            Object::Secret(secret) => (Resource::Secret, serde_json::to_value(secret)?),
+        let mut body = serde_json::to_value(object)?;
+        let resource = match object {
+            Object::Service(_) => Resource::Service,
+            Object::ConfigMap(_) => Resource::ConfigMap,
+            Object::Job(_) => Resource::Job,
+            Object::Secret(_) => Resource::Secret,
         };
         match resource {
             Resource::Secret => {

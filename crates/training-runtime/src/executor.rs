@@ -58,7 +58,7 @@ pub struct Executor {
 }
 
 /// The cached children of the jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Children {
     /// Their pods.
     pub pods: Arc<Index<PodView>>,

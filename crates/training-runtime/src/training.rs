@@ -90,14 +90,7 @@ impl<F: Lifecycle + Clone> Training<F> {
     fn worker(&self, manager: &Manager<'_>) -> Arc<Worker<TrainingPlanner<F>>> {
         let args = manager.args();
         let caller = manager.caller(F::OPERATOR);
-        let children = Children {
-            pods: Arc::default(),
-            services: Arc::default(),
-            autoscalers: Arc::default(),
-            groups: Arc::default(),
-            objects: Arc::default(),
-            batch_pods: Arc::default(),
-        };
+        let children = Children::default();
         let executor = Executor::new::<F>(Arc::clone(&caller), feed::parent::<F>(), children);
         let settings = Settings {
             events: args.events,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use e2e::lives::has_succeeded;
 use e2e::{World, look};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
@@ -266,8 +267,7 @@ impl Trial {
                 self.until_all_run().await
             }
             Phase::Finishing => {
-                jobs.until(JOB, "at a good end", Life::has_succeeded)
-                    .await?;
+                jobs.until(JOB, "at a good end", has_succeeded).await?;
                 if self.has_ranks() {
                     return self.until_children(&[]).await;
                 }
@@ -534,8 +534,7 @@ impl Trial {
     /// The healthy job succeeds.
     pub async fn until_canary(&self) -> Result<()> {
         let jobs = &self.canary.jobs;
-        jobs.until(CANARY, "at a good end", Life::has_succeeded)
-            .await?;
+        jobs.until(CANARY, "at a good end", has_succeeded).await?;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use e2e::lives::has_succeeded;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use training_testkit::builders::{self, Job, Kind, MPI, SPARK, WITH_MASTER};
@@ -158,14 +159,9 @@ impl Life {
             && active("Worker") == Some(self.workers(workers).into())
     }
 
-    /// Whether the job has succeeded.
-    pub fn has_succeeded(job: &Value) -> bool {
-        state(job) == "COMPLETED" || is_true(job, "Succeeded")
-    }
-
     /// Whether the job has finished.
     pub fn has_ended(job: &Value) -> bool {
-        Self::has_succeeded(job) || Self::has_failed(job)
+        has_succeeded(job) || Self::has_failed(job)
     }
 
     /// Whether the job has failed.

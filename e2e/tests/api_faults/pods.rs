@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use e2e::for_each_kind;
+use e2e::lives::has_succeeded;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -264,7 +265,7 @@ async fn end_stored(kind: Kind) -> Result<()> {
     auditor.settled().await?;
     assert_eq!(made(), before, "it runs again");
     let job = trial.world.jobs.get(JOB).await?;
-    assert!(Life::has_succeeded(&job), "{}", job["status"]);
+    assert!(has_succeeded(&job), "{}", job["status"]);
     trial.assert_clean().await
 }
 

@@ -8,7 +8,7 @@ mod scene;
 use mpi_operator::{MPIJob, Mpi};
 use scene::job;
 use serde_json::{Value, json};
-use training_core::{Availabilities, Object, Provider, Step};
+use training_core::{Availabilities, Provider, Step};
 use training_testkit::builders::MPI;
 use training_testkit::hostile::{self, HOSTILE};
 use training_testkit::scene::Scene;
@@ -126,12 +126,7 @@ fn made(mut world: World<Mpi>) -> Vec<Value> {
         for step in world.plan().steps {
             made.push(match step {
                 Step::CreatePod(pod) => json!(pod),
-                Step::CreateObject(object) => match *object {
-                    Object::Service(service) => json!(service),
-                    Object::ConfigMap(config) => json!(config),
-                    Object::Secret(secret) => json!(secret),
-                    Object::Job(job) => json!(job),
-                },
+                Step::CreateObject(object) => json!(object),
                 other => panic!("{other:?}"),
             });
         }

@@ -7,6 +7,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 
 use crate::model::digest::Digest;
 use crate::model::uid::Uid;
@@ -147,8 +148,9 @@ pub struct BatchPod {
     pub forged: bool,
 }
 
-/// An object to create.
-#[derive(Clone, Debug, PartialEq)]
+/// An object to create. It is serialized as that object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Object {
     /// A Service.
     Service(Box<Service>),

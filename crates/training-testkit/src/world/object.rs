@@ -25,12 +25,7 @@ impl<F: Lifecycle> World<F> {
     /// A stored object as JSON.
     pub fn object(&self, kind: ObjectKind, name: &str) -> Option<Value> {
         let (_, object) = self.objects.get(&(kind, name.to_owned()))?;
-        Some(match object {
-            Object::Service(o) => json!(o),
-            Object::ConfigMap(o) => json!(o),
-            Object::Job(o) => json!(o),
-            Object::Secret(o) => json!(o),
-        })
+        Some(json!(object))
     }
 
     /// Gives the name of a Secret to another owner.

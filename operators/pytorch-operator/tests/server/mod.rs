@@ -92,17 +92,6 @@ impl Server {
     }
 }
 
-fn no_children() -> Children {
-    Children {
-        pods: Arc::default(),
-        services: Arc::default(),
-        autoscalers: Arc::default(),
-        groups: Arc::default(),
-        objects: Arc::default(),
-        batch_pods: Arc::default(),
-    }
-}
-
 /// An event sink and the server that it writes to.
 pub fn events() -> (EventSink, Server) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
@@ -116,7 +105,7 @@ pub fn events() -> (EventSink, Server) {
     let sink = EventSink::spawn(&config, &writer, &Leadership::always(), metrics);
     let server = Server {
         handle,
-        children: no_children(),
+        children: Children::default(),
         leads: Arc::default(),
     };
     (sink, server)
@@ -131,7 +120,7 @@ fn writer() -> (Arc<Caller>, Executor, Server) {
     let (service, handle) = mock::pair::<Request<Body>, Response<Body>>();
     let leads = Arc::new(AtomicBool::new(true));
     let gate = Arc::clone(&leads);
-    let children = no_children();
+    let children = Children::default();
     let caller = Arc::new(Caller::new(
         Client::new(service, "default"),
         Arc::new(move || gate.load(Ordering::Relaxed)),

@@ -5,6 +5,7 @@ use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
 use kube::core::ObjectMeta;
+use serde::Serialize;
 use training_core::{Action, Uid};
 
 use super::seen::Kind;
@@ -12,8 +13,9 @@ use crate::api::SparkApplicationStatus;
 use crate::label;
 use crate::submission::PodGroup;
 
-/// An object to create.
-#[derive(Clone, Debug, PartialEq)]
+/// An object to create. It is serialized as that object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Make {
     /// For properties, the executors' template, or metrics.
     ConfigMap(Box<ConfigMap>),
