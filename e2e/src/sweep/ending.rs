@@ -28,7 +28,8 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Takes the current state, including gang objects if jobs are gangs.
+    /// Takes the current state, including gang objects if jobs are gangs. A terminating gang object counts as deleted: Kubernetes keeps
+    /// it for some time after the last pod has ended, and the clean-up policy may keep pods running.
     pub async fn take(world: &World, name: &str, gangs: bool) -> Result<Self> {
         let namespace = world.namespace();
         let plain = |text: &str| text.replace(name, "JOB").replace(namespace, "NAMESPACE");
@@ -39,7 +40,8 @@ impl Ending {
             let resource = kind.resource(kind.versions()[0]);
             let groups: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), namespace, &resource);
-            if let Some(group) = groups.get_opt(name).await? {
+            let group = groups.get_opt(name).await?;
+            if let Some(group) = group.filter(|group| group.metadata.deletion_timestamp.is_none()) {
                 snapshot.add(kind.kind(), name, &serde_json::to_value(&group)?);
             }
         }
@@ -61,18 +63,15 @@ impl Ending {
         Ok(Self { snapshot, churn })
     }
 
-    /// Returns the remaining gang objects, without terminating ones: Kubernetes keeps those until the last pod has ended, and the
-    /// clean-up policy may keep pods running.
+    /// Returns the remaining gang objects.
     pub fn groups(&self) -> Vec<&String> {
         let of_a_gang = |object: &str| {
             GROUPS
                 .iter()
                 .any(|kind| object.starts_with(&format!("{}/", kind.kind())))
         };
-        let all = self.snapshot.0.iter();
-        all.filter(|(object, of)| of_a_gang(object) && !of.contains_key(LEAVING))
-            .map(|(object, _)| object)
-            .collect()
+        let all = self.snapshot.0.keys();
+        all.filter(|object| of_a_gang(object)).collect()
     }
 
     /// Returns true if a pod is terminating.

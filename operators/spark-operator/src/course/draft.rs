@@ -387,7 +387,10 @@ impl Course<'_> {
         if self.status.spec_digest.is_none() {
             return;
         }
-        self.track();
+        // Without a driver there never were executors to count.
+        if self.status.driver_info.pod_name.is_some() {
+            self.track();
+        }
         let seen = self.ask.seen;
         // A driver that has not started could still start, for an application that has ended.
         let unborn = |d: &&Driver| d.phase == PodPhase::Pending;

@@ -565,6 +565,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
     assert_eq!(world.said("SparkApplicationFailed"), 1);
     assert!(world.status()["terminationTime"].is_string());
     assert!(world.seen.drivers.is_empty());
+    assert_eq!(world.status()["executors"], Value::Null, "none could run");
 
     // Retries succeed once the missing object exists.
     let mut world = World::new(&[on_failure(2)]);
