@@ -1,5 +1,6 @@
 //! Runs `kubectl trainyard` against a real API server with real operators. The tests play the kubelet, so there are no logs.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -182,11 +183,7 @@ async fn run_to_success(world: &World, name: &str) -> Result<()> {
         .until_pods(namespace, name, pod_count(&world.kind))
         .await?;
     kubelet.all_running(namespace, name).await?;
-    if world.kind == MPI {
-        world.actor(name).launcher_succeeds().await
-    } else {
-        kubelet.all_succeeded(namespace, name).await.map(drop)
-    }
+    kubelet.all_succeeded(namespace, name).await.map(drop)
 }
 
 /// True if the status of a job reports a problem.
@@ -390,6 +387,52 @@ async fn run_creates_a_job_and_ends_with_it() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Runs kubectl's own completion of `kubectl trainyard WORDS`, which bash and zsh use.
+fn complete(world: &World, plugin: &Plugin, words: &[&str]) -> Result<String> {
+    let path = world.file("bin");
+    std::fs::create_dir(&path)?;
+    let node = std::env::var_os("TRAINYARD_NODE").context("TRAINYARD_NODE is not set")?;
+    let program = find("kubectl-trainyard")?;
+    symlink(&node, path.join("kubectl"))?;
+    symlink(&program, path.join("kubectl-trainyard"))?;
+    symlink(&program, path.join("kubectl_complete-trainyard"))?;
+    let output = Command::new(path.join("kubectl"))
+        .args(["__complete", "trainyard"])
+        .args(words)
+        .env("PATH", &path)
+        .env("HOME", &path)
+        .env("KUBECONFIG", &plugin.kubeconfig)
+        .env_remove("TRAINYARD_NODE")
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[tokio::test]
+async fn kubectl_completes_verbs_flags_and_jobs() -> Result<()> {
+    let Some(world) = World::of(PYTORCH, "kubectl-complete", lockstep()).await? else {
+        return Ok(());
+    };
+    let plugin = Plugin::of(&world).await?;
+    for name in ["ddp-a", "ddp-b", "other"] {
+        world.jobs.create(&manifest(&PYTORCH, name)).await?;
+    }
+    let verbs = complete(&world, &plugin, &["wh"])?;
+    ensure!(
+        verbs.starts_with("why\tExplain") && verbs.ends_with("\n:4\n"),
+        "{verbs}"
+    );
+    let flags = complete(&world, &plugin, &["logs", "--fo"])?;
+    ensure!(flags.starts_with("--follow\t"), "{flags}");
+    let jobs = complete(&world, &plugin, &["why", "-n", world.namespace(), "ddp"])?;
+    ensure!(
+        jobs == "ddp-a\tPyTorchJob\nddp-b\tPyTorchJob\n:4\n",
+        "{jobs}"
+    );
+    Ok(())
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `kubectl trainyard`: a kubectl plugin for the jobs of every kind.
 //!
-//! - [`cli`]: arguments; [`out`]: output
+//! - [`cli`]: arguments; [`complete`]: shell completion; [`out`]: output
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
@@ -9,6 +9,7 @@
 
 mod cli;
 mod cluster;
+mod complete;
 mod defaults;
 mod job;
 mod kinds;
@@ -44,8 +45,14 @@ const ERROR: u8 = 2;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(cli).await {
+    let mut args = std::env::args_os();
+    let result = if complete::is_requested(&args.next().unwrap_or_default()) {
+        let words: Vec<String> = args.map(|word| word.to_string_lossy().into()).collect();
+        complete::print(&words).await.map(|()| 0)
+    } else {
+        dispatch(Cli::parse()).await
+    };
+    match result {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

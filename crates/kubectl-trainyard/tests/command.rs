@@ -95,6 +95,30 @@ fn a_job_that_the_operator_would_reject_ends_with_1_and_nothing_on_standard_outp
 }
 
 #[test]
+fn through_its_link_it_completes_words_for_kubectl() {
+    let link = std::env::temp_dir().join(format!("complete-{}", std::process::id()));
+    std::fs::create_dir(&link).unwrap();
+    let program = link.join("kubectl_complete-trainyard");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kubectl-trainyard"), &program).unwrap();
+    let complete = |words: &[&str]| {
+        let output = Command::new(&program)
+            .args(words)
+            .env("KUBECONFIG", "/nonexistent")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        text(&output.stdout).to_owned()
+    };
+    assert!(complete(&["wh"]).starts_with("why\tExplain"));
+    assert!(complete(&["wh"]).ends_with("\n:4\n"));
+    assert_eq!(complete(&["why", "-o", "y"]), "yaml\t\n:4\n");
+    assert_eq!(complete(&["run", "-f", ""]), ":0\n");
+    // No cluster can be reached.
+    assert_eq!(complete(&["logs", ""]), ":4\n");
+    std::fs::remove_dir_all(&link).unwrap();
+}
+
+#[test]
 fn errors_end_with_2_and_one_line_that_says_what_to_do() {
     let rows: [(&[&str], &str); 4] = [
         (
