@@ -171,6 +171,23 @@ fn b_145_policies_that_change_after_the_end_are_followed_and_restart_nothing() {
 }
 
 #[test]
+fn an_edit_alone_is_not_worth_a_status_write_and_the_next_write_tells_its_generation() {
+    for job in shapes() {
+        let mut world = world(job).started();
+        let told = |world: &KindWorld| world.status().observed_generation.unwrap_or(0);
+        let before = told(&world);
+        world.writes.clear();
+        world.set("/spec/runPolicy/cleanPodPolicy", json!("All"));
+        world.settle();
+        assert_eq!(world.writes, Vec::<String>::new());
+        assert_eq!(told(&world), before);
+        world.run_until_settled(true);
+        assert_eq!(last(&world), "Succeeded=True");
+        assert_eq!(told(&world), before + 1);
+    }
+}
+
+#[test]
 fn b_152_a_job_that_is_being_deleted_makes_nothing() {
     let delete = |world: &mut KindWorld| {
         world.set("/metadata/deletionTimestamp", json!("1970-01-10T00:00:00Z"));

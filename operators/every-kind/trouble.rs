@@ -118,6 +118,20 @@ fn every_cause_is_said_once_with_what_to_do_and_taken_back_when_it_is_mended() {
 }
 
 #[test]
+fn the_status_says_in_one_word_why_a_job_waits_while_it_does() {
+    let mut world = started(1);
+    let waiting = |world: &KindWorld| world.status().waiting;
+    assert_eq!(waiting(&world), None);
+    trouble(&mut world, worker(0), Cause::ImagePullBackOff, "not found");
+    world.settle();
+    assert_eq!(waiting(&world).as_deref(), Some("ImagePullBackOff"));
+    world.change(worker(0), mended);
+    world.settle();
+    assert_eq!(stalled(&world).0, "False");
+    assert_eq!(waiting(&world), None);
+}
+
+#[test]
 fn a_start_without_trouble_is_never_stalled() {
     let mut world = started(2);
     world.change(worker(0), |p| p.starting = Some(999_999));

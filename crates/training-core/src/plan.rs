@@ -2,7 +2,7 @@
 //!
 //! The code asks its questions in the order in which they matter.
 
-mod advice;
+pub mod advice;
 mod autoscaler;
 mod counts;
 pub mod creates;
@@ -24,7 +24,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use training_api::{ConditionType, JobStatus};
 
-use self::draft::{Draft, clean};
+use self::draft::{Draft, shorten};
 use crate::kind::check;
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, SlotState};
@@ -351,9 +351,9 @@ fn invalid<F: Framework>(
         draft.transitions.push(Transition::Created);
     }
     draft.steps.clear();
-    let message = clean(&error.to_string(), 1024);
+    let message = shorten(&error.to_string(), 1024);
     let (reason, begins) = F::INVALID;
-    let note = Note::warning(reason, clean(&format!("{begins}{message}"), 1024));
+    let note = Note::warning(reason, shorten(&format!("{begins}{message}"), 1024));
     failing::end(draft, "InvalidSpec", &message, note);
     failing::warn_of_running_pods(job, seen, draft);
     if draft.memory.counts.is_none() {

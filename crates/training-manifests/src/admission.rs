@@ -123,6 +123,15 @@ pub fn pytorch() -> Vec<Check> {
     ]
 }
 
+/// Returns the warnings of `MPIJob`: a job of `v1` may have its clean-up policy beside the run policy.
+pub fn mpi() -> Vec<Check> {
+    vec![Check::expression(
+        "object.spec.?runPolicy.?cleanPodPolicy.hasValue() || \
+         object.spec.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']",
+        r#"'spec.cleanPodPolicy: "' + object.spec.cleanPodPolicy + '" is none of None, Running, All and works as All'"#,
+    )]
+}
+
 /// Returns the warnings of `TFJob`.
 pub fn tensorflow() -> Vec<Check> {
     let map = "object.spec.tfReplicaSpecs";

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
 use training_core::health::{self, Finding};
 use training_core::plan::creates::Creates;
-use training_core::plan::draft::clean;
+use training_core::plan::draft::shorten;
 use training_core::plan::gang::Gate as GangGate;
 use training_core::plan::{edits, failing, finished, gang, lost, progress, suspended};
 use training_core::restart::{Answer, answer};
@@ -166,7 +166,7 @@ impl Lifecycle for Mpi {
         if let Some(BatchEnd::Failed { reason, message }) = &batch.end
             && reason == DEADLINE
         {
-            let message = clean(message, 1024);
+            let message = shorten(message, 1024);
             let note = Note::warning(reason.clone(), message.clone());
             failing::end(draft, reason, &message, note);
             let launcher = ReplicaStatus {
@@ -268,8 +268,12 @@ fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a
 const DEADLINE: &str = "DeadlineExceeded";
 /// The reason of a Job whose pods failed too often.
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
-/// The time in which a started Job creates its pod, unless something refuses it. Unit: seconds.
+/// The time in which a Job creates a pod that is due, unless something refuses it. Unit: seconds.
 const LAUNCHER_POD: i64 = 30;
+/// The Job controller's backoff after the first failed pod. Each later one doubles it. Unit: seconds.
+const FIRST_BACKOFF: i64 = 10;
+/// Its longest backoff. Unit: seconds.
+const LONGEST_BACKOFF: i64 = 600;
 /// Status key: the uid of the launcher's Job.
 const LAUNCHER_UID: &str = "launcher";
 /// Status key: the hash of the template that the launcher's Job was created from.
@@ -558,7 +562,7 @@ impl<'a> Look<'a> {
         if message.is_empty() {
             message = format!("{KIND} {namespace}/{name} has failed");
         }
-        let message = clean(&message, 1024);
+        let message = shorten(&message, 1024);
         self.never_ran(draft);
         let note = Note::warning(reason.clone(), message.clone());
         failing::end(draft, &reason, &message, note);
@@ -591,27 +595,40 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Reports a launcher without a pod. The Job controller creates the pod and explains failures only on the Job.
+    /// Reports a launcher without a pod, also before a retry. The Job controller creates the pod and explains failures only on the
+    /// Job.
     fn tell_of_a_missing_pod(&self, draft: &mut Draft) {
-        let waits = |(view, batch): &(&ObjectView, &BatchView)| {
-            let runs = !batch.suspended && batch.end.is_none() && !view.terminating;
-            runs && batch.failed == 0 && self.launchers().next().is_none()
-        };
-        let Some((view, since)) = self
-            .batch
-            .filter(waits)
-            .and_then(|(view, batch)| Some((view, batch.since?)))
-        else {
+        let Some((view, batch)) = self.batch else {
             return;
         };
-        if since.duration_until(draft.now).as_secs() < LAUNCHER_POD {
-            return draft.requeue_after(since, LAUNCHER_POD);
+        let runs = !batch.suspended && batch.end.is_none() && !view.terminating;
+        let Some(since) = self.without_pod_since(batch).filter(|_| runs) else {
+            return;
+        };
+        let patience = backoff(batch.failed) + LAUNCHER_POD;
+        if since.duration_until(draft.now).as_secs() < patience {
+            return draft.requeue_after(since, patience);
         }
         let text = format!(
-            "Job {0} has made no pod for {LAUNCHER_POD} s. kubectl describe job {0} says why; a quota or a policy refuses it, as a rule.",
+            "Job {0} has made no pod for {patience} s. kubectl describe job {0} says why; a quota or a policy refuses it, as a rule.",
             view.name
         );
         draft.stall.get_or_insert(("LauncherPodMissing", text));
+    }
+
+    /// Returns since when the launcher's Job has had no pod: since its start, or since its last pod failed. `None` if it has one, or
+    /// if the time is unknown because a failed pod was deleted.
+    fn without_pod_since(&self, batch: &BatchView) -> Option<Timestamp> {
+        // A pod that the Job doesn't count yet has just ended or is the next one.
+        let counted = self.launchers().count() == usize::try_from(batch.failed).ok()?;
+        let failed = |p: &BatchPod| p.pod.phase == PodPhase::Failed;
+        if !counted || !self.launchers().all(failed) {
+            return None;
+        }
+        let ended = |p: &BatchPod| p.pod.trouble.as_deref().and_then(|t| t.since);
+        let ends: Option<Vec<Timestamp>> = self.launchers().map(ended).collect();
+        // Without failed pods the start counts, also that of a Job which was resumed after them.
+        ends?.into_iter().max().max(batch.since)
     }
 
     /// Reports a failing init container as the operator's own, so that users don't look for it in the template.
@@ -1114,6 +1131,13 @@ impl<'a> Look<'a> {
 fn runs(slot: &Slot<'_>) -> bool {
     slot.pod
         .is_some_and(|p| p.phase == PodPhase::Running && !p.terminating)
+}
+
+/// Returns the seconds for which the Job controller may wait before it creates the next pod after so many failed ones.
+fn backoff(failed: u32) -> i64 {
+    let doublings = failed.saturating_sub(1).min(10);
+    let pause = (FIRST_BACKOFF << doublings).min(LONGEST_BACKOFF);
+    if failed == 0 { 0 } else { pause }
 }
 
 fn number(count: u32) -> i32 {

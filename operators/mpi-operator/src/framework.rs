@@ -8,6 +8,7 @@ use training_api::{JobCondition, RestartPolicy};
 use training_core::GangConventions;
 use training_core::grants::Grant;
 use training_core::object::SecretGenerator;
+use training_core::plan::advice;
 use training_core::verdict::{JobMessage, failures, progressing, say_qualified, say_short};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, OtherTypes, Rank,
@@ -135,6 +136,11 @@ impl Framework for Mpi {
             );
             notes.push(Note::warning("SettingIgnored", text));
         }
+        let spec = &cx.job.spec;
+        if spec.run_policy.clean_pod_policy.is_none() {
+            let own = spec.clean_pod_policy.as_deref();
+            notes.extend(advice::of_clean_up("spec.cleanPodPolicy", own));
+        }
         for key in &setup.unknown {
             let text = format!(
                 "spec.{REPLICA_MAP}[{key}]: nothing is made for it; the replica types are {LAUNCHER} and {WORKER}"
@@ -214,9 +220,15 @@ impl Framework for Mpi {
 const GRANTS: &[Grant] = &[
     Grant {
         group: "",
-        resources: &["configmaps", "services"],
+        resources: &["configmaps"],
         verbs: &["create", "delete", "get", "list", "patch", "watch"],
-        why: "A job has a Service for its host names and a ConfigMap that lists them; both follow its size. get finds the owner of a name that is taken.",
+        why: "A ConfigMap lists a job's hosts, and follows its size. get finds the owner of a name that is taken.",
+    },
+    Grant {
+        group: "",
+        resources: &["services"],
+        verbs: &["patch"],
+        why: "A job has a Service for its host names. patch restores its selector.",
     },
     Grant {
         group: "",
@@ -234,7 +246,7 @@ const GRANTS: &[Grant] = &[
         group: "batch",
         resources: &["jobs/status"],
         verbs: &["patch"],
-        why: "The pod template of a Job that has started is mutable only after its start time is cleared.",
+        why: "A resumed launcher gets its nodes and labels anew. The template of a Job that has started is mutable only after its start time is cleared.",
     },
 ];
 

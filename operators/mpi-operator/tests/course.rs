@@ -313,6 +313,30 @@ fn a_word_that_nobody_published_waits_too_and_is_told() {
 }
 
 #[test]
+fn a_clean_up_policy_that_nobody_published_is_told_wherever_v1_sets_it() {
+    for (field, run_policy, own) in [
+        (
+            "spec.runPolicy.cleanPodPolicy",
+            json!({"cleanPodPolicy": "Sometimes"}),
+            Value::Null,
+        ),
+        ("spec.cleanPodPolicy", json!({}), json!("Sometimes")),
+    ] {
+        let mut world = world_of(|job| {
+            job["spec"]["submittedAs"] = json!("v1");
+            job["spec"]["runPolicy"] = run_policy;
+            job["spec"]["cleanPodPolicy"] = own;
+        });
+        world.settle();
+        let text = format!(
+            "Warning SettingIgnored: {field} \"Sometimes\" is read as All; use None, Running or All"
+        );
+        let told = world.events();
+        assert!(told.contains(&text), "{told:?}");
+    }
+}
+
+#[test]
 fn b_091_i_07_a_job_made_suspended_has_its_objects_and_a_suspended_launcher_and_no_pod() {
     let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
     world.settle();
@@ -663,6 +687,43 @@ fn a_launcher_whose_pod_nobody_can_make_stalls_the_job_after_thirty_seconds() {
     launch(&mut world);
     world.settle();
     assert_eq!(condition(&world, "Stalled")["status"], "False");
+}
+
+#[test]
+fn a_retry_whose_pod_nobody_can_make_stalls_the_job_when_the_jobs_own_backoff_is_over() {
+    let mut world = running(|_| ());
+    for (failed, patience) in (1..).zip([40, 50, 70, 110, 190, 350, 630]) {
+        let end = world.now;
+        world.change_batch_pod(|p| {
+            (p.phase, p.ready) = (PodPhase::Failed, false);
+            p.trouble = Some(Box::new(Trouble {
+                since: Some(end),
+                ..Trouble::default()
+            }));
+        });
+        world.settle();
+        world.view_all();
+        assert_eq!(world.plan().wake, None, "{failed}: the Job counts it first");
+        world.change_batch(LAUNCHER, |b| b.failed = failed);
+        world.settle();
+        world.view_all();
+        let wake = world.plan().wake;
+        assert_eq!(wake.map(|at| (at - end).get_seconds()), Some(patience));
+        world.tick(patience - 1);
+        world.settle();
+        assert_ne!(condition(&world, "Stalled")["status"], "True", "{failed}");
+        world.tick(1);
+        world.settle();
+        let stalled = condition(&world, "Stalled");
+        assert_eq!(
+            (&stalled["status"], &stalled["reason"]),
+            (&json!("True"), &json!("LauncherPodMissing")),
+            "{failed}"
+        );
+        launch(&mut world);
+        world.settle();
+        assert_eq!(condition(&world, "Stalled")["status"], "False", "{failed}");
+    }
 }
 
 #[test]

@@ -146,7 +146,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "LauncherPodMissing",
         severity: Severity::Warning,
-        meaning: "The launcher's Job of an MPIJob has made no pod for 30 s. The controller of Jobs makes it, and says on the Job why it can't.",
+        meaning: "The launcher's Job of an MPIJob has made no pod for 30 s; before a retry, for 30 s more than the controller of Jobs waits by itself. That controller makes the pod, and says on the Job why it can't.",
         hint: "See what kubectl describe job says: a quota, the Pod Security level or a policy refuses the pod, as a rule. The job goes on by itself.",
     },
     Entry {

@@ -147,7 +147,7 @@ impl Draft {
     }
 
     fn store_last_failure(&mut self, name: String, pod: &PodView) -> String {
-        let message = clean(&explain_failure(pod), 1024);
+        let message = shorten(&explain_failure(pod), 1024);
         let trouble = pod.trouble.as_deref();
         let reason = trouble.map(|t| clean(&t.reason, 128));
         self.memory.last_failure = Some(LastFailure {

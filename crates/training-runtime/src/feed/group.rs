@@ -282,7 +282,7 @@ pub async fn watch_groups(
                     tracing::warn!(
                         kind = kind.kind(),
                         group = kind.group(),
-                        versions = ?kind.versions(),
+                        versions = kind.versions().join(", "),
                         "the cluster does not serve a kind that gangs need: their jobs wait"
                     );
                 }
