@@ -5,6 +5,7 @@
 //!
 //! - [`application`]: the spec of an application
 //! - [`pod`]: the specs of its driver and executors
+//! - [`template`]: the pod templates of both
 //! - [`part`]: the smaller parts of the spec
 //! - [`status`], [`state`]: its status
 //! - [`scheduled`]: scheduled applications
@@ -19,6 +20,7 @@ pub mod rule;
 pub mod scheduled;
 pub mod state;
 pub mod status;
+pub mod template;
 
 pub use application::{SparkApplication, SparkApplicationSpec};
 pub use crd::{application_crd, scheduled_crd};
@@ -33,3 +35,4 @@ pub use scheduled::{
 };
 pub use state::{ExecutorState, ScheduleState, State};
 pub use status::{ApplicationState, DriverInfo, SparkApplicationStatus};
+pub use template::Template;

@@ -2,7 +2,7 @@
 //!
 //! [`submit`] is pure: the same application and [`Inputs`] yield the same objects, byte for byte. It
 //!
-//! 1. fills in defaults and refuses specs that can't run ([`check`]),
+//! 1. fills in defaults and refuses specs that can't run ([`check`]), and finds fields without effect (`unused`),
 //! 2. assembles the Spark properties ([`conf`]), including those of a batch scheduler ([`batch`]) and of metrics ([`metrics`]),
 //! 3. builds the driver's pod ([`driver`]) from its template, then Spark's settings ([`volume`], [`template`]), then the spec of
 //!    the role ([`overlay`]),
@@ -26,6 +26,7 @@ pub mod overlay;
 mod properties;
 pub mod settings;
 pub mod template;
+mod unused;
 pub mod volume;
 pub mod web;
 
@@ -143,6 +144,7 @@ pub fn submit(app: &SparkApplication, inputs: Inputs<'_>) -> Result<Submission, 
     executor::adjust(&cx, &mut properties, scheduler, &mut notes);
     let ports = conf::complete(&cx, &mut properties)?;
     check::properties(&cx, &properties, &mut notes)?;
+    notes.extend(unused::notes(&cx, &properties, scheduler));
 
     let conf = object::conf(&cx, &properties)?;
     let volumes = volume::of_driver(&cx, &properties)?;

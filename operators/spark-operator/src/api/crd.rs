@@ -137,10 +137,12 @@ fn embedded(schema: &mut Value) {
     }
 }
 
-/// Makes a pod template's fields optional: Spark adds containers, names and images, so nothing in it is required. Only types are
-/// validated, so that the template can be parsed. The existing operator accepts any object here.
+/// Makes a pod template's fields optional, and accepts unknown ones at every depth: Spark adds containers, names and images, so
+/// nothing in it is required. Only types of known fields are validated, so that the template can be parsed. The existing operator
+/// accepts any object here.
 fn pod_template(template: &mut Value) {
     let strings = json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    // The fields that `template::METADATA` names.
     template["properties"]["metadata"] = json!({
         "type": "object",
         "properties": {
@@ -154,25 +156,30 @@ fn pod_template(template: &mut Value) {
         // A pod can't be created with them.
         spec.remove("ephemeralContainers");
     }
-    optional(template);
+    open(template);
 }
 
-fn optional(schema: &mut Value) {
+fn open(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else {
         return;
     };
     object.remove("required");
+    let is_object = object.get("type").and_then(Value::as_str) == Some("object");
+    if is_object && !object.contains_key("additionalProperties") {
+        // It doesn't hold for the schemas of properties, so each has it.
+        object.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+    }
     for (_, child) in object
         .get_mut("properties")
         .and_then(Value::as_object_mut)
         .into_iter()
         .flatten()
     {
-        optional(child);
+        open(child);
     }
     for key in ["items", "additionalProperties"] {
         if let Some(child) = object.get_mut(key) {
-            optional(child);
+            open(child);
         }
     }
 }

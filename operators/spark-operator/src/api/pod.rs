@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::part::{GpuSpec, NameKey, NamePath, PodPort, SecretInfo};
+use super::template::Template;
 
 /// The two roles of an application's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,10 +43,11 @@ impl Role {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SparkPodSpec {
-    /// The pod template that Spark starts from. The other fields of the role override it.
-    // Boxed: the type is over 2 KB even when empty.
+    /// The pod template that Spark starts from. The other fields of the role override it. Fields that pods don't have are accepted,
+    /// and have no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<Box<PodTemplateSpec>>,
+    #[schemars(with = "Option<Box<PodTemplateSpec>>")]
+    pub template: Option<Template>,
     /// Cores that Spark assumes; also the CPU request if `coreRequest` is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]

@@ -47,7 +47,7 @@ pub struct SparkApplicationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission_attempts: Option<i32>,
 
-    /// Ours: only `Stalled`, while a problem that doesn't end the application blocks it.
+    /// Ours: reserved for conditions. Nothing sets them yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
     /// Ours: the generation of the spec that was last submitted.

@@ -3,6 +3,7 @@
 //! The operator creates them along with the driver, and retries during the run. A refusal is reported and blocks nothing else.
 
 use training_core::Note;
+use training_core::plan::draft::shorten;
 
 use super::draft::{Course, SLOW, later};
 use super::seen::{Driver, Kind, MissingObject, Object};
@@ -14,7 +15,9 @@ use crate::submission::Submission;
 const CANNOT: &str = "can't create the ";
 /// The prefix of event reasons about missing objects.
 const FAILED: &str = "FailedCreate";
-/// The longest quoted message, so that the cause fits as well. Units: bytes.
+/// What follows the cause.
+const REMEDY: &str = ": the application runs without, and the operator tries again";
+/// The longest message of an event. Units: bytes.
 const MOST: usize = 1024;
 
 /// Takes the objects that the driver doesn't depend on out of a submission.
@@ -125,21 +128,18 @@ impl Course<'_> {
 
     /// Sets the message of a running application to `text` plus the objects that could not be created.
     pub(super) fn show(&mut self, mut text: Option<String>) {
-        if let Some(text) = &mut text {
-            text.truncate(text.floor_char_boundary(MOST));
-        }
         let missing = self.missing_objects().count();
         let first = self.missing_objects().next().map(|w| {
-            let message = &w.message[..w.message.floor_char_boundary(MOST)];
             let kind = reason(w.kind).trim_start_matches(FAILED);
             let name = &w.name;
             let others = match missing {
                 1 => String::new(),
                 n => format!(", nor {} more objects", n - 1),
             };
-            let told = format!(
-                "{CANNOT}{kind} {name}{others}: {message}: the application runs without, and the operator tries again"
-            );
+            let object = format!("{CANNOT}{kind} {name}{others}: ");
+            // Only the API server's words are shortened.
+            let most = MOST.saturating_sub(object.len() + REMEDY.len());
+            let told = format!("{object}{}{REMEDY}", shorten(&w.message, most));
             (w.kind, told)
         });
         if let Some((kind, told)) = first {

@@ -1,6 +1,7 @@
 //! The present run: follows its driver and executors.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use training_core::plan::draft::shorten;
 use training_core::{Note, PodPhase};
 
 use super::beside::cause;
@@ -12,6 +13,10 @@ use crate::api::State;
 
 /// The usual maximum time to set up volumes and network. Units: seconds.
 const STARTING: i64 = 120;
+/// The longest quoted message, so that the remedy fits behind it. Units: bytes.
+const QUOTED: usize = 1024;
+/// The longest list of objects that a driver mounts.
+const NAMED: usize = 8;
 
 impl Course<'_> {
     /// Updates the state from the driver and the executors of the present run.
@@ -105,7 +110,9 @@ impl Course<'_> {
         };
         let mut text = format!(
             "driver pod {}: {}: {}",
-            driver.name, waits.reason, waits.message
+            driver.name,
+            waits.reason,
+            shorten(&waits.message, QUOTED)
         );
         if waits.reason == NOT_STARTING {
             text.push_str(&self.mounted(driver));
@@ -149,7 +156,12 @@ impl Course<'_> {
             let theirs = optional != Some(true) && !ours(name);
             theirs.then(|| format!("{kind} {name}"))
         });
-        let named: Vec<String> = named.collect();
+        let mut named: Vec<String> = named.collect();
+        let more = named.len().saturating_sub(NAMED);
+        if more > 0 {
+            named.truncate(NAMED);
+            named.push(format!("and {more} more"));
+        }
         let pod = &driver.name;
         let which = match &named[..] {
             [] => String::new(),
@@ -226,6 +238,7 @@ fn failure(driver: &Driver) -> String {
 /// Why a driver was disrupted, or is about to be.
 fn taken_away(driver: &Driver) -> Option<String> {
     let (reason, message) = driver.taken.as_ref()?;
+    let message = shorten(message, QUOTED);
     Some(format!("the pod was taken away: {reason}: {message}"))
 }
 

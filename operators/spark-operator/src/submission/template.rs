@@ -10,6 +10,16 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use crate::api::Role;
 use crate::label;
 
+/// Returns the index of the Spark container.
+pub fn spark_container(containers: &[Container], role: Role) -> Option<usize> {
+    if containers.is_empty() {
+        return None;
+    }
+    let mut all = containers.iter();
+    let named = all.position(|c| c.name == role.container());
+    Some(named.unwrap_or(0))
+}
+
 /// The base of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Base {
@@ -24,22 +34,15 @@ pub struct Base {
 }
 
 impl Base {
-    /// Splits a template. Drops owners and finalizers, which only the operator sets.
+    /// Splits a template.
     pub fn of(template: Option<&PodTemplateSpec>, role: Role) -> Self {
         let template = template.cloned().unwrap_or_default();
         let meta = template.metadata.unwrap_or_default();
         let mut labels = meta.labels.unwrap_or_default();
         labels.retain(|key, _| !key.starts_with(label::OURS));
         let mut spec = template.spec.unwrap_or_default();
-        let at = spec
-            .containers
-            .iter()
-            .position(|c| c.name == role.container());
-        let mut container = if spec.containers.is_empty() {
-            Container::default()
-        } else {
-            spec.containers.remove(at.unwrap_or(0))
-        };
+        let at = spark_container(&spec.containers, role);
+        let mut container = at.map_or_else(Container::default, |at| spec.containers.remove(at));
         if container.name.is_empty() {
             role.container().clone_into(&mut container.name);
         }

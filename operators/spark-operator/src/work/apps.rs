@@ -72,19 +72,10 @@ fn known_of<T: Clone>(all: &Mutex<HashMap<JobKey, (Uid, T)>>, key: &JobKey, uid:
     known.map(|(_, known)| known.clone())
 }
 
-impl Applications {
-    fn actor<'a>(&'a self, app: &'a App, uid: Uid) -> StepRunner<'a> {
-        StepRunner {
-            caller: &self.caller,
-            known: &self.known,
-            app,
-            uid,
-        }
-    }
-
+impl Memory {
     /// The spec of an ended application whose record can't be compared, as it was when it was first looked at.
     fn first(&self, key: &JobKey, uid: Uid, app: &App) -> Option<SpecDigest> {
-        let mut all = self.memory.first.lock();
+        let mut all = self.first.lock();
         let status = app.object.status.as_ref();
         let lasts = status.filter(|status| {
             let ended = status.application_state.state.is_terminal();
@@ -98,6 +89,17 @@ impl Applications {
         let first = known.map_or_else(|| app.digest.clone(), |(_, first)| first.clone());
         all.insert(key.clone(), (uid, first.clone()));
         Some(first)
+    }
+}
+
+impl Applications {
+    fn actor<'a>(&'a self, app: &'a App, uid: Uid) -> StepRunner<'a> {
+        StepRunner {
+            caller: &self.caller,
+            known: &self.known,
+            app,
+            uid,
+        }
     }
 
     /// Keeps what could not be made beside the driver, and forgets what was made since.
@@ -170,7 +172,7 @@ impl Planner for Applications {
             Mask::of(&object.object.spec, &self.settings.defaults)
         });
         seen.refused = known_of(&self.memory.refused, key, uid);
-        seen.first = self.first(key, uid, object);
+        seen.first = self.memory.first(key, uid, object);
         seen.missing_objects = known_of(&self.memory.missing_objects, key, uid).unwrap_or_default();
         let taken = self.memory.taken.lock().get(key).cloned();
         let taken = taken.filter(|taken| {
@@ -283,5 +285,88 @@ impl Planner for Applications {
             ("pods", self.known.pods.len()),
             ("objects", self.known.len_of_things()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::State;
+
+    const NOW: i64 = 1_780_000_000;
+
+    /// An application with these arguments that another operator finished, at this generation.
+    fn ended(arguments: &str, generation: i64, status: &Value) -> App {
+        let stored = json!({
+            "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication",
+            "metadata": { "name": "pi", "namespace": "default", "uid": "u", "generation": generation },
+            "spec": {
+                "sparkVersion": "4.0.1", "image": "spark", "mainApplicationFile": "local:///pi.py",
+                "arguments": [arguments], "driver": {}, "executor": {},
+            },
+            "status": status,
+        });
+        serde_json::from_value(stored).unwrap()
+    }
+
+    /// True if a reconcile by a process with this memory begins a new run.
+    fn reruns(memory: &Memory, app: &App) -> bool {
+        let seen = Seen {
+            first: memory.first(&JobKey::new("default", "pi"), Uid(1), app),
+            ..Seen::default()
+        };
+        let plan = plan(PlanInput {
+            app: &app.object,
+            digest: &app.digest,
+            seen: &seen,
+            settings: &Settings::default(),
+            rules: &Rules::default(),
+            now: Timestamp::from_second(NOW).unwrap(),
+        });
+        let state = plan.status.map(|write| write.next.application_state.state);
+        state == Some(State::Invalidating)
+    }
+
+    #[test]
+    fn an_edit_begins_anew_if_the_operator_saw_it_and_not_if_it_was_away() {
+        let published =
+            json!({ "applicationState": { "state": "COMPLETED" }, "submissionID": "a" });
+        let mut other_version = published.clone();
+        other_version["specDigest"] = json!("1-0123");
+        other_version["observedGeneration"] = json!(1);
+        for status in [&published, &other_version] {
+            let [before, after] = [ended("1", 1, status), ended("2", 2, status)];
+            let running = Memory::default();
+            assert!(!reruns(&running, &before), "{status}");
+            assert!(!reruns(&running, &before), "nothing was edited: {status}");
+            assert!(reruns(&running, &after), "{status}");
+            // The first spec that a new process sees counts as the one that ran.
+            let started = Memory::default();
+            assert!(!reruns(&started, &after), "{status}");
+            assert!(reruns(&started, &before), "the next edit: {status}");
+        }
+    }
+
+    #[test]
+    fn a_namesake_with_another_spec_is_no_edit() {
+        let status = json!({ "applicationState": { "state": "FAILED" } });
+        let memory = Memory::default();
+        let key = JobKey::new("default", "pi");
+        let [former, namesake] = [ended("1", 1, &status), ended("2", 1, &status)];
+        assert_eq!(memory.first(&key, Uid(1), &former), Some(former.digest));
+        let first = memory.first(&key, Uid(2), &namesake);
+        assert_eq!(first, Some(namesake.digest));
+        let running = ended(
+            "1",
+            1,
+            &json!({ "applicationState": { "state": "RUNNING" } }),
+        );
+        assert_eq!(memory.first(&key, Uid(2), &running), None);
+        assert!(
+            memory.first.lock().is_empty(),
+            "it is compared by its record"
+        );
     }
 }

@@ -1207,6 +1207,45 @@ fn a_run_goes_on_without_what_is_refused_beside_its_driver() {
 }
 
 #[test]
+fn a_long_refusal_beside_a_driver_keeps_what_follows_from_it() {
+    let refusal: &'static str = "word ".repeat(1000).leak();
+    let mut world = seen_from_outside();
+    world.withholds = Some((Kind::Ingress, refusal));
+    world.settle();
+    let remedy = "…: the application runs without, and the operator tries again";
+    let text = world.error();
+    assert!(text.ends_with(remedy), "{text}");
+    // As a new process tells it.
+    world.app["status"]["applicationState"]["errorMessage"] = Value::Null;
+    let notes = world.plan().notes;
+    let [note] = notes.as_slice() else {
+        panic!("{notes:?}")
+    };
+    assert_eq!(note.reason, "FailedCreateIngress");
+    assert!(note.message.ends_with(remedy), "{note:?}");
+    // The API server accepts no longer message of an event.
+    assert!(note.message.len() <= 1024, "{}", note.message.len());
+}
+
+#[test]
+fn a_long_message_of_a_waiting_driver_keeps_the_remedy() {
+    let mut world = World::new(&[("sparkConfigMap", json!("mine"))]);
+    world.settle();
+    let since = world.now;
+    world.driver().waits = Some(Waits {
+        reason: "PodNotStarting".to_owned(),
+        message: "word ".repeat(1000),
+        since,
+    });
+    world.later(120);
+    let text = world.error();
+    assert!(
+        text.contains("word…; it mounts ConfigMap mine, which must exist; see the events of"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_somebody_removed_beside_a_driver_is_made_again_but_nothing_for_another_operator_s_run() {
     let mut world = seen_from_outside();
     world.settle();

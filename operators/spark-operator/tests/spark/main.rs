@@ -22,3 +22,4 @@ mod refusal;
 mod scene;
 mod schedule;
 mod submit;
+mod unused;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use spark_operator::api::{
-    ExecutorState, ScheduleState, ScheduledSparkApplication, SparkApplication,
+    ExecutorState, Role, ScheduleState, ScheduledSparkApplication, SparkApplication,
     SparkApplicationSpec, State,
 };
 
@@ -69,6 +69,10 @@ fn every_field_survives() {
     });
     let typed: SparkApplication = serde_json::from_value(stored.clone()).unwrap();
     assert_eq!(typed.spec.volumes.len(), 1);
+    for role in [Role::Driver, Role::Executor] {
+        let template = typed.spec.role(role).template.as_ref().unwrap();
+        assert_eq!(template.unread(""), Vec::<String>::new(), "{role:?}");
+    }
     let mut all = Vec::new();
     differences(
         "",
@@ -147,6 +151,43 @@ fn what_the_schema_admits_can_be_read() {
         let read: Result<SparkApplicationSpec, _> = serde_json::from_value(spec);
         assert!(read.is_ok(), "{read:?}");
     }
+}
+
+#[test]
+fn fields_of_templates_that_pods_do_not_have_survive_and_are_named() {
+    let template = json!({
+        "metadata": {
+            "labels": { "a": "b" }, "creationTimestamp": null, "finalizers": "odd", "generation": "odd", "annotations": {},
+        },
+        "spec": {
+            "securityContext": { "capabilities": { "drop": ["ALL"] }, "runAsUser": 185, "allowPrivilegeEscalation": false },
+            "containers": [{ "name": "a" }, { "name": "b", "env": [{ "name": "X", "valueFrom": { "odd": 1 } }] }],
+            "ephemeralContainers": "odd", "priority": null, "unset": {}, "no": [],
+        },
+        "status": { "phase": "Running" },
+    });
+    let spec = json!({
+        "sparkVersion": "4.0.5", "mainApplicationFile": "x", "driver": { "template": template }, "executor": {},
+    });
+    let typed: SparkApplicationSpec = serde_json::from_value(spec.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&typed).unwrap(), spec);
+    let template = typed.driver.pod.template.unwrap();
+    let mut unread = template.unread("t");
+    unread.sort();
+    let expected = [
+        "t.metadata.finalizers",
+        "t.metadata.generation",
+        "t.spec.containers[1].env[0].valueFrom.odd",
+        "t.spec.ephemeralContainers",
+        "t.spec.securityContext.allowPrivilegeEscalation",
+        "t.spec.securityContext.capabilities",
+        "t.status",
+    ];
+    assert_eq!(unread, expected);
+    let pod = template.spec.as_ref().unwrap();
+    let context = pod.security_context.as_ref().unwrap();
+    assert_eq!(context.run_as_user, Some(185));
+    assert_eq!(pod.containers.len(), 2);
 }
 
 #[test]
