@@ -1,14 +1,23 @@
 //! The shipped policies on a real API server: their warnings, and the namespaces in which they deny writes.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Event, Namespace as NamespaceObject, Pod, Service};
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, KINDS, Kind, MPI, PYTORCH, TRAINING, pytorch_job};
-use training_testkit::control_plane::{ADMIN, ControlPlane, PYTORCH_OPERATOR};
+use training_testkit::builders::{
+    Job, KINDS, Kind, MPI, PYTORCH, SPARK_OPERATOR, TRAINING, pytorch_job,
+};
+use training_testkit::control_plane::{
+    ADMIN, ControlPlane, PYTORCH_OPERATOR, target_directory, workspace,
+};
+use training_testkit::job::Jobs;
 use training_testkit::kubelet::lockstep;
+use training_testkit::manifest;
 use training_testkit::namespace::Namespace;
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -75,6 +84,8 @@ async fn create<T: DeserializeOwned>(
         ("Lease", _) => "leases",
         ("Service", _) => "services",
         ("Event", _) => "events",
+        ("Secret", _) => "secrets",
+        ("NetworkPolicy", _) => "networkpolicies",
         _ => "pods",
     };
     let api = match object["apiVersion"].as_str() {
@@ -168,6 +179,10 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
             ensure!(refused.is_err(), "{refused:?}");
         } else {
             rows.push((odd, "is none of None, Running, All and works as All"));
+        }
+        if kind.name == MPI.name && kind.version == "v1" {
+            let odd = job().set("/spec/cleanPodPolicy", "Sometimes");
+            rows.push((odd, "spec.cleanPodPolicy: "));
         }
         for (odd, text) in rows {
             let warnings = warnings_of(&client, &namespace.name, &kind, odd).await?;
@@ -356,6 +371,141 @@ async fn mt_64_what_exists_in_kube_namespaces_is_not_deleted_by_the_operator() -
                 .await?;
         }
     }
+    Ok(())
+}
+
+/// A Secret that is valid for each of the types in use.
+fn secret(namespace: &str, of_type: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": of_type,
+        "metadata": {
+            "name": "x", "namespace": namespace,
+            "annotations": { "kubernetes.io/service-account.name": "default" },
+        },
+        "stringData": { "ssh-privatekey": "x" },
+    })
+}
+
+#[tokio::test]
+async fn the_account_of_mpi_operator_creates_no_secrets_but_keys() -> Result<()> {
+    let (control, namespace, admin) = prepared("keys").await?;
+    control.install(MPI.operator).await?;
+    let operator = control.client(&MPI.user()).await?;
+    let refused = "creates Secrets of type kubernetes.io/ssh-auth only";
+    let place = namespace.name.as_str();
+    eventually("the guard of mpi-operator to hold", HANG, async || {
+        let answer = create::<Value>(&operator, place, &secret(place, "Opaque")).await;
+        Ok(match answer {
+            Err(error) if error.to_string().contains(refused) => Seen::Yes(()),
+            other => Seen::NotYet(format!("{other:?}")),
+        })
+    })
+    .await?;
+    let token = secret(place, "kubernetes.io/service-account-token");
+    let error = create::<Value>(&operator, place, &token).await.err();
+    let error = error.context("it may request tokens")?.to_string();
+    ensure!(error.contains(refused), "{error}");
+    create::<Value>(&operator, place, &secret(place, "kubernetes.io/ssh-auth")).await?;
+    // The policy applies only to the operator's account.
+    create::<Value>(&admin, place, &token).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_account_of_mpi_operator_changes_and_deletes_no_jobs_but_launchers() -> Result<()> {
+    let (control, namespace, admin) = prepared("launchers").await?;
+    control.install(MPI.operator).await?;
+    let place = namespace.name.as_str();
+    // A real owner: the garbage collector deletes objects whose owner doesn't exist.
+    let owners = Jobs::of(admin.clone(), place, &MPI.resource());
+    let owner = owners.create(&MPI.small_job("mpi", 1).build()).await?;
+    let owner = json!([{
+        "apiVersion": owner["apiVersion"], "kind": MPI.name, "name": "mpi",
+        "uid": owner["metadata"]["uid"], "controller": true,
+    }]);
+    let jobs: Api<BatchJob> = Api::namespaced(admin, place);
+    for (name, owner) in [("launcher", owner), ("other", json!([]))] {
+        let job = json!({
+            "metadata": { "name": name, "ownerReferences": owner },
+            "spec": { "suspend": true, "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }],
+            }}},
+        });
+        jobs.create(&PostParams::default(), &serde_json::from_value(job)?)
+            .await?;
+    }
+    let operator: Api<BatchJob> = Api::namespaced(control.client(&MPI.user()).await?, place);
+    let params = PatchParams::default();
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    let status = Patch::Merge(json!({ "status": { "startTime": null } }));
+    let refused = "only Jobs whose controller is of kind MPIJob";
+    eventually("the guard of mpi-operator to hold", HANG, async || {
+        Ok(match operator.patch("other", &params, &label).await {
+            Err(error) if error.to_string().contains(refused) => Seen::Yes(()),
+            other => Seen::NotYet(format!("{other:?}")),
+        })
+    })
+    .await?;
+    for (name, may) in [("other", false), ("launcher", true)] {
+        let changed = operator.patch(name, &params, &label).await;
+        assert_eq!(changed.is_ok(), may, "{name}: {changed:?}");
+        let changed = operator.patch_status(name, &params, &status).await;
+        assert_eq!(changed.is_ok(), may, "{name}: {changed:?}");
+        let deleted = operator.delete(name, &DeleteParams::background()).await;
+        assert_eq!(deleted.is_ok(), may, "{name}: {deleted:?}");
+    }
+    Ok(())
+}
+
+/// Renders the kustomizations and components at these paths, as a user's own kustomization would combine them.
+fn rendered(resources: &[String], components: &[&str]) -> Result<Vec<Value>> {
+    let directory = target_directory()?.join(format!("kustomize-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    // Kustomize takes no absolute paths.
+    std::os::unix::fs::symlink(workspace().join("manifests"), directory.join("manifests"))?;
+    let file = json!({ "resources": resources, "components": components });
+    std::fs::write(directory.join("kustomization.yaml"), file.to_string())?;
+    let node = std::env::var_os("TRAINYARD_NODE").context("TRAINYARD_NODE is not set")?;
+    let output = Command::new(node)
+        .args(["kubectl", "kustomize"])
+        .arg(&directory)
+        .output()?;
+    std::fs::remove_dir_all(&directory)?;
+    ensure!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout)?;
+    Ok(serde_saphyr::from_multiple(&text)?)
+}
+
+#[tokio::test]
+async fn the_component_of_the_api_server_changes_the_egress_of_all_operators_and_nothing_else()
+-> Result<()> {
+    let (_, namespace, client) = prepared("egress").await?;
+    let component = workspace().join("manifests/api-server");
+    let patch = manifest::documents(&component.join("egress.yaml"))?;
+    let egress = &patch.first().context("an empty patch")?["spec"]["egress"];
+    let operators = TRAINING.iter().map(|kind| kind.operator);
+    let mut resources: Vec<String> = operators
+        .chain([SPARK_OPERATOR])
+        .map(|operator| format!("manifests/{operator}/namespaced"))
+        .collect();
+    // One cluster-wide install as well.
+    resources.push(format!("manifests/{}", PYTORCH.operator));
+    let mut expected = rendered(&resources, &[])?;
+    let mut policies = 0;
+    for policy in &mut expected {
+        if policy["kind"] != "NetworkPolicy" {
+            continue;
+        }
+        assert_ne!(policy["spec"]["egress"], *egress);
+        policy["spec"]["egress"] = egress.clone();
+        policies += 1;
+        // The API server accepts it.
+        let mut applied = policy.clone();
+        applied["metadata"]["namespace"] = json!(namespace.name);
+        create::<Value>(&client, &namespace.name, &applied).await?;
+    }
+    assert_eq!(policies, resources.len());
+    assert_eq!(rendered(&resources, &["manifests/api-server"])?, expected);
     Ok(())
 }
 

@@ -20,9 +20,18 @@ const JOBS: &str = "\
 # The account of jobs' own pods, for one namespace of jobs. Set your namespace below, or in an overlay.
 ";
 
+/// The comment of the patch that restricts egress.
+const EGRESS: &str = "\
+# Set the addresses and ports below, one ipBlock per address:
+# - first of the API servers: kubectl get endpointslices -n default -l kubernetes.io/service-name=kubernetes
+# - then of their Service: kubectl get service kubernetes -n default
+# Both are necessary: network plugins apply policies before or after the translation of the Service. If your DNS has other labels
+# or runs on the nodes, change the last rule.
+";
+
 type Files = BTreeMap<PathBuf, String>;
 
-/// Returns the manifests of every operator, and of all together.
+/// Returns the manifests of every operator, of all together, and of the component for their network policies.
 ///
 /// # Errors
 /// If an object can't be written as YAML.
@@ -83,7 +92,32 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
         None,
         &operators,
     )?;
+    api_server(&mut files)?;
     Ok(files)
+}
+
+/// Adds the component that restricts the egress of all operators in a kustomization.
+fn api_server(files: &mut Files) -> anyhow::Result<()> {
+    let directory = PathBuf::from("manifests/api-server");
+    let component = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1alpha1",
+        "kind": "Component",
+        "patches": [{
+            "path": "egress.yaml",
+            "target": {
+                "kind": "NetworkPolicy",
+                "labelSelector": "app.kubernetes.io/part-of=trainyard",
+            },
+        }],
+    });
+    let mut patch = yaml::documents(&[install::narrow_egress()])?;
+    patch.insert_str(yaml::HEADER.len(), EGRESS);
+    files.insert(
+        directory.join("kustomization.yaml"),
+        yaml::documents(&[component])?,
+    );
+    files.insert(directory.join("egress.yaml"), patch);
+    Ok(())
 }
 
 fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {

@@ -2,7 +2,8 @@
 //! one refuses jobs there.
 //!
 //! A `ClusterRole` can't exclude a namespace, but a policy can. So a stolen token or a defect of the operator can't create pods
-//! with the cluster's own secrets and accounts.
+//! with the cluster's own secrets and accounts. A `ClusterRole` can't select by type or owner either: the policy limits Secrets to
+//! SSH keys, and Jobs to those of the operator's kind.
 
 use serde_json::{Value, json};
 use training_core::grants;
@@ -16,6 +17,29 @@ const OF_KUBERNETES: &str = "request.namespace.startsWith('kube-')";
 
 /// The resources that an operator may write in its own namespace: its lease, and events.
 pub const OWN: &[&str] = &["leases", "events"];
+
+/// Returns the limits on rights that RBAC can't narrow: a resource, a CEL expression that is true for what the operator writes there,
+/// and the message for anything else.
+fn narrowed(operator: &Operator) -> [(&'static str, String, String); 2] {
+    let kind = &operator.main().name;
+    [
+        (
+            "secrets",
+            "object.type == 'kubernetes.io/ssh-auth'".to_owned(),
+            "the operator creates Secrets of type kubernetes.io/ssh-auth only".to_owned(),
+        ),
+        (
+            "jobs",
+            format!(
+                "request.operation == 'CREATE' || oldObject.metadata.?ownerReferences.orValue([])\
+                 .exists(o, o.kind == '{kind}' && o.?controller.orValue(false))"
+            ),
+            format!(
+                "the operator changes and deletes only Jobs whose controller is of kind {kind}"
+            ),
+        ),
+    ]
+}
 
 /// Returns both policies with their bindings.
 pub fn policies(operator: &Operator) -> Vec<Value> {
@@ -56,6 +80,32 @@ fn writes(operator: &Operator) -> [Value; 2] {
         rule(grant.group, &resources)
     }));
     let own_only = format!("['{}']", OWN.join("', '"));
+    let mut validations = vec![
+        json!({
+            "expression": format!("!{OF_KUBERNETES}"),
+            "message": "the operator writes nothing in the namespaces of Kubernetes itself",
+            "reason": "Forbidden",
+        }),
+        json!({
+            "expression": format!(
+                "request.namespace != '{own}' || request.resource.resource in {own_only}"
+            ),
+            "message": "in its own namespace the operator writes its lease and events only",
+            "reason": "Forbidden",
+        }),
+    ];
+    let limits = narrowed(operator).into_iter();
+    let limits = limits.filter(|(resource, ..)| {
+        let mut rights = operator.rights.iter();
+        rights.any(|grant| grant.resources.contains(resource))
+    });
+    validations.extend(limits.map(|(resource, unless, message)| {
+        json!({
+            "expression": format!("request.resource.resource != '{resource}' || {unless}"),
+            "message": message,
+            "reason": "Forbidden",
+        })
+    }));
     pair(
         operator,
         &format!("trainyard-{}-writes", operator.name),
@@ -66,20 +116,7 @@ fn writes(operator: &Operator) -> [Value; 2] {
                 "name": "by-the-operator",
                 "expression": format!("request.userInfo.username == '{account}'"),
             }],
-            "validations": [
-                {
-                    "expression": format!("!{OF_KUBERNETES}"),
-                    "message": "the operator writes nothing in the namespaces of Kubernetes itself",
-                    "reason": "Forbidden",
-                },
-                {
-                    "expression": format!(
-                        "request.namespace != '{own}' || request.resource.resource in {own_only}"
-                    ),
-                    "message": "in its own namespace the operator writes its lease and events only",
-                    "reason": "Forbidden",
-                },
-            ],
+            "validations": validations,
         }),
     )
 }

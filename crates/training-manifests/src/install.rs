@@ -14,6 +14,10 @@ const PROBES: u16 = 8081;
 
 /// The ports of API servers: the usual one, kubeadm's, and that of local clusters.
 const API_SERVERS: [u16; 3] = [443, 6443, 8443];
+/// The address of an API server, as an example.
+pub const EXAMPLE_SERVER: &str = "192.0.2.1";
+/// The address of its Service, as an example.
+pub const EXAMPLE_SERVICE: &str = "192.0.2.2";
 
 /// The index of the argument that repeats the operator's image. Kustomize addresses list elements only by index.
 pub const OWN_IMAGE_ARGUMENT: usize = 1;
@@ -173,7 +177,6 @@ pub fn config(operator: &Operator, scope: Scope) -> anyhow::Result<Option<Value>
 // Allows ports instead of addresses: the API server's address differs between clusters, and network plugins apply policies
 // before or after the translation of its Service.
 pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
-    let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -184,10 +187,41 @@ pub fn network_policy(operator: &Operator, scope: Scope) -> Value {
             "ingress": [{ "ports": [tcp(METRICS), tcp(PROBES)] }],
             "egress": [
                 { "ports": API_SERVERS.map(tcp) },
-                { "ports": [{ "protocol": "UDP", "port": 53 }, tcp(53)] },
+                { "ports": dns() },
             ],
         },
     })
+}
+
+/// Returns the patch that restricts the egress of every network policy to the API server and the cluster's DNS. Users set the
+/// addresses, which are examples.
+pub fn narrow_egress() -> Value {
+    let to = |address: &str| json!([{ "ipBlock": { "cidr": format!("{address}/32") } }]);
+    let dns_pods = json!({
+        "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
+        "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } },
+    });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        // The kustomization selects the policies by a label.
+        "metadata": { "name": "any" },
+        "spec": {
+            "egress": [
+                { "to": to(EXAMPLE_SERVER), "ports": [tcp(6443)] },
+                { "to": to(EXAMPLE_SERVICE), "ports": [tcp(443)] },
+                { "to": [dns_pods], "ports": dns() },
+            ],
+        },
+    })
+}
+
+fn tcp(port: u16) -> Value {
+    json!({ "protocol": "TCP", "port": port })
+}
+
+fn dns() -> [Value; 2] {
+    [json!({ "protocol": "UDP", "port": 53 }), tcp(53)]
 }
 
 /// Returns the metadata of an operator's namespaced object.

@@ -209,6 +209,7 @@ fn mpi() -> anyhow::Result<Operator> {
         mpi_operator::args::Cli::command(),
     )?;
     operator.args = vec![Argument::OwnImage("--launcher-gate-image")];
+    operator.warn(admission::mpi());
     let lost = mpi_operator::framework::LOST_PODS.iter().collect();
     operator
         .options

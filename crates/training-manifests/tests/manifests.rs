@@ -238,6 +238,65 @@ fn mt_66_the_operator_reaches_the_ports_of_api_servers_and_dns_only() {
     }
 }
 
+/// Returns true if a policy allows a connection to this protocol and port of an address, which may be a pod's: its namespace and
+/// its label `k8s-app`.
+fn reaches(policy: &Value, address: &str, pod: Option<[&str; 2]>, port: (&str, u64)) -> bool {
+    let is_peer = |peer: &Value| {
+        let pods = [
+            &peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"],
+            &peer["podSelector"]["matchLabels"]["k8s-app"],
+        ];
+        match peer.pointer("/ipBlock/cidr") {
+            Some(cidr) => *cidr == format!("{address}/32"),
+            None => pod.is_some_and(|pod| pods[0] == pod[0] && pods[1] == pod[1]),
+        }
+    };
+    let mut rules = policy["spec"]["egress"].as_array().unwrap().iter();
+    rules.any(|rule| {
+        let mut ports = rule["ports"].as_array().unwrap().iter();
+        let to = rule.get("to").and_then(Value::as_array);
+        ports.any(|p| p["protocol"] == port.0 && p["port"] == port.1)
+            && to.is_none_or(|peers| peers.iter().any(is_peer))
+    })
+}
+
+#[test]
+fn the_narrow_network_policy_allows_the_api_server_and_dns_only() {
+    use install::{EXAMPLE_SERVER, EXAMPLE_SERVICE};
+    const OTHER: &str = "198.51.100.7";
+    const DNS: Option<[&str; 2]> = Some(["kube-system", "kube-dns"]);
+    const LOOKALIKE: Option<[&str; 2]> = Some(["team", "kube-dns"]);
+    const NEIGHBOUR: Option<[&str; 2]> = Some(["kube-system", "other"]);
+    let narrow = install::narrow_egress();
+    // The address, its pod, protocol and port, and whether the usual and the narrow policy allow it.
+    let connections = [
+        // The API server, after and before the translation of its Service.
+        (EXAMPLE_SERVER, None, ("TCP", 6443), true, true),
+        (EXAMPLE_SERVICE, None, ("TCP", 443), true, true),
+        (OTHER, DNS, ("UDP", 53), true, true),
+        (OTHER, DNS, ("TCP", 53), true, true),
+        (OTHER, None, ("TCP", 443), true, false),
+        (OTHER, None, ("TCP", 6443), true, false),
+        (OTHER, None, ("TCP", 8443), true, false),
+        (OTHER, None, ("UDP", 53), true, false),
+        (OTHER, LOOKALIKE, ("UDP", 53), true, false),
+        (OTHER, NEIGHBOUR, ("UDP", 53), true, false),
+        (OTHER, None, ("TCP", 80), false, false),
+        (EXAMPLE_SERVER, None, ("TCP", 2379), false, false),
+        (EXAMPLE_SERVER, None, ("UDP", 6443), false, false),
+    ];
+    for operator in operators() {
+        let usual = install::network_policy(&operator, Scope::Cluster);
+        for (address, pod, port, usually, narrowly) in connections {
+            let allowed = [&usual, &narrow].map(|policy| reaches(policy, address, pod, port));
+            assert_eq!(allowed, [usually, narrowly], "{address} {pod:?} {port:?}");
+        }
+    }
+    // Scraping and everything else stay as they are.
+    let spec = narrow["spec"].as_object().unwrap();
+    assert_eq!(spec.keys().collect::<Vec<_>>(), ["egress"]);
+}
+
 #[test]
 fn warnings_never_refuse_and_refusals_do() {
     for operator in operators() {
@@ -286,6 +345,25 @@ fn mt_64_the_guard_knows_every_resource_that_the_operator_may_write() {
             .filter(|o| o["kind"] != "ValidatingAdmissionPolicy")
         {
             assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+        }
+    }
+}
+
+#[test]
+fn the_guard_limits_secrets_and_jobs_wherever_the_operator_may_write_them() {
+    for operator in operators() {
+        let objects = guard::policies(&operator);
+        let validations = objects[0]["spec"]["validations"].to_string();
+        let role = rights::of_operator(&operator, Scope::Cluster);
+        let rights = grants(&role, "ClusterRole");
+        for (right, resource) in [("/secrets create", "secrets"), ("batch/jobs patch", "jobs")] {
+            let limit = format!("request.resource.resource != '{resource}' || ");
+            assert_eq!(
+                validations.contains(&limit),
+                rights.contains(right),
+                "{}: {right}",
+                operator.name
+            );
         }
     }
 }

@@ -45,9 +45,15 @@ pub struct Controller {
     /// The served namespaces, if fewer than the watched ones.
     served: Option<Arc<Namespaces>>,
     outside: Mutex<HashMap<JobKey, Option<Unreadable>>>,
+    /// Kubernetes' own namespaces that have objects, each of which was logged once.
+    ignored: Mutex<HashSet<Arc<str>>>,
     /// Namespaces whose caches have not synced yet, and their waiting objects.
     incomplete: Mutex<HashMap<Scope, HashSet<JobKey>>>,
 }
+
+/// The prefix of Kubernetes' own namespaces. No operator serves them: its guard policy refuses every write there, but doesn't apply
+/// to objects that were stored before it, or in an install without it.
+const OF_KUBERNETES: &str = "kube-";
 
 /// The metadata of an unreadable object in an unserved namespace, and the error.
 type Unreadable = (ObjectMeta, String);
@@ -73,6 +79,7 @@ impl Controller {
             caches: Mutex::default(),
             served,
             outside: Mutex::default(),
+            ignored: Mutex::default(),
             incomplete: Mutex::default(),
         }
     }
@@ -104,12 +111,19 @@ impl Controller {
         false
     }
 
-    /// Returns true if an object may be reconciled. If its namespace is not served, it waits until it is.
+    /// Returns true if an object may be reconciled. If its namespace is not served, it waits until it is. Kubernetes' own namespaces
+    /// are never served.
     pub(crate) fn admits(&self, key: &JobKey) -> bool {
         self.is_served(key, None)
     }
 
     fn is_served(&self, key: &JobKey, unreadable: Option<Unreadable>) -> bool {
+        if key.namespace.starts_with(OF_KUBERNETES) {
+            if unreadable.is_some() || self.reconciler.knows(key) {
+                self.tell_ignored(key);
+            }
+            return false;
+        }
         let Some(served) = &self.served else {
             return true;
         };
@@ -123,6 +137,17 @@ impl Controller {
             outside.insert(key.clone(), unreadable);
         }
         false
+    }
+
+    /// Logs an ignored object, once per namespace.
+    fn tell_ignored(&self, key: &JobKey) {
+        if self.ignored.lock().insert(Arc::clone(&key.namespace)) {
+            tracing::warn!(
+                namespace = &*key.namespace,
+                job = %key,
+                "jobs in namespaces kube-* are ignored"
+            );
+        }
     }
 
     /// Wakes the waiting objects of a namespace that is served from now on.
@@ -290,5 +315,25 @@ mod tests {
         assert_eq!(*told.0.lock(), ["bad: no spec", "worse: no spec"]);
         controller.serve("other");
         assert_eq!(controller.dispatcher.depth(), 2);
+    }
+
+    #[test]
+    fn objects_in_kube_namespaces_are_ignored_even_if_these_are_named() {
+        let named = ["kube-system".to_owned(), "kubeflow".to_owned()];
+        for served in [None, Some(Arc::new(Namespaces::new(&named, "a=b")))] {
+            let told = Arc::new(Recorded::default());
+            let reconciler: Arc<dyn Reconciler> = Arc::<Recorded>::clone(&told);
+            let controller = Controller::new(reconciler, Health::new(&[]), served);
+            assert!(controller.admits(&JobKey::new("kubeflow", "a")));
+            for namespace in ["kube-system", "kube-public", "kube-a"] {
+                assert!(!controller.admits(&JobKey::new(namespace, "a")));
+                assert!(!controller.admits(&JobKey::new(namespace, "b")));
+                Listener::unreadable(&controller, &unreadable(namespace, "bad"), "no spec");
+                controller.serve(namespace);
+            }
+            assert_eq!(*told.0.lock(), Vec::<String>::new());
+            assert_eq!(controller.dispatcher.depth(), 0);
+            assert_eq!(controller.ignored.lock().len(), 3, "each is logged once");
+        }
     }
 }

@@ -417,7 +417,8 @@ async fn lead(manager: Manager<'_>, stop: &CancellationToken) -> anyhow::Result<
         () = term.lost() => {}
         Some(dead) = feeds.join_next() => {
             // A feed never ends by itself; without it the operator would act on stale data.
-            anyhow::bail!("a watch ended: {dead:?}");
+            let error = dead.err().map_or_else(|| "it returned".to_owned(), |e| e.to_string());
+            anyhow::bail!("a watch ended: {error}");
         }
     }
     if tokio::time::timeout(TERM_END, feeds.shutdown())
