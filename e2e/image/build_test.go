@@ -103,6 +103,22 @@ func TestRecipesAreComplete(t *testing.T) {
 	equal(t, key(ps, true), key(all[:len(ps)], true))
 }
 
+func TestTheImageForJobsOfV1HasDebiansSSH(t *testing.T) {
+	ps, err := plans(Recipes, "bookworm", "../../examples")
+	must(t, err)
+	byName := map[string]*Plan{}
+	for _, p := range ps {
+		byName[p.Name] = p
+	}
+	strict := byName["trainyard/openmpi4-debian:1"]
+	equal(t, strict.Heavy.ID(), byName["trainyard/openmpi4:1"].Heavy.ID())
+	for _, f := range strict.Top.Files {
+		if strings.Contains(f.Dst, "ssh_config") || strings.Contains(f.Dst, "sshd_config") || strings.HasPrefix(f.Dst, "/etc/") {
+			t.Errorf("%s changes the settings of SSH", f.Dst)
+		}
+	}
+}
+
 func TestSourcesOfTheHost(t *testing.T) {
 	targets := strings.Join([]string{
 		"/etc/apt/sources.list.d/debian.sources:1|Debian|bookworm|bookworm",

@@ -154,9 +154,19 @@ var Recipes = []Recipe{
 		// Open MPI 4, for root, and with the usual port.
 		Name:   "trainyard/openmpi4:1",
 		From:   "trainyard/python:1",
-		Apt:    []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"},
+		Apt:    openMPI4,
 		Remove: mpiRemoves,
 		Files:  mpiRootFiles(),
+	},
+	{
+		// The same with Debian's own settings of SSH: the server checks the
+		// modes of keys, the client refuses unknown hosts. Images for jobs of
+		// v1, which ran without an SSH server, have nothing better to offer.
+		Name:   "trainyard/openmpi4-debian:1",
+		From:   "trainyard/python:1",
+		Apt:    openMPI4,
+		Remove: mpiRemoves,
+		Files:  mpiPrograms(),
 	},
 	{
 		// MPICH 4.2; that of Debian 12 hangs now and again.
@@ -249,6 +259,9 @@ func scripts(framework string, names ...string) []File {
 	}
 	return out
 }
+
+// openMPI4 are Open MPI of Debian 12, SSH and the bindings of Python.
+var openMPI4 = []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"}
 
 // mpiUser is whom the pods of MPI jobs run as: SSH knows nobody without an
 // account.

@@ -6,6 +6,7 @@
 pub mod killer;
 pub mod lives;
 pub mod local;
+pub mod log;
 pub mod look;
 pub mod loose;
 pub mod pods;
@@ -269,11 +270,12 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Waits until no writes follow, and checks that the auditor found no violation.
+    /// Waits until no writes follow, and checks that the auditor found no violation and the log's fields are readable.
     pub async fn assert_clean(&self, operator: &OperatorProcess) -> Result<()> {
         let rest = self.auditor.until_settled().await;
         rest.with_context(|| operator.log_tail())?;
         operator.assert_no_panic()?;
+        log::assert_plain_fields(&operator.log())?;
         operator.assert_connections()?;
         // The only secret of the process.
         let user = self.kind.user();

@@ -203,11 +203,14 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
     first.process.freeze()?;
     let old = lease(&world).await?;
     first.proxy.clear_records();
-    // While it is frozen, its sockets queue events that would make it write.
+    // While it is frozen, its sockets queue events that would make it write: a status, and the pods of another job.
+    let late = world.actor("late");
+    late.create(pytorch_job("late").master().workers(2)).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     let took = until_works(&second).await?;
     assert_taken_over(&world, &old, took).await?;
     world.jobs.until_true("pt", "Running").await?;
+    late.run(1, 2).await?;
     first.process.thaw()?;
     // Longer than anything that it may have in flight.
     holds_for(LEASE * 2, async || {
@@ -216,7 +219,15 @@ async fn f52_a_leader_that_wakes_after_its_lease_writes_nothing() -> Result<()> 
         Ok(())
     })
     .await?;
-    eprintln!("the woken process asked {:?}", first.proxy.counts());
+    let asked = first.proxy.counts();
+    eprintln!("the woken process asked {asked:?}");
+    let records = first.proxy.records();
+    let reads_lease = records.iter().any(|r| r.call.is("get", "leases"));
+    assert!(reads_lease, "{asked:?}");
+    // It stands by.
+    first.process.until_leads(false).await?;
+    late.all_end_well().await?;
+    world.jobs.until_true("late", "Succeeded").await?;
     finish(&world, [&first, &second]).await?;
     assert!(first.job_writes().is_empty(), "{:?}", first.job_writes());
     Ok(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use e2e::log::assert_plain_fields;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -349,4 +350,24 @@ async fn the_shipped_manifests_install_and_give_the_operator_its_rights() -> Res
         .await
         .unwrap_err();
     Ok(())
+}
+
+#[test]
+fn a_log_field_in_debug_form_is_found_and_a_quoted_text_is_not() {
+    for value in [
+        "Some(1)",
+        "None",
+        r#"["a"]"#,
+        "[(1, 2)]",
+        r#""a""#,
+        "Err(Gone)",
+    ] {
+        let line = json!({ "message": "m", "spans": [{ "name": "reconcile", "job": value }] });
+        let log = format!("Error: plain text\n{line}\n");
+        assert!(assert_plain_fields(&log).is_err(), "{value}");
+    }
+    let line = json!({
+        "message": "cleanPodPolicy is None", "error": r#"["a"]"#, "fault": "Some(1)", "job": "a/b", "objects": 3,
+    });
+    assert_plain_fields(&line.to_string()).unwrap();
 }

@@ -49,6 +49,12 @@ const OPEN_MPI_4: Mpi = Mpi {
     mpirun: "mpirun --allow-run-as-root --bind-to none",
     rootless: false,
 };
+/// Open MPI 4 in an image that leaves Debian's settings of SSH as they are: `StrictModes yes`, and unknown hosts are refused.
+const OPEN_MPI_4_DEBIAN: Mpi = Mpi {
+    name: "openmpi4-debian",
+    image: "trainyard/openmpi4-debian:1",
+    ..OPEN_MPI_4
+};
 const MPICH: Mpi = Mpi {
     name: "mpich",
     implementation: "MPICH",

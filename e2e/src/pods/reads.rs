@@ -19,17 +19,20 @@ pub struct Row {
     pub ready: String,
     /// The number of restarts of containers or pods.
     pub restarts: String,
+    /// The reason for which the job waits.
+    pub waiting: String,
     /// The last condition's reason.
     pub reason: String,
 }
 
 impl Row {
-    /// Creates an expected line.
+    /// Creates the expected line of a job that waits for nothing.
     pub fn new(state: &str, ready: &str, restarts: u32, reason: &str) -> Self {
         Self {
             state: state.to_owned(),
             ready: ready.to_owned(),
             restarts: restarts.to_string(),
+            waiting: String::new(),
             reason: reason.to_owned(),
         }
     }
@@ -56,6 +59,7 @@ impl Site {
                 state: cell("STATE")?,
                 ready: cell("READY")?,
                 restarts: cell("RESTARTS")?,
+                waiting: cell("WAITING")?,
                 reason: cell("REASON")?,
             })
         };

@@ -1,5 +1,12 @@
 //! Runs of one application.
 
+use e2e::{World, look};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use training_testkit::kubelet::lockstep;
+
 use super::*;
 
 #[tokio::test]
@@ -558,4 +565,108 @@ async fn a_driver_that_pod_security_forbids_is_counted_as_a_failed_submission() 
         .context("no message")?;
     ensure!(text.contains("violates PodSecurity \"restricted"), "{text}");
     stage.assert_clean().await
+}
+
+/// The message of [`refuse_network_policies`].
+const NO_POLICIES: &str = "no network policies today";
+
+/// Makes the API server refuse every NetworkPolicy in a namespace, or none any more.
+async fn refuse_network_policies(world: &World, refuse: bool) -> Result<()> {
+    let name = format!("no-network-policies-{}", world.namespace());
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
+    if refuse {
+        let policy = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["networkpolicies"],
+                }] },
+                "validations": [{ "expression": "false", "message": NO_POLICIES }],
+            },
+        });
+        let own = json!({ "kubernetes.io/metadata.name": world.namespace() });
+        let binding = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "policyName": name, "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": { "matchLabels": own } },
+            },
+        });
+        let how = PostParams::default();
+        policies
+            .create(&how, &serde_json::from_value(policy)?)
+            .await?;
+        bindings
+            .create(&how, &serde_json::from_value(binding)?)
+            .await?;
+    } else {
+        let how = DeleteParams::default();
+        bindings.delete(&name, &how).await?;
+        policies.delete(&name, &how).await?;
+    }
+    // The API server reads policies a moment after they are stored.
+    let any: NetworkPolicy = serde_json::from_value(json!({
+        "metadata": { "name": "any" }, "spec": { "podSelector": {} },
+    }))?;
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let api: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), world.namespace());
+    eventually("the policy to apply, or no longer", HANG, async || {
+        let answer = api.create(&dry, &any).await;
+        Ok(if answer.is_err() == refuse {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{answer:?}"))
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_why() -> Result<()>
+{
+    let Some(world) = World::of(SPARK, "spark-policy", lockstep()).await? else {
+        return Ok(());
+    };
+    world.grant("options/network-policy").await?;
+    refuse_network_policies(&world, true).await?;
+    let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
+    let options = world.options(&kubeconfig).flag("network-policy", "true");
+    let operator = OperatorProcess::start(options).await?;
+    let with_policy = |name: &str| {
+        let mut app = application(name);
+        app["spec"]["sparkVersion"] = json!("4.2.0");
+        app
+    };
+    world.jobs.create(&with_policy("refused")).await?;
+    let has_failed = |app: &Value| app["status"]["applicationState"]["state"] == "FAILED";
+    let app = world.jobs.until("refused", "to fail", has_failed).await?;
+    let text = &app["status"]["applicationState"]["errorMessage"];
+    let text = text.as_str().unwrap_or_default();
+    ensure!(text.contains(NO_POLICIES), "{text}");
+    let reason = "SparkApplicationSubmissionFailed";
+    let namespace = world.namespace();
+    let events = look::events_with(&world.client, namespace, "refused", reason).await?;
+    let told =
+        |event: &(String, String, String)| event.1 == reason && event.2.contains(NO_POLICIES);
+    ensure!(events.iter().any(told), "{events:?}");
+    world.auditor.settled().await?;
+    let made = world.auditor.summary();
+    ensure!(!made.contains_key("Pod/refused-driver"), "{made:?}");
+
+    refuse_network_policies(&world, false).await?;
+    world.jobs.create(&with_policy("allowed")).await?;
+    world.kubelet.until_pods(namespace, "allowed", 1).await?;
+    let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), namespace);
+    let policies = policies.list(&ListParams::default()).await?.items;
+    ensure!(policies.len() == 1, "{policies:?}");
+    world.auditor.settled().await?;
+    let made = world.auditor.summary();
+    ensure!(made.contains_key("Pod/allowed-driver"), "{made:?}");
+    world.assert_clean(&operator).await
 }

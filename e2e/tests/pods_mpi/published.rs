@@ -11,8 +11,8 @@ use training_testkit::job::Jobs;
 use training_testkit::manifest;
 
 use super::{
-    INTEL, MPICH, Mpi, OPEN_MPI_4, OPEN_MPI_5, assert_first_attempt, assert_ranks_on, launchers,
-    log, workers,
+    INTEL, MPICH, Mpi, OPEN_MPI_4, OPEN_MPI_4_DEBIAN, OPEN_MPI_5, assert_first_attempt,
+    assert_ranks_on, launchers, log, workers,
 };
 
 /// A user's manifest, except for the images and the CPUs: the node has two.
@@ -93,7 +93,8 @@ async fn a_benchmark_runs_with_the_options_of_horovod() -> Result<()> {
 #[tokio::test]
 async fn a_job_of_v1_runs_with_its_policy_beside_the_run_policy() -> Result<()> {
     let site = super::site("mpi-mnist-v1", Weight::Light).await?;
-    let (done, log) = runs(&site, "mnist-v1.yaml", &OPEN_MPI_4).await?;
+    // Published images of Horovod leave the server's settings alone, too.
+    let (done, log) = runs(&site, "mnist-v1.yaml", &OPEN_MPI_4_DEBIAN).await?;
     assert_ranks_on(&log, &workers("mnist", 2))?;
     ensure!(done["spec"]["submittedAs"] == "v1", "{}", done["spec"]);
     // That policy takes effect: only the launcher's pods are left.

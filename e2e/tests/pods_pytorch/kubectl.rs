@@ -78,7 +78,6 @@ async fn kubectl_lists_describes_waits_for_and_reads_a_job() -> Result<()> {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    // A waiting job shows it in the same place.
     site.finish("get, get -o wide, describe, logs by label and by pod, wait")
         .await
 }

@@ -16,8 +16,8 @@ use super::STAYS;
 
 const MISSING: &str = "trainyard.test/missing:1";
 
-/// Waits until a job is stalled for this reason, and checks that it shows everywhere: as first condition, as an event, in kubectl.
-/// Returns the message.
+/// Waits until a job is stalled for this reason, and checks that it shows everywhere: as first condition, as an event, in kubectl's
+/// description and its column WAITING. Returns the message.
 async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     let object = eventually(&format!("{job} stalled with {reason}"), async || {
         let object = site.jobs.get(job).await?;
@@ -42,10 +42,11 @@ async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     }
     let row = site.row(job)?;
     assert_ne!(row.state, "Stalled", "the last condition is the state");
+    assert_eq!(row.waiting, reason, "the column WAITING of {row:?}");
     Ok(stalled.message)
 }
 
-/// Finishes a job that goes on, and checks that only the condition's message is left of the problem.
+/// Finishes a job that goes on, and checks that only the condition's message is left of the problem; the column WAITING is empty.
 async fn goes_on(site: &Site, job: &str, reason: &str) -> Result<()> {
     site.until(job, "not stalled, and ready", |object| {
         !is_true(object, "Stalled") && object["status"]["ready"] == "2/2"
