@@ -10,6 +10,7 @@ pub mod log;
 pub mod look;
 pub mod loose;
 pub mod pods;
+pub mod refusal;
 pub mod skip;
 pub mod submit;
 pub mod sweep;

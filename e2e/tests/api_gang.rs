@@ -16,7 +16,7 @@ use training_core::GroupKind;
 use training_testkit::builders::{Job, Kind, MPI, PYTORCH};
 use training_testkit::control_plane::ADMIN;
 use training_testkit::job::condition;
-use training_testkit::kubelet::{State, lockstep};
+use training_testkit::kubelet::lockstep;
 use training_testkit::manifest;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -366,17 +366,8 @@ async fn i_10_kubernetes_own_groups_come_before_pods_and_go_at_every_end(kind: K
     let resumed = format!("{}Resumed", kind.name);
     look::events_with(&world.client, world.namespace(), "pt", &resumed).await?;
 
-    let (kubelet, namespace) = (&world.kubelet, world.namespace());
-    kubelet.all_succeeded(namespace, "pt").await?;
+    world.kubelet.all_succeeded(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;
-    // The workers of an MPIJob run on under this policy, and Kubernetes keeps their group.
-    for worker in kubelet.pods(namespace, "pt") {
-        if !worker.is_finished() {
-            kubelet
-                .set(namespace, &worker.name, &State::Succeeded)
-                .await?;
-        }
-    }
     groups.gone(GroupKind::PodGroup).await?;
     groups.gone(GroupKind::Workload).await?;
     assert_eq!(pods(&world).await?.len(), 2, "the clean-up policy is None");

@@ -12,7 +12,7 @@ use training_testkit::builders::{
 };
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
-use training_testkit::kubelet::{State, lockstep};
+use training_testkit::kubelet::lockstep;
 use training_testkit::operator::{self, OperatorProcess};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -227,10 +227,7 @@ async fn same_name(kind: Kind) -> Result<()> {
     for pod in &pods {
         assert_eq!(owner(pod), PYTORCH.name, "{pod}");
     }
-    for name in look::names(&pods) {
-        let succeeded = &State::Succeeded;
-        world.kubelet.set(namespace, &name, succeeded).await?;
-    }
+    world.kubelet.all_succeeded(namespace, "pt").await?;
     world.jobs.until_true("pt", "Succeeded").await?;
     others.delete("pt").await?;
     second.assert_no_panic()?;

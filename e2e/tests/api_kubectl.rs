@@ -183,7 +183,11 @@ async fn run_to_success(world: &World, name: &str) -> Result<()> {
         .until_pods(namespace, name, pod_count(&world.kind))
         .await?;
     kubelet.all_running(namespace, name).await?;
-    kubelet.all_succeeded(namespace, name).await.map(drop)
+    if world.kind == MPI {
+        world.actor(name).launcher_succeeds().await
+    } else {
+        kubelet.all_succeeded(namespace, name).await.map(drop)
+    }
 }
 
 /// True if the status of a job reports a problem.

@@ -65,10 +65,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
     };
     let ours = keys::OWN.map(|key| format!("'{key}'")).join(", ");
     vec![
-        Check::expression(
-            "object.spec.?runPolicy.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']",
-            r#"'spec.runPolicy.cleanPodPolicy: "' + object.spec.runPolicy.cleanPodPolicy + '" is none of None, Running, All and works as All'"#,
-        ),
+        clean_up("runPolicy.?cleanPodPolicy", ""),
         every(
             "restartPolicy within a template is replaced by the one beside the template",
             "!has(TEMPLATE.spec.restartPolicy)",
@@ -125,11 +122,20 @@ pub fn pytorch() -> Vec<Check> {
 
 /// Returns the warnings of `MPIJob`: a job of `v1` may have its clean-up policy beside the run policy.
 pub fn mpi() -> Vec<Check> {
-    vec![Check::expression(
-        "object.spec.?runPolicy.?cleanPodPolicy.hasValue() || \
-         object.spec.?cleanPodPolicy.orValue('None') in ['None', 'Running', 'All']",
-        r#"'spec.cleanPodPolicy: "' + object.spec.cleanPodPolicy + '" is none of None, Running, All and works as All'"#,
-    )]
+    let unless = "object.spec.?runPolicy.?cleanPodPolicy.hasValue() || ";
+    vec![clean_up("cleanPodPolicy", unless)]
+}
+
+/// Returns the warning of an unknown clean-up policy at this optional path of the spec, unless the CEL expression, which ends with its
+/// operator, holds.
+fn clean_up(path: &str, unless: &str) -> Check {
+    let field = format!("spec.{}", path.replace('?', ""));
+    Check::expression(
+        format!("{unless}object.spec.?{path}.orValue('None') in ['None', 'Running', 'All']"),
+        format!(
+            r#"'{field}: "' + object.{field} + '" is none of None, Running, All and works as All'"#
+        ),
+    )
 }
 
 /// Returns the warnings of `TFJob`.

@@ -1,9 +1,7 @@
 //! Runs of one application.
 
+use e2e::refusal::Refusal;
 use e2e::{World, look};
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use training_testkit::kubelet::lockstep;
 
@@ -567,47 +565,12 @@ async fn a_driver_that_pod_security_forbids_is_counted_as_a_failed_submission() 
     stage.assert_clean().await
 }
 
-/// The message of [`refuse_network_policies`].
+/// The message of the policy against every `NetworkPolicy`.
 const NO_POLICIES: &str = "no network policies today";
 
-/// Makes the API server refuse every NetworkPolicy in a namespace, or none any more.
-async fn refuse_network_policies(world: &World, refuse: bool) -> Result<()> {
-    let name = format!("no-network-policies-{}", world.namespace());
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
-    if refuse {
-        let policy = json!({
-            "metadata": { "name": name },
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": { "resourceRules": [{
-                    "apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"], "operations": ["CREATE"],
-                    "resources": ["networkpolicies"],
-                }] },
-                "validations": [{ "expression": "false", "message": NO_POLICIES }],
-            },
-        });
-        let own = json!({ "kubernetes.io/metadata.name": world.namespace() });
-        let binding = json!({
-            "metadata": { "name": name },
-            "spec": {
-                "policyName": name, "validationActions": ["Deny"],
-                "matchResources": { "namespaceSelector": { "matchLabels": own } },
-            },
-        });
-        let how = PostParams::default();
-        policies
-            .create(&how, &serde_json::from_value(policy)?)
-            .await?;
-        bindings
-            .create(&how, &serde_json::from_value(binding)?)
-            .await?;
-    } else {
-        let how = DeleteParams::default();
-        bindings.delete(&name, &how).await?;
-        policies.delete(&name, &how).await?;
-    }
-    // The API server reads policies a moment after they are stored.
+/// Waits until the API server refuses every NetworkPolicy in a namespace, or none any more: it reads policies a moment after they are
+/// stored.
+async fn until_network_policies(world: &World, refused: bool) -> Result<()> {
     let any: NetworkPolicy = serde_json::from_value(json!({
         "metadata": { "name": "any" }, "spec": { "podSelector": {} },
     }))?;
@@ -618,7 +581,7 @@ async fn refuse_network_policies(world: &World, refuse: bool) -> Result<()> {
     let api: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), world.namespace());
     eventually("the policy to apply, or no longer", HANG, async || {
         let answer = api.create(&dry, &any).await;
-        Ok(if answer.is_err() == refuse {
+        Ok(if answer.is_err() == refused {
             Seen::Yes(())
         } else {
             Seen::NotYet(format!("{answer:?}"))
@@ -634,7 +597,10 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
         return Ok(());
     };
     world.grant("options/network-policy").await?;
-    refuse_network_policies(&world, true).await?;
+    let validation = json!({ "expression": "false", "message": NO_POLICIES });
+    let resource = ("networking.k8s.io", "networkpolicies");
+    let policy = Refusal::of(&world, resource, validation).await?;
+    until_network_policies(&world, true).await?;
     let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     let options = world.options(&kubeconfig).flag("network-policy", "true");
     let operator = OperatorProcess::start(options).await?;
@@ -659,7 +625,8 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     let made = world.auditor.summary();
     ensure!(!made.contains_key("Pod/refused-driver"), "{made:?}");
 
-    refuse_network_policies(&world, false).await?;
+    policy.remove().await?;
+    until_network_policies(&world, false).await?;
     world.jobs.create(&with_policy("allowed")).await?;
     world.kubelet.until_pods(namespace, "allowed", 1).await?;
     let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), namespace);

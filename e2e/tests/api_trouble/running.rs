@@ -1,65 +1,15 @@
 //! A running job survives what isn't its fault.
 
+use e2e::refusal::Refusal;
+
 use super::*;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
-use kube::api::DeleteParams;
 
-/// A cluster policy that refuses pods of a namespace, with the default code of such policies.
-struct Policy {
-    policies: Api<ValidatingAdmissionPolicy>,
-    bindings: Api<ValidatingAdmissionPolicyBinding>,
-    name: String,
-}
-
-impl Policy {
-    async fn against_pods_of(world: &World) -> Result<Self> {
-        let name = format!("no-pods-{}", world.namespace());
-        let (policies, bindings) = (
-            Api::all(world.client.clone()),
-            Api::all(world.client.clone()),
-        );
-        let operator = format!("request.userInfo.username != '{PYTORCH_OPERATOR}'");
-        let policy = json!({
-            "metadata": { "name": name },
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": { "resourceRules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
-                }] },
-                "validations": [{ "expression": operator, "message": "no pods today", "reason": "Invalid" }],
-            },
-        });
-        let own = json!({ "kubernetes.io/metadata.name": world.namespace() });
-        let binding = json!({
-            "metadata": { "name": name },
-            "spec": {
-                "policyName": name, "validationActions": ["Deny"],
-                "matchResources": { "namespaceSelector": { "matchLabels": own } },
-            },
-        });
-        let made = Self {
-            policies,
-            bindings,
-            name,
-        };
-        let how = PostParams::default();
-        made.policies
-            .create(&how, &serde_json::from_value(policy)?)
-            .await?;
-        made.bindings
-            .create(&how, &serde_json::from_value(binding)?)
-            .await?;
-        Ok(made)
-    }
-
-    async fn remove(&self) -> Result<()> {
-        let how = DeleteParams::default();
-        self.bindings.delete(&self.name, &how).await?;
-        self.policies.delete(&self.name, &how).await?;
-        Ok(())
-    }
+/// A policy that refuses the operator's pods, with the default code of such policies.
+async fn refuse_pods(world: &World) -> Result<Refusal> {
+    let operator = format!("request.userInfo.username != '{PYTORCH_OPERATOR}'");
+    let validation =
+        json!({ "expression": operator, "message": "no pods today", "reason": "Invalid" });
+    Refusal::of(world, ("", "pods"), validation).await
 }
 
 /// Waits until a policy refuses the operator's pods: the API server reads policies a moment after they are stored.
@@ -86,7 +36,7 @@ async fn f_24_a_policy_that_refuses_with_the_code_of_a_validation_ends_no_job() 
     let Some(world) = World::start("policy", lockstep()).await? else {
         return Ok(());
     };
-    let policy = Policy::against_pods_of(&world).await?;
+    let policy = refuse_pods(&world).await?;
     until_refused(&world).await?;
     let operator = world.operator().await?;
     world

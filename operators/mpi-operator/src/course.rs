@@ -1135,9 +1135,10 @@ fn runs(slot: &Slot<'_>) -> bool {
 
 /// Returns the seconds for which the Job controller may wait before it creates the next pod after so many failed ones.
 fn backoff(failed: u32) -> i64 {
-    let doublings = failed.saturating_sub(1).min(10);
-    let pause = (FIRST_BACKOFF << doublings).min(LONGEST_BACKOFF);
-    if failed == 0 { 0 } else { pause }
+    let Some(doublings) = failed.checked_sub(1) else {
+        return 0;
+    };
+    (FIRST_BACKOFF << doublings.min(10)).min(LONGEST_BACKOFF)
 }
 
 fn number(count: u32) -> i32 {

@@ -191,29 +191,19 @@ impl Kubelet {
 
     /// Sets all unfinished pods of a job running in one burst. Returns their number.
     pub async fn all_running(&self, namespace: &str, job: &str) -> Result<usize> {
-        self.all(namespace, job, &State::Running, |_| true).await
+        self.all(namespace, job, &State::Running).await
     }
 
-    /// Makes all unfinished pods of a job succeed in one burst; with a launcher only the launcher, because its workers don't end by
-    /// themselves. Returns their number.
+    /// Makes all unfinished pods of a job succeed in one burst. Returns their number.
     pub async fn all_succeeded(&self, namespace: &str, job: &str) -> Result<usize> {
-        let is_launcher = |pod: &SeenPod| pod.replica.role == "launcher";
-        let launched = self.pods(namespace, job).iter().any(is_launcher);
-        let ends = |pod: &SeenPod| !launched || is_launcher(pod);
-        self.all(namespace, job, &State::Succeeded, ends).await
+        self.all(namespace, job, &State::Succeeded).await
     }
 
-    async fn all(
-        &self,
-        namespace: &str,
-        job: &str,
-        state: &State,
-        which: impl Fn(&SeenPod) -> bool,
-    ) -> Result<usize> {
+    async fn all(&self, namespace: &str, job: &str, state: &State) -> Result<usize> {
         let pods = self.pods(namespace, job);
         let open: Vec<_> = pods
             .iter()
-            .filter(|pod| !pod.is_finished() && !pod.deleting && which(pod))
+            .filter(|pod| !pod.is_finished() && !pod.deleting)
             .collect();
         let burst = open
             .iter()

@@ -1,0 +1,66 @@
+//! An admission policy of the API server against one resource.
+
+use anyhow::Result;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::World;
+
+/// A policy that refuses creates of a resource in one namespace.
+#[derive(Debug)]
+pub struct Refusal {
+    policies: Api<ValidatingAdmissionPolicy>,
+    bindings: Api<ValidatingAdmissionPolicyBinding>,
+    name: String,
+}
+
+impl Refusal {
+    /// Stores the policy. It takes effect a moment later.
+    ///
+    /// `resource`: its API group and plural, of version `v1`. `validation`: an item of the policy's `validations`.
+    pub async fn of(world: &World, resource: (&str, &str), validation: Value) -> Result<Self> {
+        let (group, plural) = resource;
+        let name = format!("no-{plural}-{}", world.namespace());
+        let policy = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [plural],
+                }] },
+                "validations": [validation],
+            },
+        });
+        let own = json!({ "kubernetes.io/metadata.name": world.namespace() });
+        let binding = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "policyName": name, "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": { "matchLabels": own } },
+            },
+        });
+        let stored = Self {
+            policies: Api::all(world.client.clone()),
+            bindings: Api::all(world.client.clone()),
+            name,
+        };
+        let how = PostParams::default();
+        let policy = serde_json::from_value(policy)?;
+        stored.policies.create(&how, &policy).await?;
+        let binding = serde_json::from_value(binding)?;
+        stored.bindings.create(&how, &binding).await?;
+        Ok(stored)
+    }
+
+    /// Deletes the policy. It ends a moment later.
+    pub async fn remove(&self) -> Result<()> {
+        let how = DeleteParams::default();
+        self.bindings.delete(&self.name, &how).await?;
+        self.policies.delete(&self.name, &how).await?;
+        Ok(())
+    }
+}
