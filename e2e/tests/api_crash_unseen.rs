@@ -7,7 +7,7 @@ use kube::api::DeleteParams;
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, SPARK};
 use training_testkit::kubelet::{State, lockstep};
 use training_testkit::operator::OperatorProcess;
-use training_testkit::proxy::{Action, Answer, Effect, Gate, Proxy, Rule};
+use training_testkit::proxy::{Action, Answer, Call, Effect, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 const JOB: &str = "pt";
@@ -19,6 +19,11 @@ fn life(kind: Kind) -> Life {
         SPARK => Life::Spark(SparkLife::Retried),
         _ => Life::RetryableExit,
     }
+}
+
+/// Selects the watches of this resource. Schedules have a watch of their own for their applications, which doesn't count.
+fn watches(resource: &'static str) -> impl Fn(&Call) -> bool {
+    move |call| call.is("watch", resource) && !call.uri.contains("scheduled-app-name")
 }
 
 /// A running job and its operator behind a proxy.
@@ -65,7 +70,7 @@ impl Scene {
     /// Holds all further events of this resource.
     async fn hold(&self, resource: &'static str) -> Result<Rule> {
         let held = Action::HoldEvents(Gate::closed());
-        let rule = Rule::new("held", held, move |call| call.is("watch", resource));
+        let rule = Rule::new("held", held, watches(resource));
         self.proxy.add(&rule);
         self.proxy.cut().await?;
         // An open watch that isn't held yet would still deliver the events.
@@ -99,12 +104,12 @@ impl Scene {
         self.proxy.clear_records();
         let gone = Answer::new(410, "Expired", "too old resource version");
         let expired = Action::Answer(Effect::Without, gone);
-        let expired = Rule::new("expired", expired, move |call| call.is("watch", resource)).nth(1);
+        let expired = Rule::new("expired", expired, watches(resource)).nth(1);
         self.proxy.add(&expired);
         self.proxy.cut().await?;
         eventually("the resource to be listed", HANG, async || {
             let records = self.proxy.records();
-            let listed = |call: &training_testkit::proxy::Call| call.is("list", resource);
+            let listed = |call: &Call| call.is("list", resource);
             Ok(if records.iter().any(|record| listed(&record.call)) {
                 Seen::Yes(())
             } else {

@@ -56,7 +56,7 @@ impl Left {
         }
         control.install("pytorch-operator").await?;
         let admin = control.client(ADMIN).await?;
-        manifest::apply(&admin, vec![loose::definition()]).await?;
+        manifest::apply(&admin, vec![loose::definition()?]).await?;
         let Some(mut world) = World::on(control, "takeover", lockstep()).await? else {
             return Ok(None);
         };

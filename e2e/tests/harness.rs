@@ -23,9 +23,9 @@ use training_testkit::snapshot::Snapshot;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 /// A CRD that accepts any job, and a role that exists without the controller that aggregates the usual ones.
-fn stand_ins() -> Vec<Value> {
-    vec![
-        e2e::loose::definition(),
+fn stand_ins() -> Result<Vec<Value>> {
+    Ok(vec![
+        e2e::loose::definition()?,
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": { "name": "stand-in" },
@@ -37,13 +37,13 @@ fn stand_ins() -> Vec<Value> {
                 "namespace": "trainyard-system",
             }],
         }),
-    ]
+    ])
 }
 
 async fn stand_in_plane(options: Options) -> Result<(ControlPlane, Namespace, Client)> {
     let control = ControlPlane::start(options).await?;
     let client = control.client(ADMIN).await?;
-    manifest::apply(&client, stand_ins()).await?;
+    manifest::apply(&client, stand_ins()?).await?;
     let namespace = Namespace::create(&control, "harness").await?;
     Ok((control, namespace, client))
 }

@@ -17,6 +17,7 @@ use training_testkit::operator::{OperatorProcess, Options};
 use training_testkit::proxy::{Action, Answer, Effect, Proxy, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
+use super::campaign::on;
 use super::life::{Life, WORKERS};
 
 /// The job that the fault hits: a master and two workers, where its kind has them.
@@ -448,15 +449,10 @@ impl Trial {
 
     /// Makes the watches of the job's namespace list again, which finds what their streams left out.
     pub async fn relist(&self) -> Result<()> {
-        let namespace = self.namespace().to_owned();
         let expired = |resource: &'static str| {
-            let namespace = namespace.clone();
             let expired = Answer::new(410, "Expired", "too old resource version");
             let action = Action::Answer(Effect::Without, expired);
-            Rule::new(&format!("relist {resource}"), action, move |call| {
-                call.namespace == namespace && call.is("watch", resource)
-            })
-            .nth(1)
+            on(self.namespace(), ("watch", resource), action).nth(1)
         };
         let rules: Vec<Rule> = self.life.watched().into_iter().map(expired).collect();
         self.rule(&rules);

@@ -107,7 +107,7 @@ async fn b_024_what_cant_be_read_is_set_aside_and_all_else_is_served() -> Result
     for kind in kinds() {
         control.install(kind.operator).await?;
     }
-    let definitions = kinds().map(|kind| loose::definition_of(&kind)).collect();
-    manifest::apply(&control.client(ADMIN).await?, definitions).await?;
+    let definitions: Result<_> = kinds().map(|kind| loose::definition_of(&kind)).collect();
+    manifest::apply(&control.client(ADMIN).await?, definitions?).await?;
     for_each_kind(kinds(), |kind| set_aside(control, kind)).await
 }

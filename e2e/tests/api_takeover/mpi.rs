@@ -31,7 +31,7 @@ async fn left(jobs: &[(&str, &str, &str)]) -> Result<Option<Left>> {
         return Ok(None);
     }
     let admin = control.client(ADMIN).await?;
-    manifest::apply(&admin, vec![loose::definition_of(&V1)]).await?;
+    manifest::apply(&admin, vec![loose::definition_of(&V1)?]).await?;
     until_served(&admin, &V1).await?;
     let Some(mut world) = World::made(V1, control, "takeover-mpi", lockstep()).await? else {
         return Ok(None);
