@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use e2e::lives::{CleanPods, Life, MpiLife, SparkLife};
-use e2e::sweep::{Choice, Cut, Figures, Plan, Restart, Setting, Successor, Tour};
+use e2e::sweep::{Choice, Cut, Figures, Plan, Restart, Setting, Successor, Tour, Writes};
 use futures::{StreamExt as _, stream};
 use training_testkit::builders::{
     JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
@@ -93,9 +93,9 @@ fn gangs(kind: Kind) -> (Vec<Life>, usize) {
 /// The life cycles of every test run, and the least number of their writes.
 fn short(kind: Kind) -> (Vec<Life>, usize) {
     match kind {
-        PYTORCH => (Life::SHORT.to_vec(), 80),
-        TENSORFLOW => (vec![Life::Succeeds(CleanPods::Running), Life::NodeLost], 20),
-        XGBOOST => (vec![Life::Evicted, Life::Suspended], 20),
+        PYTORCH => (Life::SHORT.to_vec(), 60),
+        TENSORFLOW => (vec![Life::Succeeds(CleanPods::Running), Life::NodeLost], 16),
+        XGBOOST => (vec![Life::Evicted, Life::Suspended], 24),
         PADDLE => (vec![Life::RetryableExit], 10),
         JAX => (vec![Life::NodeLost], 10),
         MPI => {
@@ -141,8 +141,10 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
     };
     let (short, least) = short(kind);
     let least = if let Some(choice) = choice {
-        tour.sweep(&[choice.life()], &Cut::ALL, |plan| choice.wants(plan))
-            .await?;
+        tour.sweep(&[choice.life()], &Cut::ALL, Writes::All, |plan| {
+            choice.wants(plan)
+        })
+        .await?;
         0
     } else if is_deep() {
         // Whether a resumed job finds its former group is chance.
@@ -150,14 +152,16 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         let lives = Life::of(kind).into_iter();
         let lives = lives.filter(|life| !(gangs && by_chance.contains(life)));
         let lives: Vec<Life> = lives.collect();
-        tour.sweep(&lives, &Cut::ALL, |_| true).await?;
+        tour.sweep(&lives, &Cut::ALL, Writes::All, |_| true).await?;
         least * Cut::ALL.len()
     } else if gangs {
         let (lives, least) = self::gangs(kind);
-        tour.sweep(&lives, &[Cut::After], of_a_group).await?;
+        tour.sweep(&lives, &[Cut::After], Writes::All, of_a_group)
+            .await?;
         least
     } else {
-        tour.sweep(&short, &[Cut::After], |_| true).await?;
+        tour.sweep(&short, &[Cut::After], Writes::New, |_| true)
+            .await?;
         least
     };
     Ok(Some((tour.end().await?, least)))

@@ -39,6 +39,8 @@ pub const PYTORCH_OPERATOR: &str = "system:serviceaccount:trainyard-system:pytor
 
 /// The cluster to use instead of starting one.
 const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
+/// Go's `GOGC`: the API server collects garbage less often, because that took a tenth of its time. Unit: percent.
+const HEAP_GROWTH: &str = "300";
 /// The path of the light mode's program, if built elsewhere.
 const NODE_VARIABLE: &str = "TRAINYARD_NODE";
 
@@ -416,6 +418,7 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     }
     let log = fs::File::create(dir.join("light.log"))?;
     command
+        .env("GOGC", HEAP_GROWTH)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log);

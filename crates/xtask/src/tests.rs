@@ -21,6 +21,8 @@ pub const FAULTS: &str = "api_faults";
 pub const CRASHES: &str = "api_crash";
 /// The test program that kills at every write.
 const SWEEP: &str = "api_sweep";
+/// The test programs that fill the cluster's node or restart operators.
+const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
 const SUBMIT: &str = "api_spark_submit";
 /// Cargo's switch for incremental builds.
@@ -58,13 +60,10 @@ const STAGES: &[Stage] = &[
     stage("dockerfile", &["built", "packages"], &[], dockerfile),
     tests("api", &["built", "node"], &["manifests", "dockerfile"], api),
     tests("faults", &["built", "node"], &["api"], faults),
+    // These mostly wait, and don't disturb tests that have a control plane of their own.
+    tests("exclusive", PODS, &["api", "content"], exclusive),
     tests("submit", &["built", "node", "images"], &["faults"], submit),
-    tests(
-        "pods",
-        &["built", "node", "images", "kueue", "sdk"],
-        &["submit", "content"],
-        pods,
-    ),
+    tests("pods", PODS, &["exclusive", "submit", "content"], pods),
     tests(
         "clusters",
         &["built", "node", "images"],
@@ -72,6 +71,9 @@ const STAGES: &[Stage] = &[
         clusters,
     ),
 ];
+
+/// What the tests with pods need.
+const PODS: &[&str] = &["built", "node", "images", "kueue", "sdk"];
 
 /// Returns a stage that builds or checks.
 pub const fn stage(
@@ -120,6 +122,9 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
     let stages: Vec<Stage> = STAGES.iter().filter(|s| wanted(s.name)).copied().collect();
     let mut rows = run_stages(&stages, Share::ALL);
+    if wanted("exclusive") && !wanted("pods") {
+        cluster::down(NAME)?;
+    }
     if wanted(LAST) {
         // Runs last, also after failures.
         let last = stage(LAST, &[], &[], |run| leftovers::check(run, NAME));
@@ -373,12 +378,12 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
         })
         // Other stages run these, by their full names.
         .filter(|name| {
-            if [FAULTS, CRASHES, SUBMIT].contains(&name.as_str()) {
+            let apart =
+                |name: &str| [FAULTS, CRASHES, SUBMIT].contains(&name) || EXCLUSIVE.contains(&name);
+            if apart(name) {
                 return prefixes.contains(&name.as_str());
             }
-            let mut others = prefixes
-                .iter()
-                .filter(|p| ![FAULTS, CRASHES, SUBMIT].contains(p));
+            let mut others = prefixes.iter().filter(|p| !apart(p));
             others.any(|p| name.starts_with(p))
         })
         .collect();
@@ -410,13 +415,37 @@ fn api(run: &Run) -> Result<(), String> {
     e2e(run, &["api_"], Build::Checked, how)
 }
 
-/// Runs the pod-level tests on their own cluster, or on the user's.
-fn pods(run: &Run) -> Result<(), String> {
-    with_pods(run, &["pods_"], Build::Checked)
+/// Runs the tests that need the cluster for themselves. The next stage continues with the cluster.
+fn exclusive(run: &Run) -> Result<(), String> {
+    on_cluster(run, &EXCLUSIVE, Build::Checked, 1)
 }
 
-/// Runs tests on a cluster with the operators.
+/// Runs the other tests with pods. They wait much of the time, also for the end of the last test of their program.
+fn pods(run: &Run) -> Result<(), String> {
+    let tested = on_cluster(run, &["pods_"], Build::Checked, 2);
+    remove_cluster().and(tested)
+}
+
+/// Runs tests on a new cluster with the operators, or on the user's.
 pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), String> {
+    let tested = on_cluster(run, programs, build, 1);
+    remove_cluster().and(tested)
+}
+
+fn remove_cluster() -> Result<(), String> {
+    if std::env::var_os(OWN).is_none() {
+        cluster::down(NAME)?;
+    }
+    Ok(())
+}
+
+/// Starts the cluster unless it runs, deploys the operators and runs tests.
+fn on_cluster(
+    run: &Run,
+    programs: &[&str],
+    build: Build,
+    side_by_side: usize,
+) -> Result<(), String> {
     let cluster = cluster::up(NAME)?;
     // The user's own cluster may or may not have Kueue.
     let queues = || match cluster.name {
@@ -449,13 +478,12 @@ pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), Strin
             limit,
             // These tests mostly wait, and coordinate their turns themselves.
             threads: Some(8),
+            side_by_side,
             ..How::default()
         };
         e2e(run, programs, build, how)
     });
-    if cluster.name.is_some() {
-        cluster::down(NAME)?;
-    } else {
+    if cluster.name.is_none() {
         waiting_limit(&cluster, "-")?;
     }
     result

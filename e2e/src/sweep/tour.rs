@@ -119,6 +119,34 @@ impl Learned {
     }
 }
 
+/// Which writes of its life cycles a sweep cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// Every write of each life cycle.
+    All,
+    /// Those that no earlier life cycle has after the same changes: most life cycles begin alike.
+    New,
+}
+
+/// Returns the changes before a write in each of these runs that has it: no creates, which run in parallel, and no counts, which may be
+/// stored with other changes.
+fn histories<'a>(orders: &'a [Vec<Key>], key: &Key) -> BTreeSet<BTreeSet<&'a Key>> {
+    let changes = |order: &'a Vec<Key>| {
+        let before = order.iter().take_while(|other| *other != key);
+        let changes = before.filter(|other| other.verb != "create" && other.what != COUNTS);
+        changes.collect()
+    };
+    let orders = orders.iter().filter(|order| order.contains(key));
+    orders.map(changes).collect()
+}
+
+/// Returns true if one of the earlier life cycles has the write after the same changes.
+fn has_met(earlier: &[Learned], learned: &Learned, key: &Key) -> bool {
+    let own = histories(&learned.orders, key);
+    let mut earlier = earlier.iter();
+    earlier.any(|other| !histories(&other.orders, key).is_disjoint(&own))
+}
+
 /// A running sweep.
 pub struct Tour {
     setting: Setting,
@@ -146,18 +174,21 @@ impl Tour {
         }))
     }
 
-    /// R1: runs each life cycle undisturbed, and then with each of these cuts at each of its writes, if the run is selected.
+    /// R1: runs each life cycle undisturbed, and then with each of these cuts at each of these writes, if the run is selected.
     pub async fn sweep(
         &mut self,
         lives: &[Life],
         cuts: &[Cut],
+        writes: Writes,
         wanted: impl Fn(&Plan) -> bool,
     ) -> Result<()> {
         let learned = self.learn(lives).await?;
         for cut in cuts {
-            let plans = learned.iter().flat_map(|learned| {
-                learned.keys.iter().map(|key| Plan {
-                    life: learned.life,
+            let plans = learned.iter().enumerate().flat_map(|(at, of)| {
+                let earlier = &learned[..at];
+                let is_cut = move |key: &&Key| writes == Writes::All || !has_met(earlier, of, key);
+                of.keys.iter().filter(is_cut).map(move |key| Plan {
+                    life: of.life,
                     cut: *cut,
                     key: key.clone(),
                     restart: Restart::Same,
@@ -439,4 +470,52 @@ async fn renew(stage: &mut Stage, setting: Setting, figures: &RefCell<Figures>) 
 async fn replace(stage: &mut Stage, setting: Setting) -> Result<Stage> {
     let new = Stage::start(setting).await?.context("no stage any more")?;
     Ok(std::mem::replace(stage, new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(writes: &[&str]) -> Vec<Key> {
+        let key = |write: &&str| {
+            let (verb, what) = write.split_once(' ').unwrap_or((write, ""));
+            Key {
+                verb: verb.to_owned(),
+                resource: "pods".to_owned(),
+                what: what.to_owned(),
+                nth: 1,
+            }
+        };
+        writes.iter().map(key).collect()
+    }
+
+    #[test]
+    fn a_write_is_new_after_other_changes_whatever_the_order_of_creates() {
+        let first = [order(&[
+            "create a",
+            "create b",
+            "patch Running",
+            "delete a",
+        ])];
+        let second = [order(&[
+            "create b",
+            "create a",
+            "patch Running",
+            "patch Suspended",
+            "delete a",
+        ])];
+        let is_new = |write: &str| {
+            let key = &order(&[write])[0];
+            histories(&first, key).is_disjoint(&histories(&second, key))
+        };
+        for (write, new) in [
+            ("create a", false),
+            ("create b", false),
+            ("patch Running", false),
+            ("patch Suspended", true),
+            ("delete a", true),
+        ] {
+            assert_eq!(is_new(write), new, "{write}");
+        }
+    }
 }
