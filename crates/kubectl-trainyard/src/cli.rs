@@ -108,6 +108,15 @@ pub enum Verb {
         /// The job.
         job: String,
     },
+    /// Show what has happened to a job, from its status and its events.
+    #[command(after_help = CODES)]
+    History {
+        /// The job.
+        job: String,
+        /// The output format; by default text.
+        #[arg(short, long)]
+        output: Option<Format>,
+    },
     /// Print the objects that the operator, with default settings, would create first for a job manifest. No cluster is needed.
     #[command(after_help = CODES)]
     Render {

@@ -4,13 +4,14 @@
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
-//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`]: the verbs that use the cluster
+//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`]: the verbs that use the cluster
 //! - [`render`]: the objects that an operator would create, from its own plan; [`defaults`]: the defaults of the CRD
 
 mod cli;
 mod cluster;
 mod complete;
 mod defaults;
+mod history;
 mod job;
 mod kinds;
 mod logs;
@@ -84,6 +85,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         | Verb::Logs { job, .. }
         | Verb::Suspend { job }
         | Verb::Resume { job }
+        | Verb::History { job, .. }
         | Verb::Tree { job } => {
             let cluster = Cluster::connect(&target).await?;
             let job = cluster.find(job).await?;
@@ -118,6 +120,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Suspend { .. } => suspend::set(&cluster, &job, Action::Suspend).await?,
         Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
         Verb::Tree { .. } => tree::print(&cluster, &job).await?,
+        Verb::History { output, .. } => history::print(&cluster, &job, output).await?,
         Verb::Run { .. } | Verb::Render { .. } => {}
     }
     Ok(0)

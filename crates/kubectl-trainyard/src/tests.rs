@@ -1,5 +1,6 @@
 //! Reports about jobs in states that the operators' own plans produce.
 
+mod happened;
 mod read;
 mod rendered;
 mod said;
@@ -133,7 +134,8 @@ impl<F: Lifecycle + Default> Scene<F> {
         )
     }
 
-    fn events(&self) -> Vec<Event> {
+    /// The events that the operator recorded, all at the current time.
+    pub fn events(&self) -> Vec<Event> {
         let notes = self.world.notes.iter();
         let event = |note: &training_core::Note| {
             let value = json!({

@@ -242,7 +242,7 @@ impl Report {
 }
 
 /// Removes control characters from text of the cluster, because they could control the terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     clean(text, usize::MAX)
 }
 
@@ -424,7 +424,8 @@ fn first_seen(event: &Event) -> Option<Timestamp> {
         .map(|t| t.0))
 }
 
-fn last_seen(event: &Event) -> Option<Timestamp> {
+/// Returns when an event was last seen.
+pub fn last_seen(event: &Event) -> Option<Timestamp> {
     let last = event.last_timestamp.as_ref().map(|t| t.0);
     last.or(first_seen(event))
 }
