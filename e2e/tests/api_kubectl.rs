@@ -210,7 +210,13 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
             message: "not found".to_owned(),
         };
         kubelet.set(namespace, required_pod(&kind), &stuck).await?;
-        world.jobs.until("pt", "waiting", is_waiting).await?;
+        let job = world.jobs.until("pt", "waiting", is_waiting).await?;
+        let status = &job["status"];
+        ensure!(
+            status["waiting"] == "ImagePullBackOff"
+                && status["observedGeneration"] == job["metadata"]["generation"],
+            "{status}"
+        );
         let outcome = plugin.run(&["why", "pt"]).await?;
         let (state, cause) = match kind.name {
             "SparkApplication" => ("SUBMITTED", "ErrImagePull"),

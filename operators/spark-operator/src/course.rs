@@ -86,6 +86,8 @@ fn written(
 
 impl Course<'_> {
     fn decide(&mut self) {
+        // Whoever still waits says so below.
+        self.status.waiting = None;
         let state = self.status.application_state.state.clone();
         let rests = matches!(state, State::Suspending | State::Suspended);
         if self.spec.suspend == Some(true) && !state.is_terminal() && !rests {

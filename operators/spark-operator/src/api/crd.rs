@@ -48,6 +48,7 @@ pub fn application_crd() -> Result<CustomResourceDefinition, serde_json::Error> 
         ("Attempts", "string", ".status.executionAttempts"),
         ("Start", "string", ".status.lastSubmissionAttemptTime"),
         ("Finish", "string", ".status.terminationTime"),
+        ("Waiting", "string", ".status.waiting"),
         ("Age", "date", ".metadata.creationTimestamp"),
     ];
     finish(&SparkApplication::crd(), &columns, "/spec/properties")

@@ -71,6 +71,9 @@ pub struct SparkApplicationStatus {
     /// Ours: the number of executors that don't fit in `executorState`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executors_not_listed: Option<i32>,
+    /// Ours: why the driver doesn't run although it should, as one word, e.g. `ImagePullBackOff`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     /// Ours: the batch scheduler of the present run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_scheduler: Option<String>,

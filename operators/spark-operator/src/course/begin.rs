@@ -14,6 +14,9 @@ use crate::api::{DriverInfo, State};
 use crate::digest::{self, Change};
 use crate::submission::{Inputs, Submission, submit};
 
+/// Why an application waits whose driver, or an object that the driver needs, can't be created.
+const REFUSED: &str = "SubmissionRefused";
+
 /// Whether new executors go where the spec says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlacementState {
@@ -51,6 +54,7 @@ impl Course<'_> {
             let text = format!(
                 "the pod {name} is not the application's, and has the name of its driver: delete it, or set spec.driver.podName"
             );
+            self.waits("DriverNameTaken");
             return self.wait(&text, self.ask.now);
         }
         if let Some(refused) = self.refused(&id).cloned() {
@@ -62,13 +66,17 @@ impl Course<'_> {
                 return self.refuse(&text, refused.why);
             }
             if later(refused.at, SLOW) > self.ask.now {
+                self.waits(REFUSED);
                 return self.wait(&refused.message, refused.at);
             }
         }
         if self.status.failed_submissions.is_some_and(|n| n > 0) {
             match again::submission(&self.policy(), &self.status) {
                 Again::Never => return self.go(State::SubmissionFailed),
-                Again::At(at) if at > self.ask.now => return self.wake(at),
+                Again::At(at) if at > self.ask.now => {
+                    self.waits(REFUSED);
+                    return self.wake(at);
+                }
                 Again::At(_) => {}
             }
         }
@@ -238,7 +246,10 @@ impl Course<'_> {
         self.tell(Note::warning("SparkApplicationSubmissionFailed", text));
         match (why, again::submission(&self.policy(), &self.status)) {
             (Refusal::Hopeless, _) | (_, Again::Never) => self.go(State::SubmissionFailed),
-            (_, Again::At(at)) => self.wake(at),
+            (_, Again::At(at)) => {
+                self.waits(REFUSED);
+                self.wake(at);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use training_core::plan::draft::clean;
 use training_core::{ForgedPod, Note, PodPhase, Uid};
 
 use super::seen::{Driver, Executor, Object, Seen};
@@ -215,6 +216,11 @@ impl Course<'_> {
     pub(super) fn wake(&mut self, at: Timestamp) {
         let before = self.plan.wake.get_or_insert(at);
         *before = (*before).min(at);
+    }
+
+    /// Records in one word what the driver waits for.
+    pub(super) fn waits(&mut self, reason: &str) {
+        self.status.waiting = Some(clean(reason, 128));
     }
 
     pub(super) fn tell(&mut self, note: Note) {

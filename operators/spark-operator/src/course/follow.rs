@@ -126,6 +126,11 @@ impl Course<'_> {
                 self.fail(text);
             }
             _ => {
+                self.waits(match waits.reason.as_str() {
+                    // The kubelet alternates between both.
+                    "ErrImagePull" => "ImagePullBackOff",
+                    reason => reason,
+                });
                 self.show(Some(text));
                 if let Some(until) = until {
                     self.wake(until);

@@ -557,6 +557,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
         assert!(world.error().contains("serviceaccount"));
         world.later(10 * tried - 1);
         assert_eq!(world.status()["submissionAttempts"], tried, "too early");
+        assert_eq!(world.status()["waiting"], "SubmissionRefused");
         world.later(1);
     }
     assert_eq!(world.states, ["SUBMISSION_FAILED", "FAILED"]);
@@ -566,6 +567,7 @@ fn a_submission_that_lacks_something_is_counted_and_tried_again_and_the_state_st
     assert!(world.status()["terminationTime"].is_string());
     assert!(world.seen.drivers.is_empty());
     assert_eq!(world.status()["executors"], Value::Null, "none could run");
+    assert_eq!(world.status()["waiting"], Value::Null);
 
     // Retries succeed once the missing object exists.
     let mut world = World::new(&[on_failure(2)]);
@@ -586,6 +588,7 @@ fn what_will_pass_is_waited_for_and_counts_nothing() {
     world.settle();
     assert_eq!(world.state(), State::New);
     assert_eq!(world.error(), "exceeded quota: pods");
+    assert_eq!(world.status()["waiting"], "SubmissionRefused");
     assert_eq!(world.status()["submissionAttempts"], Value::Null);
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
     world.later(60);
@@ -1316,6 +1319,7 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         assert_eq!(world.error(), text);
         if limit != Some(0) {
             assert_eq!(world.state(), State::Submitted);
+            assert_eq!(world.status()["waiting"], reason);
             world.later(599);
             assert_eq!(world.state(), State::Submitted);
         }
@@ -1327,6 +1331,8 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         };
         assert_eq!(world.state(), expected, "{reason}");
         assert_eq!(world.error(), text);
+        let waits = &world.status()["waiting"];
+        assert_eq!(waits.is_null(), limit.is_some(), "{reason}: {waits}");
     }
 }
 

@@ -82,6 +82,7 @@ fn the_columns_are_the_published_ones() {
         ["Attempts", ".status.executionAttempts", "string"],
         ["Start", ".status.lastSubmissionAttemptTime", "string"],
         ["Finish", ".status.terminationTime", "string"],
+        ["Waiting", ".status.waiting", "string"],
         ["Age", ".metadata.creationTimestamp", "date"],
     ];
     assert_eq!(
