@@ -33,7 +33,7 @@ fn trouble(world: &mut KindWorld, pod: &str, cause: Cause, message: &str) {
 
 fn mended(pod: &mut PodView) {
     pod.trouble = None;
-    pod.starting = None;
+    pod.since = None;
     pod.phase = PodPhase::Running;
     pod.ready = true;
 }
@@ -134,7 +134,7 @@ fn the_status_says_in_one_word_why_a_job_waits_while_it_does() {
 #[test]
 fn a_start_without_trouble_is_never_stalled() {
     let mut world = started(2);
-    world.change(worker(0), |p| p.starting = Some(999_999));
+    world.change(worker(0), |p| p.since = Some(999_999));
     world.settle();
     world.run_all();
     world.settle();
@@ -208,7 +208,7 @@ fn a_pod_without_a_node_has_ten_seconds_and_one_without_volumes_two_minutes() {
         let since = world.now;
         world.change(worker(0), |p| {
             if cause == Cause::PodNotStarting {
-                p.starting = u32::try_from(since.as_second()).ok();
+                p.since = u32::try_from(since.as_second()).ok();
             } else {
                 p.trouble = Some(waits(cause, "0/1 nodes are available"));
                 p.trouble.as_mut().unwrap().since = Some(since);

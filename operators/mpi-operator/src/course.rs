@@ -270,6 +270,8 @@ const DEADLINE: &str = "DeadlineExceeded";
 const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
 /// The time in which a Job creates a pod that is due, unless something refuses it. Unit: seconds.
 const LAUNCHER_POD: i64 = 30;
+/// The time in which a launcher may follow a worker that exited with 0. Until then the worker is not recreated. Unit: seconds.
+const EXITED: i64 = 10;
 /// The Job controller's backoff after the first failed pod. Each later one doubles it. Unit: seconds.
 const FIRST_BACKOFF: i64 = 10;
 /// Its longest backoff. Unit: seconds.
@@ -712,8 +714,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Recreates failed workers under their names, because a retried launcher needs all its hosts. In `v1` a failure means the same
-    /// as for the other kinds.
+    /// Recreates failed workers, and those that ended before the launcher, under their names, because the launcher needs all its hosts.
+    /// In `v1` a failure means the same as for the other kinds.
     fn replace_failed(&self, census: &Census<'a>, draft: &mut Draft) {
         let (cx, seen) = (self.cx, self.seen);
         if self.setup.origin == Origin::V1 {
@@ -738,7 +740,7 @@ impl<'a> Look<'a> {
         }
         let failed = self
             .workers(census)
-            .filter(|s| s.state == SlotState::Failed);
+            .filter(|s| s.state == SlotState::Failed && !self.may_end_with_launcher(s, draft));
         let failed = failed.map(|slot| RankFailure {
             role: slot.role,
             index: slot.index,
@@ -765,7 +767,16 @@ impl<'a> Look<'a> {
             );
             draft.notes.push(Note::warning("MPIJobEvicted", text));
         }
-        failing::remember(cx, pods.collect(), draft);
+        let (exited, failed): (Vec<_>, Vec<_>) = pods.partition(|p| p.phase == PodPhase::Succeeded);
+        if !exited.is_empty() {
+            let text = format!(
+                "{}/{} workers ended before the launcher; they are created again",
+                exited.len(),
+                self.setup.worker_count()
+            );
+            draft.notes.push(Note::warning("WorkerExited", text));
+        }
+        failing::remember(cx, failed, draft);
         failing::next_attempts(cx, census, &failures, draft);
         failing::remove_unreachable(cx, census, &failures, draft);
         draft.urgency(Urgency::First);
@@ -911,6 +922,20 @@ impl<'a> Look<'a> {
             }
         }
         self.settle_launcher(common, census, gang.as_ref(), draft)
+    }
+
+    /// Returns true if the worker succeeded, and together with the launcher: the launcher's pod has, or may do so shortly after.
+    fn may_end_with_launcher(&self, slot: &Slot<'_>, draft: &mut Draft) -> bool {
+        let Some(pod) = slot.pod.filter(|p| p.phase == PodPhase::Succeeded) else {
+            return false;
+        };
+        let launcher = self.launchers().any(|p| p.pod.phase == PodPhase::Succeeded);
+        let ended = pod.succeeded_at();
+        let ended = ended.filter(|at| at.duration_until(draft.now).as_secs() < EXITED);
+        if let Some(at) = ended {
+            draft.requeue_after(at, EXITED);
+        }
+        launcher || ended.is_some()
     }
 
     /// Returns true if the launcher runs pods or may create them.

@@ -47,11 +47,11 @@ pub struct GateArgs {
     #[arg(long)]
     pub any: bool,
 
-    /// Seconds to wait for names to resolve
+    /// Seconds to wait for all hosts together, also for those whose names don't resolve
     #[arg(long, default_value_t = 600)]
     pub unresolved: u64,
 
-    /// Seconds to wait for the SSH server of a host that resolves
+    /// Seconds of these to wait for the SSH server of a host that resolves
     #[arg(long, default_value_t = 60)]
     pub silent: u64,
 
@@ -92,7 +92,7 @@ pub async fn wait(args: &GateArgs) -> anyhow::Result<Vec<(String, GivenUp)>> {
     let hosts = waited_for(&text, args.own.as_deref());
     println!("waiting for {} hosts", hosts.len());
     let limits = Limits {
-        unresolved: Instant::now() + Duration::from_secs(args.unresolved),
+        deadline: Instant::now() + Duration::from_secs(args.unresolved),
         silent: Duration::from_secs(args.silent),
     };
     let search = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
@@ -179,7 +179,8 @@ enum Found {
 
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    unresolved: Instant,
+    /// For all hosts.
+    deadline: Instant,
     silent: Duration,
 }
 
@@ -223,7 +224,7 @@ impl Gate<'_> {
     ) -> (String, Result<Found, GivenUp>) {
         let name = absolute(&host, self.search);
         let mut silent_at = None;
-        let mut pause = PAUSE;
+        let mut pauses = pauses();
         loop {
             let (resolves, answers) = self.ask(&name, ports).await;
             if answers {
@@ -234,9 +235,9 @@ impl Gate<'_> {
             }
             let now = Instant::now();
             let until = if resolves || silent_at.is_some() {
-                *silent_at.get_or_insert(now + self.limits.silent)
+                *silent_at.get_or_insert(self.limits.deadline.min(now + self.limits.silent))
             } else {
-                self.limits.unresolved
+                self.limits.deadline
             };
             if now >= until {
                 let why = match silent_at {
@@ -245,8 +246,8 @@ impl Gate<'_> {
                 };
                 return (host, Err(why));
             }
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
             sleep(pause.min(until - now)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -269,6 +270,11 @@ impl Gate<'_> {
         }
         (!found.is_empty(), ports.is_none() && !found.is_empty())
     }
+}
+
+/// Returns the pauses between checks of a host.
+fn pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(PAUSE), |last| Some((*last * 2).min(LONGEST_PAUSE)))
 }
 
 /// Makes the name of a Service's host absolute, so that the resolver doesn't query each entry of its search list. Leaves any other
@@ -384,11 +390,32 @@ mod tests {
         let file = file(&format!("{silent}\nlocalhost:1\n"));
         let args = GateArgs {
             any: true,
+            unresolved: 600,
             silent: 600,
             ..args(file.path(), &[ssh])
         };
         let given_up = timeout(Duration::from_secs(20), wait(&args)).await;
         assert_eq!(given_up.unwrap().unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn one_deadline_holds_for_all_hosts() {
+        let file = file("no-such-host.invalid slots=1\n127.0.0.1:1\n");
+        let args = GateArgs {
+            unresolved: 1,
+            silent: 600,
+            ..args(file.path(), &[1])
+        };
+        let given_up = timeout(Duration::from_mins(1), wait(&args)).await;
+        let given_up = given_up.unwrap().unwrap();
+        let reasons: Vec<GivenUp> = given_up.iter().map(|(_, why)| *why).collect();
+        assert_eq!(reasons, [GivenUp::Silent, GivenUp::Unresolved]);
+    }
+
+    #[test]
+    fn a_host_is_checked_less_and_less_often_down_to_every_five_seconds() {
+        let pauses: Vec<u128> = pauses().take(6).map(|p| p.as_millis()).collect();
+        assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 5_000, 5_000]);
     }
 
     #[tokio::test]
@@ -406,6 +433,7 @@ mod tests {
             }
         };
         let args = GateArgs {
+            unresolved: 60,
             silent: 60,
             ..args(file.path(), &[port])
         };

@@ -210,6 +210,7 @@ mod tests {
             template: Some(&template),
             is_master: false,
             is_fallback_master: false,
+            is_host: false,
             path: String::new(),
         };
         ports(annotation, &role, None).into_iter().collect()

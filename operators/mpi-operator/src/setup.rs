@@ -185,6 +185,8 @@ fn read<'a>(
         template: spec.template.as_deref(),
         is_master: key == LAUNCHER,
         is_fallback_master: false,
+        // A worker of `v1` that succeeds has finished, as a replica of the other kinds has.
+        is_host: origin == Origin::V2beta1 && key == WORKER,
         path,
     })
 }

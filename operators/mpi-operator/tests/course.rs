@@ -516,6 +516,75 @@ fn a_worker_that_fails_is_made_again_under_its_name_and_the_job_goes_on() {
 }
 
 #[test]
+fn a_worker_that_exits_with_zero_is_created_again_while_the_launcher_runs() {
+    // The launcher may follow within ten seconds.
+    let exits = |world: &mut World<Mpi>| {
+        world.finish("pi-worker-1");
+        world.settle();
+        world.tick(9);
+        world.settle();
+        assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Succeeded);
+        assert_eq!(wait(world), Some(1));
+        world.tick(1);
+        world.settle();
+    };
+    let mut world = running(|job| job["spec"]["runPolicy"]["backoffLimit"] = json!(0));
+    exits(&mut world);
+    assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Pending);
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    assert_eq!(counts(&world, "Worker"), json!({"active": 1}));
+    assert_eq!(world.status_json()["ready"], "2/3");
+    assert_eq!(world.status_json()["restarts"], 1);
+    assert_eq!(world.status_json()["lastFailure"], Value::Null);
+    let told = world.events();
+    let text =
+        "Warning WorkerExited: 1/2 workers ended before the launcher; they are created again";
+    assert!(told.iter().any(|e| e == text), "{told:?}");
+
+    // Its next pods wait as those of a failed worker do.
+    for pause in [10, 20] {
+        world.run_all();
+        world.settle();
+        exits(&mut world);
+        assert!(world.pod("pi-worker-1").is_none());
+        assert_eq!(wait(&mut world), Some(pause));
+        world.tick(pause);
+        world.settle();
+        assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Pending);
+    }
+}
+
+/// The seconds until the next requeue.
+fn wait(world: &mut World<Mpi>) -> Option<i64> {
+    world.view_all();
+    let (now, wake) = (world.now, world.plan().wake);
+    wake.map(|at| at.duration_since(now).as_secs())
+}
+
+#[test]
+fn a_worker_that_exits_with_zero_has_finished_if_the_launcher_has_or_the_job_is_one_of_v1() {
+    let exits = |world: &mut World<Mpi>| {
+        world.finish("pi-worker-1");
+        world.settle();
+        world.tick(60);
+        world.settle();
+    };
+    // The launcher's Job may say later that its pod has ended.
+    let mut world = running(|_| ());
+    world.change_batch_pod(|p| p.phase = PodPhase::Succeeded);
+    exits(&mut world);
+    assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Succeeded);
+    world.complete_batch(LAUNCHER);
+    world.settle();
+    assert_eq!(world.conditions().last().unwrap(), "Succeeded=True");
+    assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Succeeded);
+
+    let mut world = running(|job| job["spec"]["submittedAs"] = json!("v1"));
+    exits(&mut world);
+    assert_eq!(world.pod("pi-worker-1").unwrap().phase, PodPhase::Succeeded);
+}
+
+#[test]
 fn f_60_b_184_an_evicted_worker_is_told_of_and_is_no_end() {
     let mut world = running(|_| ());
     world.change("pi-worker-0", |p| {

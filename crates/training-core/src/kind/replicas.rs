@@ -131,6 +131,7 @@ impl Replicas {
             template: spec.template.as_deref(),
             is_master: false,
             is_fallback_master: false,
+            is_host: false,
             path,
         })
     }

@@ -14,7 +14,7 @@ pub enum SlotState {
     Live,
     /// The replica succeeded, now or earlier.
     Finished,
-    /// A failed pod of the current attempt.
+    /// A failed pod of the current attempt, or a host's that succeeded.
     Failed,
     /// A pod of an earlier attempt.
     Outdated,
@@ -44,7 +44,7 @@ pub struct Count {
     pub active: u32,
     /// Replicas that succeeded.
     pub succeeded: u32,
-    /// Failed pods that are not yet being replaced.
+    /// Failed pods that are not yet being replaced. A host's that succeeded counts above.
     pub failed: u32,
     /// Replicas that are ready or succeeded.
     pub ready: u32,
@@ -73,7 +73,7 @@ impl<'a> Census<'a> {
             slots.extend((0..role.replicas).map(|index| Slot {
                 role: at,
                 index,
-                state: if memory.has_finished(&role.label, index) {
+                state: if !role.is_host && memory.has_finished(&role.label, index) {
                     SlotState::Finished
                 } else {
                     SlotState::Empty
@@ -85,16 +85,16 @@ impl<'a> Census<'a> {
         }
         let place = |label: &str, index: u32| {
             let (at, role) = roles.by_label(label)?;
-            (index < role.replicas).then(|| offsets[at] + index as usize)
+            (index < role.replicas).then(|| (offsets[at] + index as usize, role.is_host))
         };
         let mut counts = vec![Count::default(); roles.iter().len()];
         let mut surplus = Vec::new();
         for pod in &seen.pods {
-            if let Some(at) = place(&pod.role, pod.index) {
+            if let Some((at, is_host)) = place(&pod.role, pod.index) {
                 let slot = &mut slots[at];
                 slot.pod = Some(pod);
                 if slot.state != SlotState::Finished {
-                    slot.state = state_of(pod, memory);
+                    slot.state = state_of(pod, is_host, memory);
                 }
             } else {
                 if let (Some((at, _)), PodPhase::Running) = (roles.by_label(&pod.role), pod.phase) {
@@ -105,7 +105,7 @@ impl<'a> Census<'a> {
         }
         surplus.sort_by(|a, b| (&a.role, b.index).cmp(&(&b.role, a.index)));
         for service in &seen.services {
-            if let Some(at) = place(&service.role, service.index) {
+            if let Some((at, _)) = place(&service.role, service.index) {
                 slots[at].has_service |= !service.terminating;
                 slots[at].service_leaving |= service.terminating;
             }
@@ -118,6 +118,9 @@ impl<'a> Census<'a> {
                 SlotState::Finished => {
                     count.succeeded += 1;
                     count.ready += 1;
+                }
+                SlotState::Failed if slot.pod.is_some_and(|p| p.phase == PodPhase::Succeeded) => {
+                    count.succeeded += 1;
                 }
                 SlotState::Failed => count.failed += 1,
                 SlotState::Live => {
@@ -154,20 +157,19 @@ impl<'a> Census<'a> {
     }
 }
 
-fn state_of(pod: &PodView, memory: &Memory) -> SlotState {
+fn state_of(pod: &PodView, is_host: bool, memory: &Memory) -> SlotState {
     // A disrupted pod may still succeed. Its replica needs no second run, unless the whole gang restarts.
-    if pod.phase == PodPhase::Succeeded && pod.attempt.gang >= memory.gang_attempt {
+    let finished = pod.phase == PodPhase::Succeeded && !is_host;
+    if finished && pod.attempt.gang >= memory.gang_attempt {
         return SlotState::Finished;
     }
     if pod.attempt < memory.attempt(&pod.role, pod.index) {
         return SlotState::Outdated;
     }
-    match pod.phase {
-        PodPhase::Succeeded => SlotState::Finished,
-        // A deleted pod is being replaced, however it ends.
-        PodPhase::Failed if !pod.terminating => SlotState::Failed,
-        PodPhase::Failed | PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => {
-            SlotState::Live
-        }
+    // A deleted pod is being replaced, however it ends.
+    if pod.phase.has_ended() && !pod.terminating {
+        SlotState::Failed
+    } else {
+        SlotState::Live
     }
 }

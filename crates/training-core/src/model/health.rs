@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::trouble::{Cause, Trouble, container};
-use crate::model::view::{PodPhase, PodView};
+use crate::model::view::PodView;
 
 /// A restarted container that has run for this long is no longer in a crash loop.
 const SETTLED: SignedDuration = SignedDuration::from_secs(60);
@@ -28,15 +28,10 @@ pub fn find(pod: &PodView, now: Timestamp) -> Finding {
         Ok(_) | Err(_) => Finding::Is(cause),
     };
     let Some(trouble) = pod.trouble.as_deref() else {
-        return match pod
-            .starting
-            .filter(|_| pod.phase == PodPhase::Pending && !pod.terminating)
-        {
-            Some(since) => Timestamp::from_second(since.into()).map_or(Finding::Nothing, |since| {
-                after(since, Cause::PodNotStarting)
-            }),
-            None => Finding::Nothing,
-        };
+        let starts = pod.starts_since().filter(|_| !pod.terminating);
+        return starts.map_or(Finding::Nothing, |since| {
+            after(since, Cause::PodNotStarting)
+        });
     };
     if trouble.cause == Some(Cause::NodeLost) {
         return Finding::Is(Cause::NodeLost);

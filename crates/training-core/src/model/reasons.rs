@@ -144,6 +144,12 @@ const CATALOGUE: &[Entry] = &[
         hint: "Look at the logs of those workers: is sshd started, and at which port? The annotation trainyard.dev/ssh-port says another one, trainyard.dev/launcher-gate: \"false\" leaves the waiting out.",
     },
     Entry {
+        reason: "WorkerExited",
+        severity: Severity::Warning,
+        meaning: "Workers of an MPIJob ended with exit code 0 while its launcher had not ended. The launcher needs its hosts, so they are created again, at growing intervals.",
+        hint: "Let the workers' command run until they are deleted, for instance sshd -D.",
+    },
+    Entry {
         reason: "LauncherPodMissing",
         severity: Severity::Warning,
         meaning: "The launcher's Job of an MPIJob has made no pod for 30 s; before a retry, for 30 s more than the controller of Jobs waits by itself. That controller makes the pod, and says on the Job why it can't.",

@@ -20,6 +20,8 @@ pub struct RoleSpec<'a> {
     pub is_master: bool,
     /// It represents the job only because the usual role is missing, and only with its replica 0.
     pub is_fallback_master: bool,
+    /// Its pods serve others until the job ends: one that succeeds before that is replaced like one that failed.
+    pub is_host: bool,
     /// Path of the role in the spec, for messages.
     pub path: String,
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
+
 use crate::model::group::Mark;
 use crate::model::trouble::Trouble;
 use crate::model::uid::Uid;
@@ -105,9 +107,9 @@ pub struct PodView {
     pub exit_code: Option<i32>,
     /// The sum of in-place restarts of all containers.
     pub restarts: u32,
-    /// Since when the pod has a node but waits for its volumes and network, in seconds after 1970 (fits until 2106). Every pod
-    /// passes through this, so the field is inline.
-    pub starting: Option<u32>,
+    /// Since when a pending pod has a node but waits for its volumes and network, or when a succeeded one ended. In seconds after 1970
+    /// (fits until 2106). Every pod passes through both, so the field is inline.
+    pub since: Option<u32>,
     /// The pod's problem, if any.
     pub trouble: Option<Box<Trouble>>,
 }
@@ -129,9 +131,24 @@ impl PodView {
             disrupted: false,
             exit_code: None,
             restarts: 0,
-            starting: None,
+            since: None,
             trouble: None,
         }
+    }
+
+    /// Returns since when the pod has a node but waits for its volumes and network, if it does.
+    pub fn starts_since(&self) -> Option<Timestamp> {
+        self.since_in(PodPhase::Pending)
+    }
+
+    /// Returns when the pod ended, if it succeeded.
+    pub fn succeeded_at(&self) -> Option<Timestamp> {
+        self.since_in(PodPhase::Succeeded)
+    }
+
+    fn since_in(&self, phase: PodPhase) -> Option<Timestamp> {
+        let since = self.since.filter(|_| self.phase == phase)?;
+        Timestamp::from_second(since.into()).ok()
     }
 
     /// Returns true if no field that decisions or the status depend on differs. The resource version may.
@@ -144,7 +161,7 @@ impl PodView {
             && self.exit_code == other.exit_code
             && self.restarts == other.restarts
             && self.attempt == other.attempt
-            && self.starting == other.starting
+            && self.since == other.since
             && self.trouble == other.trouble
     }
 }

@@ -26,7 +26,7 @@ fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
     members.max(1)
 }
 
-/// Counts replicas of a role that never run again: they succeeded, or failed and the job tolerates it.
+/// Counts replicas of a role that never run again: they succeeded, or failed and the job tolerates it. Hosts always run again.
 fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
     let failed = |pod| {
         matches!(
@@ -36,7 +36,7 @@ fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
     };
     let over = census.of_role(at).filter(|slot| match slot.state {
         SlotState::Finished => true,
-        SlotState::Failed => slot.pod.is_some_and(failed),
+        SlotState::Failed => !role.is_host && slot.pod.is_some_and(failed),
         SlotState::Empty | SlotState::Live | SlotState::Outdated => false,
     });
     u32::try_from(over.count()).unwrap_or(u32::MAX)

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use training_api::{ConditionType, JobCondition};
 
 use super::draft::{Draft, shorten};
@@ -86,9 +86,8 @@ const INVALID_SPEC: &str = "InvalidSpec";
 
 /// Reports an invalid spec of a running job.
 pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
-    let message = format!(
-        "{error}; what runs goes on, and the job follows its spec again once the field is fixed"
-    );
+    let rest = "; what runs goes on, and the job follows its spec again once the field is fixed";
+    let message = shorten(&error.to_string(), LONGEST - rest.len()) + rest;
     draft.stall = Some((INVALID_SPEC, message));
 }
 
@@ -182,7 +181,7 @@ fn of_pods<J: TrainingJob>(
     let own = seen.pods.iter().map(|pod| (None, pod));
     let made = seen.batch_pods.iter().map(|b| (Some(&*b.name), &b.pod));
     for (name, pod) in own.chain(made) {
-        if pod.trouble.is_none() && pod.starting.is_none() {
+        if pod.trouble.is_none() && pod.starts_since().is_none() {
             continue;
         }
         let role = cx.roles.by_label(&pod.role);
@@ -267,9 +266,7 @@ fn missing_claim(said: &str) -> Option<&str> {
 
 /// Returns a pod's problem. A pod that only takes long to start has nothing but the time.
 fn words(pod: &PodView) -> Cow<'_, Trouble> {
-    let since = pod
-        .starting
-        .and_then(|s| Timestamp::from_second(s.into()).ok());
+    let since = pod.starts_since();
     pod.trouble.as_deref().map_or_else(
         || {
             Cow::Owned(Trouble {

@@ -222,7 +222,7 @@ fn view_of(pod: &SlimPod, child: Child, parent: Parent, roles: &mut Roles) -> Po
         disrupted,
         exit_code,
         restarts: u32::try_from(restarts.max(0)).unwrap_or(u32::MAX),
-        starting: trouble::starting(pod, phase),
+        since: trouble::since(pod, phase),
         trouble: trouble::of(pod, phase, parent.container),
     }
 }

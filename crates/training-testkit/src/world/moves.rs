@@ -281,10 +281,12 @@ impl<F: Lifecycle> World<F> {
 
     /// Ends a pod's containers.
     pub fn end(&mut self, name: &str, phase: PodPhase, code: Option<i32>) {
+        let now = u32::try_from(self.now.as_second()).ok();
         self.change(name, |p| {
             p.phase = phase;
             p.ready = false;
             p.exit_code = code;
+            p.since = now.filter(|_| phase == PodPhase::Succeeded);
         });
     }
 

@@ -247,8 +247,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "terminating pods count as failed",
         file: "crates/training-core/src/model/census.rs",
-        from: "PodPhase::Failed if !pod.terminating => SlotState::Failed,",
-        to: "PodPhase::Failed => SlotState::Failed,",
+        from: "if pod.phase.has_ended() && !pod.terminating {",
+        to: "if pod.phase.has_ended() {",
         tests: table!("every_kind"),
     },
     Mutation {
@@ -453,6 +453,13 @@ pub const MUTATIONS: &[Mutation] = &[
         file: MPI,
         from: "&& self.workers(census).all(runs)",
         to: "",
+        tests: OF_MPI,
+    },
+    Mutation {
+        name: "MPIJob: a worker that exits with 0 is not replaced",
+        file: "operators/mpi-operator/src/setup.rs",
+        from: "is_host: origin == Origin::V2beta1 && key == WORKER,",
+        to: "is_host: false,",
         tests: OF_MPI,
     },
     Mutation {

@@ -1,7 +1,7 @@
 //! Finds trouble in a pod's status. Every field has a default, since a status may be odd.
 
 use k8s_openapi::jiff::Timestamp;
-use training_core::plan::draft::clean;
+use training_core::plan::draft::{clean, shorten};
 use training_core::{Cause, PodPhase, Trouble};
 
 use super::seen::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
@@ -51,7 +51,7 @@ pub(super) fn said_at_the_end(pod: &SlimPod) -> Option<Box<str>> {
     let ours = init.filter(|c| c.name.as_deref().is_some_and(|name| name.starts_with(OURS)));
     let mut ended = ours.filter_map(SlimContainer::terminated);
     let said = ended.find_map(|t| t.message.as_deref().filter(|_| t.exit_code == Some(0)))?;
-    let said = clean(said.trim(), SAID);
+    let said = shorten(said.trim(), SAID);
     (!said.is_empty()).then(|| said.into())
 }
 
@@ -69,14 +69,19 @@ pub(super) fn is_disrupted(pod: &SlimPod) -> bool {
         )
 }
 
-/// Returns the second since which a pod has had a node but neither volumes nor network, if its kubelet reports it.
-pub(super) fn starting(pod: &SlimPod, phase: PodPhase) -> Option<u32> {
-    let placed = condition(pod, "PodScheduled").is_some_and(SlimCondition::holds);
-    let ready = condition(pod, "PodReadyToStartContainers")?;
-    if phase != PodPhase::Pending || !placed || ready.holds() {
-        return None;
-    }
-    u32::try_from(ready.since()?.as_second()).ok()
+/// Returns the second since which a pending pod has had a node but neither volumes nor network, if its kubelet reports it, or at which
+/// a succeeded pod ended.
+pub(super) fn since(pod: &SlimPod, phase: PodPhase) -> Option<u32> {
+    let changed = match phase {
+        PodPhase::Pending => {
+            let placed = condition(pod, "PodScheduled").is_some_and(SlimCondition::holds);
+            let starts = condition(pod, "PodReadyToStartContainers");
+            starts.filter(|starts| placed && !starts.holds())
+        }
+        PodPhase::Succeeded => condition(pod, "Ready").filter(|ready| !ready.holds()),
+        PodPhase::Running | PodPhase::Failed | PodPhase::Unknown => None,
+    };
+    u32::try_from(changed?.since()?.as_second()).ok()
 }
 
 pub(super) fn condition<'a>(pod: &'a SlimPod, type_: &str) -> Option<&'a SlimCondition> {
@@ -559,6 +564,16 @@ mod tests {
         assert_eq!(find(&pod, at("2026-01-01T00:02:04Z")), Finding::Until(due));
         assert_eq!(find(&pod, due), Finding::Is(Cause::PodNotStarting));
         assert_eq!(cause(&seen(status("True"))), None);
+    }
+
+    #[test]
+    fn a_pod_that_succeeded_ended_when_it_was_no_longer_ready() {
+        let conditions = json!([is("Ready", "False", json!("PodCompleted"))]);
+        let status = |phase: &str| json!({"phase": phase, "conditions": conditions});
+        let ended = at("2026-01-01T00:00:05Z");
+        assert_eq!(seen(status("Succeeded")).succeeded_at(), Some(ended));
+        assert_eq!(seen(status("Running")).succeeded_at(), None);
+        assert_eq!(seen(json!({"phase": "Succeeded"})).succeeded_at(), None);
     }
 
     #[test]
