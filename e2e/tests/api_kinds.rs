@@ -1,11 +1,15 @@
 //! Full life cycles of the kinds beside `PyTorchJob`, each with its shipped operator.
 
-use anyhow::{Context as _, Result};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
 use e2e::lives::{Life, has_succeeded};
 use e2e::{World, for_each_kind, look};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use training_testkit::builders::{
     EVERY_KIND, JAX, KINDS, Kind, PADDLE, PYTORCH, TENSORFLOW, TRAINING, XGBOOST,
@@ -13,6 +17,8 @@ use training_testkit::builders::{
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options};
 use training_testkit::job::{Condition, Jobs, conditions, counters, is_true};
 use training_testkit::kubelet::lockstep;
+use training_testkit::manifest;
+use training_testkit::namespace::Namespace;
 use training_testkit::operator::{self, OperatorProcess};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -308,4 +314,40 @@ async fn b_157_i_27_fields_of_a_newer_definition_survive_what_the_operator_write
     // Not the shared one: while its CRD changes, the API server refuses lists of a kind.
     let control = control_of(&EVERY_KIND).await?;
     for_each_kind(EVERY_KIND, |kind| newer_definition(control, kind)).await
+}
+
+#[tokio::test]
+async fn published_examples_pass_strict_decoding_and_are_stored_whole() -> Result<()> {
+    let control = ControlPlane::shared().await?;
+    for kind in TRAINING {
+        control.install(kind.operator).await?;
+    }
+    let namespace = Namespace::create(control, "published").await?;
+    let client = control.client(ADMIN).await?;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api_kinds/published.yaml");
+    let jobs = manifest::documents(&path)?;
+    for job in &jobs {
+        let [version, kind] = ["apiVersion", "kind"].map(|key| job[key].as_str());
+        let (group, version) = version
+            .and_then(|v| v.split_once('/'))
+            .context("no group")?;
+        let kind = GroupVersionKind::gvk(group, version, kind.context("no kind")?);
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &namespace.name, &resource);
+        let name = look::name(job);
+        let apply = async |job: &Value| {
+            let strict = PatchParams::apply("user").dry_run().validation_strict();
+            api.patch(&name, &strict, &Patch::Apply(job)).await
+        };
+        let stored = serde_json::to_value(apply(job).await.with_context(|| name.clone())?)?;
+        let lost = look::lost(&job["spec"], &stored["spec"], "spec");
+        ensure!(lost.is_empty(), "{name}: {lost:?}");
+        let mut unknown = job.clone();
+        unknown["spec"]["noSuchField"] = json!(1);
+        ensure!(apply(&unknown).await.is_err(), "{name}");
+    }
+    let kinds: BTreeSet<_> = jobs.iter().map(|job| job["kind"].as_str()).collect();
+    assert_eq!(kinds.len(), TRAINING.len());
+    Ok(())
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::World;
+use e2e::{World, look};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{Job, MPI};
 use training_testkit::kubelet::{State, lockstep};
+use training_testkit::operator::OperatorProcess;
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 /// Long enough to see that something does not happen.
@@ -105,6 +106,85 @@ async fn b_182_b_186_mt_19_keys_are_of_one_job_and_a_secret_that_was_there_is_no
 }
 
 #[tokio::test]
+async fn a_resumed_job_requests_its_secret_again_which_exists_unless_somebody_deleted_it()
+-> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-renew", lockstep()).await? else {
+        return Ok(());
+    };
+    let (proxy, operator) = world.proxied_operator().await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), world.namespace());
+    let suspend = async |suspend: bool| {
+        let change = json!({ "spec": { "runPolicy": { "suspend": suspend } } });
+        world.jobs.merge("pi", &change).await?;
+        let pods = if suspend { 0 } else { 2 };
+        let pods = world.kubelet.until_pods(world.namespace(), "pi", pods);
+        pods.await
+    };
+    world.jobs.create(&job("pi").build()).await?;
+    world.kubelet.until_pods(world.namespace(), "pi", 2).await?;
+    let first = secrets.get("pi-ssh").await?;
+    for (is_deleted, code) in [(false, 409), (true, 201)] {
+        suspend(true).await?;
+        world.jobs.until_true("pi", "Suspended").await?;
+        if is_deleted {
+            secrets.delete("pi-ssh", &DeleteParams::default()).await?;
+        }
+        proxy.clear_records();
+        suspend(false).await?;
+        let mut posts = proxy.records();
+        posts.retain(|record| record.call.is("create", "secrets"));
+        let codes: Vec<_> = posts.iter().map(|record| record.code).collect();
+        assert_eq!(codes, [Some(code)]);
+        let secret = secrets.get("pi-ssh").await?;
+        assert_eq!(secret.uid() != first.uid(), is_deleted);
+    }
+    world.kubelet.all_running(world.namespace(), "pi").await?;
+    world.actor("pi").launcher_succeeds().await?;
+    world.jobs.until_true("pi", "Succeeded").await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn the_list_of_a_hundred_workers_is_written_after_twice_the_status_delay() -> Result<()> {
+    const WORKERS: u32 = 100;
+    let Some(world) = World::of(MPI, "mpi-many", lockstep()).await? else {
+        return Ok(());
+    };
+    let (proxy, kubeconfig) = world.proxy().await?;
+    let options = world.options(&kubeconfig).flag("status-delay", "1s");
+    let operator = OperatorProcess::start(options).await?;
+    let many = MPI.job("pi").role("Launcher", 1).workers(WORKERS);
+    world.jobs.create(&many.build()).await?;
+    let all = usize::try_from(WORKERS)? + 1;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.until_pods(namespace, "pi", all).await?;
+    let lists = || {
+        let mut writes = proxy.records();
+        writes.retain(|record| record.call.is("patch", "configmaps"));
+        writes
+    };
+    // Each of them changes the list.
+    for worker in 0..WORKERS {
+        let pod = format!("pi-worker-{worker}");
+        kubelet.set(namespace, &pod, &State::Running).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if lists().len() > 3 {
+            break;
+        }
+    }
+    let lists = lists();
+    ensure!(lists.len() > 3, "only {}", lists.len());
+    for pair in lists.windows(2) {
+        let between = pair[1].at - pair[0].at;
+        ensure!(between >= Duration::from_millis(1900), "{between:?}");
+    }
+    kubelet.all_running(namespace, "pi").await?;
+    world.actor("pi").launcher_succeeds().await?;
+    world.jobs.until_true("pi", "Succeeded").await?;
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
 async fn b_185_there_is_no_second_launcher_until_the_first_is_gone() -> Result<()> {
     let Some(world) = World::of(MPI, "mpi-stuck", lockstep()).await? else {
         return Ok(());
@@ -143,6 +223,50 @@ async fn b_185_there_is_no_second_launcher_until_the_first_is_gone() -> Result<(
     world.assert_clean(&operator).await
 }
 
+/// Puts the worker into a state, and waits for another one.
+async fn until_recreated(world: &World, state: &State) -> Result<()> {
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.set(namespace, "pi-worker-0", state).await?;
+    eventually("another worker", HANG, async || {
+        let pods = kubelet.pods(namespace, "pi");
+        let new = pods
+            .iter()
+            .any(|p| p.name == "pi-worker-0" && p.replica.incarnation == 1 && p.bound);
+        Ok(if new {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_worker_that_exits_with_zero_is_recreated_if_the_launcher_goes_on() -> Result<()> {
+    let Some(world) = World::of(MPI, "mpi-exited", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    world.jobs.create(&job("pi").build()).await?;
+    kubelet.until_pods(namespace, "pi", 2).await?;
+    kubelet.all_running(namespace, "pi").await?;
+    world.jobs.until_true("pi", "Running").await?;
+    until_recreated(&world, &State::Succeeded).await?;
+    look::events_with(&world.client, namespace, "pi", "WorkerExited").await?;
+    kubelet.all_running(namespace, "pi").await?;
+    let again = |job: &Value| job["status"]["ready"] == "2/2" && job["status"]["restarts"] == 1;
+    world.jobs.until("pi", "with its worker", again).await?;
+    // Both end together, the worker a little earlier.
+    kubelet
+        .set(namespace, "pi-worker-0", &State::Succeeded)
+        .await?;
+    world.actor("pi").launcher_succeeds().await?;
+    let job = world.jobs.until_true("pi", "Succeeded").await?;
+    ensure!(job["status"]["restarts"] == 1, "{}", job["status"]);
+    world.assert_clean(&operator).await
+}
+
 #[tokio::test]
 async fn b_184_the_limits_of_a_job_hold_also_where_a_worker_was_evicted() -> Result<()> {
     let Some(world) = World::of(MPI, "mpi-evicted", lockstep()).await? else {
@@ -157,23 +281,7 @@ async fn b_184_the_limits_of_a_job_hold_also_where_a_worker_was_evicted() -> Res
     world.kubelet.until_pods(world.namespace(), "pi", 2).await?;
     world.kubelet.all_running(world.namespace(), "pi").await?;
     world.jobs.until_true("pi", "Running").await?;
-    let evicted = State::Evicted;
-    world
-        .kubelet
-        .set(world.namespace(), "pi-worker-0", &evicted)
-        .await?;
-    eventually("another worker", HANG, async || {
-        let pods = world.kubelet.pods(world.namespace(), "pi");
-        let new = pods
-            .iter()
-            .any(|p| p.name == "pi-worker-0" && p.replica.incarnation == 1 && p.bound);
-        Ok(if new {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(format!("{pods:?}"))
-        })
-    })
-    .await?;
+    until_recreated(&world, &State::Evicted).await?;
     let job = world.jobs.get("pi").await?;
     ensure!(
         !training_testkit::job::is_finished(&job),

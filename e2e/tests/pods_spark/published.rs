@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::look;
 use e2e::pods::spark::Diary;
 use e2e::pods::{Site, Weight, after, eventually};
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use training_testkit::manifest;
@@ -68,7 +68,7 @@ fn written(site: &Site, file: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Stores all objects of a file, possibly as a dry run, and returns the last one.
+/// Stores all objects of a file, or lets a dry run decode them strictly, as `kubectl apply` does. Returns the last one.
 async fn store(site: &Site, file: &str, dry_run: bool) -> Result<Value> {
     let mut newest = Value::Null;
     for object in written(site, file)? {
@@ -79,12 +79,14 @@ async fn store(site: &Site, file: &str, dry_run: bool) -> Result<Value> {
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> =
             Api::namespaced_with(site.client.clone(), &site.namespace, &resource);
-        let parameters = PostParams {
-            dry_run,
-            ..PostParams::default()
-        };
         let wanted: DynamicObject = serde_json::from_value(object.clone())?;
-        let stored = api.create(&parameters, &wanted).await;
+        let stored = if dry_run {
+            let strict = PatchParams::apply("user").dry_run().validation_strict();
+            let name = look::name(&object);
+            api.patch(&name, &strict, &Patch::Apply(&wanted)).await
+        } else {
+            api.create(&PostParams::default(), &wanted).await
+        };
         let stored = serde_json::to_value(stored.with_context(|| file.to_owned())?)?;
         let missing = look::lost(&object["spec"], &stored["spec"], "spec");
         ensure!(missing.is_empty(), "{file}: {missing:?}");
