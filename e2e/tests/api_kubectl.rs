@@ -238,6 +238,14 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
         }
         let all = plugin.run(&["why"]).await?;
         ensure!(all.first_line().ends_with(&format!("  {cause}")), "{all:?}");
+        for args in [&["top"] as &[&str], &["top", "-A"]] {
+            let top = plugin.run(args).await?;
+            let row = |line: &str| line.starts_with(namespace) && line.contains(kind.name);
+            ensure!(
+                top.code == Some(0) && top.out.lines().any(row) && top.err.is_empty(),
+                "{top:?}"
+            );
+        }
         let data = plugin
             .run(&["why", &format!("{}/pt", kind.name), "-o", "json"])
             .await?;

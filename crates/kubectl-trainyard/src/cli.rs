@@ -102,6 +102,16 @@ pub enum Verb {
         /// The job.
         job: String,
     },
+    /// Show what jobs hold and wait for, by namespace and kind.
+    #[command(after_help = CODES)]
+    Top {
+        /// In all namespaces.
+        #[arg(short = 'A', long)]
+        all_namespaces: bool,
+        /// The output format; by default text.
+        #[arg(short, long)]
+        output: Option<Format>,
+    },
     /// Show a job and the objects that it owns.
     #[command(after_help = CODES)]
     Tree {

@@ -1,5 +1,7 @@
 //! Reads from the API server, with the user's permissions.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -10,6 +12,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config, Resource};
 use serde_json::Value;
 use training_core::provider::Run;
+use training_core::quantity::{self, Amount, Amounts};
 use training_core::{GroupKind, GroupView};
 
 use crate::cli::Target;
@@ -20,9 +23,12 @@ use crate::kinds::{self, Kind};
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// The namespace.
+    /// The namespace; empty for all.
     pub namespace: String,
 }
+
+/// What pods use, by namespace and name.
+pub type Usage = BTreeMap<(String, String), Amounts>;
 
 /// Returns a one-line error that says what to do.
 pub fn explain(error: kube::Error) -> anyhow::Error {
@@ -111,12 +117,18 @@ impl Cluster {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        match self.namespace.as_str() {
+            "" => Api::all(self.client.clone()),
+            namespace => Api::namespaced(self.client.clone(), namespace),
+        }
     }
 
     /// Returns the API of a dynamic resource in the namespace.
     pub fn any(&self, resource: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, resource)
+        match self.namespace.as_str() {
+            "" => Api::all_with(self.client.clone(), resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, resource),
+        }
     }
 
     /// Finds the job that `NAME` or `KIND/NAME` names.
@@ -179,6 +191,51 @@ impl Cluster {
             }
         }
         Ok((jobs, unreadable))
+    }
+
+    /// Lists the pods of all jobs.
+    pub async fn all_pods(&self, unreadable: &mut Vec<String>) -> Result<Vec<Pod>> {
+        let mut all = BTreeMap::new();
+        for label in job::SELECTORS {
+            let of_jobs = ListParams::default().labels(label);
+            match self.api::<Pod>().list(&of_jobs).await {
+                Ok(list) => {
+                    let uid = |pod: &Pod| pod.metadata.uid.clone();
+                    all.extend(list.items.into_iter().map(|pod| (uid(&pod), pod)));
+                }
+                Err(error) if code(&error) == 403 => {
+                    unreadable.push(may_not("list", "pods"));
+                    break;
+                }
+                Err(error) => return Err(explain(error)),
+            }
+        }
+        Ok(all.into_values().collect())
+    }
+
+    /// Returns what pods use, if a metrics server answers.
+    pub async fn usage(&self) -> Option<Usage> {
+        let gvk = GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics");
+        let resource = ApiResource::from_gvk_with_plural(&gvk, "pods");
+        let list = self
+            .any(&resource)
+            .list(&ListParams::default())
+            .await
+            .ok()?;
+        let pods = list.items.into_iter().map(|pod| {
+            let mut used = Amounts::new();
+            let containers = pod.data["containers"].as_array().into_iter().flatten();
+            for usage in containers.filter_map(|container| container["usage"].as_object()) {
+                let amount = |(name, text): (&String, &Value)| {
+                    Some((name.clone(), Amount::parse(text.as_str()?)?))
+                };
+                quantity::add(&mut used, &usage.iter().filter_map(amount).collect(), 1);
+            }
+            let meta = pod.metadata;
+            let name = meta.name.unwrap_or_default();
+            ((meta.namespace.unwrap_or_default(), name), used)
+        });
+        Some(pods.collect())
     }
 
     /// Lists the pods of a job.

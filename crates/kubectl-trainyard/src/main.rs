@@ -4,7 +4,7 @@
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
-//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`]: the verbs that use the cluster
+//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`], [`top`]: the verbs that use the cluster
 //! - [`render`]: the objects that an operator would create, from its own plan; [`defaults`]: the defaults of the CRD
 
 mod cli;
@@ -24,6 +24,7 @@ mod suspend;
 #[cfg(test)]
 mod tests;
 mod time;
+mod top;
 mod tree;
 mod wait;
 mod why;
@@ -80,6 +81,16 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
             selection,
         } => return run::run(&target, filename, *timeout, selection).await,
         Verb::Why { job: None, output } => return attention(&target, *output).await,
+        Verb::Top {
+            all_namespaces,
+            output,
+        } => {
+            let mut cluster = Cluster::connect(&target).await?;
+            if *all_namespaces {
+                cluster.namespace.clear();
+            }
+            return top::print(&cluster, *output).await.map(|()| 0);
+        }
         Verb::Why { job: Some(job), .. }
         | Verb::Wait { job, .. }
         | Verb::Logs { job, .. }
@@ -121,7 +132,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
         Verb::Tree { .. } => tree::print(&cluster, &job).await?,
         Verb::History { output, .. } => history::print(&cluster, &job, output).await?,
-        Verb::Run { .. } | Verb::Render { .. } => {}
+        Verb::Run { .. } | Verb::Render { .. } | Verb::Top { .. } => {}
     }
     Ok(0)
 }

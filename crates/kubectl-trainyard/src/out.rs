@@ -92,6 +92,21 @@ pub fn print(lines: &[Line]) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Aligns the cells of rows in columns.
+pub fn table(rows: &[Vec<String>]) -> impl Iterator<Item = String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    rows.iter().map(move |row| {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells.map(|(cell, &n)| format!("{cell:n$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    })
+}
+
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -176,6 +191,14 @@ pub fn note(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_are_aligned() {
+        let rows = [["A", "LONG", "B"], ["longer", "1", "2"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let lines: Vec<String> = table(&rows).collect();
+        assert_eq!(lines, ["A       LONG  B", "longer  1     2"]);
+    }
 
     #[test]
     fn text_is_coloured_only_on_terminals() {

@@ -1,6 +1,7 @@
 //! Reports about jobs in states that the operators' own plans produce.
 
 mod happened;
+mod held;
 mod read;
 mod rendered;
 mod said;
