@@ -112,7 +112,8 @@ fn training(job: &Job, replicas: &Replicas) -> Vec<Entry> {
     let memory = state::memory(job, replicas);
     let mut all: Vec<Entry> = memory.conditions.iter().filter_map(of_condition).collect();
     let attempt = |who: String, memory: &ReplicaMemory| {
-        let text = format!("attempt {} of {who}", memory.attempt);
+        // The first attempt has the number 0.
+        let text = format!("attempt {} of {who}", memory.attempt.saturating_add(1));
         Some(Entry::new(memory.decided?, "attempt", text))
     };
     let gang = memory.gang_restart.as_ref();

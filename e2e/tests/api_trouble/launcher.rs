@@ -1,5 +1,6 @@
 //! What prevents the launcher of an `MPIJob` from starting or from being deleted. The real Job controller creates its pod.
 
+use k8s_openapi::api::core::v1::ResourceQuota;
 use training_testkit::builders::MPI;
 use training_testkit::kubelet::SeenPod;
 
@@ -234,4 +235,45 @@ async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<(
     ensure!(named[0].2.contains("pod forged "), "{events:?}");
     // No auditor, because the forged pod violates its invariants.
     operator.assert_no_panic()
+}
+
+#[tokio::test]
+async fn a_launcher_beyond_the_quota_stalls_its_job_until_the_quota_is_raised() -> Result<()> {
+    let Some(world) = World::of(MPI, "launcher-quota", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), world.namespace());
+    let quota = serde_json::from_value(json!({
+        "metadata": { "name": "one" }, "spec": { "hard": { "pods": "1" } },
+    }))?;
+    quotas.create(&PostParams::default(), &quota).await?;
+    eventually("the quota to be counted", HANG, async || {
+        let status = quotas.get("one").await?.status.unwrap_or_default();
+        Ok(match status.hard {
+            Some(_) => Seen::Yes(()),
+            None => Seen::NotYet("not yet".into()),
+        })
+    })
+    .await?;
+    // So the worker comes first.
+    let job = MPI.job("pi").role("Launcher", 1).workers(1);
+    let job = job.set("/spec/launcherCreationPolicy", "WaitForWorkersReady");
+    world.jobs.create(&job.build()).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.until_pods(namespace, "pi", 1).await?;
+    kubelet.all_running(namespace, "pi").await?;
+    let message = until_stalled(&world, "LauncherPodMissing").await?;
+    ensure!(
+        message.starts_with("Job pi-launcher has made no pod for 30 s."),
+        "{message}"
+    );
+    let raise = json!({ "spec": { "hard": { "pods": "5" } } });
+    quotas
+        .patch("one", &PatchParams::default(), &Patch::Merge(&raise))
+        .await?;
+    let launcher = next_launcher(&world, None).await?;
+    until_mended(&world).await?;
+    ends_well(&world, &launcher).await?;
+    world.assert_clean(&operator).await
 }

@@ -1,4 +1,4 @@
-//! Drivers whose image can't be pulled.
+//! Drivers whose image can't be pulled, or whose volume is missing.
 
 use anyhow::{Result, ensure};
 use e2e::pods::spark::{has_ended, state, until_go};
@@ -72,4 +72,21 @@ async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result
     );
     until_gone(&site, "late-driver").await?;
     site.finish(&format!("{why}; {waits}")).await
+}
+
+#[tokio::test]
+async fn a_driver_whose_volume_is_missing_names_it_and_fails_its_run_in_time() -> Result<()> {
+    let site = Site::spark("spark-volume", Weight::Light).await?;
+    // Nobody creates the ConfigMap with the program.
+    site.jobs.create(&until_go("mount", 1)).await?;
+    let app = site.until_app("mount", "over", has_ended).await?;
+    ensure!(state(&app) == "FAILED", "{}", app["status"]);
+    let why = message(&app).to_owned();
+    ensure!(
+        why.starts_with("driver pod mount-driver: PodNotStarting: ")
+            && why.contains("ConfigMap programs"),
+        "{why}"
+    );
+    until_gone(&site, "mount-driver").await?;
+    site.finish(&why).await
 }
