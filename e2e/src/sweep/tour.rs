@@ -108,6 +108,11 @@ struct Learned {
 }
 
 impl Learned {
+    /// Returns true if every undisturbed run has the write.
+    fn always_has(&self, key: &Key) -> bool {
+        self.orders.iter().all(|order| order.contains(key))
+    }
+
     /// Returns how many writes follow a write at least: counts may be stored together with other changes.
     fn follow(&self, key: &Key) -> usize {
         let follow = self.orders.iter().map(|order| {
@@ -124,7 +129,8 @@ impl Learned {
 pub enum Writes {
     /// Every write of each life cycle.
     All,
-    /// Those that no earlier life cycle has after the same changes: most life cycles begin alike.
+    /// Those of all undisturbed runs that no earlier life cycle has after the same changes: most life cycles begin alike, and whether
+    /// counts take one write more is chance.
     New,
 }
 
@@ -186,7 +192,9 @@ impl Tour {
         for cut in cuts {
             let plans = learned.iter().enumerate().flat_map(|(at, of)| {
                 let earlier = &learned[..at];
-                let is_cut = move |key: &&Key| writes == Writes::All || !has_met(earlier, of, key);
+                let is_new = move |key: &Key| !has_met(earlier, of, key);
+                let is_cut =
+                    move |key: &&Key| writes == Writes::All || of.always_has(key) && is_new(key);
                 of.keys.iter().filter(is_cut).map(move |key| Plan {
                     life: of.life,
                     cut: *cut,
