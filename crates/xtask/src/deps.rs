@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_licence_that_is_only_partly_allowed_and_sources_other_than_the_public_index_are_refused() {
-        assert_eq!(checked("MIT", ""), Ok(String::new()));
+        assert!(checked("MIT", "").is_ok());
         let refused = [
             ("(MIT OR Apache-2.0) AND GPL-3.0", "", "licenses FAILED"),
             (

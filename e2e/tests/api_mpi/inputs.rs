@@ -131,10 +131,18 @@ async fn a_resumed_job_requests_its_secret_again_which_exists_unless_somebody_de
         }
         proxy.clear_records();
         suspend(false).await?;
-        let mut posts = proxy.records();
-        posts.retain(|record| record.call.is("create", "secrets"));
-        let codes: Vec<_> = posts.iter().map(|record| record.code).collect();
-        assert_eq!(codes, [Some(code)]);
+        // Pods are created in parallel, and keys take their time.
+        eventually("an answer", HANG, async || {
+            let mut posts = proxy.records();
+            posts.retain(|record| record.call.is("create", "secrets"));
+            let codes: Vec<_> = posts.iter().map(|record| record.code).collect();
+            Ok(if codes == [Some(code)] {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{codes:?}"))
+            })
+        })
+        .await?;
         let secret = secrets.get("pi-ssh").await?;
         assert_eq!(secret.uid() != first.uid(), is_deleted);
     }
