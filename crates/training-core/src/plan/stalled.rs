@@ -303,3 +303,27 @@ fn quote(cause: Cause, pod: Option<&PodView>) -> String {
     let text = shorten(text.trim(), QUOTED);
     text.trim_end_matches(['.', ' ']).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::{LONGEST, by_spec};
+    use crate::model::error::SpecError;
+    use crate::model::memory::Memory;
+    use crate::plan::draft::Draft;
+
+    #[test]
+    fn a_long_error_in_the_spec_does_not_cut_the_remedy() {
+        let mut draft = Draft::new(Memory::default(), Timestamp::UNIX_EPOCH);
+        let error = SpecError::new("spec.x", "not a number ".repeat(200));
+        by_spec(&mut draft, &error);
+        let (_, message) = draft.stall.unwrap();
+        assert!(message.len() <= LONGEST, "{}", message.len());
+        assert!(
+            message.contains("… ") || message.contains("…;"),
+            "{message}"
+        );
+        assert!(message.ends_with("once the field is fixed"), "{message}");
+    }
+}

@@ -567,6 +567,15 @@ mod tests {
     }
 
     #[test]
+    fn a_long_report_of_an_init_container_of_ours_ends_with_an_ellipsis_after_a_whole_word() {
+        let ended = json!({"terminated": {"exitCode": 0, "message": "host ".repeat(200)}});
+        let init = json!([{"name": "trainyard-wait-for-hosts", "state": ended}]);
+        let pod = json!({"metadata": {}, "status": {"initContainerStatuses": init}});
+        let said = said_at_the_end(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert!(said.len() <= SAID && said.ends_with("host…"), "{said}");
+    }
+
+    #[test]
     fn a_pod_that_succeeded_ended_when_it_was_no_longer_ready() {
         let conditions = json!([is("Ready", "False", json!("PodCompleted"))]);
         let status = |phase: &str| json!({"phase": phase, "conditions": conditions});
