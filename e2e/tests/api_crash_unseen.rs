@@ -21,9 +21,9 @@ fn life(kind: Kind) -> Life {
     }
 }
 
-/// Selects the watches of this resource. Schedules have a watch of their own for their applications, which doesn't count.
+/// Selects the watches of this resource.
 fn watches(resource: &'static str) -> impl Fn(&Call) -> bool {
-    move |call| call.is("watch", resource) && !call.uri.contains("scheduled-app-name")
+    move |call| call.is_for_jobs("watch", resource)
 }
 
 /// A running job and its operator behind a proxy.

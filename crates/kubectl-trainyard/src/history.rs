@@ -71,9 +71,7 @@ pub async fn print(cluster: &Cluster, job: &Job, output: Option<Format>) -> Resu
     }
     let now = Timestamp::now();
     let mut lines: Vec<Line> = entries.iter().map(|entry| entry.line(now)).collect();
-    let unreadable = related.unreadable.iter();
-    let unreadable = unreadable.map(|text| format!("not shown: {text}"));
-    lines.extend(unreadable.map(|text| Line::new(Style::Faint, text)));
+    lines.extend(out::not_shown(&related.unreadable));
     out::print(&lines)
 }
 

@@ -174,8 +174,7 @@ async fn attention(target: &Target, output: Option<Format>) -> Result<u8> {
             (_, n) => format!("{n} other jobs need no attention"),
         },
     ));
-    let unreadable = unreadable.iter().map(|text| format!("not shown: {text}"));
-    lines.extend(unreadable.map(|text| Line::new(Style::Faint, text)));
+    lines.extend(out::not_shown(&unreadable));
     out::print(&lines)?;
     Ok(0)
 }

@@ -92,6 +92,12 @@ pub fn print(lines: &[Line]) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Returns a line for each resource that could not be read, and why.
+pub fn not_shown(unreadable: &[String]) -> impl Iterator<Item = Line> {
+    let line = |text| Line::new(Style::Faint, format!("not shown: {text}"));
+    unreadable.iter().map(line)
+}
+
 /// Aligns the cells of rows in columns.
 pub fn table(rows: &[Vec<String>]) -> impl Iterator<Item = String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();

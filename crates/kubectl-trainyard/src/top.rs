@@ -10,7 +10,7 @@ use training_core::quantity::{self, Amount, Amounts};
 use crate::cluster::{Cluster, Usage};
 use crate::job::{self, Job, Member};
 use crate::kinds::Shape;
-use crate::out::{self, Format, Line, Style};
+use crate::out::{self, Format, Line};
 use crate::state::{self, Phase};
 
 /// The unfinished jobs of a kind in a namespace, and their pods.
@@ -67,8 +67,7 @@ pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<()> {
     } else {
         out::table(&table(&rows)).map(Line::plain).collect()
     };
-    let unreadable = unreadable.iter().map(|text| format!("not shown: {text}"));
-    lines.extend(unreadable.map(|text| Line::new(Style::Faint, text)));
+    lines.extend(out::not_shown(&unreadable));
     out::print(&lines)
 }
 

@@ -20,20 +20,15 @@ const FAILURES: usize = 3;
 pub fn on(namespace: &str, (verb, resource): Target, action: Action) -> Rule {
     let namespace = namespace.to_owned();
     Rule::new(&format!("{verb} {resource}"), action, move |call: &Call| {
-        call.namespace == namespace && is_for(call, (verb, resource))
+        call.namespace == namespace && call.is_for_jobs(verb, resource)
     })
-}
-
-/// Whether it is such a request. Schedules have a watch of their own for their applications, which doesn't count.
-fn is_for(call: &Call, (verb, resource): Target) -> bool {
-    call.is(verb, resource) && !call.uri.contains("scheduled-app-name")
 }
 
 /// The number of such requests by the operator in the job's namespace.
 fn asked(trial: &Trial, (verb, resource): Target) -> usize {
     let records = trial.proxy.records();
     let ours = records.iter().map(|record| &record.call);
-    ours.filter(|call| call.namespace == trial.namespace() && is_for(call, (verb, resource)))
+    ours.filter(|call| call.namespace == trial.namespace() && call.is_for_jobs(verb, resource))
         .count()
 }
 

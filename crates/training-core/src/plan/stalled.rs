@@ -97,7 +97,6 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
     let Some((reason, message)) = draft.stall.take() else {
         return;
     };
-    let message = shorten(&message, LONGEST);
     let mut conditions = draft.memory.conditions.iter();
     let known = conditions
         .find(|c| c.holds(ConditionType::Stalled))

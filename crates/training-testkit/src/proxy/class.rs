@@ -96,6 +96,11 @@ impl Call {
         self.verb == verb && self.resource == resource && self.subresource == subresource
     }
 
+    /// Same as [`Self::is`], without the watch that schedules have of their own applications.
+    pub fn is_for_jobs(&self, verb: &str, resource: &str) -> bool {
+        self.is(verb, resource) && !self.uri.contains("scheduled-app-name")
+    }
+
     /// Says why a write could hit an object that its author has not seen; `None` if it can't.
     ///
     /// I-26: every delete names the uid, every status write the uid and the version from which it was computed. A create can't hit
