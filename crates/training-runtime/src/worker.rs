@@ -275,10 +275,13 @@ impl<P: Planner> Worker<P> {
     async fn attempt(&self, key: &JobKey, object: &P::Object, changed: bool) -> Ended {
         let begun = Instant::now();
         let held = self.tools.backoff.not_before(key).filter(|at| *at > begun);
-        if held.is_none()
-            && let Err(fault) = self.planner.confirm(object).await
-        {
-            return Ended::Failed(fault);
+        if held.is_none() {
+            if let Err(fault) = self.refresh(key, object).await {
+                return Ended::Failed(fault);
+            }
+            if let Err(fault) = self.planner.confirm(object).await {
+                return Ended::Failed(fault);
+            }
         }
         let held = held.filter(|_| !changed);
         if let Some(at) = held
@@ -294,6 +297,21 @@ impl<P: Planner> Worker<P> {
             }
             ended => ended,
         }
+    }
+
+    /// Reads an object whose watch keeps showing an old version, as conflicts prove: the watch may have lost an event.
+    async fn refresh(&self, key: &JobKey, object: &P::Object) -> Result<(), Fault> {
+        if !self.tools.backoff.is_outdated(key) {
+            return Ok(());
+        }
+        let read = self.tools.caller.read_job::<P::Object>(key).await?;
+        // The watch has to show the end of an object and the next one of its name.
+        if let Some(read) = read.filter(|read| read.meta().uid == object.meta().uid)
+            && self.jobs.apply(read)
+        {
+            tracing::info!("the watch lags: read the object again");
+        }
+        Ok(())
     }
 
     async fn rounds(&self, key: &JobKey, begun: Instant, mut held: Option<Instant>) -> Ended {

@@ -1,7 +1,8 @@
 //! F-30 to F-36: faults of watches.
 
 use anyhow::Result;
-use training_testkit::builders::PYTORCH;
+use futures::future::try_join_all;
+use training_testkit::builders::{EVERY_KIND, Kind, PYTORCH};
 use training_testkit::proxy::{Action, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -35,6 +36,41 @@ async fn f_30_every_seventh_event_is_lost() -> Result<()> {
 #[tokio::test]
 async fn f_31_no_change_of_a_job_is_ever_told() -> Result<()> {
     watches(LIFE, &F_31).await
+}
+
+/// The response to a status write is lost, and so is the event: only a read shows the new version.
+async fn stored_in_silence(kind: Kind) -> Result<()> {
+    let life = Life(kind);
+    let Some(mut trial) = Trial::of(life, "f31stored").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    let lost = on(
+        trial.namespace(),
+        ("watch", kind.plural),
+        events_with(&["\"type\":\"MODIFIED\""]),
+    );
+    let answer = on(
+        trial.namespace(),
+        ("patch", life.status()),
+        Action::ResetAfter,
+    );
+    let rules = [lost, answer.nth(1)];
+    trial.rule(&rules);
+    trial.reopen(&rules[..1]).await?;
+    trial.run_phase(Phase::Running).await?;
+    trial.until_hit(&rules, 1).await?;
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_life();
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_31_f_03_a_job_of_any_kind_is_read_if_neither_response_nor_event_shows_its_status()
+-> Result<()> {
+    try_join_all(EVERY_KIND.map(stored_in_silence))
+        .await
+        .map(drop)
 }
 
 /// The worker disappears before it runs, and again while the job runs; or it fails. The watch doesn't show it.

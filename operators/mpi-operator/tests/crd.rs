@@ -48,6 +48,10 @@ fn both_versions_are_served_and_the_newer_one_is_stored() {
     for version in versions().values() {
         let selector = &version["subresources"]["scale"]["labelSelectorPath"];
         assert_eq!(*selector, ".status.workerSelector");
+        let columns = version["additionalPrinterColumns"].as_array().unwrap();
+        let names: Vec<_> = columns.iter().map(|column| &column["name"]).collect();
+        let all = ["State", "Ready", "Restarts", "Waiting", "Age", "Reason"];
+        assert_eq!(names, all);
     }
     let told: Vec<_> = versions()
         .iter()

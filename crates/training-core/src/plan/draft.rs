@@ -202,9 +202,11 @@ impl Draft {
     }
 }
 
+/// Stands where a text is truncated.
+const MARK: char = '…';
+
 /// Like [`clean`], but a truncated text ends with an ellipsis after a whole word.
 pub fn shorten(text: &str, limit: usize) -> String {
-    const MARK: char = '…';
     let cut = clean(text, limit);
     if cut.len() == clean(text, usize::MAX).len() {
         return cut;
@@ -216,6 +218,25 @@ pub fn shorten(text: &str, limit: usize) -> String {
         "{}{MARK}",
         words.trim_end_matches([' ', ',', '.', ':', ';'])
     )
+}
+
+/// Returns the end of a text. A truncated text begins with an ellipsis before a whole word.
+///
+/// Units: `limit` in bytes.
+pub fn shorten_front(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let kept = limit.saturating_sub(MARK.len_utf8());
+    let (head, tail) = text.split_at(text.ceil_char_boundary(text.len() - kept));
+    let words = if head.ends_with(char::is_whitespace) {
+        tail
+    } else {
+        // A single word is cut at the limit.
+        let rest = tail.split_once(char::is_whitespace);
+        rest.map_or(tail, |(_, words)| words)
+    };
+    format!("{MARK}{}", words.trim_start())
 }
 
 /// Truncates a text at a character boundary and replaces control characters, so that no pod's message can harm a terminal or hide
@@ -244,7 +265,7 @@ pub fn clean(text: &str, limit: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shorten;
+    use super::{shorten, shorten_front};
 
     #[test]
     fn a_text_that_is_cut_ends_with_an_ellipsis_behind_a_whole_word() {
@@ -254,6 +275,19 @@ mod tests {
         assert_eq!(shorten("abcdefgh", 6), "abc…");
         for limit in 3..40 {
             let cut = shorten("ein Wörtchen über die Länge 語語語 hinaus", limit);
+            assert!(cut.len() <= limit, "{limit}: {cut}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_cut_in_front_begins_with_an_ellipsis_before_a_whole_word() {
+        assert_eq!(shorten_front("one two three", 13), "one two three");
+        assert_eq!(shorten_front("one two three", 12), "…two three");
+        assert_eq!(shorten_front("one two\nthree", 10), "…three");
+        assert_eq!(shorten_front("one two three", 8), "…three");
+        assert_eq!(shorten_front("abcdefgh", 6), "…fgh");
+        for limit in 3..40 {
+            let cut = shorten_front("ein Wörtchen über die Länge 語語語 hinaus", limit);
             assert!(cut.len() <= limit, "{limit}: {cut}");
         }
     }

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use serde::Deserialize;
+use training_core::plan::draft::shorten_front;
 use training_core::slim::slim_meta;
 use training_core::{PodPhase, Uid};
 
@@ -298,7 +299,7 @@ impl End {
     }
 }
 
-/// Returns the end of a text with secrets masked, cut at a character boundary.
+/// Returns the end of a text with secrets masked.
 fn last_words(text: &str, mask: &Mask) -> String {
     if text.is_empty() {
         return String::new();
@@ -314,8 +315,7 @@ fn last_words(text: &str, mask: &Mask) -> String {
             text = telling;
         }
     }
-    let from = text.len().saturating_sub(LAST_WORDS);
-    text[text.ceil_char_boundary(from)..].to_owned()
+    shorten_front(&text, LAST_WORDS)
 }
 
 /// True for frames of a Java stack and for Spark's shutdown messages, which hide the error.

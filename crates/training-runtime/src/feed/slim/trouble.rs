@@ -1,7 +1,7 @@
 //! Finds trouble in a pod's status. Every field has a default, since a status may be odd.
 
 use k8s_openapi::jiff::Timestamp;
-use training_core::plan::draft::{clean, shorten};
+use training_core::plan::draft::{clean, shorten, shorten_front};
 use training_core::{Cause, PodPhase, Trouble};
 
 use super::seen::{SlimCondition, SlimContainer, SlimPod, SlimTerminated};
@@ -271,7 +271,7 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         trouble.reason = clean(reason, 64);
     }
     if let Some(message) = &status.message {
-        trouble.message = tail(message, SAID);
+        trouble.message = tail(message);
     }
     trouble
 }
@@ -279,7 +279,7 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
 fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Trouble {
     Trouble {
         reason: clean(ended.reason.as_deref().unwrap_or_default(), 64),
-        message: tail(ended.message.as_deref().unwrap_or_default(), SAID),
+        message: tail(ended.message.as_deref().unwrap_or_default()),
         container: clean(container.name(), 64),
         init,
         exit_code: ended.exit_code.and_then(|c| i32::try_from(c).ok()),
@@ -290,13 +290,8 @@ fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Tr
 }
 
 /// Returns the end of a text, where a program says why it died.
-fn tail(text: &str, limit: usize) -> String {
-    let text = text.trim_end();
-    let mut from = text.len().saturating_sub(limit);
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    clean(&text[from..], limit)
+fn tail(text: &str) -> String {
+    clean(&shorten_front(text.trim_end(), SAID), SAID)
 }
 
 #[cfg(test)]

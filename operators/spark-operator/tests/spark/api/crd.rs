@@ -21,6 +21,7 @@ fn the_names_are_the_published_ones() {
             names["plural"],
             names["singular"],
             names["shortNames"],
+            names["categories"],
             crd["spec"]["scope"],
             crd["spec"]["conversion"],
         ])
@@ -31,6 +32,7 @@ fn the_names_are_the_published_ones() {
         "sparkapplications",
         "sparkapplication",
         ["sparkapp"],
+        ["spark", "trainyard"],
         "Namespaced",
         null,
     ]);
@@ -41,6 +43,7 @@ fn the_names_are_the_published_ones() {
         "scheduledsparkapplications",
         "scheduledsparkapplication",
         ["scheduledsparkapp"],
+        ["spark", "trainyard"],
         "Namespaced",
         null,
     ]);
