@@ -138,7 +138,8 @@ async fn warns(prefix: &str, job: Job, text: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of() -> Result<()> {
+async fn b_038_b_039_b_083_b_084_b_096_b_110_b_127_what_has_no_effect_in_a_job_of_any_kind_is_warned_of()
+-> Result<()> {
     let (control, namespace, client) = prepared("anykind").await?;
     let versions = [
         Kind {
@@ -151,8 +152,9 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
         control.install(kind.operator).await?;
         let job = || kind.small_job("pt", 1);
         // The API server reads new policies a moment after they are stored.
-        let template = format!("/spec/{}/Worker/template/spec", kind.replica_map);
-        let replaced = || job().set(&format!("{template}/restartPolicy"), "Never");
+        let template = format!("/spec/{}/Worker/template", kind.replica_map);
+        let with = |field: &str, value| job().set(&format!("{template}/{field}"), value);
+        let replaced = || with("spec/restartPolicy", json!("Never"));
         eventually(
             &format!("the policies of {}", kind.name),
             HANG,
@@ -173,6 +175,16 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
             ),
             (replaced(), "restartPolicy within a template is replaced"),
         ];
+        let own_label = json!({"labels": {"training.kubeflow.org/job-role": "x", "mine": "y"}});
+        let of_template = [
+            ("metadata", own_label, "labels of the operator's own"),
+            ("metadata", json!({"name": "x"}), "name and namespace"),
+            ("metadata", json!({"finalizers": ["e.com/f"]}), "finalizers"),
+            ("spec/hostname", json!("x"), "each pod has its own name"),
+            ("spec/subdomain", json!("x"), "each pod has its own name"),
+            ("spec/hostNetwork", json!(true), "hostNetwork"),
+        ];
+        rows.extend(of_template.map(|(field, value, text)| (with(field, value), text)));
         let odd = job().run_policy("cleanPodPolicy", "Sometimes");
         if kind == MPI {
             let refused = warnings_of(&client, &namespace.name, &kind, odd).await;
@@ -189,8 +201,12 @@ async fn b_083_b_084_b_096_what_has_no_effect_in_a_job_of_any_kind_is_warned_of(
             let one = matches!(warnings.as_slice(), [warning] if warning.contains(text));
             ensure!(one, "{} {}, {text}: {warnings:?}", kind.name, kind.version);
         }
-        let warnings = warnings_of(&client, &namespace.name, &kind, job()).await?;
-        ensure!(warnings.is_empty(), "{}: {warnings:?}", kind.name);
+        let metadata = json!({"labels": {"mine": "y"}, "annotations": {"a": "b"}});
+        let fine = with("metadata", metadata).set(&format!("{template}/spec/hostNetwork"), false);
+        for fine in [job(), fine] {
+            let warnings = warnings_of(&client, &namespace.name, &kind, fine).await?;
+            ensure!(warnings.is_empty(), "{}: {warnings:?}", kind.name);
+        }
     }
     Ok(())
 }
@@ -208,59 +224,9 @@ async fn the_deprecated_place_of_processes_per_node_is_warned_of() -> Result<()>
 }
 
 #[tokio::test]
-async fn b_084_an_unknown_clean_up_policy_is_warned_of() -> Result<()> {
-    let job = job().run_policy("cleanPodPolicy", "Sometimes");
-    warns(
-        "cleanup",
-        job,
-        "is none of None, Running, All and works as All",
-    )
-    .await
-}
-
-#[tokio::test]
-async fn b_083_a_restart_policy_within_the_template_is_warned_of() -> Result<()> {
-    let path = "/spec/pytorchReplicaSpecs/Worker/template/spec/restartPolicy";
-    let text = "restartPolicy within a template is replaced";
-    warns("restart", job().set(path, "Never"), text).await
-}
-
-#[tokio::test]
 async fn b_063_workers_outside_the_elastic_bounds_are_warned_of() -> Result<()> {
     let text = "is outside the bounds of spec.elasticPolicy";
     warns("bounds", elastic("minReplicas", json!(2)), text).await
-}
-
-#[tokio::test]
-async fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_warned_of() -> Result<()> {
-    let (_, namespace, client) = prepared("template").await?;
-    let template = "/spec/pytorchReplicaSpecs/Worker/template";
-    for (field, value, text) in [
-        (
-            "metadata",
-            json!({"labels": {"training.kubeflow.org/job-role": "x", "mine": "y"}}),
-            "labels of the operator's own",
-        ),
-        ("metadata", json!({"name": "x"}), "name and namespace"),
-        ("metadata", json!({"finalizers": ["e.com/f"]}), "finalizers"),
-        ("spec/hostname", json!("x"), "each pod has its own name"),
-        ("spec/subdomain", json!("x"), "each pod has its own name"),
-        ("spec/hostNetwork", json!(true), "hostNetwork"),
-    ] {
-        let odd = job().set(&format!("{template}/{field}"), value);
-        let warnings = warnings(&client, &namespace.name, odd).await?;
-        let one = matches!(warnings.as_slice(), [warning] if warning.contains(text));
-        ensure!(one, "{field} {text}: {warnings:?}");
-    }
-    let fine = job()
-        .set(
-            &format!("{template}/metadata"),
-            json!({"labels": {"mine": "y"}, "annotations": {"a": "b"}}),
-        )
-        .set(&format!("{template}/spec/hostNetwork"), false);
-    let warnings = warnings(&client, &namespace.name, fine).await?;
-    ensure!(warnings.is_empty(), "{warnings:?}");
-    Ok(())
 }
 
 /// One object of each type that the operator creates.

@@ -15,7 +15,7 @@ use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
 use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, NOTHING, STATUS, Server, executor, pod, worker};
+use server::{CHILD, JOB, JOBS, NOTHING, STATUS, Server, executor, pod, worker};
 use std::sync::Arc;
 use training_core::{Deletion, Step, Uid};
 use training_runtime::key::JobKey;
@@ -465,5 +465,59 @@ async fn after_a_refusal_a_job_begins_with_one_request_and_doubles() {
         made(creates, &mut uid);
     }
     assert_eq!(windows, [1, 2, 4, 8, 16]);
+    reconcile.abort();
+}
+
+/// A suspended job whose pods still run: its first request is the status write that stores the suspension.
+fn suspended(resource_version: &str) -> PyTorchJob {
+    let mut job = typed(pt(1).run_policy("suspend", true));
+    job.metadata.resource_version = Some(resource_version.to_owned());
+    job
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_the_watch_shows_in_an_old_version_is_read_after_three_conflicts() {
+    let (worker, mut server) = worker(suspended("41"), &[pod("master", "Running")]);
+    let key = JobKey::new("ns1", "pt");
+    for _ in 0..3 {
+        let reconcile = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+        let write = server.asked().await;
+        assert_eq!(write.what, STATUS);
+        assert_eq!(write.body["metadata"]["resourceVersion"], "41");
+        let error =
+            json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict"});
+        write.with(409, &error);
+        let next = reconcile.await.unwrap().unwrap();
+        tokio::time::sleep_until(next).await;
+    }
+    let reconcile = tokio::spawn(worker.reconcile(key));
+    let read = server.asked().await;
+    assert_eq!(read.what, JOBS);
+    read.with(200, &json!({"items": [suspended("60")]}));
+    let write = server.asked().await;
+    assert_eq!(write.what, STATUS);
+    assert_eq!(write.body["metadata"]["resourceVersion"], "60");
+    reconcile.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_wait_until_the_backoff_is_over() {
+    let mut job = suspended("41");
+    job.metadata.generation = Some(1);
+    let (worker, mut server) = worker(job.clone(), &[pod("master", "Running")]);
+    let key = JobKey::new("ns1", "pt");
+    let failed = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    let error = json!({"kind": "Status", "status": "Failure", "code": 500, "message": "away"});
+    server.asked().await.with(500, &error);
+    failed.await.unwrap();
+    // An event changes nothing, so the job waits.
+    let held = tokio::spawn(Arc::clone(&worker).reconcile(key.clone()));
+    held.await.unwrap();
+    job.metadata.generation = Some(2);
+    job.metadata.resource_version = Some("42".to_owned());
+    assert!(worker.jobs.apply(job));
+    let reconcile = tokio::spawn(worker.reconcile(key));
+    let write = server.asked().await;
+    assert_eq!(write.body["metadata"]["resourceVersion"], "42");
     reconcile.abort();
 }
