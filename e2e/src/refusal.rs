@@ -6,7 +6,10 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use training_testkit::wait::{HANG, Seen, eventually};
 
 use crate::World;
 
@@ -63,4 +66,25 @@ impl Refusal {
         self.policies.delete(&self.name, &how).await?;
         Ok(())
     }
+}
+
+/// Waits until a policy refuses creates of this object, or no longer: the API server reads policies a moment after they are stored.
+pub async fn until_refused<K>(api: &Api<K>, object: &K, refused: bool) -> Result<()>
+where
+    K: Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+{
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually("the policy to apply, or no longer", HANG, async || {
+        let answer = api.create(&dry, object).await;
+        let by_policy = matches!(&answer, Err(kube::Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy"));
+        Ok(if by_policy == refused {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{answer:?}"))
+        })
+    })
+    .await
 }

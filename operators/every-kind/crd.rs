@@ -52,6 +52,28 @@ fn the_crd_is_small_enough_for_plain_kubectl_apply() {
 }
 
 #[test]
+fn mt_33_the_lists_of_a_template_are_bounded() {
+    let mut bounds = BTreeMap::new();
+    walk("", &schema(), &mut |path, schema| {
+        let list = path.split_once(".template.spec.").map(|(_, list)| list);
+        if let (Some(list), Some(most)) = (list, schema["maxItems"].as_u64()) {
+            bounds.insert(list.to_owned(), most);
+        }
+    });
+    let expected = [
+        ("containers", 512),
+        ("containers[].env", 10_000),
+        ("initContainers", 512),
+        ("initContainers[].env", 10_000),
+        ("volumes", 512),
+    ];
+    assert_eq!(
+        bounds,
+        expected.map(|(list, most)| (list.to_owned(), most)).into()
+    );
+}
+
+#[test]
 fn the_kind_has_the_published_identity() {
     let crd = crd();
     let spec = &crd["spec"];

@@ -173,8 +173,16 @@ impl Controller {
         } else {
             caches.missing.insert((cache, scope.clone()));
         }
-        let all = !caches.missing.iter().any(|(other, _)| *other == cache);
-        self.health.set_ready(cache, all);
+        let missing = caches.missing.iter().filter(|(other, _)| *other == cache);
+        let missing: Vec<&Scope> = missing.map(|(_, scope)| scope).collect();
+        let namespaces: Option<BTreeSet<&str>> = missing.iter().map(|s| s.namespace()).collect();
+        match namespaces.filter(|namespaces| !namespaces.is_empty()) {
+            Some(namespaces) => {
+                let namespaces: Vec<&str> = namespaces.into_iter().collect();
+                self.health.set_unready_in(cache, &namespaces);
+            }
+            None => self.health.set_ready(cache, missing.is_empty()),
+        }
     }
 
     /// Removes the caches from readiness at the end of a term, as a standby has none.

@@ -47,6 +47,17 @@ async fn a_namespace_that_cant_be_read_keeps_no_other_from_being_served() -> Res
         Value::Null,
         "nothing is known of its pods"
     );
+    let (code, body) = operator.probe("/readyz").await?;
+    assert_eq!(code, 503, "{body}");
+    for feed in ["jobs", "pods", "services"] {
+        let missing = format!("{feed} (namespaces: {})", other.name);
+        anyhow::ensure!(body.contains(&missing), "{body}");
+    }
+    let metrics = operator.metrics().await?;
+    for (namespace, up) in [(world.namespace(), 1), (&*other.name, 0)] {
+        let series = format!(r#"trainyard_watch_up{{watch="pods",namespace="{namespace}"}} {up}"#);
+        anyhow::ensure!(metrics.contains(&series), "no {series} in\n{metrics}");
+    }
     proxy.clear_rules();
     waits.until_true("pt", "Created").await?;
     operator.until_ready().await?;

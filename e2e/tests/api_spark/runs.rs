@@ -1,6 +1,6 @@
 //! Runs of one application.
 
-use e2e::refusal::Refusal;
+use e2e::refusal::{Refusal, until_refused};
 use e2e::{World, look};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use training_testkit::kubelet::lockstep;
@@ -565,30 +565,42 @@ async fn a_driver_that_pod_security_forbids_is_counted_as_a_failed_submission() 
     stage.assert_clean().await
 }
 
+#[tokio::test]
+async fn f_24_a_driver_that_a_policy_denies_is_counted_as_a_failed_submission() -> Result<()> {
+    let Some(world) = World::of(SPARK, "spark-denied", lockstep()).await? else {
+        return Ok(());
+    };
+    let validation = json!({
+        "expression": "object.metadata.?labels['spark-role'].orValue('') != 'driver'",
+        "message": "no drivers today", "reason": "Invalid",
+    });
+    let _policy = Refusal::of(&world, ("", "pods"), validation).await?;
+    let driver = json!({
+        "metadata": { "name": "x", "labels": { "spark-role": "driver" } },
+        "spec": { "containers": [{ "name": "a", "image": "b" }] },
+    });
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
+    until_refused(&pods, &serde_json::from_value(driver)?, true).await?;
+    let operator = world.operator().await?;
+    let mut app = application("pi");
+    app["spec"]["restartPolicy"] = json!({
+        "type": "OnFailure", "onSubmissionFailureRetries": 1, "onSubmissionFailureRetryInterval": 1,
+    });
+    world.jobs.create(&app).await?;
+    let failed = |job: &Value| job["status"]["applicationState"]["state"] == "FAILED";
+    let app = world.jobs.until("pi", "failed", failed).await?;
+    let status = &app["status"];
+    ensure!(status["submissionAttempts"] == 2, "{status}");
+    let text = status["applicationState"]["errorMessage"].as_str();
+    ensure!(
+        text.is_some_and(|text| text.contains("no drivers today")),
+        "{status}"
+    );
+    world.assert_clean(&operator).await
+}
+
 /// The message of the policy against every `NetworkPolicy`.
 const NO_POLICIES: &str = "no network policies today";
-
-/// Waits until the API server refuses every NetworkPolicy in a namespace, or none any more: it reads policies a moment after they are
-/// stored.
-async fn until_network_policies(world: &World, refused: bool) -> Result<()> {
-    let any: NetworkPolicy = serde_json::from_value(json!({
-        "metadata": { "name": "any" }, "spec": { "podSelector": {} },
-    }))?;
-    let dry = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let api: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), world.namespace());
-    eventually("the policy to apply, or no longer", HANG, async || {
-        let answer = api.create(&dry, &any).await;
-        Ok(if answer.is_err() == refused {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(format!("{answer:?}"))
-        })
-    })
-    .await
-}
 
 #[tokio::test]
 async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_why() -> Result<()>
@@ -600,7 +612,10 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     let validation = json!({ "expression": "false", "message": NO_POLICIES });
     let resource = ("networking.k8s.io", "networkpolicies");
     let policy = Refusal::of(&world, resource, validation).await?;
-    until_network_policies(&world, true).await?;
+    let any = json!({ "metadata": { "name": "any" }, "spec": { "podSelector": {} } });
+    let any: NetworkPolicy = serde_json::from_value(any)?;
+    let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), world.namespace());
+    until_refused(&policies, &any, true).await?;
     let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     let options = world.options(&kubeconfig).flag("network-policy", "true");
     let operator = OperatorProcess::start(options).await?;
@@ -626,7 +641,7 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     ensure!(!made.contains_key("Pod/refused-driver"), "{made:?}");
 
     policy.remove().await?;
-    until_network_policies(&world, false).await?;
+    until_refused(&policies, &any, false).await?;
     world.jobs.create(&with_policy("allowed")).await?;
     world.kubelet.until_pods(namespace, "allowed", 1).await?;
     let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), namespace);

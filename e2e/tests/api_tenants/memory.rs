@@ -150,6 +150,18 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         assert_fits(&kind, &operator)?;
         let log = operator.log();
         ensure!(log.contains("cache of jobs is full"), "{}", kind.name);
+        let index = if kind == SPARK {
+            "applications"
+        } else {
+            "jobs"
+        };
+        let series = format!(r#"trainyard_index_objects{{index="{index}_not_cached"}} "#);
+        let metrics = operator.metrics().await?;
+        let counted = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        ensure!(
+            counted.is_some_and(|count| count != "0"),
+            "{series}{counted:?}"
+        );
         calm.assert_well(&operator).await?;
         large.assert_well(&operator).await?;
     }

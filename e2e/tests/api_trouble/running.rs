@@ -1,6 +1,6 @@
 //! A running job survives what isn't its fault.
 
-use e2e::refusal::Refusal;
+use e2e::refusal::{Refusal, until_refused};
 
 use super::*;
 
@@ -12,32 +12,16 @@ async fn refuse_pods(world: &World) -> Result<Refusal> {
     Refusal::of(world, ("", "pods"), validation).await
 }
 
-/// Waits until a policy refuses the operator's pods: the API server reads policies a moment after they are stored.
-async fn until_refused(world: &World) -> Result<()> {
-    let operator = world.control.client(PYTORCH_OPERATOR).await?;
-    let pods: Api<Pod> = Api::namespaced(operator, world.namespace());
-    let pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a", "image": "b" }] } });
-    let pod = serde_json::from_value(pod)?;
-    let dry = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    eventually("pods to be refused", HANG, async || {
-        Ok(match pods.create(&dry, &pod).await {
-            Err(kube::Error::Api(status)) if status.code == 422 => Seen::Yes(()),
-            answer => Seen::NotYet(format!("{answer:?}")),
-        })
-    })
-    .await
-}
-
 #[tokio::test]
 async fn f_24_a_policy_that_refuses_with_the_code_of_a_validation_ends_no_job() -> Result<()> {
     let Some(world) = World::start("policy", lockstep()).await? else {
         return Ok(());
     };
     let policy = refuse_pods(&world).await?;
-    until_refused(&world).await?;
+    let client = world.control.client(PYTORCH_OPERATOR).await?;
+    let pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a", "image": "b" }] } });
+    let pods: Api<Pod> = Api::namespaced(client, world.namespace());
+    until_refused(&pods, &serde_json::from_value(pod)?, true).await?;
     let operator = world.operator().await?;
     world
         .jobs

@@ -251,6 +251,27 @@ fn b_126_the_launchers_main_container_decides_whatever_sidecars_do() {
 }
 
 #[test]
+fn f_60_a_drained_launcher_of_v1_is_created_again_free_of_charge() {
+    for (version, policy, ignores) in [
+        ("v1", "Never", true),
+        ("v1", "ExitCode", true),
+        ("v1", "OnFailure", false),
+        // The published Job has no such policy.
+        ("v2beta1", "Never", false),
+    ] {
+        let mut world = of(version, |job| {
+            job["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = json!(policy);
+        });
+        world.settle();
+        let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+        let first = &job["spec"]["podFailurePolicy"]["rules"][0];
+        let pattern = json!([{"type": "DisruptionTarget", "status": "True"}]);
+        let ignored = first["action"] == "Ignore" && first["onPodConditions"] == pattern;
+        assert_eq!(ignored, ignores, "{version} {policy}: {first}");
+    }
+}
+
+#[test]
 fn b_126_the_launchers_end_wins_over_that_of_a_worker_in_the_same_snapshot() {
     for (version, policy) in [("v2beta1", "Never"), ("v1", "Never"), ("v1", "ExitCode")] {
         let started = || {

@@ -11,6 +11,9 @@ use tokio::time::Instant;
 /// deadline itself has failed.
 const STUCK: Duration = Duration::from_mins(3);
 
+/// How many namespaces readiness names per component.
+const NAMED: usize = 3;
+
 /// The state behind the probes. All clones share it.
 ///
 /// An unreachable API server or a missing CRD makes the process unready, not dead: a restart would not help. A standby is ready.
@@ -19,7 +22,8 @@ pub struct Health(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    components: BTreeMap<&'static str, bool>,
+    /// What each component that is not ready is missing.
+    components: BTreeMap<&'static str, Option<String>>,
     beat: Option<Instant>,
     next: u64,
     /// By number, so the first one is the oldest.
@@ -29,7 +33,8 @@ struct State {
 impl Health {
     /// Creates the state of a process that is ready once all components are.
     pub fn new(components: &[&'static str]) -> Self {
-        let components = components.iter().map(|name| (*name, false)).collect();
+        let missing = |name: &&'static str| (*name, Some((*name).to_owned()));
+        let components = components.iter().map(missing).collect();
         Self(Arc::new(Mutex::new(State {
             components,
             ..State::default()
@@ -38,7 +43,19 @@ impl Health {
 
     /// Sets whether a component is ready; adds a new component.
     pub fn set_ready(&self, component: &'static str, ready: bool) {
-        self.0.lock().components.insert(component, ready);
+        let missing = (!ready).then(|| component.to_owned());
+        self.0.lock().components.insert(component, missing);
+    }
+
+    /// Marks a component as not ready in these namespaces.
+    pub fn set_unready_in(&self, component: &'static str, namespaces: &[&str]) {
+        let named = &namespaces[..namespaces.len().min(NAMED)];
+        let more = match namespaces.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let missing = format!("{component} (namespaces: {}{more})", named.join(", "));
+        self.0.lock().components.insert(component, Some(missing));
     }
 
     /// Removes a component, as a standby does with the leader's caches.
@@ -101,12 +118,8 @@ impl Health {
     /// Names what is missing.
     pub fn ready(&self) -> Result<(), String> {
         let state = self.0.lock();
-        let missing: Vec<_> = state
-            .components
-            .iter()
-            .filter(|(_, ready)| !**ready)
-            .map(|(name, _)| *name)
-            .collect();
+        let missing = state.components.values().flatten();
+        let missing: Vec<&str> = missing.map(String::as_str).collect();
         if missing.is_empty() {
             Ok(())
         } else {
@@ -177,7 +190,17 @@ mod tests {
         assert_eq!(health.ready(), Err("not ready: jobs".to_owned()));
         health.forget("jobs");
         assert_eq!(health.ready(), Ok(()));
+        health.set_unready_in("pods", &["a", "b", "c"]);
+        health.set_unready_in("jobs", &["a", "b", "c", "d", "e"]);
+        assert_eq!(
+            health.ready(),
+            Err(
+                "not ready: jobs (namespaces: a, b, c and 2 more), pods (namespaces: a, b, c)"
+                    .to_owned()
+            )
+        );
+        health.set_ready("jobs", true);
         health.set_ready("pods", false);
-        assert!(health.ready().is_err());
+        assert_eq!(health.ready(), Err("not ready: pods".to_owned()));
     }
 }

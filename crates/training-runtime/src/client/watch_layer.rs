@@ -260,7 +260,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn f_36_a_watch_is_open_when_it_is_answered_and_heard_with_every_byte() {
         let watches = WatchTimes::default();
-        let wanted = watches.want("pods", PODS);
+        let wanted = watches.want("pods", None, PODS);
         let slow =
             tower::service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(trickle())));
         let layer = WatchLayer::new(watches, Duration::from_secs(30));

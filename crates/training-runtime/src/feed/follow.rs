@@ -116,7 +116,7 @@ where
             Some(selector) => config.labels(&selector),
             None => config,
         };
-        let wanted = source.watches.want(feed, &what);
+        let wanted = source.watches.want(feed, scope.namespace(), &what);
         Self {
             feed,
             scope: scope.clone(),

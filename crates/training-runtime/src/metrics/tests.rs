@@ -66,7 +66,7 @@ fn the_text_is_complete_and_ends() {
     metrics.leader(true);
     metrics.panicked();
     metrics.events(EventOutcome::Posted, 3);
-    let _wanted = metrics.watches().want("pods", "/api/v1/pods");
+    let _wanted = metrics.watches().want("pods", None, "/api/v1/pods");
     metrics.watches().opened("/api/v1/pods");
     let text = metrics.render().unwrap();
     for expected in [

@@ -15,13 +15,14 @@ use tokio::time::Instant;
 /// The state of all watches; ages are computed on each scrape.
 ///
 /// The path of its request identifies a watch, because the connection sees nothing else, and only the connection sees that a quiet
-/// watch was answered or sent a bookmark. A feed has one watch per namespace; the metrics combine them.
+/// watch was answered or sent a bookmark. With `--namespace`, a feed has one watch per namespace.
 #[derive(Clone, Debug, Default)]
 pub struct WatchTimes(Arc<Mutex<BTreeMap<String, Watch>>>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Watch {
     feed: &'static str,
+    namespace: Option<String>,
     up: bool,
     heard: Instant,
 }
@@ -35,10 +36,11 @@ pub struct Wanted {
 }
 
 impl WatchTimes {
-    /// Registers a watch of a feed, which is not open yet.
-    pub fn want(&self, feed: &'static str, path: &str) -> Wanted {
+    /// Registers a watch of a feed in one namespace, or in all if `None`. It is not open yet.
+    pub fn want(&self, feed: &'static str, namespace: Option<&str>, path: &str) -> Wanted {
         let watch = Watch {
             feed,
+            namespace: namespace.map(str::to_owned),
             up: false,
             heard: Instant::now(),
         };
@@ -94,31 +96,33 @@ impl Drop for Wanted {
 
 impl Collector for WatchTimes {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut feeds: BTreeMap<&'static str, (bool, Duration)> = BTreeMap::new();
-        for watch in self.0.lock().values() {
-            let (up, age) = feeds.entry(watch.feed).or_insert((true, Duration::ZERO));
+        let watches = self.0.lock();
+        let mut worst: BTreeMap<Vec<(&str, &str)>, (bool, Duration)> = BTreeMap::new();
+        for watch in watches.values() {
+            let namespace = watch.namespace.as_deref().map(|name| ("namespace", name));
+            let labels = [("watch", watch.feed)].into_iter().chain(namespace);
+            let known = worst.entry(labels.collect());
+            let (up, age) = known.or_insert((true, Duration::ZERO));
             *up &= watch.up;
             *age = (*age).max(watch.heard.elapsed());
         }
         let mut family = encoder.encode_descriptor(
             "trainyard_watch_up",
-            "1 while the watch is open and complete, in every namespace that is served",
+            "1 while the watch is open and complete",
             None,
             MetricType::Gauge,
         )?;
-        for (name, (up, _)) in &feeds {
-            let labels = [("watch", *name)];
-            ConstGauge::new(i64::from(*up)).encode(family.encode_family(&labels)?)?;
+        for (labels, (up, _)) in &worst {
+            ConstGauge::new(i64::from(*up)).encode(family.encode_family(labels)?)?;
         }
         let mut family = encoder.encode_descriptor(
             "trainyard_watch_age_seconds",
-            "Time since the watch last said something, in the namespace where that is longest ago",
+            "Time since the watch last received data",
             None,
             MetricType::Gauge,
         )?;
-        for (name, (_, age)) in &feeds {
-            let labels = [("watch", *name)];
-            ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&labels)?)?;
+        for (labels, (_, age)) in &worst {
+            ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(labels)?)?;
         }
         Ok(())
     }
@@ -130,30 +134,49 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[tokio::test(start_paused = true)]
-    async fn f_36_the_worst_watch_of_a_feed_is_what_is_shown() {
+    async fn f_36_each_namespace_shows_its_own_watches() {
         let metrics = Metrics::new("pytorch");
         let times = metrics.watches();
-        let [a, b] = ["/a/pods", "/b/pods"].map(|path| times.want("pods", path));
+        let [a, b] = ["a", "b"].map(|ns| times.want("pods", Some(ns), &format!("/{ns}/pods")));
         let shows = |line: &str| {
             let text = metrics.render().unwrap();
             assert!(text.contains(line), "{line} is not in\n{text}");
         };
         times.opened("/a/pods");
-        shows("trainyard_watch_up{watch=\"pods\"} 0");
+        shows("trainyard_watch_up{watch=\"pods\",namespace=\"a\"} 1");
+        shows("trainyard_watch_up{watch=\"pods\",namespace=\"b\"} 0");
         times.opened("/b/pods");
-        shows("trainyard_watch_up{watch=\"pods\"} 1");
+        shows("trainyard_watch_up{watch=\"pods\",namespace=\"b\"} 1");
         tokio::time::advance(Duration::from_secs(7)).await;
         times.heard("/a/pods");
         assert_eq!((a.age(), b.age()), (Duration::ZERO, Duration::from_secs(7)));
-        shows("trainyard_watch_age_seconds{watch=\"pods\"} 7");
+        shows("trainyard_watch_age_seconds{watch=\"pods\",namespace=\"a\"} 0");
+        shows("trainyard_watch_age_seconds{watch=\"pods\",namespace=\"b\"} 7");
         a.down();
-        shows("trainyard_watch_up{watch=\"pods\"} 0");
+        shows("trainyard_watch_up{watch=\"pods\",namespace=\"a\"} 0");
         drop(a);
-        shows("trainyard_watch_up{watch=\"pods\"} 1");
         b.complete();
-        shows("trainyard_watch_age_seconds{watch=\"pods\"} 0");
+        shows("trainyard_watch_age_seconds{watch=\"pods\",namespace=\"b\"} 0");
         times.opened("/elsewhere");
         drop(b);
         assert!(!metrics.render().unwrap().contains("watch=\""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f_36_the_worst_of_several_watches_of_a_feed_is_shown() {
+        let metrics = Metrics::new("mpi");
+        let times = metrics.watches();
+        let _both = ["/v1/jobs", "/v2/jobs"].map(|path| times.want("jobs", None, path));
+        let shows = |line: &str| {
+            let text = metrics.render().unwrap();
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        };
+        times.opened("/v1/jobs");
+        shows("trainyard_watch_up{watch=\"jobs\"} 0");
+        times.opened("/v2/jobs");
+        shows("trainyard_watch_up{watch=\"jobs\"} 1");
+        tokio::time::advance(Duration::from_secs(7)).await;
+        times.heard("/v1/jobs");
+        shows("trainyard_watch_age_seconds{watch=\"jobs\"} 7");
     }
 }
