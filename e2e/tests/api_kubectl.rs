@@ -407,6 +407,49 @@ async fn run_creates_a_job_and_ends_with_it() -> Result<()> {
     .await
 }
 
+/// Sets the image of all pods.
+fn set_image(kind: &Kind, job: &mut Value, image: &str) {
+    if *kind == SPARK {
+        job["spec"]["image"] = image.into();
+        return;
+    }
+    let replicas = job["spec"][kind.replica_map].as_object_mut();
+    for replica in replicas.into_iter().flat_map(|map| map.values_mut()) {
+        replica["template"]["spec"]["containers"][0]["image"] = image.into();
+    }
+}
+
+#[tokio::test]
+async fn diff_shows_how_a_manifest_changes_the_objects_of_a_job() -> Result<()> {
+    with_operator("kubectl-diff", async |world, plugin| {
+        let file = world.file("job.json");
+        let path = file.display().to_string();
+        let diff = ["diff", "-f", &path];
+        let mut job = manifest(&world.kind, "pt");
+        std::fs::write(&file, job.to_string())?;
+        let outcome = plugin.run(&diff).await?;
+        let unknown = outcome.err.contains("pt does not exist in namespace");
+        ensure!(outcome.code == Some(1) && unknown, "{outcome:?}");
+        world.jobs.create(&job).await?;
+        run_to_success(world, "pt").await?;
+        let outcome = plugin.run(&diff).await?;
+        let same = outcome.out.is_empty() && outcome.err.is_empty();
+        ensure!(outcome.code == Some(0) && same, "{outcome:?}");
+        set_image(&world.kind, &mut job, "example.com/other:2");
+        std::fs::write(&file, job.to_string())?;
+        let outcome = plugin.run(&diff).await?;
+        let images = |sign: &str| {
+            let lines = outcome.out.lines().filter(|line| line.starts_with(sign));
+            lines.filter(|line| line.contains("image: ")).count()
+        };
+        ensure!(outcome.code == Some(1), "{outcome:?}");
+        ensure!(images("+") > 0 && images("+") == images("-"), "{outcome:?}");
+        ensure!(outcome.out.contains("example.com/other:2"), "{outcome:?}");
+        Ok(())
+    })
+    .await
+}
+
 /// Runs kubectl's own completion of `kubectl trainyard WORDS`, which bash and zsh use.
 fn complete(world: &World, plugin: &Plugin, words: &[&str]) -> Result<String> {
     let path = world.file("bin");

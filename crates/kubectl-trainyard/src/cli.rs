@@ -12,7 +12,7 @@ use crate::time;
 const CODES: &str = "\
 Exit codes:
   0    success; for wait and run: the job succeeded
-  1    for wait and run: the job failed or was deleted; for render: the operator would reject the job
+  1    for wait and run: the job failed or was deleted; for render: the operator would reject the job; for diff: there are differences
   2    usage or API error; standard error says how to fix it
   124  for wait and run: timed out
 
@@ -126,6 +126,13 @@ pub enum Verb {
         /// The output format; by default text.
         #[arg(short, long)]
         output: Option<Format>,
+    },
+    /// Compare what the operator would create for a job manifest with what it would create for the job in the cluster.
+    #[command(after_help = CODES)]
+    Diff {
+        /// The manifest file; - reads standard input.
+        #[arg(short, long, value_name = "FILE")]
+        filename: PathBuf,
     },
     /// Print the objects that the operator, with default settings, would create first for a job manifest. No cluster is needed.
     #[command(after_help = CODES)]

@@ -5,12 +5,14 @@
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
 //! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`], [`top`]: the verbs that use the cluster
-//! - [`render`]: the objects that an operator would create, from its own plan; [`defaults`]: the defaults of the CRD
+//! - [`render`]: the objects that an operator would create, from its own plan; [`diff`]: how they change with a manifest;
+//!   [`defaults`]: the defaults of the CRD
 
 mod cli;
 mod cluster;
 mod complete;
 mod defaults;
+mod diff;
 mod history;
 mod job;
 mod kinds;
@@ -80,6 +82,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
             timeout,
             selection,
         } => return run::run(&target, filename, *timeout, selection).await,
+        Verb::Diff { filename } => return diff::print(&target, filename).await,
         Verb::Why { job: None, output } => return attention(&target, *output).await,
         Verb::Top {
             all_namespaces,
@@ -132,7 +135,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
         Verb::Tree { .. } => tree::print(&cluster, &job).await?,
         Verb::History { output, .. } => history::print(&cluster, &job, output).await?,
-        Verb::Run { .. } | Verb::Render { .. } | Verb::Top { .. } => {}
+        Verb::Run { .. } | Verb::Diff { .. } | Verb::Render { .. } | Verb::Top { .. } => {}
     }
     Ok(0)
 }

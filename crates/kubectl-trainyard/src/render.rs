@@ -47,6 +47,20 @@ pub struct Rendered {
     pub refused: Option<String>,
 }
 
+impl Rendered {
+    /// Prints the warnings and the reason for a rejection on standard error.
+    pub fn print_notes(&self) {
+        for note in &self.notes {
+            if note.severity == Severity::Warning {
+                out::note(&format!("warning: {}: {}", note.reason, note.message));
+            }
+        }
+        if let Some(refused) = &self.refused {
+            out::note(&format!("refused: {refused}"));
+        }
+    }
+}
+
 /// Prints the objects for the job of a file and returns the exit code.
 pub fn print(path: &Path, namespace: Option<&str>, format: Format) -> Result<u8> {
     let manifest = run::manifest(path)?;
@@ -54,13 +68,8 @@ pub fn print(path: &Path, namespace: Option<&str>, format: Format) -> Result<u8>
     // Times in a status have whole seconds.
     let now = Timestamp::from_second(Timestamp::now().as_second())?;
     let rendered = of(manifest, namespace.as_deref().unwrap_or("default"), now)?;
-    for note in &rendered.notes {
-        if note.severity == Severity::Warning {
-            out::note(&format!("warning: {}: {}", note.reason, note.message));
-        }
-    }
-    if let Some(refused) = rendered.refused {
-        out::note(&format!("refused: {refused}"));
+    rendered.print_notes();
+    if rendered.refused.is_some() {
         return Ok(REFUSED);
     }
     match format {

@@ -11,8 +11,8 @@ use training_testkit::wait::{HANG, Seen, eventually};
 use super::StepRunner;
 use super::actor::count;
 
-/// Longer than a standby needs to take over: otherwise the launcher's Job could be gone before any operator sees how it ended.
-const TIME_TO_LIVE: u32 = 5;
+/// Longer than a standby on a busy machine needs to take over: otherwise the launcher's Job could be gone before any operator sees how it ended.
+const TIME_TO_LIVE: u32 = 10;
 
 /// A life cycle of a job with a launcher and two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -105,7 +105,7 @@ impl Change {
                 }
             }
             Self::SpecEdited if there && actor.world.kind == SPARK => {
-                let edit = json!({ "spec": { "arguments": ["edited"] } });
+                let edit = json!({ "spec": { "arguments": edited() } });
                 actor.merge(&edit).await?;
             }
             Self::SpecEdited if there => {
@@ -173,7 +173,7 @@ pub(super) async fn lead_to_end(actor: &StepRunner<'_>) -> Result<()> {
         let Ok(job) = world.jobs.get(actor.name).await else {
             return Ok(Seen::NotYet("it has just gone".into()));
         };
-        let ended = has_ended(&job);
+        let ended = has_ended(&job) && !is_edited(&job);
         if ended && !goes_by_itself(&job) {
             return Ok(Seen::Yes(Some(job)));
         }
@@ -201,6 +201,17 @@ pub(super) async fn lead_to_end(actor: &StepRunner<'_>) -> Result<()> {
             until_collected(actor, &job).await
         }
     }
+}
+
+/// Whether the operator has not noticed yet that an application was edited: an ended one runs again.
+fn is_edited(job: &Value) -> bool {
+    let observed = &job["status"]["observedGeneration"];
+    job["spec"]["arguments"] == edited() && *observed != job["metadata"]["generation"]
+}
+
+/// The arguments of an edited application.
+fn edited() -> Value {
+    json!(["edited"])
 }
 
 /// Waits until no object of a former job with that name is left. That depends on the garbage collector: the new job may end

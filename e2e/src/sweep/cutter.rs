@@ -40,7 +40,7 @@ pub(super) struct Diary {
     pub abandoned: Cell<bool>,
     /// Whether the operator of this run works.
     pub begun: Cell<bool>,
-    /// The number of cuts between the create of a Secret and the record of its name.
+    /// The number of cuts after which a Secret may exist whose name is not stored.
     pub secrets: Cell<usize>,
 }
 
@@ -285,7 +285,7 @@ impl<'a> Cutter<'a> {
                 self.diary.written.borrow_mut().push(key);
             }
         }
-        self.diary.count_secret(self.has_unrecorded_secret());
+        self.diary.count_secret(self.may_have_unrecorded_secret());
         self.stopped.store(false, Ordering::SeqCst);
         self.change_the_world().await?;
         let again = self.plan.map(|plan| plan.restart);
@@ -313,14 +313,12 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    /// Returns whether a Secret was created whose name may not be stored yet: pods and Jobs, which mount it, are created after that.
-    fn has_unrecorded_secret(&self) -> bool {
+    /// Returns whether a Secret may exist whose name is not stored: pods and Jobs, which mount it, are created after that. A create that
+    /// was in flight at the kill may still be executed.
+    fn may_have_unrecorded_secret(&self) -> bool {
         let written = self.diary.written.borrow();
-        let created = |resources: &[&str]| {
-            let mut keys = written.iter().filter(|key| key.verb == "create");
-            keys.any(|key| resources.contains(&key.resource.as_str()))
-        };
-        created(&["secrets"]) && !created(&["pods", "jobs"])
+        let mut creates = written.iter().filter(|key| key.verb == "create");
+        !creates.any(|key| matches!(key.resource.as_str(), "pods" | "jobs"))
     }
 
     /// Makes lists show the state of so many writes ago, and holds watches.

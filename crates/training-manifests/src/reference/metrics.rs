@@ -23,7 +23,9 @@ struct Shown {
 pub fn page() -> anyhow::Result<String> {
     let metrics = sampled();
     // A watch is shown only while its handle exists.
-    let watch = metrics.watches().want("pods", Some("default"), "/api/v1/pods");
+    let watch = metrics
+        .watches()
+        .want("pods", Some("default"), "/api/v1/pods");
     watch.complete();
     let text = metrics.render().context("metrics as text")?;
     let shown = read(&text);
