@@ -202,6 +202,8 @@ impl Draft {
     }
 }
 
+/// The longest rest of a word that is dropped with the text before it. Units: bytes.
+const LONG_WORD: usize = 32;
 /// Stands where a text is truncated.
 const MARK: char = '…';
 
@@ -220,7 +222,7 @@ pub fn shorten(text: &str, limit: usize) -> String {
     )
 }
 
-/// Returns the end of a text. A truncated text begins with an ellipsis before a whole word.
+/// Returns the end of a text. A truncated text begins with an ellipsis before a whole word, unless the word that is cut is very long.
 ///
 /// Units: `limit` in bytes.
 pub fn shorten_front(text: &str, limit: usize) -> String {
@@ -232,8 +234,8 @@ pub fn shorten_front(text: &str, limit: usize) -> String {
     let words = if head.ends_with(char::is_whitespace) {
         tail
     } else {
-        // A single word is cut at the limit.
         let rest = tail.split_once(char::is_whitespace);
+        let rest = rest.filter(|(cut, _)| cut.len() <= LONG_WORD);
         rest.map_or(tail, |(_, words)| words)
     };
     format!("{MARK}{}", words.trim_start())
@@ -286,6 +288,8 @@ mod tests {
         assert_eq!(shorten_front("one two\nthree", 10), "…three");
         assert_eq!(shorten_front("one two three", 8), "…three");
         assert_eq!(shorten_front("abcdefgh", 6), "…fgh");
+        let noise = "x".repeat(100) + " end";
+        assert_eq!(shorten_front(&noise, 80), format!("…{}", &noise[27..]));
         for limit in 3..40 {
             let cut = shorten_front("ein Wörtchen über die Länge 語語語 hinaus", limit);
             assert!(cut.len() <= limit, "{limit}: {cut}");
