@@ -137,10 +137,13 @@ async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never(
     let old = pods.get("pt-worker-0").await?.metadata.uid;
     e2e::set_pod_status(&pods, "pt-worker-0", status).await?;
     eventually("another pod", HANG, async || {
-        let pod = pods.get_opt("pt-worker-0").await?;
-        Ok(match pod {
-            Some(pod) if pod.metadata.uid != old => Seen::Yes(()),
-            other => Seen::NotYet(format!("{:?}", other.map(|p| p.metadata))),
+        let pods = world.kubelet.pods(world.namespace(), "pt");
+        let mut workers = pods.iter().filter(|pod| pod.name == "pt-worker-0");
+        let another = workers.any(|pod| pod.bound && old.as_ref() != Some(&pod.uid));
+        Ok(if another {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
         })
     })
     .await?;
