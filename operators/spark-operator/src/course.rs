@@ -57,6 +57,7 @@ pub fn plan(inquiry: PlanInput<'_>) -> Plan {
     course.report_forged_drivers();
     course.decide();
     course.cut_message();
+    course.set_stalled();
     let Course {
         status, mut plan, ..
     } = course;

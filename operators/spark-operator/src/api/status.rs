@@ -47,7 +47,7 @@ pub struct SparkApplicationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission_attempts: Option<i32>,
 
-    /// Ours: reserved for conditions. Nothing sets them yet.
+    /// Ours: the condition `Stalled` while the driver doesn't run although it should. Its reason is `waiting`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
     /// Ours: the generation of the spec that was last submitted.

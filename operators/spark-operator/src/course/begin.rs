@@ -165,6 +165,9 @@ impl Course<'_> {
 
     /// Creates the missing objects of a submission, the driver last.
     fn make(&mut self, mut made: Submission, id: &str) {
+        // A retry may be refused as well, so the application waits until its driver exists.
+        let stored = self.ask.app.status.as_ref();
+        self.status.waiting = stored.and_then(|status| status.waiting.clone());
         let beside = beside::take(&mut made);
         let seen = self.ask.seen;
         let there = |make: &Make| {

@@ -3,7 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use training_core::plan::draft::clean;
+use training_api::{ConditionType, JobCondition};
+use training_core::conditions;
+use training_core::plan::draft::{clean, shorten};
 use training_core::{ForgedPod, Note, PodPhase, Uid};
 
 use super::seen::{Driver, Executor, Object, Seen};
@@ -45,6 +47,8 @@ impl Default for Rules {
 
 /// The longest message of a status. Units: bytes.
 const MESSAGE: usize = 4096;
+/// The maximum bytes of a condition's message.
+const CONDITION: usize = 1024;
 /// The retry interval for transient obstacles. Units: seconds.
 pub(super) const SLOW: i64 = 30;
 /// How long a pod may exist past its deletion deadline before it is reported. Units: seconds.
@@ -210,6 +214,25 @@ impl Course<'_> {
         if let Some(text) = text.filter(|text| text.len() > MESSAGE) {
             text.truncate(text.floor_char_boundary(MESSAGE));
             text.push('…');
+        }
+    }
+
+    /// Sets the condition `Stalled` while the application waits for a driver, and removes it otherwise: the published operator has no
+    /// conditions.
+    pub(super) fn set_stalled(&mut self) {
+        let status = &mut self.status;
+        let Some(reason) = &status.waiting else {
+            let stalled = ConditionType::Stalled.as_str();
+            status.conditions.retain(|c| c.type_ != stalled);
+            return;
+        };
+        let message = status.application_state.error_message.as_deref();
+        let message = shorten(message.unwrap_or_default(), CONDITION);
+        let (all, type_, now) = (&mut status.conditions, ConditionType::Stalled, self.ask.now);
+        conditions::set(all, type_, true, reason, &message, now);
+        let is_it = |c: &JobCondition| c.holds(type_) && c.message.as_ref() == Some(&message);
+        if !all.iter().any(is_it) {
+            conditions::reword(all, type_, &message, now);
         }
     }
 

@@ -589,6 +589,17 @@ fn what_will_pass_is_waited_for_and_counts_nothing() {
     assert_eq!(world.state(), State::New);
     assert_eq!(world.error(), "exceeded quota: pods");
     assert_eq!(world.status()["waiting"], "SubmissionRefused");
+    let since = world.status()["conditions"][0]["lastTransitionTime"].clone();
+    let stalled = |message: &str, updated: &Value| {
+        json!([{
+            "type": "Stalled", "status": "True", "reason": "SubmissionRefused", "message": message,
+            "lastTransitionTime": since, "lastUpdateTime": updated,
+        }])
+    };
+    assert_eq!(
+        world.status()["conditions"],
+        stalled("exceeded quota: pods", &since)
+    );
     assert_eq!(world.status()["submissionAttempts"], Value::Null);
     assert_eq!(world.said("SparkApplicationSubmissionFailed"), 1);
     world.later(60);
@@ -598,12 +609,28 @@ fn what_will_pass_is_waited_for_and_counts_nothing() {
         .iter()
         .filter(|o| o.kind == Kind::ConfigMap);
     assert_eq!(maps.count(), 2, "another try makes no more of them");
+    world.refuses = Some((Refusal::Passing, "exceeded quota: memory"));
+    world.later(30);
+    // Unchanged until the retry's outcome is known.
+    assert_eq!(
+        world.status()["conditions"],
+        stalled("exceeded quota: pods", &since)
+    );
+    world.settle();
+    let updated = world.status()["conditions"][0]["lastUpdateTime"].clone();
+    assert_ne!(updated, since);
+    assert_eq!(
+        world.status()["conditions"],
+        stalled("exceeded quota: memory", &updated)
+    );
     world.refuses = None;
     world.later(29);
     assert_eq!(world.state(), State::New, "slowly");
     world.later(1);
     assert_eq!(world.state(), State::Submitted);
     assert_eq!(world.error(), "");
+    // As the published status, which has no conditions.
+    assert_eq!(world.status()["conditions"], Value::Null);
 }
 
 #[test]
@@ -1320,6 +1347,12 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         if limit != Some(0) {
             assert_eq!(world.state(), State::Submitted);
             assert_eq!(world.status()["waiting"], reason);
+            let stalled = &world.status()["conditions"][0];
+            assert_eq!(
+                (&stalled["type"], &stalled["reason"]),
+                (&json!("Stalled"), &json!(reason))
+            );
+            assert_eq!(stalled["message"], text);
             world.later(599);
             assert_eq!(world.state(), State::Submitted);
         }
@@ -1333,6 +1366,8 @@ fn a_driver_that_gets_no_image_fails_its_run_in_time_and_says_why_before() {
         assert_eq!(world.error(), text);
         let waits = &world.status()["waiting"];
         assert_eq!(waits.is_null(), limit.is_some(), "{reason}: {waits}");
+        let stalled = &world.status()["conditions"];
+        assert_eq!(stalled.is_null(), limit.is_some(), "{reason}: {stalled}");
     }
 }
 
