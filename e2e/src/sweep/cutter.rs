@@ -18,6 +18,8 @@ use crate::lives::StepRunner;
 
 /// The name of the rule that cuts, and the message of its responses.
 pub(super) const CUT: &str = "cut";
+/// The name of the rule for writes that pass.
+const WRITES: &str = "writes";
 /// How long other writes in parallel to a cut one have to arrive.
 const OTHERS: Duration = Duration::from_millis(30);
 /// The quiet period of an operator with stale lists before it sees the current state.
@@ -91,6 +93,8 @@ pub(super) struct Cutter<'a> {
     keys: Keys,
     /// Whether the operator must be started for this run.
     anew: bool,
+    /// When the operator's process started, or this run.
+    alive_since: Instant,
 }
 
 /// A pending cut.
@@ -146,7 +150,7 @@ impl<'a> Cutter<'a> {
         for rule in before.iter().chain(&second).chain(held) {
             proxy.add(rule);
         }
-        let applied = proxy.announce_in_turn("writes", Call::is_job_write);
+        let applied = proxy.announce_in_turn(WRITES, Call::is_job_write);
         Self {
             proxy,
             crew,
@@ -163,6 +167,7 @@ impl<'a> Cutter<'a> {
             applied,
             keys: Keys::default(),
             anew,
+            alive_since: Instant::now(),
         }
     }
 
@@ -286,6 +291,7 @@ impl<'a> Cutter<'a> {
             }
         }
         self.diary.count_secret(self.may_have_unrecorded_secret());
+        self.alive_since = Instant::now();
         self.stopped.store(false, Ordering::SeqCst);
         self.change_the_world().await?;
         let again = self.plan.map(|plan| plan.restart);
@@ -313,12 +319,18 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    /// Returns whether a Secret may exist whose name is not stored: pods and Jobs, which mount it, are created after that. A create that
-    /// was in flight at the kill may still be executed.
+    /// Returns whether the killed process has sent the create of a Secret whose name is not stored: pods and Jobs, which mount it, are
+    /// created after that. A create in flight may still be executed.
     fn may_have_unrecorded_secret(&self) -> bool {
+        let sent = self.proxy.records();
+        let sent = sent.iter().any(|record| {
+            record.at >= self.alive_since
+                && record.call.is("create", "secrets")
+                && record.rule.as_deref() == Some(WRITES)
+        });
         let written = self.diary.written.borrow();
         let mut creates = written.iter().filter(|key| key.verb == "create");
-        !creates.any(|key| matches!(key.resource.as_str(), "pods" | "jobs"))
+        sent && !creates.any(|key| matches!(key.resource.as_str(), "pods" | "jobs"))
     }
 
     /// Makes lists show the state of so many writes ago, and holds watches.

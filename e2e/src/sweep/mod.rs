@@ -25,4 +25,4 @@ pub use crew::{Setting, Successor};
 pub use ending::Ending;
 pub use point::{Choice, Cut, Key, Plan, Restart};
 pub use stage::Stage;
-pub use tour::{Figures, Tour, Writes};
+pub use tour::{Figures, Missed, Tour, Writes};

@@ -42,10 +42,19 @@ pub struct Figures {
     /// The number of runs without a cut.
     undisturbed: usize,
     /// Plans whose request did not occur after all retries.
-    pub missed: Vec<String>,
+    pub missed: Vec<Missed>,
     /// Failures, with the plans that replay them.
     pub failures: Vec<String>,
     took: Duration,
+}
+
+/// A plan whose request did not occur after all retries.
+#[derive(Clone, Debug)]
+pub struct Missed {
+    /// The plan as text.
+    pub plan: String,
+    /// Whether every undisturbed run has the request: whether one occurs that only some have is chance.
+    pub is_regular: bool,
 }
 
 impl Figures {
@@ -108,9 +117,9 @@ struct Learned {
 }
 
 impl Learned {
-    /// Returns true if every undisturbed run has the write.
+    /// Returns true if every undisturbed run has the request.
     fn always_has(&self, key: &Key) -> bool {
-        self.orders.iter().all(|order| order.contains(key))
+        self.reads.contains(key) || self.orders.iter().all(|order| order.contains(key))
     }
 
     /// Returns how many writes follow a write at least: counts may be stored together with other changes.
@@ -398,12 +407,15 @@ impl Tour {
                     return Ok(());
                 }
                 let of = learned.iter().find(|learned| learned.life == plan.life);
-                let ending = &of.context("a life that nobody lived")?.ending;
+                let of = of.context("a life that nobody lived")?;
                 figures.borrow_mut().count_point(&plan);
-                match meet(stage, &plan, ending).await {
+                match meet(stage, &plan, &of.ending).await {
                     Ok(true) => figures.borrow_mut().count_run(&plan),
                     Ok(false) => {
-                        figures.borrow_mut().missed.push(plan.to_string());
+                        figures.borrow_mut().missed.push(Missed {
+                            plan: plan.to_string(),
+                            is_regular: of.always_has(&plan.key),
+                        });
                         next = spare.borrow_mut().pop_front();
                     }
                     Err(error) => {

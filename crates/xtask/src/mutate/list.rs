@@ -83,6 +83,13 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: WRITES,
     },
     Mutation {
+        name: "any failure counts as a conflict",
+        file: "crates/training-runtime/src/retry.rs",
+        from: "entry.conflict && entry.failures >= QUICK",
+        to: "entry.failures >= QUICK",
+        tests: RUNTIME,
+    },
+    Mutation {
         name: "the lease is not checked before a request",
         file: CALLER,
         from: "if !(self.gate)() {",
