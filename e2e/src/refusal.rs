@@ -1,11 +1,14 @@
 //! An admission policy of the API server against one resource.
 
+use std::fmt::Debug;
+
 use anyhow::Result;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use kube::core::Status;
+use kube::{Api, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -68,23 +71,44 @@ impl Refusal {
     }
 }
 
-/// Waits until a policy refuses creates of this object, or no longer: the API server reads policies a moment after they are stored.
-pub async fn until_refused<K>(api: &Api<K>, object: &K, refused: bool) -> Result<()>
+/// Waits until a policy refuses creates of this object, and returns the response: the API server reads policies a moment after they are
+/// stored.
+pub async fn until_refused<K>(api: &Api<K>, object: &K) -> Result<Status>
 where
-    K: Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+    K: Clone + Serialize + DeserializeOwned + Debug,
+{
+    eventually("the policy to apply", HANG, async || {
+        Ok(match create_dry(api, object).await {
+            Err(Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => {
+                Seen::Yes(*status)
+            }
+            answer => Seen::NotYet(format!("{answer:?}")),
+        })
+    })
+    .await
+}
+
+/// Waits until the API server accepts creates of this object again.
+pub async fn until_accepted<K>(api: &Api<K>, object: &K) -> Result<()>
+where
+    K: Clone + Serialize + DeserializeOwned + Debug,
+{
+    eventually("the policy to end", HANG, async || {
+        Ok(match create_dry(api, object).await {
+            Ok(_) => Seen::Yes(()),
+            Err(error) => Seen::NotYet(error.to_string()),
+        })
+    })
+    .await
+}
+
+async fn create_dry<K>(api: &Api<K>, object: &K) -> kube::Result<K>
+where
+    K: Clone + Serialize + DeserializeOwned + Debug,
 {
     let dry = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
-    eventually("the policy to apply, or no longer", HANG, async || {
-        let answer = api.create(&dry, object).await;
-        let by_policy = matches!(&answer, Err(kube::Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy"));
-        Ok(if by_policy == refused {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(format!("{answer:?}"))
-        })
-    })
-    .await
+    api.create(&dry, object).await
 }

@@ -183,9 +183,15 @@ impl Tenant {
         .await
     }
 
-    /// Writes a pod's status, like a kubelet.
+    /// Writes a pod's status, like a kubelet. The error names who deleted the pod.
     async fn says(&self, pod: &str, status: Value) -> Result<()> {
-        e2e::set_pod_status(&self.api(), pod, status).await
+        let said = e2e::set_pod_status(&self.api(), pod, status).await;
+        if said.is_ok() {
+            return said;
+        }
+        let mut all = self.control.audit()?.since(Mark::default()).await?;
+        all.retain(|e| e.namespace == self.name() && e.name == pod && e.verb != "get");
+        said.with_context(|| format!("requests for the pod: {all:#?}"))
     }
 
     async fn events(&self) -> Result<Vec<Event>> {

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use training_runtime::frame::now;
 
 use crate::cli::Target;
-use crate::cluster::{Cluster, explain};
-use crate::kinds::{self, Kind};
+use crate::cluster::explain;
+use crate::kinds::Kind;
 use crate::{out, render, run};
 
 /// The variable with the program that compares two directories. Source: `kubectl diff`.
@@ -18,20 +18,15 @@ const PROGRAM: &str = "KUBECTL_EXTERNAL_DIFF";
 
 /// Prints the differences for the job of a file and returns the exit code.
 pub async fn print(target: &Target, path: &Path) -> Result<u8> {
-    let manifest = run::manifest(path)?;
-    let kind = kinds::of_manifest(&manifest)?;
-    let mut cluster = Cluster::connect(target).await?;
-    if let Some(namespace) = run::namespace(&manifest, target.namespace.as_deref())? {
-        cluster.namespace = namespace;
-    }
-    let now = Timestamp::from_second(Timestamp::now().as_second())?;
-    let objects = |job: &Value| render::of(running(&kind, job), &cluster.namespace, now);
-    let new = objects(&manifest)?;
+    let (cluster, job) = run::submitted(target, path).await?;
+    let (kind, name) = (&job.kind, job.name());
+    let now = now();
+    let objects = |job: &Value| render::of(running(kind, job), &cluster.namespace, now);
+    let new = objects(&job.value)?;
     new.print_notes();
     if new.refused.is_some() {
         bail!("the operator would reject the job");
     }
-    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     let found = cluster.any(&kind.resource).get_opt(name).await;
     let old = if let Some(job) = found.map_err(explain)? {
         objects(&serde_json::to_value(job)?)?.objects
@@ -122,6 +117,7 @@ mod tests {
     use training_testkit::builders::{EVERY_KIND, SPARK, application};
 
     use super::*;
+    use crate::kinds;
 
     #[test]
     fn a_suspended_job_with_a_status_has_the_objects_of_a_submitted_one() {

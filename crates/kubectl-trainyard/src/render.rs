@@ -22,6 +22,7 @@ use training_core::{
     TrainingJob as _, Uid, plan,
 };
 use training_runtime::feed::{self, slim};
+use training_runtime::frame::now;
 
 use crate::kinds::{self, Shape};
 use crate::out::{self, Format};
@@ -65,9 +66,7 @@ impl Rendered {
 pub fn print(path: &Path, namespace: Option<&str>, format: Format) -> Result<u8> {
     let manifest = run::manifest(path)?;
     let namespace = run::namespace(&manifest, namespace)?;
-    // Times in a status have whole seconds.
-    let now = Timestamp::from_second(Timestamp::now().as_second())?;
-    let rendered = of(manifest, namespace.as_deref().unwrap_or("default"), now)?;
+    let rendered = of(manifest, namespace.as_deref().unwrap_or("default"), now())?;
     rendered.print_notes();
     if rendered.refused.is_some() {
         return Ok(REFUSED);

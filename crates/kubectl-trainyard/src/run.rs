@@ -56,6 +56,17 @@ pub fn namespace(manifest: &Value, flag: Option<&str>) -> Result<Option<String>>
     }
 }
 
+/// Reads the job of a file, and connects to the cluster with its namespace.
+pub async fn submitted(target: &Target, path: &Path) -> Result<(Cluster, Job)> {
+    let value = manifest(path)?;
+    let kind = kinds::of_manifest(&value)?;
+    let mut cluster = Cluster::connect(target).await?;
+    if let Some(namespace) = namespace(&value, target.namespace.as_deref())? {
+        cluster.namespace = namespace;
+    }
+    Ok((cluster, Job { kind, value }))
+}
+
 /// Runs the verb and returns the exit code.
 pub async fn run(
     target: &Target,
@@ -63,16 +74,8 @@ pub async fn run(
     limit: Option<Duration>,
     selection: &LogSelection,
 ) -> Result<u8> {
-    let manifest = manifest(path)?;
-    let kind = kinds::of_manifest(&manifest)?;
-    let mut cluster = Cluster::connect(target).await?;
-    if let Some(namespace) = namespace(&manifest, target.namespace.as_deref())? {
-        cluster.namespace = namespace;
-    }
-    let new = Job {
-        kind: kind.clone(),
-        value: manifest,
-    };
+    let (cluster, new) = submitted(target, path).await?;
+    let kind = new.kind.clone();
     wait::check(&new)?;
     let object: DynamicObject =
         serde_json::from_value(new.value.clone()).context("the manifest has no metadata")?;

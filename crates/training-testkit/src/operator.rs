@@ -270,6 +270,20 @@ impl OperatorProcess {
         Ok(get(self.metrics, "/metrics").await?.1)
     }
 
+    /// The sum of all series of a metric, or the value of a series with its labels. An error without any.
+    pub async fn metric(&self, name: &str) -> Result<u64> {
+        let text = self.metrics().await?;
+        let value = |line: &str| {
+            let rest = line.strip_prefix(name)?;
+            let ours = rest.starts_with(['{', ' ']);
+            let value = ours.then(|| rest.rsplit(' ').next())??;
+            value.parse::<u64>().ok()
+        };
+        let values: Vec<u64> = text.lines().filter_map(value).collect();
+        anyhow::ensure!(!values.is_empty(), "no {name} in:\n{text}");
+        Ok(values.into_iter().sum())
+    }
+
     /// Returns true if its metrics agree with `leads`.
     pub async fn reports_leader(&self, leads: bool) -> Result<bool> {
         let wanted = format!("trainyard_leader {}", u8::from(leads));

@@ -385,16 +385,7 @@ impl Trial {
 
     /// The sum of all series of one of the operator's metrics.
     pub async fn metric(&self, name: &str) -> Result<u64> {
-        let text = self.operator()?.metrics().await?;
-        let value = |line: &str| {
-            let rest = line.strip_prefix(name)?;
-            let ours = rest.starts_with('{') || rest.starts_with(' ');
-            let value = ours.then(|| rest.rsplit(' ').next())??;
-            value.parse::<u64>().ok()
-        };
-        let values: Vec<u64> = text.lines().filter_map(value).collect();
-        anyhow::ensure!(!values.is_empty(), "no {name} in:\n{text}");
-        Ok(values.into_iter().sum())
+        self.operator()?.metric(name).await
     }
 
     /// Replaces all current rules.

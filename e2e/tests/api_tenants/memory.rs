@@ -155,13 +155,8 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         } else {
             "jobs"
         };
-        let series = format!(r#"trainyard_index_objects{{index="{index}_not_cached"}} "#);
-        let metrics = operator.metrics().await?;
-        let counted = metrics.lines().find_map(|line| line.strip_prefix(&series));
-        ensure!(
-            counted.is_some_and(|count| count != "0"),
-            "{series}{counted:?}"
-        );
+        let series = format!(r#"trainyard_index_objects{{index="{index}_not_cached"}}"#);
+        ensure!(operator.metric(&series).await? > 0, "{series} is 0");
         calm.assert_well(&operator).await?;
         large.assert_well(&operator).await?;
     }

@@ -21,7 +21,9 @@ async fn f_24_a_policy_that_refuses_with_the_code_of_a_validation_ends_no_job() 
     let client = world.control.client(PYTORCH_OPERATOR).await?;
     let pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a", "image": "b" }] } });
     let pods: Api<Pod> = Api::namespaced(client, world.namespace());
-    until_refused(&pods, &serde_json::from_value(pod)?, true).await?;
+    let refusal = until_refused(&pods, &serde_json::from_value(pod)?).await?;
+    // The code of a validation.
+    assert_eq!(refusal.code, 422, "{refusal:?}");
     let operator = world.operator().await?;
     world
         .jobs

@@ -251,7 +251,7 @@ fn b_126_the_launchers_main_container_decides_whatever_sidecars_do() {
 }
 
 #[test]
-fn f_60_a_drained_launcher_of_v1_is_created_again_free_of_charge() {
+fn f_60_the_job_of_a_v1_launcher_ignores_disruptions_except_with_on_failure() {
     for (version, policy, ignores) in [
         ("v1", "Never", true),
         ("v1", "ExitCode", true),
