@@ -514,6 +514,37 @@ async fn i_32_a_life_costs_its_creates_and_a_few_status_writes_and_reads_nothing
 }
 
 #[tokio::test]
+async fn what_users_set_for_their_launcher_is_in_its_pod_once() -> Result<()> {
+    let Some(stage) = Stage::open("mpi-env").await? else {
+        return Ok(());
+    };
+    for (name, implementation, variable) in [
+        ("open", "OpenMPI", "PRTE_MCA_plm_ssh_args"),
+        ("hydra", "MPICH", "HYDRA_LAUNCHER_EXTRA_ARGS"),
+    ] {
+        let mut job = pi(1);
+        job["metadata"]["name"] = json!(name);
+        job["spec"]["mpiImplementation"] = json!(implementation);
+        let launcher = &mut job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"];
+        launcher["containers"][0]["env"] = json!([{ "name": variable, "value": "mine" }]);
+        stage.jobs.create(&job).await?;
+        // The Job controller creates the pod.
+        let env = eventually("a launcher", HANG, async || {
+            let pods = stage.api::<Pod>().list(&ListParams::default()).await?;
+            let begin = format!("{name}-launcher-");
+            let launcher = pods.into_iter().find(|p| p.name_any().starts_with(&begin));
+            let env = launcher.and_then(|p| p.spec?.containers.remove(0).env);
+            Ok(env.map_or(Seen::NotYet("none".to_owned()), Seen::Yes))
+        })
+        .await?;
+        let own = env.iter().filter(|v| v.name == variable);
+        let own: Vec<Option<&str>> = own.map(|v| v.value.as_deref()).collect();
+        assert_eq!(own, [Some("mine")], "{env:?}");
+    }
+    stage.assert_clean().await
+}
+
+#[tokio::test]
 async fn an_operator_that_dies_at_any_moment_makes_nothing_twice() -> Result<()> {
     let Some(mut stage) = Stage::open("mpi-crash").await? else {
         return Ok(());

@@ -39,6 +39,8 @@ mod schedules;
 mod takeover;
 
 const DRIVER: &str = "pi-driver";
+/// The operator is idle when it has sent nothing for this long.
+const QUIET: Duration = Duration::from_millis(1500);
 
 /// A namespace with an operator.
 struct Stage {

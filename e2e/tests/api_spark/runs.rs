@@ -1,8 +1,9 @@
 //! Runs of one application.
 
-use e2e::refusal::{Refusal, until_refused};
+use e2e::refusal::{Refusal, until_accepted, until_refused};
 use e2e::{World, look};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use training_testkit::kubelet::lockstep;
 
 use super::*;
@@ -218,6 +219,14 @@ async fn a_missing_service_account_is_tried_again_as_the_policy_says() -> Result
     let status = app.status.context("no status")?;
     let text = status.application_state.error_message.unwrap_or_default();
     ensure!(text.contains("serviceaccount \"late\" not found"), "{text}");
+    let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled");
+    let stalled = stalled.context("not stalled")?;
+    ensure!(
+        stalled.status == "True"
+            && stalled.reason.as_deref() == Some("SubmissionRefused")
+            && stalled.message.as_deref() == Some(&text),
+        "{stalled:?}"
+    );
     ensure!(
         status.application_state.state == State::New,
         "{:?}",
@@ -231,7 +240,9 @@ async fn a_missing_service_account_is_tried_again_as_the_policy_says() -> Result
         ..Default::default()
     };
     stage.api().create(&PostParams::default(), &account).await?;
-    stage.until(State::Submitted).await?;
+    let app = stage.until(State::Submitted).await?;
+    let conditions = app.status.context("no status")?.conditions;
+    ensure!(conditions.is_empty(), "{conditions:?}");
     stage.assert_clean().await
 }
 
@@ -253,6 +264,89 @@ async fn a_suspended_application_has_nothing_and_resumes_anew() -> Result<()> {
     stage.edit(json!({ "suspend": false })).await?;
     stage.until(State::Submitted).await?;
     ensure!(stage.driver().await?.uid() != former);
+    stage.assert_clean().await
+}
+
+/// A finalizer that keeps a deleted pod, as a driver's grace period does.
+const HOLD: &str = "example.org/hold";
+
+#[tokio::test]
+async fn a_terminating_driver_keeps_what_its_run_needs_until_it_has_ended() -> Result<()> {
+    let Some(stage) = Stage::open("spark-order").await? else {
+        return Ok(());
+    };
+    stage.apply(&pi()).await?;
+    stage.until(State::Submitted).await?;
+    stage.runs(DRIVER).await?;
+    stage.until(State::Running).await?;
+    let executors = stage.makes_executors(2).await?;
+    let pods = stage.api::<Pod>();
+    let finalizers = |of: &[&str]| Patch::Merge(json!({ "metadata": { "finalizers": of } }));
+    let patch = PatchParams::default();
+    pods.patch(DRIVER, &patch, &finalizers(&[HOLD])).await?;
+    let audit = stage.control.audit()?;
+    let since = audit.mark().await?;
+    stage.edit(json!({ "suspend": true })).await?;
+    eventually("the driver to terminate", HANG, async || {
+        let driver = pods.get(DRIVER).await?;
+        Ok(match driver.metadata.deletion_timestamp {
+            Some(_) => Seen::Yes(()),
+            None => Seen::NotYet(format!("{:?}", driver.status)),
+        })
+    })
+    .await?;
+    let asks = |e: &Entry| e.namespace == stage.name() && !e.is_watch();
+    let user = operator_user(SPARK_OPERATOR);
+    audit.until_quiet(&user, asks, QUIET, HANG).await?;
+    let deletes = async || {
+        let mut wrote = stage.wrote(since).await?;
+        wrote.retain(|e| e.verb.starts_with("delete"));
+        anyhow::Ok(wrote)
+    };
+    let first = deletes().await?;
+    let names: Vec<&str> = first.iter().map(|e| e.name.as_str()).collect();
+    assert_eq!(names, [DRIVER]);
+    for executor in &executors {
+        let pod = pods.get(executor).await?;
+        ensure!(pod.metadata.deletion_timestamp.is_none(), "{executor}");
+    }
+    let kept = (
+        stage.names::<ConfigMap>().await?.len(),
+        stage.names::<Service>().await?.len(),
+    );
+    assert_eq!(kept, (2, 2));
+    pods.patch(DRIVER, &patch, &finalizers(&[])).await?;
+    stage.until(State::Suspended).await?;
+    for executor in &executors {
+        stage.until_gone(executor).await?;
+    }
+    ensure!(stage.names::<ConfigMap>().await?.is_empty());
+    ensure!(stage.names::<Service>().await?.is_empty());
+    stage.assert_clean().await
+}
+
+#[tokio::test]
+async fn the_service_of_the_ui_has_the_port_of_the_merged_configuration() -> Result<()> {
+    let Some(stage) = Stage::open("spark-ui-port").await? else {
+        return Ok(());
+    };
+    let mut app = pi();
+    app["spec"]["sparkConf"] = json!({ "spark.ui.port": "4555" });
+    stage.apply(&app).await?;
+    let app = stage.until(State::Submitted).await?;
+    let services = stage.api::<Service>();
+    let service = services.get("pi-ui-svc").await?;
+    let ports = service
+        .spec
+        .and_then(|spec| spec.ports)
+        .context("no ports")?;
+    let target = IntOrString::Int(4555);
+    assert_eq!(
+        (ports[0].port, &ports[0].target_port),
+        (4555, &Some(target))
+    );
+    let driver = app.status.context("no status")?.driver_info;
+    assert_eq!(driver.web_ui_port, Some(4555));
     stage.assert_clean().await
 }
 
@@ -580,7 +674,7 @@ async fn f_24_a_driver_that_a_policy_denies_is_counted_as_a_failed_submission() 
         "spec": { "containers": [{ "name": "a", "image": "b" }] },
     });
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), world.namespace());
-    until_refused(&pods, &serde_json::from_value(driver)?, true).await?;
+    until_refused(&pods, &serde_json::from_value(driver)?).await?;
     let operator = world.operator().await?;
     let mut app = application("pi");
     app["spec"]["restartPolicy"] = json!({
@@ -615,7 +709,7 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     let any = json!({ "metadata": { "name": "any" }, "spec": { "podSelector": {} } });
     let any: NetworkPolicy = serde_json::from_value(any)?;
     let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), world.namespace());
-    until_refused(&policies, &any, true).await?;
+    until_refused(&policies, &any).await?;
     let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
     let options = world.options(&kubeconfig).flag("network-policy", "true");
     let operator = OperatorProcess::start(options).await?;
@@ -641,7 +735,7 @@ async fn an_application_whose_network_policy_is_refused_gets_no_driver_and_says_
     ensure!(!made.contains_key("Pod/refused-driver"), "{made:?}");
 
     policy.remove().await?;
-    until_refused(&policies, &any, false).await?;
+    until_accepted(&policies, &any).await?;
     world.jobs.create(&with_policy("allowed")).await?;
     world.kubelet.until_pods(namespace, "allowed", 1).await?;
     let policies: Api<NetworkPolicy> = Api::namespaced(world.client.clone(), namespace);

@@ -251,3 +251,40 @@ async fn i_42_what_the_published_operator_leaves_goes_on_in_every_state_and_noth
     stage.auditor.until_settled().await?;
     stage.operator.lock().await.assert_no_panic()
 }
+
+#[tokio::test]
+async fn an_edit_of_what_the_published_operator_ended_begins_anew_if_the_operator_sees_it()
+-> Result<()> {
+    let Some(stage) = Stage::open("spark-taken-edit").await? else {
+        return Ok(());
+    };
+    stage.operator.lock().await.kill()?;
+    let ended = Left {
+        status: json!({ "terminationTime": "2026-05-28T20:26:30Z" }),
+        ..left("COMPLETED", Some("Succeeded"), State::Completed, 0, (1, 1))
+    };
+    for name in ["seen", "unseen"] {
+        ended.store(&stage, name).await?;
+    }
+    let apps = stage.api::<SparkApplication>();
+    let edit = Patch::Merge(json!({ "spec": { "arguments": ["10"] } }));
+    apps.patch("unseen", &PatchParams::default(), &edit).await?;
+    stage.operator.lock().await.restart().await?;
+    // A new application is reconciled last.
+    stage.apply(&pi()).await?;
+    stage.until(State::Submitted).await?;
+    apps.patch("seen", &PatchParams::default(), &edit).await?;
+    let again = stage.until_one("seen", &State::Submitted).await?;
+    let again = again.status.context("no status")?.submission_id;
+    ensure!(
+        again.as_deref().is_some_and(|id| id != SUBMISSION),
+        "{again:?}"
+    );
+    let left = apps.get("unseen").await?.status.context("no status")?;
+    ensure!(
+        left.submission_id.as_deref() == Some(SUBMISSION),
+        "{left:?}"
+    );
+    stage.auditor.until_settled().await?;
+    stage.operator.lock().await.assert_no_panic()
+}

@@ -7,7 +7,7 @@ use e2e::look;
 use e2e::pods::{Site, Weight};
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI};
-use training_testkit::job::Jobs;
+use training_testkit::job::{self, Jobs};
 use training_testkit::manifest;
 
 use super::{
@@ -102,6 +102,28 @@ async fn a_job_of_v1_runs_with_its_policy_beside_the_run_policy() -> Result<()> 
     let launcher: Vec<&str> = launcher.iter().map(String::as_str).collect();
     site.until_pods("mnist", &launcher).await?;
     site.finish("ranks on both, and both are gone").await
+}
+
+#[tokio::test]
+async fn a_launcher_that_fails_in_its_pod_again_and_again_says_why_at_the_end() -> Result<()> {
+    let site = super::site("mpi-words", Weight::Light).await?;
+    let mut job = OPEN_MPI_5.job("pi", "echo no such input >&2; exit 3");
+    let spec = &mut job["spec"];
+    spec["runPolicy"]["backoffLimit"] = json!(1);
+    let launcher = &mut spec["mpiReplicaSpecs"]["Launcher"];
+    launcher["restartPolicy"] = json!("OnFailure");
+    launcher["template"]["spec"]["containers"][0]["terminationMessagePolicy"] =
+        json!("FallbackToLogsOnError");
+    site.jobs.create(&job).await?;
+    let done = site.until_true("pi", "Failed").await?;
+    let failed = job::condition(&done, "Failed")?;
+    ensure!(
+        failed.reason == "BackoffLimitExceeded/Error"
+            && failed.message.contains("exit code 3")
+            && failed.message.contains("no such input"),
+        "{failed:?}"
+    );
+    site.finish(&failed.message).await
 }
 
 #[tokio::test]
