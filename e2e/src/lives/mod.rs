@@ -21,6 +21,9 @@ pub use actor::{Happenings, StepRunner};
 pub use mpi::MpiLife;
 pub use spark::SparkLife;
 
+/// The replica whose create or delete a life cycle may hold.
+const HELD: &str = "worker-1";
+
 /// The clean-up policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanPods {
@@ -234,7 +237,7 @@ impl Life {
             _ => return None,
         };
         let gate = Gate::closed();
-        let pod = format!("{name}-worker-1");
+        let pod = format!("{name}-{HELD}");
         let rule = Rule::new("held", Action::Hold(gate.clone()), move |call: &Call| {
             call.is(verb, "pods") && call.name == pod
         });

@@ -7,7 +7,7 @@ use training_testkit::job::is_true;
 use training_testkit::kubelet::State;
 
 use super::actor::count;
-use super::{CleanPods, Deletion, Life, Moment, StepRunner};
+use super::{CleanPods, Deletion, HELD, Life, Moment, StepRunner};
 
 const WORKERS: [&str; 2] = ["worker-0", "worker-1"];
 
@@ -148,7 +148,9 @@ async fn deleted(actor: &StepRunner<'_>, moment: Moment, deletion: Deletion) -> 
     match moment {
         Moment::Creating => {
             actor.until_held().await?;
-            actor.until_left(&actor.ranks()[..2], actor.ranks()).await?;
+            let others = actor.ranks().iter().copied();
+            let others: Vec<&str> = others.filter(|rank| *rank != HELD).collect();
+            actor.until_left(&others, actor.ranks()).await?;
         }
         Moment::Running => actor.run_all().await?,
         Moment::Finishing => {
@@ -156,7 +158,7 @@ async fn deleted(actor: &StepRunner<'_>, moment: Moment, deletion: Deletion) -> 
             actor.succeed(actor.deciding()).await?;
             actor.until_true("Succeeded").await?;
             actor.until_held().await?;
-            actor.until_left(&["worker-1"], &[]).await?;
+            actor.until_left(&[HELD], &[]).await?;
         }
     }
     let policy = match deletion {
