@@ -331,9 +331,10 @@ async fn mt_40_mt_42_i_40_a_job_whose_pods_all_fail_says_little() -> Result<()> 
         "{told} writes of events for {} failures",
         failed.len()
     );
-    let series = "trainyard_events_total{outcome=\"folded\"}";
-    // Without a folded event there is no series.
-    let folded = usize::try_from(operator.metric(series).await.unwrap_or(0))?;
+    let metrics = operator.metrics().await?;
+    let series = "trainyard_events_total{outcome=\"folded\"} ";
+    let folded = metrics.lines().find_map(|line| line.strip_prefix(series));
+    let folded: usize = folded.unwrap_or("0").parse()?;
     ensure!(told + folded > 10, "{told} and {folded} are no flood");
     let events = tenant.events().await?;
     let about = |e: &&Event| e.involved_object.kind.as_deref() == Some("PyTorchJob");
