@@ -267,6 +267,9 @@ impl<P: Planner> Worker<P> {
             return Some(next);
         }
         failed.insert(key.clone(), state);
+        // The attempt may have stored the start, from which the deadline counts.
+        let stored = self.jobs.get(&key);
+        let object = stored.as_deref().unwrap_or(object);
         let deadline = P::deadline(object).filter(|_| !state.overdue);
         Some(deadline.map_or(next, |at| next.min(self.rhythm().wake(Some(at)))))
     }

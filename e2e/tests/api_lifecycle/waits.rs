@@ -1,13 +1,15 @@
 //! What a job waits for, and what it does not wait for.
 
 use anyhow::Result;
-use e2e::{World, look};
+use e2e::{World, for_each_kind, look};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use training_testkit::builders::pytorch_job;
+use training_testkit::builders::{Kind, MPI, TRAINING, pytorch_job};
 use training_testkit::job::{self, conditions, is_true};
 use training_testkit::kubelet::lockstep;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::proxy::{Action, Answer, Effect, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::{STAYS, succeeds_after_all};
@@ -94,6 +96,63 @@ async fn f20_an_exceeded_quota_is_told_and_waited_for() -> Result<()> {
     let job = succeeds_after_all(&world).await?;
     assert!(!is_true(&job, "Stalled"), "{}", job["status"]);
     world.assert_clean(&operator).await
+}
+
+/// Every create fails, and the next attempt would be in an hour.
+async fn ends_during_backoff(kind: Kind) -> Result<()> {
+    let Some(world) = World::of(kind, "backoff", lockstep()).await? else {
+        return Ok(());
+    };
+    let (proxy, kubeconfig) = world.proxy().await?;
+    let failed = Answer::new(500, "InternalError", "etcdserver: leader changed");
+    let fails = Action::Answer(Effect::Without, failed);
+    let rule = Rule::new("creates", fails, |call| {
+        call.verb == "create" && ["pods", "services"].contains(&call.resource.as_str())
+    });
+    proxy.add(&rule);
+    let options = world
+        .options(&kubeconfig)
+        .flag("backoff-base", "1h")
+        .flag("backoff-cap", "1h");
+    let operator = OperatorProcess::start(options).await?;
+    let workers = 40;
+    world
+        .jobs
+        .create(&kind.small_job("pauses", workers).build())
+        .await?;
+    let failing = eventually("a create to fail", HANG, async || {
+        Ok(if rule.hits() > 0 {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet("none".to_owned())
+        })
+    });
+    failing.await?;
+    let suspend = json!({ "spec": { "runPolicy": { "suspend": true } } });
+    world.jobs.merge("pauses", &suspend).await?;
+    world.jobs.until_true("pauses", "Suspended").await?;
+    // Sixteen requests at a time, of which a few in a row stop the others.
+    anyhow::ensure!(rule.hits() <= 2 * 16, "{} creates failed", rule.hits());
+    if kind == MPI {
+        // As published, its time begins once its objects exist.
+        return world.assert_clean(&operator).await;
+    }
+    let late = kind
+        .small_job("late", 1)
+        .run_policy("activeDeadlineSeconds", 2);
+    world.jobs.create(&late.build()).await?;
+    let late = world.jobs.until_true("late", "Failed").await?;
+    let message = job::condition(&late, "Failed")?.message;
+    assert!(
+        message.contains("active longer than specified deadline"),
+        "{message}"
+    );
+    world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn neither_a_suspension_nor_a_deadline_waits_until_a_backoff_is_over() -> Result<()> {
+    for_each_kind(TRAINING, ends_during_backoff).await
 }
 
 /// Waits until the quota's status counts the pods, as admission goes by it.
