@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use training_core::notes::Note;
 
 use crate::cli::EventMode;
@@ -28,13 +28,14 @@ pub use writer::{EventWriter, KubeEvents};
 
 use message::Message;
 use worker::Worker;
+use writer::InTurn;
 
 /// Number of writer tasks, so that one slow event does not hold up the events of all jobs.
 const WRITERS: u64 = 4;
 /// Queue length of each writer; a note takes a few hundred bytes.
-const QUEUE: usize = 256;
+const QUEUE: usize = 1024;
 /// Queue slots reserved for notes about the end of a job.
-const FOR_ENDS: usize = 64;
+const FOR_ENDS: usize = 256;
 
 /// Records events. Cheap to clone; the background tasks end with the last clone.
 #[derive(Clone, Debug)]
@@ -56,10 +57,15 @@ impl EventSink {
             EventMode::Off => 0,
             EventMode::Folded | EventMode::Full => WRITERS,
         };
+        let turns = Arc::new(Semaphore::new(1));
         let start = |at: u64| {
             let (queue, messages) = mpsc::channel(QUEUE);
-            let (config, writer) = (config.clone(), writer.clone());
-            let worker = Worker::new(at, config, writer, leadership.clone(), Arc::clone(&metrics));
+            let writer = InTurn {
+                writer: writer.clone(),
+                turns: Arc::clone(&turns),
+            };
+            let (config, metrics) = (config.clone(), Arc::clone(&metrics));
+            let worker = Worker::new(at, config, writer, leadership.clone(), metrics);
             tokio::spawn(worker.run(messages));
             queue
         };
