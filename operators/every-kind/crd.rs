@@ -63,6 +63,8 @@ fn mt_33_the_lists_of_a_template_are_bounded() {
     let expected = [
         ("containers", 512),
         ("containers[].env", 10_000),
+        ("ephemeralContainers", 512),
+        ("ephemeralContainers[].env", 10_000),
         ("initContainers", 512),
         ("initContainers[].env", 10_000),
         ("volumes", 512),

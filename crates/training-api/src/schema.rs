@@ -280,8 +280,27 @@ pub fn strip_descriptions(schema: &mut Value) {
     });
 }
 
+/// Bounds the lists by which an object's text makes pods take much memory.
+pub fn bound_lists(schema: &mut Value) {
+    each_child(schema, |name, child| {
+        let most = match name {
+            Some("containers" | "ephemeralContainers" | "initContainers" | "sidecars") => {
+                Some(MAX_CONTAINERS)
+            }
+            Some("env") => Some(MAX_ENV),
+            Some("volumes") => Some(MAX_VOLUMES),
+            _ => None,
+        };
+        if let Some(most) = most.filter(|_| child["type"] == "array") {
+            set(child, "maxItems", most.into());
+        }
+        bound_lists(child);
+    });
+}
+
 fn pod_template(template: &mut Value) {
     pod_markers(None, template);
+    bound_lists(template);
     require(template, "spec");
     let ports = json!({ "minimum": 1, "maximum": 65535 });
     for list in ["containers", "initContainers"] {
@@ -289,10 +308,6 @@ fn pod_template(template: &mut Value) {
         else {
             continue;
         };
-        set(list, "maxItems", MAX_CONTAINERS.into());
-        if let Some(env) = list.pointer_mut("/items/properties/env") {
-            set(env, "maxItems", MAX_ENV.into());
-        }
         if let Some(name) = list.pointer_mut("/items/properties/name") {
             set(name, "minLength", 1.into());
             set(name, "maxLength", 63.into());
@@ -310,9 +325,6 @@ fn pod_template(template: &mut Value) {
                 set(name, "pattern", PORT_NAME.into());
             }
         }
-    }
-    if let Some(volumes) = template.pointer_mut("/properties/spec/properties/volumes") {
-        set(volumes, "maxItems", MAX_VOLUMES.into());
     }
     if let Some(containers) = template.pointer_mut("/properties/spec/properties/containers") {
         set(containers, "minItems", 1.into());

@@ -96,6 +96,7 @@ fn finish(
         };
         schema::tidy(schema);
         embedded(schema);
+        schema::bound_lists(schema);
         // Rules may refer to the name only if the schema declares it.
         let metadata = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
         schema["properties"]["metadata"] = metadata;

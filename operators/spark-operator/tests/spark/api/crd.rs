@@ -1,5 +1,7 @@
 //! The CRDs as installed.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use spark_operator::api::rule::DENIED_CONF;
 use spark_operator::api::template::METADATA;
@@ -429,6 +431,43 @@ fn what_a_webhook_refused_the_api_server_refuses() {
     );
     let selectors = "node selector cannot be defined at both SparkApplication and Driver/Executor";
     assert_eq!(told(&schema(&APPLICATION)["spec"]), [selectors]);
+}
+
+/// Returns the bounds of the lists below `schema`, by path.
+fn bounds(path: &str, schema: &Value, all: &mut BTreeMap<String, u64>) {
+    if let Some(most) = schema["maxItems"].as_u64() {
+        all.insert(path.to_owned(), most);
+    }
+    for (name, child) in schema["properties"].as_object().into_iter().flatten() {
+        bounds(&format!("{path}.{name}"), child, all);
+    }
+    if schema["items"].is_object() {
+        bounds(&format!("{path}[]"), &schema["items"], all);
+    }
+}
+
+#[test]
+fn mt_33_the_lists_of_pods_are_bounded() {
+    let mut all = BTreeMap::new();
+    bounds("", &schema(&APPLICATION)["spec"], &mut all);
+    let mut expected = BTreeMap::from([
+        (".driverIngressOptions".to_owned(), 64),
+        (".volumes".to_owned(), 512),
+    ]);
+    for role in [".driver", ".executor"] {
+        expected.insert(format!("{role}.env"), 10_000);
+        expected.insert(format!("{role}.template.spec.volumes"), 512);
+        for list in [
+            "initContainers",
+            "sidecars",
+            "template.spec.containers",
+            "template.spec.initContainers",
+        ] {
+            expected.insert(format!("{role}.{list}"), 512);
+            expected.insert(format!("{role}.{list}[].env"), 10_000);
+        }
+    }
+    assert_eq!(all, expected);
 }
 
 /// Returns the schema's defaults, with their paths.
