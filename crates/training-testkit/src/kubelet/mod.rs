@@ -21,7 +21,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::{Client, ResourceExt};
 use kube_runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub use pod::{Replica, SeenPod};
@@ -49,6 +49,8 @@ struct Shared {
     incarnations: Mutex<HashMap<(String, String), u32>>,
     finishes_deletes: AtomicBool,
     finishing: Mutex<HashSet<String>>,
+    /// The reasons of disruptions, by uid.
+    disrupted: Mutex<HashMap<String, String>>,
     busy: AtomicUsize,
     addresses: AtomicUsize,
     errors: Mutex<Vec<String>>,
@@ -139,6 +141,7 @@ impl Kubelet {
             incarnations: Mutex::default(),
             finishes_deletes: AtomicBool::new(true),
             finishing: Mutex::default(),
+            disrupted: Mutex::default(),
             busy: AtomicUsize::new(0),
             addresses: AtomicUsize::new(1),
             errors: Mutex::default(),
@@ -244,6 +247,8 @@ impl Kubelet {
             reason: reason.to_owned(),
         };
         self.shared.become_state(&pod, &state, pod.restarts).await?;
+        let disrupted = (pod.uid.clone(), reason.to_owned());
+        self.shared.disrupted.lock().extend([disrupted]);
         self.shared.remove(&pod, None).await
     }
 
@@ -416,11 +421,27 @@ impl Shared {
     }
 
     async fn become_state(&self, pod: &SeenPod, state: &State, restarts: i32) -> Result<()> {
-        let patch = Patch::Merge(status::patch(pod, state, restarts));
-        self.api(pod)
-            .patch_status(&pod.name, &PatchParams::default(), &patch)
-            .await?;
+        self.write(pod, status::patch(pod, state, restarts)).await
+    }
+
+    async fn write(&self, pod: &SeenPod, patch: Value) -> Result<()> {
+        let (how, patch) = (PatchParams::default(), Patch::Merge(patch));
+        self.api(pod).patch_status(&pod.name, &how, &patch).await?;
         Ok(())
+    }
+
+    /// Ends a pod's containers by a signal. The reason of a disruption stays.
+    async fn end(&self, pod: &SeenPod) -> Result<()> {
+        let (exit_code, message) = (143, String::new());
+        let ended = State::Failed { exit_code, message };
+        let mut patch = status::patch(pod, &ended, pod.restarts);
+        let disrupted = self.disrupted.lock().get(&pod.uid).cloned();
+        if let (Some(reason), Some(conditions)) =
+            (disrupted, patch["status"]["conditions"].as_array_mut())
+        {
+            conditions.push(status::condition("DisruptionTarget", "True", Some(&reason)));
+        }
+        self.write(pod, patch).await
     }
 
     async fn remove(&self, pod: &SeenPod, grace: Option<u32>) -> Result<()> {
@@ -446,9 +467,7 @@ impl Shared {
             let outcome = async {
                 if pod.tracked && !pod.is_finished() {
                     // Its Job must see how its containers ended before it is removed.
-                    let (exit_code, message) = (143, String::new());
-                    let ended = State::Failed { exit_code, message };
-                    self.become_state(&pod, &ended, pod.restarts).await?;
+                    self.end(&pod).await?;
                 }
                 self.remove(&pod, Some(0)).await
             };
