@@ -547,3 +547,46 @@ fn key(job: &impl Resource) -> JobKey {
 fn uid(job: &impl Resource) -> Uid {
     Uid::of(job.meta()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delete() -> Step {
+        let (name, uid) = ("a".to_owned(), Uid::default());
+        Step::DeleteService { name, uid }
+    }
+
+    /// Whether the steps not yet begun are stopped after these results, of a delete or of another step.
+    fn stops(results: impl IntoIterator<Item = (Step, Result<(), Fault>)>) -> bool {
+        let faults = Faults::default();
+        for (step, result) in results {
+            faults.count(&step, &result.map_err(Stopped::Fault));
+        }
+        faults.stop()
+    }
+
+    #[test]
+    fn f_11_the_third_fault_in_a_row_stops_a_plan() {
+        let fault = || (Step::DeleteJob, Err(Fault::Transient("500".to_owned())));
+        let success = || (Step::DeleteJob, Ok(()));
+        assert!(!stops([fault(), fault()]));
+        assert!(stops([fault(), fault(), fault()]));
+        assert!(!stops([fault(), fault(), success(), fault(), fault()]));
+        // Results of requests under way don't start it again.
+        assert!(stops([fault(), fault(), fault(), success()]));
+    }
+
+    #[test]
+    fn a_denied_delete_stops_nothing_and_a_denied_create_everything() {
+        let denied = || {
+            let what = Denial::Policy;
+            let message = "no".to_owned();
+            Err(Fault::Denied { what, message })
+        };
+        assert!(!stops((0..5).map(|_| (delete(), denied()))));
+        assert!(stops([(Step::DeleteJob, denied())]));
+        let transient = || Err(Fault::Transient("500".to_owned()));
+        assert!(stops((0..3).map(|_| (delete(), transient()))));
+    }
+}

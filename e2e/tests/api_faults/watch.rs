@@ -1,9 +1,10 @@
 //! F-30 to F-36: faults of watches.
 
 use anyhow::Result;
+use e2e::for_each_kind;
 use futures::future::try_join_all;
-use training_testkit::builders::{EVERY_KIND, Kind, PYTORCH};
-use training_testkit::proxy::{Action, Rule};
+use training_testkit::builders::{EVERY_KIND, KINDS, Kind, PYTORCH};
+use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{on, watches};
@@ -123,6 +124,35 @@ async fn f_31_no_end_of_a_pod_is_ever_told() -> Result<()> {
         },
     )
     .await
+}
+
+/// No watch of pods shows anything, so only reads show that a pod vanished after its create.
+async fn vanishes_unseen(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "f31unseen").await? else {
+        return Ok(());
+    };
+    let gate = Gate::closed();
+    let silent = Action::HoldEvents(gate.clone());
+    let rule = on(trial.namespace(), ("watch", "pods"), silent);
+    trial.rule(std::slice::from_ref(&rule));
+    trial.begin(Phase::Creating).await?;
+    let (kubelet, namespace) = (&trial.world.kubelet, trial.world.namespace());
+    kubelet.until_pods(namespace, JOB, 3).await?;
+    let old = trial.worker().await?;
+    kubelet.disappear(namespace, WORKER).await?;
+    trial.until_another(&old).await?;
+    trial.until_hit(&[rule], 1).await?;
+    trial.proxy.clear_rules();
+    gate.open();
+    trial.end(Phase::Creating).await?;
+    trial.run_phase(Phase::Finishing).await?;
+    trial.assert_worker_made(2);
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn f_31_a_pod_that_vanished_before_its_watch_showed_it_is_made_again() -> Result<()> {
+    for_each_kind(KINDS, vanishes_unseen).await
 }
 
 #[tokio::test]

@@ -16,6 +16,22 @@ async fn through(tenant: &Tenant, options: Options) -> Result<(Proxy, OperatorPr
     Ok((proxy, OperatorProcess::start(options).await?))
 }
 
+/// Runs a small job, the `n`th of its namespace, and returns the time to its end.
+async fn run(tenant: &Tenant, name: &str, n: usize) -> Result<Duration> {
+    let clock = tokio::time::Instant::now();
+    tenant.create(name).await?;
+    let mut pods = tenant.until_pods(2 * n).await?;
+    pods.retain(|pod| pod.name_any().starts_with(name));
+    for phase in ["Running", "Succeeded"] {
+        for pod in &pods {
+            let status = json!({ "phase": phase });
+            tenant.says(&pod.name_any(), status).await?;
+        }
+        tenant.jobs.until_true(name, phase).await?;
+    }
+    Ok(clock.elapsed())
+}
+
 /// Creates in one namespace hang, as behind a webhook that doesn't answer; a job elsewhere completes its life cycle meanwhile.
 #[tokio::test]
 async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<()> {
@@ -27,6 +43,8 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
         return Ok(());
     };
     let (proxy, operator) = through(&stuck, stuck.options_with(&calm).await?).await?;
+    run(&calm, "warm", 1).await?;
+    let before = run(&calm, "before", 2).await?;
     let (gate, theirs) = (Gate::closed(), stuck.name().to_owned());
     let held = Rule::new("the webhook", Action::Hold(gate.clone()), move |call| {
         call.is("create", "pods") && call.namespace == theirs
@@ -46,17 +64,9 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
         }
         hang = now;
     }
-    calm.create("pt").await?;
-    for pod in calm.until_pods(2).await? {
-        calm.says(&pod.name_any(), json!({ "phase": "Running" }))
-            .await?;
-    }
-    calm.jobs.until_true("pt", "Running").await?;
-    for pod in calm.pods().await? {
-        calm.says(&pod.name_any(), json!({ "phase": "Succeeded" }))
-            .await?;
-    }
-    calm.jobs.until_true("pt", "Succeeded").await?;
+    let beside = run(&calm, "beside", 3).await?;
+    let times = beside.as_secs_f64() / before.as_secs_f64();
+    eprintln!("a small job took {beside:.1?} instead of {before:.1?}: {times:.1} times");
     ensure!(stuck.pods().await?.is_empty(), "nothing hung");
     // A connection without an answer ends after half a minute, and the create is retried.
     let now = held.hits();
@@ -69,6 +79,105 @@ async fn creates_that_hang_in_one_namespace_leave_the_others_alone() -> Result<(
     stuck.until_pods(2 * count).await?;
     stuck.assert_well(&operator).await?;
     calm.assert_well(&operator).await
+}
+
+/// Creates in two namespaces hang, and no further create is sent. A job elsewhere ends all the same: its status is written, and its pods
+/// and services are deleted.
+#[tokio::test]
+async fn a_job_ends_while_every_place_for_creates_is_taken() -> Result<()> {
+    let (Some(first), Some(second), Some(calm)) = (
+        Tenant::of(PYTORCH, "stuck").await?,
+        Tenant::of(PYTORCH, "stuck").await?,
+        Tenant::of(PYTORCH, "calm").await?,
+    ) else {
+        return Ok(());
+    };
+    let mut options = first.options().await?;
+    options.namespace = [&first, &second, &calm].map(Tenant::name).join(",");
+    let (proxy, operator) = through(&first, options).await?;
+    let job = PYTORCH.small_job("pt", 1);
+    let job = job.run_policy("cleanPodPolicy", "All").build();
+    calm.jobs.create(&job).await?;
+    let pods = calm.until_pods(2).await?;
+    for pod in &pods {
+        let running = json!({ "phase": "Running" });
+        calm.says(&pod.name_any(), running).await?;
+    }
+    calm.jobs.until_true("pt", "Running").await?;
+    let (gate, theirs) = (
+        Gate::closed(),
+        [first.name().to_owned(), second.name().to_owned()],
+    );
+    let held = Rule::new("the webhook", Action::Hold(gate.clone()), move |call| {
+        call.verb == "create"
+            && ["pods", "services"].contains(&call.resource.as_str())
+            && theirs.contains(&call.namespace)
+    });
+    proxy.add(&held);
+    let count = 6;
+    // A job of one namespace has as many creates at a time as the other one leaves.
+    each(2 * count, async |n| {
+        let tenant = if n < count { &first } else { &second };
+        let job = PYTORCH.small_job(&format!("job-{n}"), 7).build();
+        tenant.jobs.create(&job).await.map(drop)
+    })
+    .await?;
+    // The most creates of all namespaces at a time.
+    eventually("every place to be taken", HANG, async || {
+        Ok(match held.hits() {
+            48.. => Seen::Yes(()),
+            hits => Seen::NotYet(format!("{hits} creates")),
+        })
+    })
+    .await?;
+    for pod in &pods {
+        let succeeded = json!({ "phase": "Succeeded" });
+        calm.says(&pod.name_any(), succeeded).await?;
+    }
+    calm.jobs.until_true("pt", "Succeeded").await?;
+    calm.until_pods(0).await?;
+    assert_eq!(held.hits(), 48, "none was given up meanwhile");
+    gate.open();
+    first.until_pods(8 * count).await?;
+    second.until_pods(8 * count).await?;
+    for tenant in [&first, &second, &calm] {
+        tenant.assert_well(&operator).await?;
+    }
+    Ok(())
+}
+
+/// Every second create of a pod fails.
+#[tokio::test]
+async fn a_reconcile_that_fails_after_progress_is_retried_after_the_shortest_backoff() -> Result<()>
+{
+    let Some(tenant) = Tenant::of(PYTORCH, "progress").await? else {
+        return Ok(());
+    };
+    let (proxy, operator) = through(&tenant, tenant.options().await?).await?;
+    let failed = Answer::new(500, "InternalError", "etcdserver: leader changed");
+    let fails = Action::Answer(Effect::Without, failed);
+    let rule = Rule::new("every second pod", fails, |call| call.is("create", "pods"));
+    proxy.add(&rule.every(2));
+    let workers = 100;
+    tenant
+        .jobs
+        .create(&PYTORCH.small_job("pt", workers).build())
+        .await?;
+    tenant.until_pods(101).await?;
+    tenant.until_quiet().await?;
+    let waits = operator.log();
+    let waits = waits
+        .lines()
+        .filter(|line| line.contains("the reconcile failed"));
+    let waits: Vec<u64> = waits
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter_map(|line| line["wait_ms"].as_u64())
+        .collect();
+    ensure!(waits.len() >= 3, "{waits:?}");
+    // The last reconciles have few steps left, and may make no progress.
+    let early = &waits[..3];
+    ensure!(early.iter().all(|wait| *wait <= 50), "{waits:?}");
+    tenant.assert_well(&operator).await
 }
 
 /// Only prints how long both take, because machines differ.

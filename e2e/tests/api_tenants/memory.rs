@@ -2,6 +2,7 @@
 //! below the limit in the manifests.
 
 use kube::api::PostParams;
+use serde::Serialize;
 use training_testkit::builders::PYTORCH;
 
 use super::load::each;
@@ -85,6 +86,24 @@ async fn two(kind: Kind) -> Result<Option<(Tenant, Tenant, Options)>> {
     Ok(Some((large, calm, options)))
 }
 
+impl Tenant {
+    async fn store<K>(&self, object: Value) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + Serialize
+            + DeserializeOwned,
+    {
+        let object = serde_json::from_value(object)?;
+        let stored = self
+            .api::<K>()
+            .create(&PostParams::default(), &object)
+            .await;
+        stored.map(drop).context("a large object")
+    }
+}
+
 #[tokio::test]
 async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result<()> {
     let workers = if is_deep() { 300 } else { 150 };
@@ -166,20 +185,30 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
 /// The additional objects of an MPIJob have only the label `app`, which is in general use.
 #[tokio::test]
 async fn mt_33_large_objects_with_the_label_app_fit_into_the_shipped_limit() -> Result<()> {
-    let count = if is_deep() { 700 } else { 200 };
+    let count = if is_deep() { 300 } else { 100 };
     let Some((large, calm, options)) = two(MPI).await? else {
         return Ok(());
     };
     let text = "x".repeat(900 * 1024);
+    // All annotations of an object together have at most 256 KiB.
+    let annotation = "x".repeat(250 * 1024);
     each(count, async |n| {
         let metadata = json!({ "name": format!("large-{n}"), "labels": { "app": "large" } });
         let config = json!({ "metadata": metadata, "data": { "a": text } });
-        let config: ConfigMap = serde_json::from_value(config)?;
+        large.store::<ConfigMap>(config).await?;
+        let variables = json!([{ "name": "a", "value": text }]);
+        let container = json!({ "name": "a", "image": "b", "env": variables });
+        let template = json!({ "spec": { "restartPolicy": "Never", "containers": [container] } });
+        let spec = json!({ "suspend": true, "template": template });
         large
-            .api::<ConfigMap>()
-            .create(&PostParams::default(), &config)
+            .store::<Job>(json!({ "metadata": metadata, "spec": spec }))
             .await?;
-        Ok(())
+        let mut metadata = metadata;
+        metadata["annotations"] = json!({ "a": annotation });
+        let spec = json!({ "clusterIP": "None" });
+        large
+            .store::<Service>(json!({ "metadata": metadata, "spec": spec }))
+            .await
     })
     .await?;
     let operator = OperatorProcess::start(options).await?;

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use training_testkit::builders::MPI;
+use training_testkit::job::Jobs;
 use training_testkit::kubelet::SeenPod;
 
 use super::*;
@@ -12,7 +13,11 @@ const GATE: &str = "trainyard-wait-for-hosts";
 /// Starts a job with one running worker, and returns its launcher's pod.
 async fn launched(world: &World) -> Result<SeenPod> {
     let job = MPI.job("pi").role("Launcher", 1).workers(1);
-    world.jobs.create(&job.build()).await?;
+    launch(world, &world.jobs, &job.build()).await
+}
+
+async fn launch(world: &World, jobs: &Jobs, job: &Value) -> Result<SeenPod> {
+    jobs.create(job).await?;
     let launcher = next_launcher(world, None).await?;
     let (kubelet, namespace) = (&world.kubelet, world.namespace());
     kubelet
@@ -201,6 +206,32 @@ async fn f60_a_lost_launcher_is_given_up_with_the_right_for_it_and_its_job_makes
     operator.assert_no_panic()?;
     world.kubelet.assert_no_errors()?;
     world.auditor.assert_clean().await
+}
+
+/// The launcher's Job has a backoff limit of zero.
+#[tokio::test]
+async fn f_60_a_launcher_of_v1_whose_node_is_drained_runs_again() -> Result<()> {
+    let Some(world) = World::of(MPI, "drained", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    let mut v1 = MPI.resource();
+    v1.version = "v1".to_owned();
+    v1.api_version = "kubeflow.org/v1".to_owned();
+    let jobs = Jobs::of(world.client.clone(), world.namespace(), &v1);
+    let job = MPI.job("pi").role("Launcher", 1).workers(1);
+    let mut job = job.restart_policy("Launcher", "Never").build();
+    job["apiVersion"] = json!(v1.api_version);
+    let old = launch(&world, &jobs, &job).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.set(namespace, &old.name, &State::Running).await?;
+    world.jobs.until_true("pi", "Running").await?;
+    kubelet
+        .disrupt(namespace, &old.name, "EvictionByEvictionAPI")
+        .await?;
+    let new = next_launcher(&world, Some(&old)).await?;
+    ends_well(&world, &new).await?;
+    world.assert_clean(&operator).await
 }
 
 /// The Job counts such a pod as its own and deletes it, because it wants only one pod.

@@ -1,6 +1,7 @@
 //! A running job survives what isn't its fault.
 
 use e2e::refusal::{Refusal, until_refused};
+use training_testkit::builders::TENSORFLOW;
 
 use super::*;
 
@@ -107,9 +108,39 @@ async fn an_edit_that_cant_run_stalls_a_job_that_runs_until_it_is_mended() -> Re
     world.assert_clean(&operator).await
 }
 
+/// All pods of a TFJob have a variable that names all hosts; Linux starts no process with a longer one.
 #[tokio::test]
-async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never() -> Result<()> {
-    let Some(world) = World::start("shutdown", lockstep()).await? else {
+async fn a_tf_job_scaled_beyond_the_longest_variable_stalls_and_goes_on() -> Result<()> {
+    let Some(world) = World::of(TENSORFLOW, "scaled", lockstep()).await? else {
+        return Ok(());
+    };
+    let operator = world.operator().await?;
+    world
+        .jobs
+        .create(&TENSORFLOW.small_job("pt", 1).build())
+        .await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    world.kubelet.all_running(world.namespace(), "pt").await?;
+    world.jobs.until_true("pt", "Running").await?;
+    let workers = |n: i32| json!({ "spec": { "tfReplicaSpecs": { "Worker": { "replicas": n } } } });
+    world.jobs.merge("pt", &workers(5_000)).await?;
+    let message = until_stalled(&world, "InvalidSpec").await?;
+    assert!(
+        message.contains("ClusterSpecTooLarge: TF_CONFIG"),
+        "{message}"
+    );
+    stays_untouched(&world).await?;
+    let pods = look::pods(&world.client, world.namespace(), "pt").await?;
+    assert_eq!(pods.len(), 2, "{:?}", look::names(&pods));
+    world.jobs.merge("pt", &workers(1)).await?;
+    until_it_goes_on(&world).await?;
+    ends_well(&world).await?;
+    world.assert_clean(&operator).await
+}
+
+/// A kubelet ends a pod of a worker that must never be restarted, and reports this reason and message.
+async fn ended_by_its_kubelet(prefix: &str, reason: &str, message: &str) -> Result<()> {
+    let Some(world) = World::start(prefix, lockstep()).await? else {
         return Ok(());
     };
     let operator = world.operator().await?;
@@ -124,11 +155,10 @@ async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never(
     world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world.jobs.until_true("pt", "Running").await?;
-    // As a kubelet writes it on a graceful node shutdown.
     let target =
         json!({ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" });
     let status = json!({
-        "phase": "Failed", "reason": "Terminated", "message": "Pod was terminated in response to imminent node shutdown.",
+        "phase": "Failed", "reason": reason, "message": message,
         "conditions": [target],
         "containerStatuses": [{
             "name": "pytorch", "image": "a", "imageID": "", "ready": false, "restartCount": 0,
@@ -154,4 +184,17 @@ async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never(
     assert_eq!(job["status"]["countedFailures"], Value::Null);
     ends_well(&world).await?;
     world.assert_clean(&operator).await
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_the_shutdown_of_its_node_ended_is_replaced_under_never() -> Result<()> {
+    let message = "Pod was terminated in response to imminent node shutdown.";
+    ended_by_its_kubelet("shutdown", "Terminated", message).await
+}
+
+#[tokio::test]
+async fn f_60_a_pod_that_a_critical_pod_preempted_on_its_node_is_replaced_under_never() -> Result<()>
+{
+    let message = "Preempted in order to admit critical pod";
+    ended_by_its_kubelet("critical", "Preempting", message).await
 }
