@@ -1,26 +1,29 @@
-//! Measures the cost of a decoded event: finding its pod among all pods of its job.
+//! Measures the cost of a decoded event: finding its pod among all pods of its job; and that of a listed pod.
 //!
 //! Uses the operator's own index in this process, without an API server.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use tokio::time::Instant as Now;
 use training_core::{PodPhase, PodView, Uid};
 use training_runtime::feed::index::Index;
 use training_runtime::feed::slim::Owned;
-use training_runtime::key::JobKey;
+use training_runtime::key::{JobKey, Scope};
 
 use crate::runs::number;
 use crate::store::{Figures, Pair};
 
 /// Replicas of the large job.
 const REPLICAS: u32 = 20_000;
-/// Events of one round.
+/// Lists of one round.
+const LISTS: u32 = 10;
+/// Events of one round, and pods of its lists.
 const EVENTS: u32 = 200_000;
 /// The number of rounds; the fastest counts, since any disturbance makes a round slower.
 const ROUNDS: usize = 5;
 
-/// Compares a job with one replica with one with [`REPLICAS`].
+/// Compares a job with one replica with one with [`REPLICAS`], and lists of as many jobs with one of one job.
 pub fn event(say: &dyn Fn(&str)) -> Result<Pair> {
     let pair = Pair {
         floor: of(1)?,
@@ -34,7 +37,7 @@ pub fn event(say: &dyn Fn(&str)) -> Result<Pair> {
 fn of(replicas: u32) -> Result<Figures> {
     let index = Index::default();
     for replica in 0..replicas {
-        index.apply(pod(replica, 1, false));
+        index.apply(pod(1, replica, 1, false));
     }
     ensure!(
         index.len() == usize::try_from(replicas)?,
@@ -46,7 +49,7 @@ fn of(replicas: u32) -> Result<Figures> {
         let mut random = fastrand::Rng::with_seed(version);
         (0..EVENTS).fold(0, |woken, n| {
             let replica = random.u32(0..replicas);
-            let seen = pod(replica, version + u64::from(n), n % 2 == 0);
+            let seen = pod(1, replica, version + u64::from(n), n % 2 == 0);
             woken + usize::from(index.apply(seen).is_some())
         })
     })?;
@@ -59,7 +62,26 @@ fn of(replicas: u32) -> Result<Figures> {
     Ok(Figures::from([
         ("changed_ns".to_owned(), changed),
         ("foreign_ns".to_owned(), foreign),
+        ("listed_ns".to_owned(), listed(replicas)?),
     ]))
+}
+
+/// Returns nanoseconds per pod of a list of [`REPLICAS`] pods, of jobs with so many replicas.
+fn listed(replicas: u32) -> Result<f64> {
+    let index = Index::default();
+    let all = Scope::new(None);
+    fastest(|| {
+        (0..LISTS)
+            .map(|_| {
+                index.begin_list(&all);
+                for n in 0..REPLICAS {
+                    index.listed(&all, pod(n / replicas, n % replicas, 1, false));
+                }
+                index.end_list(&all, Now::now());
+                index.len()
+            })
+            .sum()
+    })
 }
 
 /// Returns nanoseconds per event. Fails if the events changed nothing.
@@ -76,19 +98,15 @@ fn fastest(mut round: impl FnMut() -> usize) -> Result<f64> {
     Ok(best.as_secs_f64() * 1e9 / number(usize::try_from(EVENTS)?))
 }
 
-fn pod(replica: u32, version: u64, ready: bool) -> Owned<PodView> {
+fn pod(job: u32, replica: u32, version: u64, ready: bool) -> Owned<PodView> {
+    let uid = (u128::from(job) << 32) + u128::from(replica);
     Owned {
-        key: JobKey::new("ns", "job"),
-        owner: Uid(1),
+        key: JobKey::new("ns", &format!("job-{job}")),
+        owner: Uid(u128::MAX / 2 + u128::from(job)),
         view: PodView {
             phase: PodPhase::Running,
             ready,
-            ..PodView::new(
-                Uid(u128::from(replica) + 2),
-                version,
-                "worker".into(),
-                replica,
-            )
+            ..PodView::new(Uid(uid), version, "worker".into(), replica)
         },
     }
 }

@@ -306,7 +306,7 @@ const START: Line = Line(
     Some(most(2.0)),
 );
 
-const EVENT: [Line; 2] = [
+const EVENT: [Line; 3] = [
     Line(
         "k",
         "an event of a pod, 20,000 replicas over one",
@@ -318,6 +318,13 @@ const EVENT: [Line; 2] = [
         "k",
         "an event of a foreign pod, 20,000 replicas over one",
         "foreign_ns",
+        "ns",
+        Some(most(4.0)),
+    ),
+    Line(
+        "k",
+        "a listed pod, one job of 20,000 replicas over 20,000 jobs",
+        "listed_ns",
         "ns",
         Some(most(4.0)),
     ),
