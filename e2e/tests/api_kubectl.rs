@@ -16,6 +16,9 @@ use training_testkit::manifest;
 use training_testkit::operator::find;
 use training_testkit::wait::{HANG, Seen, eventually};
 
+#[path = "api_kubectl/preflight.rs"]
+mod preflight;
+
 const KINDS: [Kind; 3] = [PYTORCH, MPI, SPARK];
 /// A user with few permissions.
 const READER: &str = "reader";
@@ -448,6 +451,66 @@ async fn diff_shows_how_a_manifest_changes_the_objects_of_a_job() -> Result<()> 
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn render_and_diff_follow_the_flags_of_the_operators_deployment() -> Result<()> {
+    let Some(world) = World::of(PYTORCH, "kubectl-flags", lockstep()).await? else {
+        return Ok(());
+    };
+    let plugin = Plugin::of(&world).await?;
+    let labels = json!({ "app": "operator" });
+    let container = json!({
+        "name": "operator", "image": "any", "command": ["/pytorch-operator"], "args": ["--gang=volcano"],
+        "volumeMounts": [{ "name": "config", "mountPath": "/etc/config" }],
+    });
+    let volumes = json!([{ "name": "config", "configMap": { "name": "init" } }]);
+    let template = json!({
+        "metadata": { "labels": labels }, "spec": { "containers": [container], "volumes": volumes },
+    });
+    let spec =
+        json!({ "replicas": 0, "selector": { "matchLabels": labels }, "template": template });
+    let metadata = |name: &str| json!({ "name": name, "namespace": world.namespace() });
+    let objects = vec![
+        json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata("mine"), "spec": spec }),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("init"),
+            "data": { "initContainer.yaml": "- {name: wait, image: example.com/wait}" },
+        }),
+    ];
+    manifest::apply(&world.client, objects).await?;
+    let file = world.file("job.json");
+    std::fs::write(&file, manifest(&PYTORCH, "pt").to_string())?;
+    let (path, deployment) = (
+        file.display().to_string(),
+        format!("{}/mine", world.namespace()),
+    );
+    let read = ["render", "-f", &path, "--operator-deployment", &deployment];
+    let outcome = plugin.run(&read).await?;
+    for part in [
+        "kind: PodGroup",
+        "schedulerName: volcano",
+        "image: example.com/wait",
+    ] {
+        ensure!(outcome.out.contains(part), "{part}: {outcome:?}");
+    }
+    let given = ["render", "-f", &path, "--operator-flags=--gang=volcano"];
+    let outcome = plugin.run(&given).await?;
+    ensure!(outcome.out.contains("kind: PodGroup"), "{outcome:?}");
+    let compare = ["diff", "-f", &path, "--operator-deployment", &deployment];
+    let outcome = plugin.run(&compare).await?;
+    ensure!(outcome.out.contains("+kind: PodGroup"), "{outcome:?}");
+    let missing = [
+        "render",
+        "-f",
+        &path,
+        "--operator-deployment",
+        "default/none",
+    ];
+    let outcome = plugin.run(&missing).await?;
+    let named = outcome.err.contains("deployments.apps \"none\" not found");
+    ensure!(outcome.code == Some(2) && named, "{outcome:?}");
+    Ok(())
 }
 
 /// Runs kubectl's own completion of `kubectl trainyard WORDS`, which bash and zsh use.

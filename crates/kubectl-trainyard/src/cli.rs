@@ -12,7 +12,7 @@ use crate::time;
 const CODES: &str = "\
 Exit codes:
   0    success; for wait and run: the job succeeded
-  1    for wait and run: the job failed or was deleted; for render: the operator would reject the job; for diff: there are differences
+  1    for wait and run: the job failed or was deleted; for render: the operator would reject the job; for diff: there are differences; for preflight: a check failed
   2    usage or API error; standard error says how to fix it
   124  for wait and run: timed out
 
@@ -112,6 +112,13 @@ pub enum Verb {
         #[arg(short, long)]
         output: Option<Format>,
     },
+    /// Check the cluster and the namespace for what jobs need, and for what is in their way.
+    #[command(after_help = CODES)]
+    Preflight {
+        /// The output format; by default text.
+        #[arg(short, long)]
+        output: Option<Format>,
+    },
     /// Show a job and the objects that it owns.
     #[command(after_help = CODES)]
     Tree {
@@ -133,17 +140,38 @@ pub enum Verb {
         /// The manifest file; - reads standard input.
         #[arg(short, long, value_name = "FILE")]
         filename: PathBuf,
+        /// The settings of the operator.
+        #[command(flatten)]
+        operator: OperatorFlags,
     },
-    /// Print the objects that the operator, with default settings, would create first for a job manifest. No cluster is needed.
+    /// Print the objects that the operator would create first for a job manifest. No cluster is needed, except for --operator-deployment.
     #[command(after_help = CODES)]
     Render {
         /// The manifest file; - reads standard input.
         #[arg(short, long, value_name = "FILE")]
         filename: PathBuf,
+        /// The settings of the operator.
+        #[command(flatten)]
+        operator: OperatorFlags,
         /// The output format.
         #[arg(short, long, default_value = "yaml")]
         output: Format,
     },
+}
+
+/// The settings of the operator; by default those of the shipped manifests.
+#[derive(Clone, Debug, Default, Args)]
+pub struct OperatorFlags {
+    /// Flags of the operator besides those of the shipped manifests, such as "--gang=volcano --strict".
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub operator_flags: Option<String>,
+    /// The Deployment of the operator, to read its flags. The namespace defaults to trainyard-system.
+    #[arg(
+        long,
+        value_name = "[NAMESPACE/]NAME",
+        conflicts_with = "operator_flags"
+    )]
+    pub operator_deployment: Option<String>,
 }
 
 /// Selects pods and containers.

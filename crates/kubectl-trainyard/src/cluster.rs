@@ -1,15 +1,18 @@
 //! Reads from the API server, with the user's permissions.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::NamespaceResourceScope;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use training_core::provider::Run;
 use training_core::quantity::{self, Amount, Amounts};
@@ -128,6 +131,46 @@ impl Cluster {
         match self.namespace.as_str() {
             "" => Api::all_with(self.client.clone(), resource),
             namespace => Api::namespaced_with(self.client.clone(), namespace, resource),
+        }
+    }
+
+    /// Returns the API of a typed resource in another namespace.
+    pub fn api_in<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Returns the API of a typed resource without namespaces.
+    pub fn cluster_wide<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    /// Lists a resource in all namespaces.
+    pub async fn every<K>(&self) -> kube::Result<Vec<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
+    /// Returns the version of the API server.
+    pub async fn version(&self) -> kube::Result<Info> {
+        self.client.apiserver_version().await
+    }
+
+    /// Returns true if the API server serves a resource.
+    pub async fn serves(&self, resource: &ApiResource) -> kube::Result<bool> {
+        let list = self
+            .client
+            .list_api_group_resources(&resource.api_version)
+            .await;
+        match list {
+            Ok(list) => Ok(list.resources.iter().any(|r| r.name == resource.plural)),
+            Err(error) if code(&error) == 404 => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use training_runtime::frame::now;
 
-use crate::cli::Target;
+use crate::cli::{OperatorFlags, Target};
 use crate::cluster::explain;
+use crate::flags::Flags;
 use crate::kinds::Kind;
 use crate::{out, render, run};
 
@@ -17,11 +18,12 @@ use crate::{out, render, run};
 const PROGRAM: &str = "KUBECTL_EXTERNAL_DIFF";
 
 /// Prints the differences for the job of a file and returns the exit code.
-pub async fn print(target: &Target, path: &Path) -> Result<u8> {
+pub async fn print(target: &Target, path: &Path, operator: &OperatorFlags) -> Result<u8> {
     let (cluster, job) = run::submitted(target, path).await?;
     let (kind, name) = (&job.kind, job.name());
+    let flags = Flags::of(kind, operator, target).await?;
     let now = now();
-    let objects = |job: &Value| render::of(running(kind, job), &cluster.namespace, now);
+    let objects = |job: &Value| render::of(running(kind, job), &cluster.namespace, &flags, now);
     let new = objects(&job.value)?;
     new.print_notes();
     if new.refused.is_some() {
@@ -129,6 +131,7 @@ mod tests {
                 kind.small_job("pt", 1).build()
             };
             let kind = kinds::of_manifest(&submitted).unwrap();
+            let flags = Flags::shipped(&kind, "").unwrap();
             let mut stored = submitted.clone();
             stored["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000001");
             stored["metadata"]["annotations"] =
@@ -136,7 +139,7 @@ mod tests {
             merge(&mut stored["spec"], kind.suspend_patch(true));
             stored["status"] = json!({ "conditions": [{ "type": "Suspended", "status": "True" }] });
             let [old, new] = [stored, submitted].map(|job| {
-                render::of(running(&kind, &job), "ns1", now)
+                render::of(running(&kind, &job), "ns1", &flags, now)
                     .unwrap()
                     .objects
             });

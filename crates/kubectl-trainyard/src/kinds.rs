@@ -9,18 +9,20 @@ use mpi_operator::Mpi;
 use paddle_operator::Paddle;
 use pytorch_operator::PyTorch;
 use serde_json::Value;
-use spark_operator::{ScheduledSparkApplication, SparkApplication, api};
+use spark_operator::{ScheduledSparkApplication, SparkApplication, api, work::Spark};
 use tf_operator::TensorFlow;
 use training_core::{Framework, Memory};
+use training_runtime::run::Operator as _;
 use xgboost_operator::XGBoost;
 
+use crate::flags::Flags;
 use crate::render::{self, Rendered};
 
 /// Builds the CRD of a kind.
 type Definition = fn() -> Result<CustomResourceDefinition, serde_json::Error>;
 
-/// Renders the objects that the operator, with default settings, would create for a stored job.
-type Renderer = fn(Value, Timestamp) -> Result<Rendered>;
+/// Renders the objects that the operator, with these flags, would create for a stored job.
+type Renderer = fn(Value, &Flags, Timestamp) -> Result<Rendered>;
 
 /// A kind of job.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct Kind {
     pub resource: ApiResource,
     /// Its CRD.
     pub definition: Definition,
+    /// The name of its operator.
+    pub operator: &'static str,
     /// The structure of its jobs.
     pub shape: Shape,
 }
@@ -61,7 +65,7 @@ pub struct Replicas {
 pub fn all() -> Vec<Kind> {
     vec![
         training::<PyTorch>(pytorch_operator::api::crd, render::pytorch),
-        training::<TensorFlow>(tf_operator::api::crd, render::plain::<TensorFlow>),
+        training::<TensorFlow>(tf_operator::api::crd, render::tensorflow),
         training::<XGBoost>(xgboost_operator::api::crd, render::plain::<XGBoost>),
         training::<JAX>(jax_operator::api::crd, render::plain::<JAX>),
         training::<Paddle>(paddle_operator::api::crd, render::plain::<Paddle>),
@@ -69,11 +73,13 @@ pub fn all() -> Vec<Kind> {
         Kind {
             resource: ApiResource::erase::<SparkApplication>(&()),
             definition: api::application_crd,
+            operator: Spark::NAME,
             shape: Shape::Application,
         },
         Kind {
             resource: ApiResource::erase::<ScheduledSparkApplication>(&()),
             definition: api::scheduled_crd,
+            operator: Spark::NAME,
             shape: Shape::Schedule,
         },
     ]
@@ -83,6 +89,7 @@ fn training<F: Framework + Default>(definition: Definition, render: Renderer) ->
     Kind {
         resource: ApiResource::erase::<F::Job>(&()),
         definition,
+        operator: F::OPERATOR,
         shape: Shape::Replicas(Replicas {
             container: F::CONTAINER,
             managers: F::MANAGED_BY,

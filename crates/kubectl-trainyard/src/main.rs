@@ -4,21 +4,23 @@
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
-//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`], [`top`]: the verbs that use the cluster
+//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`], [`top`], [`preflight`]: the verbs that use the cluster
 //! - [`render`]: the objects that an operator would create, from its own plan; [`diff`]: how they change with a manifest;
-//!   [`defaults`]: the defaults of the CRD
+//!   [`defaults`]: the defaults of the CRD; [`flags`]: the flags of the operator
 
 mod cli;
 mod cluster;
 mod complete;
 mod defaults;
 mod diff;
+mod flags;
 mod history;
 mod job;
 mod kinds;
 mod logs;
 mod next;
 mod out;
+mod preflight;
 mod render;
 mod run;
 mod state;
@@ -74,15 +76,22 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
     let (cluster, job) = match &verb {
-        Verb::Render { filename, output } => {
-            return render::print(filename, target.namespace.as_deref(), *output);
-        }
+        Verb::Render {
+            filename,
+            operator,
+            output,
+        } => return render::print(&target, filename, operator, *output).await,
         Verb::Run {
             filename,
             timeout,
             selection,
         } => return run::run(&target, filename, *timeout, selection).await,
-        Verb::Diff { filename } => return diff::print(&target, filename).await,
+        Verb::Diff { filename, operator } => {
+            return diff::print(&target, filename, operator).await;
+        }
+        Verb::Preflight { output } => {
+            return preflight::print(&Cluster::connect(&target).await?, *output).await;
+        }
         Verb::Why { job: None, output } => return attention(&target, *output).await,
         Verb::Top {
             all_namespaces,
@@ -135,7 +144,11 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
         Verb::Tree { .. } => tree::print(&cluster, &job).await?,
         Verb::History { output, .. } => history::print(&cluster, &job, output).await?,
-        Verb::Run { .. } | Verb::Diff { .. } | Verb::Render { .. } | Verb::Top { .. } => {}
+        Verb::Run { .. }
+        | Verb::Diff { .. }
+        | Verb::Render { .. }
+        | Verb::Preflight { .. }
+        | Verb::Top { .. } => {}
     }
     Ok(0)
 }

@@ -4,38 +4,40 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
+use clap::Parser as _;
 use k8s_openapi::jiff::Timestamp;
-use mpi_operator::Mpi;
-use pytorch_operator::PyTorch;
-use pytorch_operator::init::{DEFAULT_TRIES, InitContainer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spark_operator::course::seen::Seen;
 use spark_operator::course::step::Step as SparkStep;
-use spark_operator::course::{self, PlanInput, Rules};
-use spark_operator::{Settings, SparkApplication, digest};
+use spark_operator::course::{self, PlanInput};
+use spark_operator::{SparkApplication, digest};
+use tf_operator::TensorFlow;
 use training_api::ConditionType;
+use training_core::provider::Setting;
 use training_core::{
-    JobState, Lifecycle, Note, Object, ObjectView, Observed, Severity, Step, Stored as _,
-    TrainingJob as _, Uid, plan,
+    Availabilities, Group, JobState, Lifecycle, Note, Object, ObjectView, Observed, Provider,
+    Rules, Severity, Step, Stored as _, TrainingJob as _, Uid, plan,
 };
+use training_runtime::entry::{self, NoArgs};
 use training_runtime::feed::{self, slim};
 use training_runtime::frame::now;
+use training_runtime::{JobArgs, RuntimeArgs};
 
+use crate::cli::{OperatorFlags, Target};
+use crate::flags::Flags;
 use crate::kinds::{self, Shape};
 use crate::out::{self, Format};
 use crate::{defaults, run};
 
-/// The maximum number of times to run a plan. An MPIJob's plan creates objects in two of them.
-const MAX_ROUNDS: u32 = 4;
+/// The maximum number of times to run a plan. An MPIJob's plan creates objects in two of them, and its gang's groups in two others.
+const MAX_ROUNDS: u32 = 8;
 /// The exit code if the operator would reject the job.
 const REFUSED: u8 = 1;
 /// The uid of the job, which has none before it is stored.
 const UID: &str = "00000000-0000-0000-0000-000000000000";
-/// The ConfigMap that the shipped operator mounts, with the init container of workers.
-const CONFIG: &str = include_str!("../../../manifests/pytorch-operator/config.yaml");
 
 /// The result of rendering a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,10 +65,17 @@ impl Rendered {
 }
 
 /// Prints the objects for the job of a file and returns the exit code.
-pub fn print(path: &Path, namespace: Option<&str>, format: Format) -> Result<u8> {
+pub async fn print(
+    target: &Target,
+    path: &Path,
+    operator: &OperatorFlags,
+    format: Format,
+) -> Result<u8> {
     let manifest = run::manifest(path)?;
-    let namespace = run::namespace(&manifest, namespace)?;
-    let rendered = of(manifest, namespace.as_deref().unwrap_or("default"), now())?;
+    let namespace = run::namespace(&manifest, target.namespace.as_deref())?;
+    let namespace = namespace.as_deref().unwrap_or("default");
+    let flags = Flags::of(&kinds::of_manifest(&manifest)?, operator, target).await?;
+    let rendered = of(manifest, namespace, &flags, now())?;
     rendered.print_notes();
     if rendered.refused.is_some() {
         return Ok(REFUSED);
@@ -87,7 +96,7 @@ pub fn print(path: &Path, namespace: Option<&str>, format: Format) -> Result<u8>
 }
 
 /// Renders a manifest in a namespace.
-pub fn of(manifest: Value, namespace: &str, now: Timestamp) -> Result<Rendered> {
+pub fn of(manifest: Value, namespace: &str, flags: &Flags, now: Timestamp) -> Result<Rendered> {
     let kind = kinds::of_manifest(&manifest)?;
     let mut stored = defaults::stored(&kind, manifest)?;
     let name = stored["metadata"]["name"].as_str().unwrap_or_default();
@@ -104,8 +113,8 @@ pub fn of(manifest: Value, namespace: &str, now: Timestamp) -> Result<Rendered> 
         stored["metadata"][field] = value;
     }
     match kind.shape {
-        Shape::Replicas(replicas) => (replicas.render)(stored, now),
-        Shape::Application => application(stored, now),
+        Shape::Replicas(replicas) => (replicas.render)(stored, flags, now),
+        Shape::Application => application(stored, flags, now),
         Shape::Schedule => bail!(
             "a ScheduledSparkApplication creates SparkApplications: render its spec.template as a SparkApplication"
         ),
@@ -116,36 +125,46 @@ fn typed<T: DeserializeOwned>(stored: Value) -> Result<T> {
     serde_json::from_value(stored).map_err(|e| anyhow!("the manifest can't be read: {e}"))
 }
 
-fn image(operator: &str) -> String {
-    format!("trainyard/{operator}:{}", env!("CARGO_PKG_VERSION"))
+/// Renders a `PyTorchJob`.
+pub fn pytorch(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
+    let cli = flags.parse(pytorch_operator::args::Cli::try_parse_from)?;
+    let template = flags.file(&cli.pytorch_init_container_template_file)?;
+    let framework = cli.framework(template.as_deref())?;
+    training(&framework, (&cli.jobs, &cli.runtime), stored, now)
 }
 
-/// Renders a PyTorchJob with the shipped configuration.
-pub fn pytorch(stored: Value, now: Timestamp) -> Result<Rendered> {
-    let config: Value = serde_saphyr::from_str(CONFIG)?;
-    let files = config["data"]
-        .as_object()
-        .context("the shipped configuration is empty")?;
-    let template = files.values().find_map(Value::as_str);
-    let init = InitContainer::new(&image("pytorch-operator"), DEFAULT_TRIES, template)?;
-    training(&PyTorch { init }, stored, now)
+/// Renders an `MPIJob`.
+pub fn mpi(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
+    let cli = flags.parse(|words| mpi_operator::args::Cli::of(words, None))?;
+    training(&cli.framework(), (&cli.jobs, &cli.runtime), stored, now)
 }
 
-/// Renders an MPIJob with the shipped configuration.
-pub fn mpi(stored: Value, now: Timestamp) -> Result<Rendered> {
-    let mpi = Mpi {
-        gate_image: Some(image("mpi-operator")),
-        ..Mpi::default()
+/// Renders a `TFJob`.
+pub fn tensorflow(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
+    let cli = flags.parse(|words| entry::parse::<TensorFlow, NoArgs>("", words))?;
+    let framework = TensorFlow {
+        cluster_domain: cli.jobs.cluster_domain().map(str::to_owned),
     };
-    training(&mpi, stored, now)
+    training(&framework, (&cli.jobs, &cli.runtime), stored, now)
 }
 
-/// Renders a job whose operator has no configuration.
-pub fn plain<F: Lifecycle + Default>(stored: Value, now: Timestamp) -> Result<Rendered> {
-    training(&F::default(), stored, now)
+/// Renders a job whose framework has no settings.
+pub fn plain<F: Lifecycle + Default>(
+    stored: Value,
+    flags: &Flags,
+    now: Timestamp,
+) -> Result<Rendered> {
+    let cli = flags.parse(|words| entry::parse::<F, NoArgs>("", words))?;
+    training(&F::default(), (&cli.jobs, &cli.runtime), stored, now)
 }
 
-fn training<F: Lifecycle>(framework: &F, stored: Value, now: Timestamp) -> Result<Rendered> {
+fn training<F: Lifecycle>(
+    framework: &F,
+    (args, runtime): (&JobArgs, &RuntimeArgs),
+    stored: Value,
+    now: Timestamp,
+) -> Result<Rendered> {
+    args.validate()?;
     let mut job: F::Job = typed(stored)?;
     if training_core::is_managed_elsewhere::<F>(&job) {
         bail!(
@@ -153,6 +172,15 @@ fn training<F: Lifecycle>(framework: &F, stored: Value, now: Timestamp) -> Resul
         );
     }
     let mut created = Created::default();
+    created.observed.rules = Rules {
+        strict: runtime.strict,
+        ..args.rules()
+    };
+    created.observed.gang = Setting {
+        provider: args.gang(),
+        offers: Availabilities::all(),
+        kueue: Some(args.gang() == Provider::Kueue),
+    };
     let mut rendered = Rendered::default();
     for _ in 0..MAX_ROUNDS {
         let next = plan(framework, &job, &created.observed, now);
@@ -228,10 +256,21 @@ impl Created {
                 self.observed.autoscaler_unknown = true;
                 Some(json!(autoscaler))
             }
-            Step::CreateGroup { object, .. } => Some(*object),
+            Step::CreateGroup { kind, object, .. } => {
+                let mut seen: Value = stored(&object, &uid)?;
+                // The scheduler admits the group.
+                seen["status"]["phase"] = json!("Inqueue");
+                let seen: Group = serde_json::from_value(seen)?;
+                let view = feed::group::seen_view(&seen, kind, parent);
+                self.observed.groups.extend(view);
+                Some(*object)
+            }
+            Step::LookUpGroup { kind, .. } => {
+                self.observed.sought.push(kind);
+                None
+            }
             // These steps need objects that do not exist here.
-            Step::LookUpGroup { .. }
-            | Step::RecreateSecret(_)
+            Step::RecreateSecret(_)
             | Step::ChangeAutoscaler { .. }
             | Step::ChangeGroup { .. }
             | Step::ChangeObject { .. }
@@ -253,16 +292,17 @@ fn stored<T: DeserializeOwned>(object: &impl Serialize, uid: &str) -> Result<T> 
     Ok(serde_json::from_value(object)?)
 }
 
-/// Renders a SparkApplication with the default settings.
-fn application(stored: Value, now: Timestamp) -> Result<Rendered> {
+/// Renders a `SparkApplication`.
+fn application(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
+    let operator = flags.parse(spark_operator::args::Cli::of)?.operator()?;
     let digest = digest::spec_digest(&stored["spec"]);
     let app: SparkApplication = typed(stored)?;
     let next = course::plan(PlanInput {
         app: &app,
         digest: &digest,
         seen: &Seen::default(),
-        settings: &Settings::default(),
-        rules: &Rules::default(),
+        settings: &operator.settings,
+        rules: &operator.rules,
         now,
     });
     let objects = next.steps.into_iter().filter_map(|step| match step {

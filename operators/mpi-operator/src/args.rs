@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use clap::{ArgAction, Parser};
 use training_runtime::{JobArgs, RuntimeArgs, cli};
 
+use crate::Mpi;
 use crate::gate::GateArgs;
 
 /// The default image of the launcher's init container.
@@ -159,9 +160,32 @@ const METRICS_PORT: &str = "--monitoring-port";
 /// The published variable with the one namespace to serve.
 pub const NAMESPACE: &str = "KUBEFLOW_NAMESPACE";
 
-/// Parses a command line, including that of the published operator. `namespace` is the value of its variable.
+impl Cli {
+    /// Parses a command line, including that of the published operator. `namespace` is the value of its variable.
+    ///
+    /// # Errors
+    /// If it is invalid, or asks for help.
+    pub fn of(
+        args: impl Iterator<Item = OsString>,
+        namespace: Option<OsString>,
+    ) -> Result<Self, clap::Error> {
+        Self::try_parse_from(translated(cli::normalise_args(args), namespace))
+    }
+
+    /// Returns the framework.
+    pub fn framework(&self) -> Mpi {
+        let gate = self.launcher_gate.then_some(&self.launcher_gate_image);
+        Mpi {
+            domain: self.jobs.cluster_domain().unwrap_or_default().to_owned(),
+            gate_image: gate.cloned(),
+            ttl_deletes_job: self.ttl_deletes_job,
+        }
+    }
+}
+
+/// Parses the process's command line as [`Cli::of`]. Exits the process if it is invalid or asks for help.
 pub fn parse(args: impl Iterator<Item = OsString>, namespace: Option<OsString>) -> Cli {
-    Cli::parse_from(translated(cli::normalise_args(args), namespace))
+    Cli::of(args, namespace).unwrap_or_else(|error| error.exit())
 }
 
 fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString> {

@@ -1,7 +1,7 @@
 //! `mpi-operator`: the operator, and the helper that the launcher's init container runs.
 
 use mpi_operator::args::{self, Command, NAMESPACE};
-use mpi_operator::{Mpi, gate};
+use mpi_operator::gate;
 use training_runtime::{Training, entry};
 
 fn main() -> anyhow::Result<()> {
@@ -13,13 +13,8 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         });
     }
-    let mpi = Mpi {
-        domain: cli.jobs.cluster_domain().unwrap_or_default().to_owned(),
-        gate_image: cli.launcher_gate.then_some(cli.launcher_gate_image),
-        ttl_deletes_job: cli.ttl_deletes_job,
-    };
     let operator = Training {
-        framework: mpi,
+        framework: cli.framework(),
         args: cli.jobs,
     };
     entry::serve(operator, cli.runtime)

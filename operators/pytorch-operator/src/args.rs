@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Parser;
 use training_runtime::{JobArgs, RuntimeArgs, wait};
 
-use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES};
+use crate::PyTorch;
+use crate::init::{DEFAULT_IMAGE, DEFAULT_TRIES, InitContainer};
 
 /// The help heading of these flags. Without it, they would appear under the previous heading.
 const INIT: &str = "Init container of workers";
@@ -57,6 +59,24 @@ pub struct Cli {
         help_heading = INIT
     )]
     pub pytorch_init_container_max_tries: u32,
+}
+
+impl Cli {
+    /// Returns the framework. `template` is the text of the init container's template file, `None` if there is no such file.
+    ///
+    /// # Errors
+    /// If the template is invalid. Names the file.
+    pub fn framework(&self, template: Option<&str>) -> anyhow::Result<PyTorch> {
+        let init = InitContainer::new(
+            &self.pytorch_init_container_image,
+            self.pytorch_init_container_max_tries,
+            template,
+        );
+        let file = self.pytorch_init_container_template_file.display();
+        Ok(PyTorch {
+            init: init.with_context(|| file.to_string())?,
+        })
+    }
 }
 
 /// The subcommands of the binary.

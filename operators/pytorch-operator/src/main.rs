@@ -4,9 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Parser;
-use pytorch_operator::PyTorch;
 use pytorch_operator::args::{Cli, Command};
-use pytorch_operator::init::InitContainer;
 use training_runtime::{Training, cli, entry, wait};
 
 fn main() -> anyhow::Result<()> {
@@ -15,14 +13,8 @@ fn main() -> anyhow::Result<()> {
         return entry::block_on(wait::for_host(&args));
     }
     let template = template(&cli.pytorch_init_container_template_file)?;
-    let init = InitContainer::new(
-        &cli.pytorch_init_container_image,
-        cli.pytorch_init_container_max_tries,
-        template.as_deref(),
-    )
-    .with_context(|| format!("{}", cli.pytorch_init_container_template_file.display()))?;
     let operator = Training {
-        framework: PyTorch { init },
+        framework: cli.framework(template.as_deref())?,
         args: cli.jobs,
     };
     entry::serve(operator, cli.runtime)

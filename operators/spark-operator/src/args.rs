@@ -284,9 +284,10 @@ const SAME: [(&str, &str); 7] = [
     ("--leader-election-retry-period", "--lease-retry-period"),
 ];
 
-/// Parses a command line. Also accepts the published operator's, which starts with subcommands.
+/// Parses a command line. Also accepts the published operator's, which starts with subcommands. Exits the process if it is invalid or
+/// asks for help.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Cli {
-    Cli::parse_from(translated(args))
+    Cli::of(args).unwrap_or_else(|error| error.exit())
 }
 
 fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -329,6 +330,14 @@ fn switch(on: bool) -> Switch {
 }
 
 impl Cli {
+    /// Parses a command line as [`parse`].
+    ///
+    /// # Errors
+    /// If it is invalid, or asks for help.
+    pub fn of(args: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(translated(args))
+    }
+
     /// Builds the operator from the arguments.
     ///
     /// # Errors

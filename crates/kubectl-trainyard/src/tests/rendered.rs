@@ -1,5 +1,6 @@
 //! Compares rendered objects with the operators' plans.
 
+use anyhow::Result;
 use jax_operator::JAX;
 use k8s_openapi::jiff::Timestamp;
 use paddle_operator::Paddle;
@@ -8,17 +9,25 @@ use spark_operator::{Inputs, Settings, digest, submit};
 use tf_operator::TensorFlow;
 use training_core::Lifecycle;
 use training_testkit::builders::{
-    JAX as JAX_KIND, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, XGBOOST, application,
+    EVERY_KIND, JAX as JAX_KIND, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
+    application,
 };
 use training_testkit::scene;
 use xgboost_operator::XGBoost;
 
+use crate::flags::{self, Flags};
+use crate::kinds;
 use crate::render::{self, Rendered};
 
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 
 fn rendered(manifest: Value) -> Rendered {
-    render::of(manifest, "ns1", now()).unwrap()
+    with_flags(manifest, "").unwrap()
+}
+
+fn with_flags(manifest: Value, flags: &str) -> Result<Rendered> {
+    let flags = Flags::shipped(&kinds::of_manifest(&manifest)?, flags)?;
+    render::of(manifest, "ns1", &flags, now())
 }
 
 fn now() -> Timestamp {
@@ -145,7 +154,7 @@ fn a_rejected_job_has_the_message_of_the_operator() {
 
 #[test]
 fn errors_say_what_can_not_be_rendered() {
-    let error = |manifest: Value| render::of(manifest, "ns1", now()).unwrap_err().to_string();
+    let error = |manifest: Value| with_flags(manifest, "").unwrap_err().to_string();
     let schedule = json!({ "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "ScheduledSparkApplication",
         "metadata": { "name": "s" } });
     assert!(error(schedule).starts_with("a ScheduledSparkApplication creates SparkApplications"));
@@ -180,4 +189,97 @@ fn a_suspended_job_has_no_objects_and_an_ignored_setting_is_reported() {
         "{:?}",
         odd.notes
     );
+}
+
+#[test]
+fn the_flags_of_the_operator_change_the_objects() {
+    let titles_with = |kind: &Kind, flags: &str| {
+        titles(&with_flags(kind.small_job("pt", 1).build(), flags).unwrap())
+    };
+    for kind in TRAINING {
+        let plain = titles_with(&kind, "");
+        for (flags, groups) in [
+            ("--gang=volcano", &["PodGroup pt"][..]),
+            ("-gang-scheduler-name volcano", &["PodGroup pt"]),
+            ("--gang=scheduler-plugins", &["PodGroup pt"]),
+            ("--gang=native", &["PodGroup pt", "Workload pt"]),
+        ] {
+            let mut expected = plain.clone();
+            expected.extend(groups.iter().map(|title| (*title).to_owned()));
+            expected.sort();
+            assert_eq!(titles_with(&kind, flags), expected, "{} {flags}", kind.name);
+        }
+        let refused = with_flags(kind.small_job("pt", 4).build(), "--max-replicas-per-job=2");
+        let refused = refused.unwrap().refused.unwrap();
+        assert!(refused.contains("use at most 2"), "{refused}");
+    }
+    let property = "--default-conf='spark.a=b c'";
+    let conf = with_flags(application("pi"), property).unwrap();
+    assert!(json!(conf.objects).to_string().contains("b c"));
+    let image = with_flags(
+        PYTORCH.small_job("pt", 1).build(),
+        "--pytorch-init-container-image=mine",
+    );
+    assert!(
+        json!(image.unwrap().objects)
+            .to_string()
+            .contains(r#""image":"mine""#)
+    );
+}
+
+#[test]
+fn invalid_flags_are_named() {
+    for kind in EVERY_KIND {
+        let job = if kind == SPARK {
+            application("pi")
+        } else {
+            kind.small_job("pt", 1).build()
+        };
+        let error = |flags: &str| with_flags(job.clone(), flags).unwrap_err().to_string();
+        assert_eq!(
+            error("--gangs=volcano"),
+            "invalid operator flags: unexpected argument '--gangs' found"
+        );
+        assert!(error("--strict='").contains("close it"));
+    }
+}
+
+/// The variables and the file of a Deployment count like its flags.
+#[test]
+fn flags_are_read_from_a_deployment() {
+    let deployment = |container: Value| {
+        let volumes = json!([{ "name": "c", "configMap": { "name": "init" } }]);
+        let spec = json!({ "containers": [{ "name": "sidecar" }, container], "volumes": volumes });
+        serde_json::from_value(json!({ "spec": { "selector": {}, "template": { "spec": spec } } }))
+            .unwrap()
+    };
+    let container = json!({
+        "name": "any", "command": ["/pytorch-operator"], "args": ["--max-replicas-per-job=3"],
+        "env": [
+            { "name": "TRAINYARD_MAX_REPLICAS_PER_JOB", "value": "2" },
+            { "name": "TRAINYARD_GANG", "value": "volcano" },
+            { "name": "OTHER", "value": "x" },
+        ],
+        "volumeMounts": [{ "name": "c", "mountPath": "/etc/config" }],
+    });
+    let deployment = deployment(container);
+    let mut flags = Flags::of_deployment("pytorch-operator", &deployment).unwrap();
+    let mounted = flags::mounts(&deployment);
+    assert_eq!(mounted, [("/etc/config".to_owned(), "init".to_owned())]);
+    let template = "- {name: mine, image: any}";
+    let config = json!({ "data": { "initContainer.yaml": template } });
+    flags.mount("/etc/config", serde_json::from_value(config).unwrap());
+    let render = |workers| {
+        let job = PYTORCH.small_job("pt", workers).build();
+        render::of(job, "ns1", &flags, now()).unwrap()
+    };
+    let rendered = render(2);
+    assert!(titles(&rendered).contains(&"PodGroup pt".to_owned()));
+    assert!(
+        json!(rendered.objects)
+            .to_string()
+            .contains(r#""name":"mine""#)
+    );
+    let refused = render(3).refused.unwrap();
+    assert!(refused.contains("use at most 3"), "{refused}");
 }
