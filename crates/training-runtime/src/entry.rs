@@ -40,17 +40,13 @@ pub fn command<F: Lifecycle, A: Args>(about: &'static str) -> clap::Command {
         .about(about)
 }
 
-/// Parses arguments, the program's name first.
-///
-/// # Errors
-/// If they are invalid, or ask for help.
+/// Parses arguments, the program's name first. Exits the process if they are invalid or ask for help.
 pub fn parse<F: Lifecycle, A: Args>(
     about: &'static str,
     args: impl IntoIterator<Item = std::ffi::OsString>,
-) -> Result<Cli<A>, clap::Error> {
-    let args = normalise_args(args.into_iter());
-    let mut matches = command::<F, A>(about).try_get_matches_from(args)?;
-    Cli::from_arg_matches_mut(&mut matches)
+) -> Cli<A> {
+    let mut matches = command::<F, A>(about).get_matches_from(normalise_args(args.into_iter()));
+    Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
 }
 
 /// Builds a framework from the arguments and runs its operator until the process is asked to stop.
@@ -61,7 +57,7 @@ pub fn main<F: Lifecycle + Clone, A: Args>(
     about: &'static str,
     framework: impl FnOnce(A, &JobArgs) -> anyhow::Result<F>,
 ) -> anyhow::Result<()> {
-    let cli = parse::<F, A>(about, std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let cli = parse::<F, A>(about, std::env::args_os());
     let framework = framework(cli.own, &cli.jobs)?;
     let args = cli.jobs;
     serve(Training { framework, args }, cli.runtime)

@@ -28,7 +28,6 @@ pub use writer::{EventWriter, KubeEvents};
 
 use message::Message;
 use worker::Worker;
-use writer::InTurn;
 
 /// Number of writer tasks, so that one slow event does not hold up the events of all jobs.
 const WRITERS: u64 = 4;
@@ -60,12 +59,9 @@ impl EventSink {
         let turns = Arc::new(Semaphore::new(1));
         let start = |at: u64| {
             let (queue, messages) = mpsc::channel(QUEUE);
-            let writer = InTurn {
-                writer: writer.clone(),
-                turns: Arc::clone(&turns),
-            };
-            let (config, metrics) = (config.clone(), Arc::clone(&metrics));
-            let worker = Worker::new(at, config, writer, leadership.clone(), metrics);
+            let (config, writer) = (config.clone(), writer.clone());
+            let (metrics, turns) = (Arc::clone(&metrics), Arc::clone(&turns));
+            let worker = Worker::new(at, config, writer, leadership.clone(), metrics, turns);
             tokio::spawn(worker.run(messages));
             queue
         };

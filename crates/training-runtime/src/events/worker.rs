@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +10,8 @@ use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use training_core::notes::{Note, Severity};
 
 use super::message::{EventConfig, Message, Regarding};
@@ -40,6 +41,9 @@ const REMEMBERED: Duration = Duration::from_mins(55);
 
 /// Events that a worker remembers for their repeats; 32 bytes each.
 const MADE: usize = 256;
+
+/// How long a request keeps those of the other workers waiting.
+const TURN: Duration = Duration::from_secs(1);
 
 /// The pause before the only retry.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -77,6 +81,8 @@ pub(super) struct Worker<W> {
     writer: W,
     leadership: Leadership,
     metrics: Arc<Metrics>,
+    /// One permit for all workers: a burst of jobs needs the API server for their pods first.
+    turns: Arc<Semaphore>,
     /// Keyed by the hash of object, reason and message, since the texts would take too much memory.
     made: HashMap<u64, Made>,
     /// Keyed by uid.
@@ -95,6 +101,7 @@ impl<W: EventWriter> Worker<W> {
         writer: W,
         leadership: Leadership,
         metrics: Arc<Metrics>,
+        turns: Arc<Semaphore>,
     ) -> Self {
         // Names differ between processes by their start time, and within one by worker and sequence number.
         let start = SystemTime::now()
@@ -105,6 +112,7 @@ impl<W: EventWriter> Worker<W> {
             writer,
             leadership,
             metrics,
+            turns,
             made: HashMap::new(),
             recent: HashMap::new(),
             tidy: Instant::now() + WINDOW,
@@ -324,10 +332,7 @@ impl<W: EventWriter> Worker<W> {
     {
         let mut pause = AGAIN;
         for last in [false, true] {
-            if !self.leadership.holds() {
-                return Err(Fault::NotLeading);
-            }
-            match within(self.config.call_deadline, request(&self.writer)).await {
+            match self.send(request(&self.writer)).await {
                 Err(Fault::Throttled { after }) if !last => pause = after,
                 Err(Fault::Transient(_) | Fault::Deadline { .. }) if !last => {}
                 answer => return answer,
@@ -337,6 +342,21 @@ impl<W: EventWriter> Worker<W> {
         Err(Fault::Bug(
             "an event was neither written nor refused".to_owned(),
         ))
+    }
+
+    /// Sends a request when no other worker does. A slow one goes on, and no longer keeps the others waiting.
+    async fn send(&self, request: impl Future<Output = Result<(), Fault>>) -> Result<(), Fault> {
+        // The semaphore is never closed.
+        let turn = self.turns.acquire().await;
+        if !self.leadership.holds() {
+            return Err(Fault::NotLeading);
+        }
+        let mut request = pin!(within(self.config.call_deadline, request));
+        if let Ok(answer) = timeout(TURN, &mut request).await {
+            return answer;
+        }
+        drop(turn);
+        request.await
     }
 
     fn failed(&mut self, fault: &Fault) {

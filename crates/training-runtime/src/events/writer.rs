@@ -1,15 +1,10 @@
 //! The two requests that events need.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::fault::{Fault, is_already_exists};
 
@@ -69,48 +64,6 @@ impl EventWriter for KubeEvents {
         let patch = Patch::Merge(json!({ "count": count, "lastTimestamp": last }));
         api.patch(name, &PatchParams::default(), &patch).await?;
         Ok(())
-    }
-}
-
-/// How long a request keeps the others waiting.
-const TURN: Duration = Duration::from_secs(1);
-
-/// Sends the requests of several writers one at a time: a burst of jobs needs the API server for their pods first. A slow request loses its
-/// turn and goes on.
-pub struct InTurn<W> {
-    /// Sends the requests.
-    pub writer: W,
-    /// One permit.
-    pub turns: Arc<Semaphore>,
-}
-
-impl<W: EventWriter> InTurn<W> {
-    async fn take<T>(&self, request: impl Future<Output = T>) -> T {
-        // The semaphore is never closed.
-        let turn = self.turns.acquire().await;
-        let mut request = std::pin::pin!(request);
-        if let Ok(answer) = timeout(TURN, &mut request).await {
-            return answer;
-        }
-        drop(turn);
-        request.await
-    }
-}
-
-impl<W: EventWriter> EventWriter for InTurn<W> {
-    async fn create(&self, event: &Event) -> Result<(), Fault> {
-        self.take(self.writer.create(event)).await
-    }
-
-    async fn repeat(
-        &self,
-        namespace: &str,
-        name: &str,
-        count: i32,
-        last: &Time,
-    ) -> Result<(), Fault> {
-        self.take(self.writer.repeat(namespace, name, count, last))
-            .await
     }
 }
 
