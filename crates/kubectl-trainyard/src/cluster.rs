@@ -156,6 +156,18 @@ impl Cluster {
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
+    /// Lists a resource in a namespace, by labels.
+    pub async fn list_in<K>(&self, namespace: &str, labels: &str) -> kube::Result<Vec<K>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let labelled = ListParams::default().labels(labels);
+        Ok(self.api_in(namespace).list(&labelled).await?.items)
+    }
+
     /// Returns the version of the API server.
     pub async fn version(&self) -> kube::Result<Info> {
         self.client.apiserver_version().await

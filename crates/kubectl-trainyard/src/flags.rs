@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use clap::{CommandFactory as _, Parser as _};
-use jax_operator::JAX;
+use anyhow::{Context as _, Result, bail};
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, PodSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, PodSpec, Volume};
 use kube::ResourceExt as _;
 use training_core::Provider;
-use training_runtime::cli;
 use training_runtime::entry::{self, NoArgs};
+use training_runtime::{RuntimeArgs, cli};
 
 use crate::cli::{OperatorFlags, Target};
 use crate::cluster::{Cluster, explain};
@@ -35,11 +35,14 @@ const CONFIGS: [&str; 1] = [include_str!(
     "../../../manifests/pytorch-operator/config.yaml"
 )];
 
-/// The command line of an operator, and the files that it may read.
+/// The command line of an operator, and its files.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
+    /// The operator's name first.
     words: Vec<OsString>,
     files: BTreeMap<String, String>,
+    /// Other files are those of this machine.
+    local: bool,
 }
 
 impl Flags {
@@ -57,9 +60,11 @@ impl Flags {
         let found = found.map_err(explain)?;
         let configs = cluster.api::<ConfigMap>();
         let mut flags = Self::of_deployment(kind.operator, &found)?;
-        for (directory, config) in mounts(&found) {
-            let config = configs.get(&config).await.map_err(explain)?;
-            flags.mount(&directory, config);
+        for mount in mounts(&found) {
+            // The kubelet starts no container without one that is not optional.
+            if let Some(config) = configs.get_opt(&mount.config).await.map_err(explain)? {
+                flags.add(&mount, config);
+            }
         }
         Ok(flags)
     }
@@ -68,11 +73,12 @@ impl Flags {
     pub fn shipped(kind: &Kind, others: &str) -> Result<Self> {
         let deployment = shipped(kind.operator)?;
         let mut flags = Self::of_deployment(kind.operator, &deployment)?;
-        for (directory, name) in mounts(&deployment) {
+        flags.local = true;
+        for mount in mounts(&deployment) {
             for text in CONFIGS {
                 let config: ConfigMap = serde_saphyr::from_str(text)?;
-                if config.metadata.name.as_ref() == Some(&name) {
-                    flags.mount(&directory, config);
+                if config.metadata.name.as_ref() == Some(&mount.config) {
+                    flags.add(&mount, config);
                 }
             }
         }
@@ -91,22 +97,21 @@ impl Flags {
 
     /// Reads the command line of a Deployment. Variables of its container become flags.
     pub fn of_deployment(operator: &str, deployment: &Deployment) -> Result<Self> {
+        let name = deployment.name_any();
         let container = pod(deployment).and_then(|pod| container_of(operator, pod));
-        let container = container.with_context(|| {
-            let name = deployment.metadata.name.as_deref().unwrap_or_default();
-            format!("Deployment {name} has no container: it is not that of {operator}")
-        })?;
+        let Some(container) = container else {
+            bail!("Deployment {name} does not run {operator}: name that of {operator}");
+        };
+        let variables = variables(deployment, container);
         let command = container.command.iter().flatten().skip(1);
         let words = command.chain(container.args.iter().flatten());
-        let words = std::iter::once(operator).chain(words.map(String::as_str));
+        let words = words.map(|word| expanded(word, &variables));
+        let words = std::iter::once(operator.to_owned()).chain(words);
         let mut words = cli::normalise_args(words.map(Into::into));
         let command = command_of(operator);
-        for variable in container.env.iter().flatten() {
-            let Some(value) = &variable.value else {
-                continue;
-            };
+        for (variable, value) in &variables {
             let mut all = command.get_arguments();
-            let argument = all.find(|a| a.get_env().is_some_and(|env| *env == *variable.name));
+            let argument = all.find(|a| a.get_env().is_some_and(|env| *env == **variable));
             let Some(long) = argument.and_then(clap::Arg::get_long) else {
                 continue;
             };
@@ -117,36 +122,58 @@ impl Flags {
         }
         Ok(Self {
             words,
-            files: BTreeMap::new(),
+            ..Self::default()
         })
     }
 
-    /// Adds the files of a `ConfigMap` that is mounted at a directory.
-    pub fn mount(&mut self, directory: &str, config: ConfigMap) {
-        for (file, text) in config.data.into_iter().flatten() {
-            self.files.insert(format!("{directory}/{file}"), text);
+    /// Adds the files of a mounted `ConfigMap`.
+    pub fn add(&mut self, mount: &Mount, config: ConfigMap) {
+        for (key, text) in config.data.into_iter().flatten() {
+            let file = match &mount.keys {
+                Some(keys) => keys.get(&key).cloned(),
+                None => Some(key),
+            };
+            let Some(file) = file else { continue };
+            let path = match &mount.sub_path {
+                Some(sub_path) if *sub_path == file => mount.path.clone(),
+                Some(_) => continue,
+                None => format!("{}/{file}", mount.path),
+            };
+            self.files.insert(path, text);
         }
     }
 
-    /// Parses the flags.
-    pub fn parse<C>(
-        &self,
-        parse: impl FnOnce(std::vec::IntoIter<OsString>) -> Result<C, clap::Error>,
-    ) -> Result<C> {
-        parse(self.words.clone().into_iter()).map_err(|error| {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            anyhow!(
-                "invalid operator flags: {}",
-                line.trim_start_matches("error: ")
-            )
-        })
+    /// Parses the flags. Variables of this process don't count.
+    pub fn parse<C: CommandFactory + FromArgMatches>(&self) -> Result<C> {
+        let words = self.words.clone();
+        let words = match words.first().and_then(|name| name.to_str()) {
+            Some("mpi-operator") => mpi_operator::args::translated(words, None),
+            Some("spark-operator") => spark_operator::args::translated(words.into_iter()),
+            _ => words,
+        };
+        let command = C::command().mut_args(|argument| argument.env(Resettable::Reset));
+        let parsed = command.try_get_matches_from(words);
+        let parsed = parsed.and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
+        match parsed {
+            Ok(parsed) => Ok(parsed),
+            Err(error) => {
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                bail!(
+                    "invalid operator flags: {}",
+                    line.trim_start_matches("error: ")
+                )
+            }
+        }
     }
 
-    /// Returns the text of a file of the operator: from its `ConfigMap`s, or from this machine. `None` if there is no such file.
+    /// Returns the text of a file of the operator. `None` if there is no such file.
     pub fn file(&self, path: &Path) -> Result<Option<String>> {
         if let Some(text) = self.files.get(&*path.to_string_lossy()) {
             return Ok(Some(text.clone()));
+        }
+        if !self.local {
+            return Ok(None);
         }
         match std::fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -156,11 +183,47 @@ impl Flags {
     }
 }
 
+/// What an operator does by its flags.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who schedules its gangs; `None` if its jobs say.
+    pub gang: Option<Provider>,
+    /// The namespaces that it serves; empty for all.
+    pub namespaces: Vec<String>,
+}
+
+/// Returns the settings of a kind's operator from its Deployment.
+pub fn settings(kind: &Kind, deployment: &Deployment) -> Result<Settings> {
+    let flags = Flags::of_deployment(kind.operator, deployment)?;
+    let of = |gang, runtime: &RuntimeArgs| Settings {
+        gang,
+        namespaces: runtime.namespaces(),
+    };
+    Ok(match kind.operator {
+        "pytorch-operator" => {
+            let cli: pytorch_operator::args::Cli = flags.parse()?;
+            of(Some(cli.jobs.gang()), &cli.runtime)
+        }
+        "mpi-operator" => {
+            let cli: mpi_operator::args::Cli = flags.parse()?;
+            of(Some(cli.jobs.gang()), &cli.runtime)
+        }
+        "spark-operator" => {
+            let cli: spark_operator::args::Cli = flags.parse()?;
+            of(None, &cli.runtime)
+        }
+        _ => {
+            let cli: entry::Cli<NoArgs> = flags.parse()?;
+            of(Some(cli.jobs.gang()), &cli.runtime)
+        }
+    })
+}
+
 /// Returns the Deployment of the shipped manifests.
 fn shipped(operator: &str) -> Result<Deployment> {
     for text in DEPLOYMENTS {
         let deployment: Deployment = serde_saphyr::from_str(text)?;
-        if deployment.metadata.name.as_deref() == Some(operator) {
+        if deployment.name_any() == operator {
             return Ok(deployment);
         }
     }
@@ -196,57 +259,82 @@ pub fn containers(deployment: &Deployment) -> impl Iterator<Item = &Container> {
     pod(deployment).into_iter().flat_map(|pod| &pod.containers)
 }
 
-/// Returns the gang scheduler of an operator's Deployment; `None` if jobs of the kind name theirs.
-pub fn gang(kind: &Kind, deployment: &Deployment) -> Result<Option<Provider>> {
-    let flags = Flags::of_deployment(kind.operator, deployment)?;
-    let jobs = match kind.operator {
-        "pytorch-operator" => {
-            flags
-                .parse(pytorch_operator::args::Cli::try_parse_from)?
-                .jobs
-        }
-        "mpi-operator" => {
-            flags
-                .parse(|words| mpi_operator::args::Cli::of(words, None))?
-                .jobs
-        }
-        "spark-operator" => return Ok(None),
-        _ => {
-            flags
-                .parse(|words| entry::parse::<JAX, NoArgs>("", words))?
-                .jobs
-        }
-    };
-    Ok(Some(jobs.gang()))
-}
-
 fn pod(deployment: &Deployment) -> Option<&PodSpec> {
     deployment.spec.template.spec.as_ref()
 }
 
-/// Returns the operator's container: the one that runs its program, otherwise the first one.
+/// Returns the operator's container: the one that runs its program, otherwise the first one that names no program.
 fn container_of<'a>(operator: &str, pod: &'a PodSpec) -> Option<&'a Container> {
-    let runs = |c: &&Container| {
-        let program = c.command.iter().flatten().next();
-        program.is_some_and(|program| program.ends_with(operator))
-    };
-    pod.containers.iter().find(runs).or(pod.containers.first())
+    let program = |c: &'a Container| c.command.iter().flatten().next();
+    let runs = |c: &&'a Container| program(c).is_some_and(|program| program.ends_with(operator));
+    let mut all = pod.containers.iter();
+    all.find(runs)
+        .or_else(|| pod.containers.iter().find(|c| program(c).is_none()))
 }
 
-/// Returns the directories at which a Deployment's containers mount `ConfigMap`s, and their names.
-pub fn mounts(deployment: &Deployment) -> Vec<(String, String)> {
-    let Some(pod) = pod(deployment) else {
-        return Vec::new();
+/// Returns the variables of a container with their values, as far as the Deployment tells them.
+fn variables(deployment: &Deployment, container: &Container) -> BTreeMap<String, String> {
+    let value = |variable: &EnvVar| {
+        let field = variable.value_from.as_ref().and_then(|from| {
+            let path = &from.field_ref.as_ref()?.field_path;
+            match path.as_str() {
+                "metadata.namespace" => deployment.namespace(),
+                "metadata.name" => Some(deployment.name_any()),
+                _ => None,
+            }
+        });
+        variable.value.clone().or(field)
     };
-    let config = |volume: &str| {
-        let mut volumes = pod.volumes.iter().flatten();
-        let volume = volumes.find(|v| v.name == volume)?;
-        Some(volume.config_map.as_ref()?.name.clone())
-    };
-    let all = pod.containers.iter().flat_map(|c| &c.volume_mounts);
-    all.flatten()
-        .filter_map(|mount| Some((mount.mount_path.clone(), config(&mount.name)?)))
+    let all = container.env.iter().flatten();
+    all.filter_map(|variable| Some((variable.name.clone(), value(variable)?)))
         .collect()
+}
+
+/// Replaces `$(NAME)`, as the kubelet does.
+fn expanded(word: &str, variables: &BTreeMap<String, String>) -> String {
+    let mut word = word.to_owned();
+    for (name, value) in variables {
+        word = word.replace(&format!("$({name})"), value);
+    }
+    word
+}
+
+/// A `ConfigMap` that a container mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The directory, or the file if there is a `sub_path`.
+    pub path: String,
+    /// The one file that is mounted.
+    pub sub_path: Option<String>,
+    /// The name of the `ConfigMap`.
+    pub config: String,
+    /// The files of its keys, if not all keys are files of their names.
+    pub keys: Option<BTreeMap<String, String>>,
+}
+
+/// Returns the `ConfigMap`s that the containers of a Deployment mount.
+pub fn mounts(deployment: &Deployment) -> Vec<Mount> {
+    let volumes: Vec<&Volume> = pod(deployment)
+        .into_iter()
+        .flat_map(|pod| pod.volumes.iter().flatten())
+        .collect();
+    let all = containers(deployment).flat_map(|c| c.volume_mounts.iter().flatten());
+    all.filter_map(|mount| {
+        let volume = volumes.iter().find(|volume| volume.name == mount.name)?;
+        let config = volume.config_map.as_ref()?;
+        let items = config.items.as_ref();
+        let keys = items.map(|items| {
+            let item = items.iter().map(|i| (i.key.clone(), i.path.clone()));
+            item.collect()
+        });
+        Some(Mount {
+            path: mount.mount_path.clone(),
+            sub_path: mount.sub_path.clone(),
+            config: config.name.clone(),
+            keys,
+        })
+    })
+    .collect()
 }
 
 /// Returns the name of a flag with its dashes.

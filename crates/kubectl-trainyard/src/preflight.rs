@@ -13,14 +13,17 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
+use kube::core::{ApiResource, GroupVersionKind};
 use serde::Serialize;
 use serde_json::Value;
+use training_core::Provider;
 
 use crate::cluster::{Cluster, code, explain};
-use crate::flags;
+use crate::flags::{self, Settings};
 use crate::kinds::{self, Kind};
 use crate::out::{self, Format, Line, Style};
 
@@ -28,17 +31,34 @@ use crate::out::{self, Format, Line, Style};
 const FAILED: u8 = 1;
 /// The oldest minor version of Kubernetes 1 with everything that the CRDs use.
 const MINOR: u32 = 30;
-/// Parts of the names of images of other operators for the same kinds.
-const OTHERS: [&str; 3] = [
-    "/training-operator",
-    "mpioperator/mpi-operator",
-    "/spark-operator/controller",
+/// Parts of the names of other operators' images, and their kinds. Source: their published manifests and charts.
+const OTHERS: [(&str, &[&str]); 5] = [
+    (
+        "/training-operator",
+        &[
+            "PyTorchJob",
+            "TFJob",
+            "XGBoostJob",
+            "MPIJob",
+            "JAXJob",
+            "PaddleJob",
+        ],
+    ),
+    ("mpioperator/mpi-operator", &["MPIJob"]),
+    ("kubeflow/mpi-operator", &["MPIJob"]),
+    ("kubeflow/spark-operator", &SPARK),
+    ("googlecloudplatform/spark-operator", &SPARK),
 ];
+const SPARK: [&str; 2] = ["SparkApplication", "ScheduledSparkApplication"];
+/// The flag of the Go training operator that restricts its kinds.
+const SCHEME: &str = "--enable-scheme=";
 /// The namespace of Kueue, and its configuration.
 const KUEUE: (&str, &str) = ("kueue-system", "kueue-manager-config");
+/// The label of a Service's endpoints with its name.
+const OF_SERVICE: &str = "kubernetes.io/service-name";
 
 /// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Nothing is wrong.
@@ -72,6 +92,16 @@ impl Check {
             verdict: Verdict::Ok,
             message: message.into(),
             remedy: None,
+        }
+    }
+
+    fn unknown(name: &'static str, what: &str) -> Self {
+        Self {
+            verdict: Verdict::Unknown,
+            ..Self::ok(
+                name,
+                format!("not checked, because you may not read {what}"),
+            )
         }
     }
 
@@ -119,60 +149,43 @@ pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<u8> {
 }
 
 async fn all(cluster: &Cluster) -> Result<Vec<Check>> {
-    let info = cluster.version().await?;
+    let info = cluster.version().await.map_err(explain)?;
     let mut checks = vec![version(&info.major, &info.minor)];
+    let mut served = kinds::all();
+    if let Some(deployments) = readable(cluster.every::<Deployment>().await)? {
+        let (operators, more) = operators(&cluster.namespace, &deployments);
+        checks.extend(more);
+        served.retain(|kind| operators.iter().any(|o| o.kind.name() == kind.name()));
+        checks.extend(others(&served, &deployments));
+        checks.push(gang(cluster, &operators).await?);
+    } else {
+        let names = ["operators", "other operators", "gang scheduler"];
+        checks.extend(names.map(|name| Check::unknown(name, "deployments")));
+    }
     let definitions = cluster.every::<CustomResourceDefinition>().await;
-    let installed = match readable(
-        definitions,
-        "kinds",
-        "customresourcedefinitions",
-        &mut checks,
-    )? {
-        Some(definitions) => {
-            let (installed, check) = definitions_of(&definitions);
-            checks.push(check);
-            installed
-        }
-        None => kinds::all(),
-    };
-    let deployments = cluster.every::<Deployment>().await;
-    if let Some(deployments) = readable(deployments, "operators", "deployments", &mut checks)? {
-        checks.extend(operators(&installed, &deployments));
-        checks.extend(others(&deployments));
-        checks.push(gang(cluster, &deployments).await?);
-    }
-    let services = cluster.every::<Service>().await;
-    if let Some(services) = readable(services, "network", "services", &mut checks)? {
-        checks.push(dns(&services));
-        let webhooks = webhooks(cluster).await;
-        if let Some(webhooks) =
-            readable(webhooks, "webhooks", "webhook configurations", &mut checks)?
-        {
-            checks.push(unanswered(&webhooks, &services));
-        }
-    }
-    checks.extend(kueue(cluster, &installed).await?);
-    checks.extend(namespace(cluster).await?);
-    checks.push(permissions(cluster, &installed).await?);
+    checks.push(match readable(definitions)? {
+        Some(definitions) => definitions_of(&served, &definitions),
+        None => Check::unknown("kinds", "customresourcedefinitions"),
+    });
+    checks.push(match readable(cluster.every::<Service>().await)? {
+        Some(services) => dns(&services),
+        None => Check::unknown("network", "services"),
+    });
+    checks.push(match readable(webhooks(cluster).await)? {
+        Some(check) => check,
+        None => Check::unknown("webhooks", "webhook configurations and endpoints"),
+    });
+    checks.extend(kueue(cluster, &served).await?);
+    checks.push(namespace(cluster).await?);
+    checks.push(permissions(cluster, &served).await?);
     Ok(checks)
 }
 
-/// Returns what was read. If the user may not read it, adds a check that says so.
-fn readable<T>(
-    read: kube::Result<T>,
-    name: &'static str,
-    what: &str,
-    checks: &mut Vec<Check>,
-) -> Result<Option<T>> {
+/// Returns what was read; `None` if the user may not read it.
+fn readable<T>(read: kube::Result<T>) -> Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
-        Err(error) if code(&error) == 403 => {
-            let message = format!("not checked, because you may not list {what}");
-            let mut check = Check::ok(name, message);
-            check.verdict = Verdict::Unknown;
-            checks.push(check);
-            Ok(None)
-        }
+        Err(error) if code(&error) == 403 => Ok(None),
         Err(error) => Err(explain(error)),
     }
 }
@@ -190,14 +203,208 @@ fn version(major: &str, minor: &str) -> Check {
     Check::ok("version", message)
 }
 
-/// Returns the installed kinds, and whether their definitions are ours.
-fn definitions_of(definitions: &[CustomResourceDefinition]) -> (Vec<Kind>, Check) {
-    let mut installed = Vec::new();
-    let mut outdated = Vec::new();
+/// A kind's operator for the checked namespace.
+struct Served {
+    kind: Kind,
+    deployment: String,
+    settings: Settings,
+}
+
+/// Finds the operators that serve the namespace, and checks that they run.
+fn operators(namespace: &str, deployments: &[Deployment]) -> (Vec<Served>, Vec<Check>) {
+    let (mut served, mut checks) = (Vec::new(), Vec::new());
+    let mut named = BTreeSet::new();
     for kind in kinds::all() {
-        let name = format!("{}.{}", kind.resource.plural, kind.resource.group);
-        let Some(found) = definitions.iter().find(|d| d.name_any() == name) else {
+        for deployment in deployments.iter().filter(|d| flags::runs(kind.operator, d)) {
+            let at = place(deployment);
+            let settings = match flags::settings(&kind, deployment) {
+                Ok(settings) => settings,
+                Err(error) => {
+                    if named.insert(at.clone()) {
+                        let message = format!("Deployment {at}: {error}");
+                        let remedy = "use the kubectl plugin and the operator of one version";
+                        checks.push(Check::bad("operators", Verdict::Warning, message, remedy));
+                    }
+                    continue;
+                }
+            };
+            let all = settings.namespaces.is_empty();
+            if !all && !settings.namespaces.iter().any(|name| name == namespace) {
+                continue;
+            }
+            if named.insert(at.clone()) {
+                checks.push(runs(kind.operator, &at, deployment));
+            }
+            served.push(Served {
+                kind: kind.clone(),
+                deployment: at,
+                settings,
+            });
+        }
+    }
+    if served.is_empty() {
+        checks.push(Check::bad(
+            "operators",
+            Verdict::Failed,
+            format!("no operator serves namespace {namespace}"),
+            "kubectl apply --server-side -k manifests/pytorch-operator, or that of another kind: see docs/install.md",
+        ));
+    }
+    (served, checks)
+}
+
+fn place(deployment: &Deployment) -> String {
+    let namespace = deployment.namespace().unwrap_or_default();
+    format!("{namespace}/{}", deployment.name_any())
+}
+
+fn runs(operator: &str, at: &str, deployment: &Deployment) -> Check {
+    let status = deployment.status.as_ref();
+    if status
+        .and_then(|s| s.available_replicas)
+        .unwrap_or_default()
+        > 0
+    {
+        return Check::ok("operators", format!("{operator} runs in {at}"));
+    }
+    let (namespace, name) = at.split_once('/').unwrap_or_default();
+    let remedy = format!("kubectl -n {namespace} describe deployment,pods {name}");
+    let message = format!("Deployment {at} has no available pod");
+    Check::bad("operators", Verdict::Failed, message, remedy)
+}
+
+/// Finds other operators for the same kinds.
+fn others(served: &[Kind], deployments: &[Deployment]) -> Vec<Check> {
+    let check = |deployment: &Deployment| {
+        let names = kinds_of_other(deployment);
+        let both: Vec<&str> = served
+            .iter()
+            .map(Kind::name)
+            .filter(|name| names.iter().any(|other| other.eq_ignore_ascii_case(name)))
+            .collect();
+        let at = place(deployment);
+        let (namespace, name) = at.split_once('/').unwrap_or_default();
+        (!both.is_empty()).then(|| {
+            Check::bad(
+                "other operators",
+                Verdict::Failed,
+                format!("Deployment {at} also serves {}", both.join(", ")),
+                format!(
+                    "kubectl -n {namespace} scale deployment {name} --replicas=0, and delete its webhook configurations"
+                ),
+            )
+        })
+    };
+    let found: Vec<Check> = deployments.iter().filter_map(check).collect();
+    if found.is_empty() {
+        return vec![Check::ok("other operators", "none for these kinds")];
+    }
+    found
+}
+
+/// Returns the kinds that a Deployment of another operator serves.
+fn kinds_of_other(deployment: &Deployment) -> Vec<String> {
+    if flags::is_ours(deployment) || deployment.spec.replicas == Some(0) {
+        return Vec::new();
+    }
+    for container in flags::containers(deployment) {
+        let image = container.image.as_deref().unwrap_or_default();
+        let Some((_, kinds)) = OTHERS.iter().find(|(part, _)| image.contains(part)) else {
             continue;
+        };
+        let words = container.command.iter().chain(&container.args).flatten();
+        let enabled: Vec<String> = words
+            .filter_map(|word| {
+                format!("--{}", word.trim_start_matches('-'))
+                    .strip_prefix(SCHEME)
+                    .map(str::to_owned)
+            })
+            .flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        if enabled.is_empty() {
+            return kinds.iter().map(|&kind| kind.to_owned()).collect();
+        }
+        return enabled;
+    }
+    Vec::new()
+}
+
+/// Checks that the cluster serves what the gang schedulers of the operators need.
+async fn gang(cluster: &Cluster, operators: &[Served]) -> Result<Check> {
+    let mut used = BTreeSet::new();
+    for operator in operators {
+        let Some(provider) = &operator.settings.gang else {
+            continue;
+        };
+        let mut needed: Vec<(String, Vec<ApiResource>)> = provider
+            .kinds()
+            .iter()
+            .map(|kind| {
+                let versions = kind.versions().iter().map(|version| kind.resource(version));
+                (
+                    format!("{}.{}", kind.kind(), kind.group()),
+                    versions.collect(),
+                )
+            })
+            .collect();
+        if *provider == Provider::Kueue {
+            let workload = |version| {
+                ApiResource::from_gvk(&GroupVersionKind::gvk(
+                    "kueue.x-k8s.io",
+                    version,
+                    "Workload",
+                ))
+            };
+            needed.push((
+                "Workload.kueue.x-k8s.io".to_owned(),
+                ["v1beta2", "v1beta1"].map(workload).into(),
+            ));
+        }
+        for (name, versions) in needed {
+            let mut found = false;
+            for version in versions {
+                found |= cluster.serves(&version).await.map_err(explain)?;
+            }
+            if !found {
+                let at = &operator.deployment;
+                let message =
+                    format!("{at} uses {provider}, but the cluster does not serve {name}");
+                let remedy = format!("install {provider}, or remove --gang from the operator");
+                return Ok(Check::bad(
+                    "gang scheduler",
+                    Verdict::Failed,
+                    message,
+                    remedy,
+                ));
+            }
+        }
+        if *provider != Provider::None {
+            used.insert(provider.to_string());
+        }
+    }
+    let used: Vec<String> = used.into_iter().collect();
+    Ok(Check::ok(
+        "gang scheduler",
+        if used.is_empty() {
+            "none is set".to_owned()
+        } else {
+            used.join(", ")
+        },
+    ))
+}
+
+/// Checks that the CRDs of the served kinds are installed, with all fields.
+fn definitions_of(served: &[Kind], definitions: &[CustomResourceDefinition]) -> Check {
+    for kind in served {
+        let name = format!("{}.{}", kind.resource.plural, kind.resource.group);
+        let found = definitions.iter().find(|d| d.name_any() == name);
+        let remedy = format!(
+            "kubectl apply --server-side -f manifests/{}/crd.yaml; --force-conflicts replaces what another tool owns",
+            kind.operator
+        );
+        let Some(found) = found else {
+            let message = format!("CRD {name} is not installed");
+            return Check::bad("kinds", Verdict::Failed, message, remedy);
         };
         let same = (kind.definition)().is_ok_and(|own| {
             let (own, found) = (schemas(&own), schemas(found));
@@ -207,22 +414,19 @@ fn definitions_of(definitions: &[CustomResourceDefinition]) -> (Vec<Kind>, Check
             })
         });
         if !same {
-            outdated.push((name, kind.operator));
+            let message = format!("CRD {name} lacks fields of this version");
+            return Check::bad("kinds", Verdict::Failed, message, remedy);
         }
-        installed.push(kind);
     }
-    let check = if installed.is_empty() {
-        let remedy = "apply the manifests of an operator: see docs/install.md";
-        Check::bad("kinds", Verdict::Failed, "none is installed", remedy)
-    } else if let Some((name, operator)) = outdated.first() {
-        let message = format!("CRD {name} lacks fields of this version");
-        let remedy = format!("kubectl apply --server-side -f manifests/{operator}/crd.yaml");
-        Check::bad("kinds", Verdict::Failed, message, remedy)
-    } else {
-        let names: Vec<&str> = installed.iter().map(Kind::name).collect();
-        Check::ok("kinds", names.join(", "))
-    };
-    (installed, check)
+    let names: Vec<&str> = served.iter().map(Kind::name).collect();
+    Check::ok(
+        "kinds",
+        if names.is_empty() {
+            "none is served".to_owned()
+        } else {
+            names.join(", ")
+        },
+    )
 }
 
 /// Returns the schemas of a definition, by version.
@@ -233,130 +437,31 @@ fn schemas(definition: &CustomResourceDefinition) -> Vec<(&str, Value)> {
     schemas.collect()
 }
 
-/// Returns true if a schema has all properties of another one.
+/// Returns true if a schema has all fields of another one. Other keywords may differ.
 fn has_all(own: &Value, found: &Value) -> bool {
-    match (own, found) {
-        (Value::Object(own), Value::Object(found)) => own.iter().all(|(key, own)| {
-            let structural = [
-                "openAPIV3Schema",
-                "properties",
-                "items",
-                "additionalProperties",
-            ];
-            let found = found.get(key);
-            match found {
-                Some(found) => has_all(own, found),
-                // Keywords may differ; fields may not.
-                None => !structural.contains(&&**key) && !own.is_object(),
-            }
-        }),
-        _ => true,
-    }
-}
-
-/// Checks that each installed kind has an operator that runs.
-fn operators(installed: &[Kind], deployments: &[Deployment]) -> Vec<Check> {
-    let names: BTreeSet<&str> = installed.iter().map(|kind| kind.operator).collect();
-    let check = |name: &str| {
-        let mut found = deployments.iter().filter(|d| flags::runs(name, d));
-        let Some(deployment) = found.next() else {
-            let remedy = format!("kubectl apply --server-side -k manifests/{name}");
-            let message = format!("no Deployment runs {name}");
-            return Check::bad("operators", Verdict::Failed, message, remedy);
-        };
-        let at = format!(
-            "{}/{}",
-            deployment.namespace().unwrap_or_default(),
-            deployment.name_any()
-        );
-        let available = deployment
-            .status
-            .as_ref()
-            .and_then(|s| s.available_replicas);
-        if available.unwrap_or_default() > 0 {
-            return Check::ok("operators", format!("{name} runs in {at}"));
-        }
-        let (namespace, name) = at.split_once('/').unwrap_or_default();
-        let remedy = format!("kubectl -n {namespace} describe deployment,pods {name}");
-        let message = format!("Deployment {at} has no available pod");
-        Check::bad("operators", Verdict::Failed, message, remedy)
+    const STRUCTURE: [&str; 4] = [
+        "openAPIV3Schema",
+        "properties",
+        "items",
+        "additionalProperties",
+    ];
+    let (Value::Object(own), Value::Object(found)) = (own, found) else {
+        return true;
     };
-    names.into_iter().map(check).collect()
-}
-
-/// Finds other operators for the same kinds.
-fn others(deployments: &[Deployment]) -> Vec<Check> {
-    let foreign = |d: &&Deployment| {
-        let mut images = flags::containers(d).filter_map(|c| c.image.as_deref());
-        !flags::is_ours(d)
-            && d.spec.replicas != Some(0)
-            && images.any(|image| OTHERS.iter().any(|other| image.contains(other)))
-    };
-    let check = |d: &Deployment| {
-        let (namespace, name) = (d.namespace().unwrap_or_default(), d.name_any());
-        let message = format!("Deployment {namespace}/{name} is another operator of these kinds");
-        let remedy = format!("kubectl -n {namespace} scale deployment {name} --replicas=0");
-        Check::bad("other operators", Verdict::Failed, message, remedy)
-    };
-    deployments.iter().filter(foreign).map(check).collect()
-}
-
-/// Checks that the cluster serves the groups of the gang schedulers that the operators use.
-async fn gang(cluster: &Cluster, deployments: &[Deployment]) -> Result<Check> {
-    let mut served = Vec::new();
-    for kind in kinds::all() {
-        for deployment in deployments.iter().filter(|d| flags::runs(kind.operator, d)) {
-            let Some(provider) = flags::gang(&kind, deployment)? else {
-                continue;
-            };
-            for group in provider.kinds() {
-                let mut found = false;
-                for version in group.versions() {
-                    found |= cluster
-                        .serves(&group.resource(version))
-                        .await
-                        .map_err(explain)?;
-                }
-                if !found {
-                    let message = format!(
-                        "{} uses {provider}, but the cluster does not serve {}.{}",
-                        deployment.name_any(),
-                        group.kind(),
-                        group.group()
-                    );
-                    let remedy = format!("install {provider}, or remove --gang from the operator");
-                    return Ok(Check::bad(
-                        "gang scheduler",
-                        Verdict::Failed,
-                        message,
-                        remedy,
-                    ));
-                }
-            }
-            served.push(provider.to_string());
-        }
-    }
-    served.retain(|provider| provider != "none");
-    served.sort();
-    served.dedup();
-    Ok(Check::ok(
-        "gang scheduler",
-        if served.is_empty() {
-            "none is set".to_owned()
-        } else {
-            served.join(", ")
-        },
-    ))
+    own.iter().all(|(key, own)| match found.get(key) {
+        Some(found) => has_all(own, found),
+        None => !STRUCTURE.contains(&&**key) && !own.is_object(),
+    })
 }
 
 /// Pods find each other by the names of Services.
 fn dns(services: &[Service]) -> Check {
-    let serves = |service: &Service| {
+    let serves = |service: &&Service| {
         let ports = service.spec.iter().flat_map(|spec| &spec.ports).flatten();
         let mut ports = ports.filter(|port| port.protocol.as_deref() == Some("UDP"));
         ports.any(|port| port.port == 53)
     };
-    match services.iter().find(|service| serves(service)) {
+    match services.iter().find(serves) {
         Some(service) => Check::ok(
             "network",
             format!("DNS is served by {}", service.name_any()),
@@ -370,128 +475,141 @@ fn dns(services: &[Service]) -> Check {
     }
 }
 
-/// A webhook for jobs or pods.
-#[derive(Clone, Debug)]
+/// A webhook that must accept jobs or pods.
 struct Webhook {
-    configuration: String,
-    verb: &'static str,
-    service: Option<(String, String)>,
-    fails: bool,
+    /// The resource and the name of its configuration.
+    configuration: (&'static str, String),
+    /// What it sees: `jobs` or `pods`.
+    sees: &'static str,
+    /// The namespace and the name of its Service.
+    service: (String, String),
 }
 
 impl Webhook {
     fn of(
-        (verb, configuration): (&'static str, &str),
+        configuration: (&'static str, String),
         client: &WebhookClientConfig,
         policy: Option<&str>,
         rules: Option<&Vec<RuleWithOperations>>,
     ) -> Option<Self> {
-        let groups = rules
-            .into_iter()
-            .flatten()
-            .flat_map(|rule| &rule.api_groups);
-        let kinds = kinds::all();
-        let ours = |group: &String| kinds.iter().any(|kind| kind.resource.group == *group);
-        let concerns = groups.flatten().any(ours);
-        let service = client.service.as_ref();
-        concerns.then(|| Self {
-            configuration: configuration.to_owned(),
-            verb,
-            service: service.map(|s| (s.namespace.clone(), s.name.clone())),
-            fails: policy != Some("Ignore"),
+        let service = client.service.as_ref()?;
+        if policy == Some("Ignore") {
+            return None;
+        }
+        let any = |list: &Option<Vec<String>>, is: &dyn Fn(&str) -> bool| {
+            let mut words = list.iter().flatten();
+            words.any(|word| word == "*" || word == "*/*" || is(word))
+        };
+        let matches = |group: &str, plural: &str| {
+            rules.into_iter().flatten().any(|rule| {
+                any(&rule.operations, &|word| word == "CREATE")
+                    && any(&rule.api_groups, &|word| word == group)
+                    && any(&rule.resources, &|word| word == plural)
+            })
+        };
+        let ours = kinds::all();
+        let mut ours = ours.iter().map(|kind| &kind.resource);
+        let sees = if ours.any(|resource| matches(&resource.group, &resource.plural)) {
+            "jobs"
+        } else if matches("", "pods") {
+            "pods"
+        } else {
+            return None;
+        };
+        Some(Self {
+            configuration,
+            sees,
+            service: (service.namespace.clone(), service.name.clone()),
         })
     }
 }
 
-async fn webhooks(cluster: &Cluster) -> kube::Result<Vec<Webhook>> {
+/// Finds webhooks that nobody answers, as a removed operator leaves them.
+async fn webhooks(cluster: &Cluster) -> kube::Result<Check> {
     let mut all = Vec::new();
     for configuration in cluster.every::<ValidatingWebhookConfiguration>().await? {
-        let of = ("validatingwebhookconfiguration", &*configuration.name_any());
         for webhook in configuration.webhooks.iter().flatten() {
+            let of = ("validatingwebhookconfiguration", configuration.name_any());
             let policy = webhook.failure_policy.as_deref();
             let rules = webhook.rules.as_ref();
             all.extend(Webhook::of(of, &webhook.client_config, policy, rules));
         }
     }
     for configuration in cluster.every::<MutatingWebhookConfiguration>().await? {
-        let of = ("mutatingwebhookconfiguration", &*configuration.name_any());
         for webhook in configuration.webhooks.iter().flatten() {
+            let of = ("mutatingwebhookconfiguration", configuration.name_any());
             let policy = webhook.failure_policy.as_deref();
             let rules = webhook.rules.as_ref();
             all.extend(Webhook::of(of, &webhook.client_config, policy, rules));
         }
     }
-    Ok(all)
-}
-
-/// Finds webhooks that nobody answers, as a removed operator leaves them.
-fn unanswered(webhooks: &[Webhook], services: &[Service]) -> Check {
-    let exists = |(namespace, name): &(String, String)| {
-        services
-            .iter()
-            .any(|s| s.namespace().as_ref() == Some(namespace) && s.name_any() == *name)
-    };
-    let dead = |webhook: &&Webhook| {
-        let service = webhook.service.as_ref();
-        webhook.fails && service.is_some_and(|service| !exists(service))
-    };
-    match webhooks.iter().find(dead) {
-        Some(webhook) => {
-            let (namespace, name) = webhook.service.clone().unwrap_or_default();
-            let Webhook {
-                configuration,
-                verb,
-                ..
-            } = webhook;
-            Check::bad(
-                "webhooks",
-                Verdict::Failed,
-                format!(
-                    "{configuration} refuses every job, because its Service {namespace}/{name} does not exist"
-                ),
-                format!("kubectl delete {verb} {configuration}"),
-            )
+    for webhook in all {
+        let (namespace, service) = &webhook.service;
+        let label = format!("{OF_SERVICE}={service}");
+        let slices: Vec<EndpointSlice> = cluster.list_in(namespace, &label).await?;
+        let mut endpoints = slices.iter().flat_map(|slice| &slice.endpoints).flatten();
+        let ready = endpoints.any(|endpoint| {
+            let ready = endpoint.conditions.as_ref().and_then(|c| c.ready);
+            ready != Some(false)
+        });
+        if ready {
+            continue;
         }
-        None => Check::ok("webhooks", "each one for jobs has its Service"),
+        let (resource, name) = webhook.configuration;
+        let sees = webhook.sees;
+        // A webhook for pods may leave out the namespaces of jobs.
+        let verdict = if sees == "jobs" {
+            Verdict::Failed
+        } else {
+            Verdict::Warning
+        };
+        return Ok(Check::bad(
+            "webhooks",
+            verdict,
+            format!(
+                "{name} refuses {sees}, because its Service {namespace}/{service} has no ready endpoint"
+            ),
+            format!("kubectl delete {resource} {name}, if its program is not to come back"),
+        ));
     }
+    Ok(Check::ok(
+        "webhooks",
+        "each one for jobs and pods has an endpoint",
+    ))
 }
 
 /// Checks that Kueue, where it is installed, handles the kinds.
-async fn kueue(cluster: &Cluster, installed: &[Kind]) -> Result<Option<Check>> {
+async fn kueue(cluster: &Cluster, served: &[Kind]) -> Result<Option<Check>> {
     let (namespace, name) = KUEUE;
-    let config = match cluster.api_in::<ConfigMap>(namespace).get_opt(name).await {
-        Ok(None) => return Ok(None),
-        Ok(Some(config)) => config,
-        Err(error) => {
-            let mut checks = Vec::new();
-            readable::<()>(Err(error), "Kueue", "its configuration", &mut checks)?;
-            return Ok(checks.pop());
+    let config = cluster.api_in::<ConfigMap>(namespace).get_opt(name).await;
+    Ok(match readable(config)? {
+        Some(None) => None,
+        Some(Some(config)) => {
+            let texts = config.data.into_iter().flatten().map(|(_, text)| text);
+            let texts: Vec<Value> = texts
+                .filter_map(|text| serde_saphyr::from_str(&text).ok())
+                .collect();
+            Some(integrations(&texts, served))
         }
-    };
-    let text: Vec<String> = config
-        .data
-        .into_iter()
-        .flatten()
-        .map(|(_, text)| text)
-        .collect();
-    Ok(Some(integrations(&text.join("\n"), installed)))
+        None => Some(Check::unknown("Kueue", "its configuration")),
+    })
 }
 
-fn integrations(config: &str, installed: &[Kind]) -> Check {
+fn integrations(configurations: &[Value], served: &[Kind]) -> Check {
+    let frameworks = configurations
+        .iter()
+        .filter_map(|config| config["integrations"]["frameworks"].as_array());
+    let frameworks: Vec<&str> = frameworks.flatten().filter_map(Value::as_str).collect();
     let queued = |kind: &&Kind| kind.name() != "ScheduledSparkApplication";
-    let names = installed.iter().filter(queued).map(|kind| {
+    let names = served.iter().filter(queued).map(|kind| {
         let name = kind.name().to_ascii_lowercase();
         format!("{}/{name}", kind.resource.group)
     });
-    let listed = |name: &String| {
-        let mut lines = config
-            .lines()
-            .map(|line| line.trim().trim_matches(['-', '"', ' ']));
-        lines.any(|line| line == name)
-    };
-    let missing: Vec<String> = names.filter(|name| !listed(name)).collect();
+    let missing: Vec<String> = names
+        .filter(|name| !frameworks.contains(&name.as_str()))
+        .collect();
     if missing.is_empty() {
-        return Check::ok("Kueue", "its configuration lists all installed kinds");
+        return Check::ok("Kueue", "its configuration lists all served kinds");
     }
     Check::bad(
         "Kueue",
@@ -505,30 +623,24 @@ fn integrations(config: &str, installed: &[Kind]) -> Check {
 }
 
 /// Checks the namespace and its Pod Security level.
-async fn namespace(cluster: &Cluster) -> Result<Option<Check>> {
+async fn namespace(cluster: &Cluster) -> Result<Check> {
     let name = cluster.namespace.as_str();
     let found = cluster.cluster_wide::<Namespace>().get_opt(name).await;
-    let mut checks = Vec::new();
-    let Some(found) = readable(found, "namespace", "namespaces", &mut checks)? else {
-        return Ok(checks.pop());
+    let Some(found) = readable(found)? else {
+        return Ok(Check::unknown("namespace", "namespaces"));
     };
     let Some(found) = found else {
         let remedy = format!("kubectl create namespace {name}");
         let message = format!("namespace {name} does not exist");
-        return Ok(Some(Check::bad(
-            "namespace",
-            Verdict::Failed,
-            message,
-            remedy,
-        )));
+        return Ok(Check::bad("namespace", Verdict::Failed, message, remedy));
     };
     let level = found.labels().get("pod-security.kubernetes.io/enforce");
-    Ok(Some(match level.map(String::as_str) {
+    Ok(match level.map(String::as_str) {
         Some("restricted") => Check::bad(
             "namespace",
             Verdict::Warning,
             format!("namespace {name} enforces the Pod Security level restricted"),
-            "set runAsNonRoot, allowPrivilegeEscalation: false, drop ALL capabilities and seccompProfile RuntimeDefault in the templates of jobs",
+            "in the templates of jobs, set runAsNonRoot: true, allowPrivilegeEscalation: false, capabilities that drop ALL, and the seccompProfile RuntimeDefault",
         ),
         level => Check::ok(
             "namespace",
@@ -537,12 +649,12 @@ async fn namespace(cluster: &Cluster) -> Result<Option<Check>> {
                 level.unwrap_or("not set")
             ),
         ),
-    }))
+    })
 }
 
 /// Checks that the user may create and follow jobs.
-async fn permissions(cluster: &Cluster, installed: &[Kind]) -> Result<Check> {
-    let jobs = installed.iter().flat_map(|kind| {
+async fn permissions(cluster: &Cluster, served: &[Kind]) -> Result<Check> {
+    let jobs = served.iter().flat_map(|kind| {
         let of = |verb| {
             (
                 kind.resource.group.clone(),
@@ -592,4 +704,111 @@ async fn permissions(cluster: &Cluster, installed: &[Kind]) -> Result<Check> {
             "ask a cluster administrator for a ClusterRole such as trainyard-pytorchjobs-edit",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn deployment(image: &str, args: &[&str]) -> Deployment {
+        let container = json!({ "name": "a", "image": image, "args": args });
+        let template = json!({ "spec": { "containers": [container] } });
+        let spec = json!({ "selector": {}, "template": template });
+        let metadata = json!({ "name": "go", "namespace": "kubeflow" });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn other_operators_are_known_by_their_images_and_kinds() {
+        let served = kinds::all();
+        let said = |image: &str, args: &[&str]| {
+            others(&served, &[deployment(image, args)])[0]
+                .message
+                .clone()
+        };
+        let go = "Deployment kubeflow/go also serves";
+        for (image, kinds) in [
+            (
+                "docker.io/kubeflow/training-operator:v1-855e096",
+                "PyTorchJob, TFJob, XGBoostJob, JAXJob, PaddleJob, MPIJob",
+            ),
+            ("mpioperator/mpi-operator:0.6.0", "MPIJob"),
+            (
+                "ghcr.io/kubeflow/spark-operator/controller:2.3.0",
+                "SparkApplication, ScheduledSparkApplication",
+            ),
+            (
+                "docker.io/kubeflow/spark-operator:v1beta2-1.4.3-3.5.0",
+                "SparkApplication, ScheduledSparkApplication",
+            ),
+        ] {
+            assert_eq!(said(image, &[]), format!("{go} {kinds}"), "{image}");
+        }
+        let some = ["--enable-scheme=tfjob", "-enable-scheme=mpijob"];
+        let image = "kubeflow/training-operator:v1";
+        assert_eq!(said(image, &some), format!("{go} TFJob, MPIJob"));
+        assert_eq!(said("example.com/other:1", &[]), "none for these kinds");
+        let pytorch = &served[..1];
+        let mpi = [deployment("mpioperator/mpi-operator:0.6.0", &[])];
+        assert_eq!(others(pytorch, &mpi)[0].verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn kueues_configuration_is_read_in_any_form_of_yaml() {
+        let served = &kinds::all()[..1];
+        for text in [
+            "integrations: {frameworks: ['batch/job', 'kubeflow.org/pytorchjob']}",
+            "integrations:\n  frameworks:\n  - \"kubeflow.org/pytorchjob\" # queued\n",
+        ] {
+            let config: Value = serde_saphyr::from_str(text).unwrap();
+            assert_eq!(
+                integrations(&[config], served).verdict,
+                Verdict::Ok,
+                "{text}"
+            );
+        }
+        let check = integrations(&[json!({})], served);
+        assert_eq!(
+            (check.verdict, &*check.message),
+            (
+                Verdict::Warning,
+                "its configuration does not list kubeflow.org/pytorchjob"
+            )
+        );
+    }
+
+    #[test]
+    fn only_required_webhooks_that_see_new_jobs_or_pods_count() {
+        let webhook = |group: &str, resource: &str, operation: &str, policy: Option<&str>| {
+            let rule = json!({
+                "apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": [operation],
+            });
+            let client = json!({ "service": { "namespace": "a", "name": "b" } });
+            let rules = serde_json::from_value(json!([rule])).unwrap();
+            let client = serde_json::from_value(client).unwrap();
+            let found = Webhook::of(("kind", "name".to_owned()), &client, policy, Some(&rules));
+            found.map(|webhook| webhook.sees)
+        };
+        assert_eq!(
+            webhook("kubeflow.org", "tfjobs", "CREATE", None),
+            Some("jobs")
+        );
+        assert_eq!(webhook("*", "*", "*", Some("Fail")), Some("jobs"));
+        assert_eq!(webhook("", "pods", "CREATE", None), Some("pods"));
+        assert_eq!(webhook("kubeflow.org", "notebooks", "CREATE", None), None);
+        assert_eq!(webhook("kubeflow.org", "tfjobs", "DELETE", None), None);
+        assert_eq!(
+            webhook("kubeflow.org", "tfjobs", "CREATE", Some("Ignore")),
+            None
+        );
+    }
+
+    #[test]
+    fn versions_of_providers_are_compared_by_their_numbers() {
+        assert_eq!(version("1", "29+").verdict, Verdict::Failed);
+        assert_eq!(version("1", "30").verdict, Verdict::Ok);
+        assert_eq!(version("1", "31-gke.1").verdict, Verdict::Ok);
+    }
 }

@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Parser as _;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -127,7 +126,7 @@ fn typed<T: DeserializeOwned>(stored: Value) -> Result<T> {
 
 /// Renders a `PyTorchJob`.
 pub fn pytorch(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
-    let cli = flags.parse(pytorch_operator::args::Cli::try_parse_from)?;
+    let cli: pytorch_operator::args::Cli = flags.parse()?;
     let template = flags.file(&cli.pytorch_init_container_template_file)?;
     let framework = cli.framework(template.as_deref())?;
     training(&framework, (&cli.jobs, &cli.runtime), stored, now)
@@ -135,13 +134,13 @@ pub fn pytorch(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered>
 
 /// Renders an `MPIJob`.
 pub fn mpi(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
-    let cli = flags.parse(|words| mpi_operator::args::Cli::of(words, None))?;
+    let cli: mpi_operator::args::Cli = flags.parse()?;
     training(&cli.framework(), (&cli.jobs, &cli.runtime), stored, now)
 }
 
 /// Renders a `TFJob`.
 pub fn tensorflow(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
-    let cli = flags.parse(|words| entry::parse::<TensorFlow, NoArgs>("", words))?;
+    let cli: entry::Cli<NoArgs> = flags.parse()?;
     let framework = TensorFlow {
         cluster_domain: cli.jobs.cluster_domain().map(str::to_owned),
     };
@@ -154,7 +153,7 @@ pub fn plain<F: Lifecycle + Default>(
     flags: &Flags,
     now: Timestamp,
 ) -> Result<Rendered> {
-    let cli = flags.parse(|words| entry::parse::<F, NoArgs>("", words))?;
+    let cli: entry::Cli<NoArgs> = flags.parse()?;
     training(&F::default(), (&cli.jobs, &cli.runtime), stored, now)
 }
 
@@ -294,7 +293,7 @@ fn stored<T: DeserializeOwned>(object: &impl Serialize, uid: &str) -> Result<T> 
 
 /// Renders a `SparkApplication`.
 fn application(stored: Value, flags: &Flags, now: Timestamp) -> Result<Rendered> {
-    let operator = flags.parse(spark_operator::args::Cli::of)?.operator()?;
+    let operator = flags.parse::<spark_operator::args::Cli>()?.operator()?;
     let digest = digest::spec_digest(&stored["spec"]);
     let app: SparkApplication = typed(stored)?;
     let next = course::plan(PlanInput {

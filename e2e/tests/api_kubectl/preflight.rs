@@ -80,15 +80,11 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
         kubeconfig: control.kubeconfig(ADMIN).await?,
         namespace: "default".to_owned(),
     };
-    let none = "kinds: none is installed";
-    fails(&plugin, none, "apply the manifests of an operator").await?;
+    let nobody = "operators: no operator serves namespace default";
+    let install = "kubectl apply --server-side -k manifests/pytorch-operator";
+    fails(&plugin, nobody, install).await?;
     control.install(OPERATOR).await?;
-    fails(
-        &plugin,
-        "operators: no Deployment runs pytorch-operator",
-        "kubectl apply --server-side -k manifests/pytorch-operator",
-    )
-    .await?;
+    fails(&plugin, nobody, install).await?;
     let shipped = json!(["--leader-elect"]);
     operator(&client, shipped.clone()).await?;
     let whole = plugin.run(&["preflight"]).await?;
@@ -105,10 +101,14 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     )
     .await?;
 
+    // The namespaced install.
+    operator(&client, json!(["--namespace=$(POD_NAMESPACE)"])).await?;
+    fails(&plugin, nobody, install).await?;
+
     operator(&client, json!(["--leader-elect", "--gang=volcano"])).await?;
     fails(
         &plugin,
-        "gang scheduler: pytorch-operator uses volcano, but the cluster does not serve PodGroup.scheduling.volcano.sh",
+        "gang scheduler: trainyard-system/pytorch-operator uses volcano, but the cluster does not serve PodGroup.scheduling.volcano.sh",
         "install volcano, or remove --gang from the operator",
     )
     .await?;
@@ -117,8 +117,8 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     go_operator(&client, 1).await?;
     fails(
         &plugin,
-        "other operators: Deployment default/training-operator is another operator of these kinds",
-        "kubectl -n default scale deployment training-operator --replicas=0",
+        "other operators: Deployment default/training-operator also serves PyTorchJob",
+        "kubectl -n default scale deployment training-operator --replicas=0, and delete its webhook configurations",
     )
     .await?;
     go_operator(&client, 0).await?;
@@ -126,7 +126,7 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     let webhook = dead_webhook(&client).await?;
     fails(
         &plugin,
-        "webhooks: validator.training-operator.kubeflow.org refuses every job, because its Service kubeflow/training-operator does not exist",
+        "webhooks: validator.training-operator.kubeflow.org refuses jobs, because its Service kubeflow/training-operator has no ready endpoint",
         "kubectl delete validatingwebhookconfiguration validator.training-operator.kubeflow.org",
     )
     .await?;
@@ -146,12 +146,22 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     definitions
         .patch("pytorchjobs.kubeflow.org", &how, &remove)
         .await?;
-    fails(
-        &plugin,
-        "kinds: CRD pytorchjobs.kubeflow.org lacks fields of this version",
-        "kubectl apply --server-side -f manifests/pytorch-operator/crd.yaml",
-    )
-    .await
+    let apply = "kubectl apply --server-side -f manifests/pytorch-operator/crd.yaml";
+    let lacks = "kinds: CRD pytorchjobs.kubeflow.org lacks fields of this version";
+    fails(&plugin, lacks, apply).await?;
+    definitions
+        .delete("pytorchjobs.kubeflow.org", &DeleteParams::default())
+        .await?;
+    eventually("the CRD to be gone", HANG, async || {
+        let found = definitions.get_opt("pytorchjobs.kubeflow.org").await?;
+        Ok(match found {
+            None => Seen::Yes(()),
+            Some(_) => Seen::NotYet("it exists".to_owned()),
+        })
+    })
+    .await?;
+    let missing = "kinds: CRD pytorchjobs.kubeflow.org is not installed";
+    fails(&plugin, missing, apply).await
 }
 
 /// What the user may not read is not checked, and that is said.
@@ -169,7 +179,16 @@ async fn preflight_needs_no_permission_but_says_what_it_could_not_check() -> Res
         let found = all.find(|check| check["name"] == name);
         found.map(|check| check["verdict"].clone())
     };
-    for name in ["kinds", "operators", "network", "namespace", "Kueue"] {
+    for name in [
+        "operators",
+        "other operators",
+        "gang scheduler",
+        "kinds",
+        "network",
+        "webhooks",
+        "Kueue",
+        "namespace",
+    ] {
         ensure!(
             verdict(name) == Some(json!("unknown")),
             "{name}: {checks:#?}"

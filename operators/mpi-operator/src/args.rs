@@ -161,17 +161,6 @@ const METRICS_PORT: &str = "--monitoring-port";
 pub const NAMESPACE: &str = "KUBEFLOW_NAMESPACE";
 
 impl Cli {
-    /// Parses a command line, including that of the published operator. `namespace` is the value of its variable.
-    ///
-    /// # Errors
-    /// If it is invalid, or asks for help.
-    pub fn of(
-        args: impl Iterator<Item = OsString>,
-        namespace: Option<OsString>,
-    ) -> Result<Self, clap::Error> {
-        Self::try_parse_from(translated(cli::normalise_args(args), namespace))
-    }
-
     /// Returns the framework.
     pub fn framework(&self) -> Mpi {
         let gate = self.launcher_gate.then_some(&self.launcher_gate_image);
@@ -183,12 +172,13 @@ impl Cli {
     }
 }
 
-/// Parses the process's command line as [`Cli::of`]. Exits the process if it is invalid or asks for help.
+/// Parses a command line, including that of the published operator. `namespace` is the value of its variable.
 pub fn parse(args: impl Iterator<Item = OsString>, namespace: Option<OsString>) -> Cli {
-    Cli::of(args, namespace).unwrap_or_else(|error| error.exit())
+    Cli::parse_from(translated(cli::normalise_args(args), namespace))
 }
 
-fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString> {
+/// Translates flags of the published operator to ours.
+pub fn translated(args: Vec<OsString>, namespace: Option<OsString>) -> Vec<OsString> {
     let helps = args.get(1).is_some_and(|first| first == "wait-for-hosts");
     let named = args.iter().any(|arg| cli::is_flag(arg, "--namespace"));
     let mut out = Vec::with_capacity(args.len());

@@ -284,13 +284,13 @@ const SAME: [(&str, &str); 7] = [
     ("--leader-election-retry-period", "--lease-retry-period"),
 ];
 
-/// Parses a command line. Also accepts the published operator's, which starts with subcommands. Exits the process if it is invalid or
-/// asks for help.
+/// Parses a command line. Also accepts the published operator's, which starts with subcommands.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Cli {
-    Cli::of(args).unwrap_or_else(|error| error.exit())
+    Cli::parse_from(translated(args))
 }
 
-fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+/// Translates the command line of the published operator to ours.
+pub fn translated(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args = cli::renamed(cli::normalise_args(args), &SAME);
     for word in ["controller", "start"] {
         if args.get(1).is_some_and(|first| first == word) {
@@ -330,14 +330,6 @@ fn switch(on: bool) -> Switch {
 }
 
 impl Cli {
-    /// Parses a command line as [`parse`].
-    ///
-    /// # Errors
-    /// If it is invalid, or asks for help.
-    pub fn of(args: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(translated(args))
-    }
-
     /// Builds the operator from the arguments.
     ///
     /// # Errors

@@ -249,26 +249,36 @@ fn invalid_flags_are_named() {
 fn flags_are_read_from_a_deployment() {
     let deployment = |container: Value| {
         let volumes = json!([{ "name": "c", "configMap": { "name": "init" } }]);
-        let spec = json!({ "containers": [{ "name": "sidecar" }, container], "volumes": volumes });
-        serde_json::from_value(json!({ "spec": { "selector": {}, "template": { "spec": spec } } }))
-            .unwrap()
+        let spec = json!({ "containers": [{ "name": "sidecar", "command": ["/sidecar"] }, container], "volumes": volumes });
+        let deployment = json!({
+            "metadata": { "name": "mine", "namespace": "team-a" },
+            "spec": { "selector": {}, "template": { "spec": spec } },
+        });
+        serde_json::from_value(deployment).unwrap()
     };
     let container = json!({
-        "name": "any", "command": ["/pytorch-operator"], "args": ["--max-replicas-per-job=3"],
+        "name": "any", "command": ["/pytorch-operator"], "args": ["--max-replicas-per-job=3", "--namespace=$(POD_NAMESPACE)"],
         "env": [
             { "name": "TRAINYARD_MAX_REPLICAS_PER_JOB", "value": "2" },
             { "name": "TRAINYARD_GANG", "value": "volcano" },
-            { "name": "OTHER", "value": "x" },
+            { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
         ],
         "volumeMounts": [{ "name": "c", "mountPath": "/etc/config" }],
     });
     let deployment = deployment(container);
+    let settings = flags::settings(&kinds::all()[0], &deployment).unwrap();
+    assert_eq!(settings.namespaces, ["team-a"]);
+    let other = Flags::of_deployment("mpi-operator", &deployment).unwrap_err();
+    assert_eq!(
+        other.to_string(),
+        "Deployment mine does not run mpi-operator: name that of mpi-operator"
+    );
     let mut flags = Flags::of_deployment("pytorch-operator", &deployment).unwrap();
-    let mounted = flags::mounts(&deployment);
-    assert_eq!(mounted, [("/etc/config".to_owned(), "init".to_owned())]);
+    let [mount] = <[flags::Mount; 1]>::try_from(flags::mounts(&deployment)).unwrap();
+    assert_eq!((&*mount.path, &*mount.config), ("/etc/config", "init"));
     let template = "- {name: mine, image: any}";
     let config = json!({ "data": { "initContainer.yaml": template } });
-    flags.mount("/etc/config", serde_json::from_value(config).unwrap());
+    flags.add(&mount, serde_json::from_value(config).unwrap());
     let render = |workers| {
         let job = PYTORCH.small_job("pt", workers).build();
         render::of(job, "ns1", &flags, now()).unwrap()
