@@ -1,8 +1,8 @@
 //! Clean-up after the end of a job, its TTL, and what scaling down removes.
 
-use super::ranks::{each, index, scale, stored, succeed, worker};
-use crate::scene::{CHIEF, CHIEF_DECIDES, KIND, KindWorld, Scene, pt, world};
-use serde_json::{Value, json};
+use super::ranks::{each, scale, stored, succeed, worker};
+use crate::scene::{CHIEF, CHIEF_DECIDES, KIND, Scene, pt, world};
+use serde_json::json;
 use training_core::PodPhase;
 use training_testkit::world::Move;
 
@@ -256,28 +256,4 @@ fn a_job_that_ended_under_another_operator_is_not_written_to() {
         world.settle();
         assert_eq!(world.writes, Vec::<String>::new(), "{kind}");
     }
-}
-
-#[test]
-fn a_finished_replica_that_was_scaled_away_runs_again_once_it_is_back() {
-    let mut world = world(pt(2));
-    world.settle();
-    world.run_all();
-    world.settle();
-    world.finish(worker(1));
-    world.settle();
-    let finished = |world: &KindWorld| world.status_json()["finishedIndices"]["worker"].clone();
-    assert_eq!(finished(&world), index(1).to_string());
-    world.happen(scale(1));
-    world.settle();
-    world.happen(Move::Gone(0));
-    world.settle();
-    assert_eq!(world.pod_names(), [CHIEF, worker(0)]);
-    assert_eq!(finished(&world), Value::Null);
-    world.happen(scale(2));
-    world.settle();
-    assert_eq!(
-        world.pod(worker(1)).map(|p| p.phase),
-        Some(PodPhase::Pending)
-    );
 }

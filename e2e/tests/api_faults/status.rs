@@ -71,13 +71,13 @@ async fn long_wish(name: &str, seconds: &str, phase: Phase) -> Result<()> {
             let records = trial.proxy.records();
             let asked: Vec<_> = records.iter().filter(|r| r.code == Some(429)).collect();
             anyhow::ensure!(asked.len() == 1, "{asked:?}");
-            // The operator must wait that long before it sends the same request again.
+            // The operator must wait that long before it sends the same request again. A pod's Service has its name.
             let refused = asked[0];
             let again = records.iter().find(|r| {
                 r.at > refused.at
                     && r.code != Some(429)
-                    && r.call.name == refused.call.name
-                    && r.call.verb == refused.call.verb
+                    && r.call.namespace == refused.call.namespace
+                    && r.call.to_string() == refused.call.to_string()
             });
             let waited = again.map(|again| again.at - refused.at);
             anyhow::ensure!(
