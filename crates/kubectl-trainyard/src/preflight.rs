@@ -156,7 +156,10 @@ async fn all(cluster: &Cluster) -> Result<Vec<Check>> {
         let (operators, more) = operators(&cluster.namespace, &deployments);
         checks.extend(more);
         served.retain(|kind| operators.iter().any(|o| o.kind.name() == kind.name()));
-        checks.extend(others(&served, &deployments));
+        let all = kinds::all();
+        // Before an operator is installed, any other one may be in its way.
+        let ours = if served.is_empty() { &all } else { &served };
+        checks.extend(others(ours, &deployments));
         checks.push(gang(cluster, &operators).await?);
     } else {
         let names = ["operators", "other operators", "gang scheduler"];

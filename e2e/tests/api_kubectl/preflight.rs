@@ -83,6 +83,12 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     let nobody = "operators: no operator serves namespace default";
     let install = "kubectl apply --server-side -k manifests/pytorch-operator";
     fails(&plugin, nobody, install).await?;
+    go_operator(&client, 1).await?;
+    let outcome = plugin.run(&["preflight"]).await?;
+    let found =
+        "x  other operators: Deployment default/training-operator also serves PyTorchJob, TFJob";
+    ensure!(outcome.out.contains(found), "{outcome:#?}");
+    go_operator(&client, 0).await?;
     control.install(OPERATOR).await?;
     fails(&plugin, nobody, install).await?;
     let shipped = json!(["--leader-elect"]);
