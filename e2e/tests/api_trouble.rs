@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::pytorch_job;
+use training_testkit::builders::{Job, pytorch_job};
 use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, Options, PYTORCH_OPERATOR};
 use training_testkit::job::{self, conditions, is_true};
 use training_testkit::kubelet::{Kubelet, State, lockstep};
@@ -333,7 +333,7 @@ async fn impatient() -> Result<&'static ControlPlane> {
 }
 
 /// A job whose pods tolerate a lost node only briefly.
-fn restless() -> training_testkit::builders::Job {
+fn restless() -> Job {
     let leave = |taint: &str| json!({ "key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2 });
     let tolerations = json!([
         leave("node.kubernetes.io/not-ready"),
@@ -345,11 +345,14 @@ fn restless() -> training_testkit::builders::Job {
         .set(&format!("{TEMPLATE}/terminationGracePeriodSeconds"), 1)
 }
 
-async fn runs(world: &World) -> Result<()> {
-    world.jobs.create(&restless().build()).await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    let all_ready = |job: &Value| job["status"]["ready"] == "2/2";
+/// Creates the job `pt`, and waits until its pods run.
+async fn runs(world: &World, job: Job, pods: usize) -> Result<()> {
+    world.jobs.create(&job.build()).await?;
+    let (kubelet, namespace) = (&world.kubelet, world.namespace());
+    kubelet.until_pods(namespace, "pt", pods).await?;
+    kubelet.all_running(namespace, "pt").await?;
+    let all = format!("{pods}/{pods}");
+    let all_ready = |job: &Value| job["status"]["ready"] == *all && is_true(job, "Running");
     world.jobs.until("pt", "all ready", all_ready).await?;
     Ok(())
 }
@@ -378,7 +381,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let spare = Kubelet::start_on(driver, &[], lockstep(), "spare").await?;
     let node = world.kubelet.node().context("no node")?;
     let operator = world.operator().await?;
-    runs(&world).await?;
+    runs(&world, restless(), 2).await?;
     let old = look::pods(&world.client, world.namespace(), "pt").await?;
     world.kubelet.stop_heartbeats();
     let message = until_stalled(&world, "NodeLost").await?;
@@ -443,7 +446,7 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
         // Otherwise lost pods that are given up within a minute would share a summary event.
         .flag("events", "full");
     let operator = OperatorProcess::start(options).await?;
-    runs(&world).await?;
+    runs(&world, restless(), 2).await?;
     world.kubelet.stop_heartbeats();
     world.kubelet.bind_to("spare");
     let events =

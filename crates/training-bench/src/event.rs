@@ -16,10 +16,10 @@ use crate::store::{Figures, Pair};
 
 /// Replicas of the large job.
 const REPLICAS: u32 = 20_000;
-/// Lists of one round.
-const LISTS: u32 = 10;
 /// Events of one round, and pods of its lists.
 const EVENTS: u32 = 200_000;
+/// Lists of one round.
+const LISTS: u32 = EVENTS / REPLICAS;
 /// The number of rounds; the fastest counts, since any disturbance makes a round slower.
 const ROUNDS: usize = 5;
 

@@ -46,13 +46,7 @@ async fn a_limit_that_is_lowered_ends_no_job_that_runs() -> Result<()> {
         return Ok(());
     };
     let mut operator = world.operator().await?;
-    world
-        .jobs
-        .create(&pytorch_job("pt").master().workers(3).build())
-        .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 4).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
+    runs(&world, pytorch_job("pt").master().workers(3), 4).await?;
     operator.terminate(HANG).await?;
     let kubeconfig = world.control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world.options(&kubeconfig).flag("max-replicas-per-job", "2");
@@ -80,13 +74,7 @@ async fn an_edit_that_cant_run_stalls_a_job_that_runs_until_it_is_mended() -> Re
         return Ok(());
     };
     let operator = world.operator().await?;
-    world
-        .jobs
-        .create(&pytorch_job("pt").master().workers(1).build())
-        .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
+    runs(&world, pytorch_job("pt").master().workers(1), 2).await?;
     // Above the operator's limit; the schema has none.
     let workers =
         |n: i32| json!({ "spec": { "pytorchReplicaSpecs": { "Worker": { "replicas": n } } } });
@@ -115,13 +103,7 @@ async fn a_tf_job_scaled_beyond_the_longest_variable_stalls_and_goes_on() -> Res
         return Ok(());
     };
     let operator = world.operator().await?;
-    world
-        .jobs
-        .create(&TENSORFLOW.small_job("pt", 1).build())
-        .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
+    runs(&world, TENSORFLOW.small_job("pt", 1), 2).await?;
     let workers = |n: i32| json!({ "spec": { "tfReplicaSpecs": { "Worker": { "replicas": n } } } });
     world.jobs.merge("pt", &workers(5_000)).await?;
     let message = until_stalled(&world, "InvalidSpec").await?;
@@ -148,13 +130,7 @@ async fn ended_by_its_kubelet(prefix: &str, reason: &str, message: &str) -> Resu
         .master()
         .workers(1)
         .restart_policy("Worker", "Never");
-    world
-        .jobs
-        .create(&job.run_policy("backoffLimit", 0).build())
-        .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
-    world.kubelet.all_running(world.namespace(), "pt").await?;
-    world.jobs.until_true("pt", "Running").await?;
+    runs(&world, job.run_policy("backoffLimit", 0), 2).await?;
     let target =
         json!({ "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" });
     let status = json!({
