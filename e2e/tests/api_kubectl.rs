@@ -11,13 +11,15 @@ use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, application};
 use training_testkit::control_plane::ADMIN;
 use training_testkit::job::is_true;
-use training_testkit::kubelet::{State, lockstep};
+use training_testkit::kubelet::{SeenPod, State, lockstep};
 use training_testkit::manifest;
 use training_testkit::operator::find;
 use training_testkit::wait::{HANG, Seen, eventually};
 
 #[path = "api_kubectl/preflight.rs"]
 mod preflight;
+#[path = "api_kubectl/rendered.rs"]
+mod rendered;
 
 const KINDS: [Kind; 3] = [PYTORCH, MPI, SPARK];
 /// A user with few permissions.
@@ -369,6 +371,43 @@ async fn a_job_is_suspended_waited_for_and_resumed() -> Result<()> {
         let outcome = wait_for_exit(waiting).await?;
         ensure!(outcome.code == Some(0), "{outcome:?}");
         let outcome = plugin.run(&["resume", "pt"]).await?;
+        ensure!(
+            outcome.code == Some(2) && outcome.err.starts_with("error: pt has finished"),
+            "{outcome:?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_job_is_restarted_with_new_pods_until_it_has_finished() -> Result<()> {
+    with_operator("kubectl-restart", async |world, plugin| {
+        let kind = world.kind;
+        let (kubelet, namespace) = (&world.kubelet, world.namespace());
+        world.jobs.create(&manifest(&kind, "pt")).await?;
+        world.actor("pt").run_all().await?;
+        let former = kubelet.pods(namespace, "pt");
+        let outcome = plugin.run(&["restart", "pt"]).await?;
+        ensure!(
+            outcome.code == Some(0) && outcome.out == "pt restart requested\n",
+            "{outcome:?}"
+        );
+        eventually("new pods", HANG, async || {
+            let pods = kubelet.pods(namespace, "pt");
+            let is_new = |pod: &SeenPod| !former.iter().any(|f| f.uid == pod.uid);
+            let new = pods.iter().filter(|pod| is_new(pod)).count();
+            Ok(if new == pods.len() && new >= pod_count(&kind) - 1 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await?;
+        run_to_success(world, "pt").await?;
+        let waiting = plugin.start(&["wait", "pt"])?;
+        ensure!(wait_for_exit(waiting).await?.code == Some(0));
+        let outcome = plugin.run(&["restart", "pt"]).await?;
         ensure!(
             outcome.code == Some(2) && outcome.err.starts_with("error: pt has finished"),
             "{outcome:?}"

@@ -156,6 +156,12 @@ impl Cluster {
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
+    /// Lists a dynamic resource in all namespaces.
+    pub async fn every_of(&self, resource: &ApiResource) -> kube::Result<Vec<DynamicObject>> {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
     /// Lists a resource in a namespace, by labels.
     pub async fn list_in<K>(&self, namespace: &str, labels: &str) -> kube::Result<Vec<K>>
     where
@@ -251,7 +257,7 @@ impl Cluster {
     /// Lists the pods of all jobs.
     pub async fn all_pods(&self, unreadable: &mut Vec<String>) -> Result<Vec<Pod>> {
         let mut all = BTreeMap::new();
-        for label in job::SELECTORS {
+        for label in kinds::pod_labels() {
             let of_jobs = ListParams::default().labels(label);
             match self.api::<Pod>().list(&of_jobs).await {
                 Ok(list) => {

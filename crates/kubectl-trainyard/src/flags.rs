@@ -20,22 +20,106 @@ use crate::kinds::Kind;
 
 /// The namespace of the shipped manifests.
 const NAMESPACE: &str = "trainyard-system";
-/// The Deployments of the shipped manifests.
-const DEPLOYMENTS: [&str; 7] = [
-    include_str!("../../../manifests/pytorch-operator/deployment.yaml"),
-    include_str!("../../../manifests/tf-operator/deployment.yaml"),
-    include_str!("../../../manifests/xgboost-operator/deployment.yaml"),
-    include_str!("../../../manifests/jax-operator/deployment.yaml"),
-    include_str!("../../../manifests/paddle-operator/deployment.yaml"),
-    include_str!("../../../manifests/mpi-operator/deployment.yaml"),
-    include_str!("../../../manifests/spark-operator/deployment.yaml"),
-];
-/// The `ConfigMap`s that they mount.
+/// The `ConfigMap`s that the Deployments of the shipped manifests mount.
 const CONFIGS: [&str; 1] = [include_str!(
     "../../../manifests/pytorch-operator/config.yaml"
 )];
 
-/// The command line of an operator, and its files.
+/// An operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator {
+    /// The name of its program, Deployment and image.
+    pub name: &'static str,
+    /// Its Deployment in the shipped manifests.
+    deployment: &'static str,
+    command: fn() -> clap::Command,
+    settings: fn(&Flags) -> Result<Settings>,
+}
+
+impl Operator {
+    /// Returns an operator with this command line.
+    pub fn of<C: OperatorCli>(name: &'static str, deployment: &'static str) -> Self {
+        Self {
+            name,
+            deployment,
+            command: C::command,
+            settings: |flags| Ok(flags.parse::<C>()?.settings()),
+        }
+    }
+
+    /// Returns its settings from its Deployment.
+    pub fn settings(&self, deployment: &Deployment) -> Result<Settings> {
+        (self.settings)(&Flags::of_deployment(self, deployment)?)
+    }
+
+    /// Returns true if a Deployment with the labels of the shipped manifests runs it.
+    pub fn is_run_by(&self, deployment: &Deployment) -> bool {
+        is_ours(deployment) && label(deployment, "app.kubernetes.io/name") == Some(self.name)
+    }
+}
+
+/// The command line of an operator.
+pub trait OperatorCli: CommandFactory + FromArgMatches {
+    /// Translates published flags into the operator's own.
+    fn translated(words: Vec<OsString>) -> Vec<OsString> {
+        words
+    }
+
+    /// Returns what the operator does by its flags.
+    fn settings(&self) -> Settings;
+}
+
+impl OperatorCli for entry::Cli<NoArgs> {
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    }
+}
+
+impl OperatorCli for pytorch_operator::args::Cli {
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    }
+}
+
+impl OperatorCli for mpi_operator::args::Cli {
+    fn translated(words: Vec<OsString>) -> Vec<OsString> {
+        mpi_operator::args::translated(words, None)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    }
+}
+
+impl OperatorCli for spark_operator::args::Cli {
+    fn translated(words: Vec<OsString>) -> Vec<OsString> {
+        spark_operator::args::translated(words.into_iter())
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::of(None, &self.runtime)
+    }
+}
+
+/// What an operator does by its flags.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who schedules its gangs; `None` if its jobs say.
+    pub gang: Option<Provider>,
+    /// The namespaces that it serves; empty for all.
+    pub namespaces: Vec<String>,
+}
+
+impl Settings {
+    fn of(gang: Option<Provider>, runtime: &RuntimeArgs) -> Self {
+        Self {
+            gang,
+            namespaces: runtime.namespaces(),
+        }
+    }
+}
+
+/// The flags of an operator, and its files.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// The operator's name first.
@@ -59,7 +143,7 @@ impl Flags {
         let found = cluster.api::<Deployment>().get(name).await;
         let found = found.map_err(explain)?;
         let configs = cluster.api::<ConfigMap>();
-        let mut flags = Self::of_deployment(kind.operator, &found)?;
+        let mut flags = Self::of_deployment(&kind.operator, &found)?;
         for mount in mounts(&found) {
             // The kubelet starts no container without one that is not optional.
             if let Some(config) = configs.get_opt(&mount.config).await.map_err(explain)? {
@@ -71,8 +155,8 @@ impl Flags {
 
     /// Returns the flags of the shipped Deployment and others, which replace the same ones.
     pub fn shipped(kind: &Kind, others: &str) -> Result<Self> {
-        let deployment = shipped(kind.operator)?;
-        let mut flags = Self::of_deployment(kind.operator, &deployment)?;
+        let deployment: Deployment = serde_saphyr::from_str(kind.operator.deployment)?;
+        let mut flags = Self::of_deployment(&kind.operator, &deployment)?;
         flags.local = true;
         for mount in mounts(&deployment) {
             for text in CONFIGS {
@@ -96,19 +180,20 @@ impl Flags {
     }
 
     /// Reads the command line of a Deployment. Variables of its container become flags.
-    pub fn of_deployment(operator: &str, deployment: &Deployment) -> Result<Self> {
+    pub fn of_deployment(operator: &Operator, deployment: &Deployment) -> Result<Self> {
         let name = deployment.name_any();
-        let container = pod(deployment).and_then(|pod| container_of(operator, pod));
+        let container = pod(deployment).and_then(|pod| container_of(operator.name, pod));
         let Some(container) = container else {
+            let operator = operator.name;
             bail!("Deployment {name} does not run {operator}: name that of {operator}");
         };
         let variables = variables(deployment, container);
         let command = container.command.iter().flatten().skip(1);
         let words = command.chain(container.args.iter().flatten());
         let words = words.map(|word| expanded(word, &variables));
-        let words = std::iter::once(operator.to_owned()).chain(words);
+        let words = std::iter::once(operator.name.to_owned()).chain(words);
         let mut words = cli::normalise_args(words.map(Into::into));
-        let command = command_of(operator);
+        let command = (operator.command)();
         for (variable, value) in &variables {
             let mut all = command.get_arguments();
             let argument = all.find(|a| a.get_env().is_some_and(|env| *env == **variable));
@@ -144,13 +229,8 @@ impl Flags {
     }
 
     /// Parses the flags. Variables of this process don't count.
-    pub fn parse<C: CommandFactory + FromArgMatches>(&self) -> Result<C> {
-        let words = self.words.clone();
-        let words = match words.first().and_then(|name| name.to_str()) {
-            Some("mpi-operator") => mpi_operator::args::translated(words, None),
-            Some("spark-operator") => spark_operator::args::translated(words.into_iter()),
-            _ => words,
-        };
+    pub fn parse<C: OperatorCli>(&self) -> Result<C> {
+        let words = C::translated(self.words.clone());
         let command = C::command().mut_args(|argument| argument.env(Resettable::Reset));
         let parsed = command.try_get_matches_from(words);
         let parsed = parsed.and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
@@ -175,79 +255,13 @@ impl Flags {
         if !self.local {
             return Ok(None);
         }
-        match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => bail!("{}: {error}", path.display()),
-        }
-    }
-}
-
-/// What an operator does by its flags.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Who schedules its gangs; `None` if its jobs say.
-    pub gang: Option<Provider>,
-    /// The namespaces that it serves; empty for all.
-    pub namespaces: Vec<String>,
-}
-
-/// Returns the settings of a kind's operator from its Deployment.
-pub fn settings(kind: &Kind, deployment: &Deployment) -> Result<Settings> {
-    let flags = Flags::of_deployment(kind.operator, deployment)?;
-    let of = |gang, runtime: &RuntimeArgs| Settings {
-        gang,
-        namespaces: runtime.namespaces(),
-    };
-    Ok(match kind.operator {
-        "pytorch-operator" => {
-            let cli: pytorch_operator::args::Cli = flags.parse()?;
-            of(Some(cli.jobs.gang()), &cli.runtime)
-        }
-        "mpi-operator" => {
-            let cli: mpi_operator::args::Cli = flags.parse()?;
-            of(Some(cli.jobs.gang()), &cli.runtime)
-        }
-        "spark-operator" => {
-            let cli: spark_operator::args::Cli = flags.parse()?;
-            of(None, &cli.runtime)
-        }
-        _ => {
-            let cli: entry::Cli<NoArgs> = flags.parse()?;
-            of(Some(cli.jobs.gang()), &cli.runtime)
-        }
-    })
-}
-
-/// Returns the Deployment of the shipped manifests.
-fn shipped(operator: &str) -> Result<Deployment> {
-    for text in DEPLOYMENTS {
-        let deployment: Deployment = serde_saphyr::from_str(text)?;
-        if deployment.name_any() == operator {
-            return Ok(deployment);
-        }
-    }
-    bail!("{operator} has no manifests")
-}
-
-/// Returns the arguments of an operator.
-fn command_of(operator: &str) -> clap::Command {
-    match operator {
-        "pytorch-operator" => pytorch_operator::args::Cli::command(),
-        "mpi-operator" => mpi_operator::args::Cli::command(),
-        "spark-operator" => spark_operator::args::Cli::command(),
-        _ => entry::Cli::<NoArgs>::command(),
+        pytorch_operator::args::template(path)
     }
 }
 
 /// Returns true if a Deployment has the labels of the shipped manifests.
 pub fn is_ours(deployment: &Deployment) -> bool {
     label(deployment, "app.kubernetes.io/part-of") == Some("trainyard")
-}
-
-/// Returns true if a Deployment with the labels of the shipped manifests runs this operator.
-pub fn runs(operator: &str, deployment: &Deployment) -> bool {
-    is_ours(deployment) && label(deployment, "app.kubernetes.io/name") == Some(operator)
 }
 
 fn label<'a>(deployment: &'a Deployment, key: &str) -> Option<&'a str> {

@@ -45,7 +45,8 @@ impl Entry {
         }
     }
 
-    fn line(&self, now: Timestamp) -> Line {
+    /// Returns the line of output.
+    pub fn line(&self, now: Timestamp) -> Line {
         let mut text = format!("{}  {}", time::clock(self.time, now), plain(&self.what));
         if !self.message.is_empty() {
             text = format!("{text}  {}", plain(&self.message));

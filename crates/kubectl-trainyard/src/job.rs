@@ -76,9 +76,6 @@ impl Job {
     }
 }
 
-/// The labels of pods that [`Kind::pod_selector`] uses.
-pub const SELECTORS: [&str; 2] = [labels::JOB_NAME, label::APP_NAME];
-
 /// A pod of a job.
 #[derive(Clone, Debug)]
 pub struct Member {

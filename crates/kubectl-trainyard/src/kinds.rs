@@ -1,5 +1,7 @@
 //! The kinds of jobs, from the operators' types.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
 use jax_operator::JAX;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,11 +14,26 @@ use serde_json::Value;
 use spark_operator::{ScheduledSparkApplication, SparkApplication, api, work::Spark};
 use tf_operator::TensorFlow;
 use training_core::{Framework, Memory};
+use training_runtime::entry::{self, NoArgs};
 use training_runtime::run::Operator as _;
 use xgboost_operator::XGBoost;
 
-use crate::flags::Flags;
+use crate::flags::{Flags, Operator, OperatorCli};
 use crate::render::{self, Rendered};
+
+/// The Deployment of an operator in the shipped manifests.
+macro_rules! shipped {
+    ($operator:literal) => {
+        include_str!(concat!(
+            "../../../manifests/",
+            $operator,
+            "/deployment.yaml"
+        ))
+    };
+}
+
+/// The command line of an operator without flags of its own.
+type Plain = entry::Cli<NoArgs>;
 
 /// Builds the CRD of a kind.
 type Definition = fn() -> Result<CustomResourceDefinition, serde_json::Error>;
@@ -31,8 +48,8 @@ pub struct Kind {
     pub resource: ApiResource,
     /// Its CRD.
     pub definition: Definition,
-    /// The name of its operator.
-    pub operator: &'static str,
+    /// Its operator.
+    pub operator: Operator,
     /// The structure of its jobs.
     pub shape: Shape,
 }
@@ -63,33 +80,63 @@ pub struct Replicas {
 
 /// All kinds.
 pub fn all() -> Vec<Kind> {
+    let spark = Operator::of::<spark_operator::args::Cli>(Spark::NAME, shipped!("spark-operator"));
     vec![
-        training::<PyTorch>(pytorch_operator::api::crd, render::pytorch),
-        training::<TensorFlow>(tf_operator::api::crd, render::tensorflow),
-        training::<XGBoost>(xgboost_operator::api::crd, render::plain::<XGBoost>),
-        training::<JAX>(jax_operator::api::crd, render::plain::<JAX>),
-        training::<Paddle>(paddle_operator::api::crd, render::plain::<Paddle>),
-        training::<Mpi>(mpi_operator::api::crd, render::mpi),
+        training::<PyTorch, pytorch_operator::args::Cli>(
+            pytorch_operator::api::crd,
+            render::pytorch,
+            shipped!("pytorch-operator"),
+        ),
+        training::<TensorFlow, Plain>(
+            tf_operator::api::crd,
+            render::tensorflow,
+            shipped!("tf-operator"),
+        ),
+        training::<XGBoost, Plain>(
+            xgboost_operator::api::crd,
+            render::plain::<XGBoost>,
+            shipped!("xgboost-operator"),
+        ),
+        training::<JAX, Plain>(
+            jax_operator::api::crd,
+            render::plain::<JAX>,
+            shipped!("jax-operator"),
+        ),
+        training::<Paddle, Plain>(
+            paddle_operator::api::crd,
+            render::plain::<Paddle>,
+            shipped!("paddle-operator"),
+        ),
+        training::<Mpi, mpi_operator::args::Cli>(
+            mpi_operator::api::crd,
+            render::mpi,
+            shipped!("mpi-operator"),
+        ),
         Kind {
             resource: ApiResource::erase::<SparkApplication>(&()),
             definition: api::application_crd,
-            operator: Spark::NAME,
+            operator: spark,
             shape: Shape::Application,
         },
         Kind {
             resource: ApiResource::erase::<ScheduledSparkApplication>(&()),
             definition: api::scheduled_crd,
-            operator: Spark::NAME,
+            operator: spark,
             shape: Shape::Schedule,
         },
     ]
 }
 
-fn training<F: Framework + Default>(definition: Definition, render: Renderer) -> Kind {
+/// Builds the entry of a kind with replica specs, whose operator has the command line `C`.
+fn training<F: Framework + Default, C: OperatorCli>(
+    definition: Definition,
+    render: Renderer,
+    deployment: &'static str,
+) -> Kind {
     Kind {
         resource: ApiResource::erase::<F::Job>(&()),
         definition,
-        operator: F::OPERATOR,
+        operator: Operator::of::<C>(F::OPERATOR, deployment),
         shape: Shape::Replicas(Replicas {
             container: F::CONTAINER,
             managers: F::MANAGED_BY,
@@ -113,13 +160,17 @@ impl Kind {
         word == self.resource.plural || word == self.name().to_ascii_lowercase()
     }
 
-    /// Returns the label selector for the pods of a job.
-    pub fn pod_selector(&self, job: &str) -> String {
-        let key = match self.shape {
+    /// Returns the label of pods with the name of their job.
+    fn pod_label(&self) -> &'static str {
+        match self.shape {
             Shape::Replicas(_) => training_api::labels::JOB_NAME,
             Shape::Application | Shape::Schedule => spark_operator::label::APP_NAME,
-        };
-        format!("{key}={job}")
+        }
+    }
+
+    /// Returns the label selector for the pods of a job.
+    pub fn pod_selector(&self, job: &str) -> String {
+        format!("{}={job}", self.pod_label())
     }
 
     /// Returns the part of the spec that suspends or resumes a job.
@@ -130,6 +181,11 @@ impl Kind {
             Shape::Application | Shape::Schedule => field,
         }
     }
+}
+
+/// Returns the labels of pods with the names of their jobs, of all kinds.
+pub fn pod_labels() -> BTreeSet<&'static str> {
+    all().iter().map(Kind::pod_label).collect()
 }
 
 /// Parses `NAME` or `KIND/NAME`. Without a kind, returns all kinds.

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use futures::future::join_all;
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration,
-    WebhookClientConfig,
+    MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
@@ -218,9 +217,9 @@ fn operators(namespace: &str, deployments: &[Deployment]) -> (Vec<Served>, Vec<C
     let (mut served, mut checks) = (Vec::new(), Vec::new());
     let mut named = BTreeSet::new();
     for kind in kinds::all() {
-        for deployment in deployments.iter().filter(|d| flags::runs(kind.operator, d)) {
+        for deployment in deployments.iter().filter(|d| kind.operator.is_run_by(d)) {
             let at = place(deployment);
-            let settings = match flags::settings(&kind, deployment) {
+            let settings = match kind.operator.settings(deployment) {
                 Ok(settings) => settings,
                 Err(error) => {
                     if named.insert(at.clone()) {
@@ -236,7 +235,7 @@ fn operators(namespace: &str, deployments: &[Deployment]) -> (Vec<Served>, Vec<C
                 continue;
             }
             if named.insert(at.clone()) {
-                checks.push(runs(kind.operator, &at, deployment));
+                checks.push(runs(kind.operator.name, &at, deployment));
             }
             served.push(Served {
                 kind: kind.clone(),
@@ -403,7 +402,7 @@ fn definitions_of(served: &[Kind], definitions: &[CustomResourceDefinition]) -> 
         let found = definitions.iter().find(|d| d.name_any() == name);
         let remedy = format!(
             "kubectl apply --server-side -f manifests/{}/crd.yaml; --force-conflicts replaces what another tool owns",
-            kind.operator
+            kind.operator.name
         );
         let Some(found) = found else {
             let message = format!("CRD {name} is not installed");
@@ -489,14 +488,9 @@ struct Webhook {
 }
 
 impl Webhook {
-    fn of(
-        configuration: (&'static str, String),
-        client: &WebhookClientConfig,
-        policy: Option<&str>,
-        rules: Option<&Vec<RuleWithOperations>>,
-    ) -> Option<Self> {
-        let service = client.service.as_ref()?;
-        if policy == Some("Ignore") {
+    fn of(configuration: (&'static str, String), webhook: &ValidatingWebhook) -> Option<Self> {
+        let service = webhook.client_config.service.as_ref()?;
+        if webhook.failure_policy.as_deref() == Some("Ignore") {
             return None;
         }
         let any = |list: &Option<Vec<String>>, is: &dyn Fn(&str) -> bool| {
@@ -504,7 +498,7 @@ impl Webhook {
             words.any(|word| word == "*" || word == "*/*" || is(word))
         };
         let matches = |group: &str, plural: &str| {
-            rules.into_iter().flatten().any(|rule| {
+            webhook.rules.iter().flatten().any(|rule| {
                 any(&rule.operations, &|word| word == "CREATE")
                     && any(&rule.api_groups, &|word| word == group)
                     && any(&rule.resources, &|word| word == plural)
@@ -530,20 +524,25 @@ impl Webhook {
 /// Finds webhooks that nobody answers, as a removed operator leaves them.
 async fn webhooks(cluster: &Cluster) -> kube::Result<Check> {
     let mut all = Vec::new();
-    for configuration in cluster.every::<ValidatingWebhookConfiguration>().await? {
-        for webhook in configuration.webhooks.iter().flatten() {
-            let of = ("validatingwebhookconfiguration", configuration.name_any());
-            let policy = webhook.failure_policy.as_deref();
-            let rules = webhook.rules.as_ref();
-            all.extend(Webhook::of(of, &webhook.client_config, policy, rules));
-        }
-    }
-    for configuration in cluster.every::<MutatingWebhookConfiguration>().await? {
-        for webhook in configuration.webhooks.iter().flatten() {
-            let of = ("mutatingwebhookconfiguration", configuration.name_any());
-            let policy = webhook.failure_policy.as_deref();
-            let rules = webhook.rules.as_ref();
-            all.extend(Webhook::of(of, &webhook.client_config, policy, rules));
+    let configurations = [
+        (
+            "validatingwebhookconfiguration",
+            ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+        ),
+        (
+            "mutatingwebhookconfiguration",
+            ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        ),
+    ];
+    for (resource, api) in configurations {
+        for configuration in cluster.every_of(&api).await? {
+            // A mutating webhook has the fields of a validating one.
+            let webhooks = configuration.data["webhooks"].clone();
+            let webhooks: Vec<ValidatingWebhook> =
+                serde_json::from_value(webhooks).unwrap_or_default();
+            let name = configuration.name_any();
+            let of = |webhook| Webhook::of((resource, name.clone()), webhook);
+            all.extend(webhooks.iter().filter_map(of));
         }
     }
     for webhook in all {
@@ -788,10 +787,11 @@ mod tests {
             let rule = json!({
                 "apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": [operation],
             });
-            let client = json!({ "service": { "namespace": "a", "name": "b" } });
-            let rules = serde_json::from_value(json!([rule])).unwrap();
-            let client = serde_json::from_value(client).unwrap();
-            let found = Webhook::of(("kind", "name".to_owned()), &client, policy, Some(&rules));
+            let webhook = serde_json::from_value(json!({
+                "clientConfig": { "service": { "namespace": "a", "name": "b" } },
+                "failurePolicy": policy, "rules": [rule],
+            }));
+            let found = Webhook::of(("kind", "name".to_owned()), &webhook.unwrap());
             found.map(|webhook| webhook.sees)
         };
         assert_eq!(

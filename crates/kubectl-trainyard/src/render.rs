@@ -35,7 +35,7 @@ use crate::{defaults, run};
 const MAX_ROUNDS: u32 = 8;
 /// The exit code if the operator would reject the job.
 const REFUSED: u8 = 1;
-/// The uid of the job, which has none before it is stored.
+/// The uid of a job that is not stored.
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The result of rendering a manifest.
@@ -102,15 +102,17 @@ pub fn of(manifest: Value, namespace: &str, flags: &Flags, now: Timestamp) -> Re
     if name.is_empty() {
         bail!("the manifest has no metadata.name");
     }
-    let meta = [
-        ("namespace", json!(namespace)),
-        ("uid", json!(UID)),
-        ("generation", json!(1)),
-        ("resourceVersion", json!("1")),
-    ];
-    for (field, value) in meta {
-        stored["metadata"][field] = value;
+    if let Some(fields) = stored.as_object_mut() {
+        // The manifest may be that of a stored job.
+        fields.remove("status");
     }
+    let metadata = &mut stored["metadata"];
+    if !metadata["uid"].is_string() {
+        metadata["uid"] = json!(UID);
+    }
+    metadata["namespace"] = json!(namespace);
+    metadata["generation"] = json!(1);
+    metadata["resourceVersion"] = json!("1");
     match kind.shape {
         Shape::Replicas(replicas) => (replicas.render)(stored, flags, now),
         Shape::Application => application(stored, flags, now),

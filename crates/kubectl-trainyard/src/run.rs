@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::cli::{LogSelection, Target};
 use crate::cluster::{self, Cluster, code, explain};
+use crate::control::MANAGER;
 use crate::job::Job;
 use crate::kinds;
 use crate::out::{self, ProgressMode};
-use crate::suspend::MANAGER;
 use crate::{logs, wait};
 
 /// Reads a file that has exactly one object.
@@ -30,7 +30,10 @@ pub fn manifest(path: &Path) -> Result<Value> {
 }
 
 fn single_object(text: &str) -> Result<Value> {
-    // JSON is YAML.
+    // JSON may contain control characters that YAML refuses.
+    if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+        return Ok(object);
+    }
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|e| anyhow::anyhow!("{}", first_line(&e.to_string())))?;
     let mut objects: Vec<Value> = documents.into_iter().filter(Value::is_object).collect();
@@ -120,6 +123,8 @@ mod tests {
             single_object("{\"kind\": \"A\"}").unwrap(),
             json!({ "kind": "A" })
         );
+        let control = "{\"kind\": \"A\", \"b\": \"\u{7f}\"}";
+        assert!(single_object(control).is_ok(), "as kubectl prints it");
         let error = single_object("kind: A\n---\nkind: B\n")
             .unwrap_err()
             .to_string();

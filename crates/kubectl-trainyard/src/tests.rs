@@ -34,6 +34,26 @@ pub fn texts(lines: &[Line]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
+/// The plugin's page. Its outputs are those of tests.
+const PAGE: &str = include_str!("../../../docs/kubectl.md");
+
+/// Checks that the page shows this output. There the job `pt` is called `ddp`.
+pub fn assert_documented<T: AsRef<str>>(command: &str, output: &[T]) {
+    let mut block = format!("$ kubectl trainyard {command}\n");
+    for line in output {
+        let line = line.as_ref();
+        let line = match line.strip_prefix("pt ") {
+            Some(rest) => format!("ddp {rest}"),
+            None => line.to_owned(),
+        };
+        let line = line.replace("pt-", "ddp-").replace(" pt ", " ddp ");
+        block += line.replace("/pt ", "/ddp ").trim_end();
+        block.push('\n');
+    }
+    block += "```";
+    assert!(PAGE.contains(&block), "docs/kubectl.md lacks\n{block}");
+}
+
 /// An operator, its job `pt` in `ns1`, and the job's pods with a status as from a kubelet.
 pub struct Scene<F: Lifecycle> {
     /// The operator.

@@ -9,7 +9,7 @@ use training_core::quantity::{self, Amount, Amounts};
 
 use crate::cluster::{Cluster, Usage};
 use crate::job::{self, Job, Member};
-use crate::kinds::Shape;
+use crate::kinds::{self, Shape};
 use crate::out::{self, Format, Line};
 use crate::state::{self, Phase};
 
@@ -62,11 +62,7 @@ pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<()> {
     if let Some(format) = output {
         return out::print_data(&rows, format);
     }
-    let mut lines: Vec<Line> = if rows.is_empty() {
-        vec![Line::plain("no unfinished jobs".to_owned())]
-    } else {
-        out::table(&table(&rows)).map(Line::plain).collect()
-    };
+    let mut lines = lines(&rows);
     lines.extend(out::not_shown(&unreadable));
     out::print(&lines)
 }
@@ -74,12 +70,13 @@ pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<()> {
 /// Counts unfinished jobs and their pods. A schedule has none of its own.
 pub fn rows(jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<Row> {
     let mut by_label: BTreeMap<(String, String), Vec<Pod>> = BTreeMap::new();
+    let names = kinds::pod_labels();
     for pod in pods {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         for (key, value) in labels {
             let selector = format!("{key}={value}");
-            if job::SELECTORS.contains(&key.as_str()) {
+            if names.contains(key.as_str()) {
                 let of_job = by_label.entry((namespace.clone(), selector)).or_default();
                 of_job.push(pod.clone());
             }
@@ -163,6 +160,14 @@ fn rounded(amount: Amount) -> String {
         .or_else(|| scaled("u", 1_000, "m"))
         .or_else(|| scaled("Ki", 1_024, "Mi"))
         .unwrap_or(text)
+}
+
+/// Returns the lines of output.
+pub fn lines(rows: &[Row]) -> Vec<Line> {
+    if rows.is_empty() {
+        return vec![Line::plain("no unfinished jobs".to_owned())];
+    }
+    out::table(&table(rows)).map(Line::plain).collect()
 }
 
 /// Returns the cells, with a header.

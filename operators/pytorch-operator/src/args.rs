@@ -1,6 +1,6 @@
 //! The binary's arguments. They are in the library so that documentation can be generated from them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -76,6 +76,18 @@ impl Cli {
         Ok(PyTorch {
             init: init.with_context(|| file.to_string())?,
         })
+    }
+}
+
+/// Reads the init container's template file; `None` if it doesn't exist.
+///
+/// # Errors
+/// If the file can't be read. Names it.
+pub fn template(file: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
     }
 }
 

@@ -1,10 +1,7 @@
 //! `pytorch-operator`: the operator, and the helper that its init container runs.
 
-use std::path::Path;
-
-use anyhow::Context as _;
 use clap::Parser;
-use pytorch_operator::args::{Cli, Command};
+use pytorch_operator::args::{Cli, Command, template};
 use training_runtime::{Training, cli, entry, wait};
 
 fn main() -> anyhow::Result<()> {
@@ -18,15 +15,6 @@ fn main() -> anyhow::Result<()> {
         args: cli.jobs,
     };
     entry::serve(operator, cli.runtime)
-}
-
-/// Reads the template file; `None` if it doesn't exist.
-fn template(file: &Path) -> anyhow::Result<Option<String>> {
-    match std::fs::read_to_string(file) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! The history of jobs in states that the operators' own plans produce.
 
+use pytorch_operator::PyTorch;
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
-use training_testkit::builders::TENSORFLOW;
+use training_testkit::builders::{PYTORCH, TENSORFLOW};
 
-use super::{Scene, job};
+use super::{Scene, assert_documented, job};
 use crate::history::{Entry, entries};
+use crate::out::Line;
 
 /// The entries without their times.
 fn texts(entries: &[Entry]) -> Vec<String> {
@@ -41,6 +43,28 @@ fn without_events_the_status_tells_the_conditions_the_failure_and_the_attempt() 
         "{told:?}"
     );
     assert!(has("attempt: attempt 2 of worker-1"), "{told:?}");
+}
+
+#[test]
+fn the_page_shows_a_history() {
+    let mut scene: Scene<PyTorch> = Scene::new(&PYTORCH, |job| job);
+    let mut job = scene.job();
+    job.value["metadata"]["creationTimestamp"] = json!(scene.at(0));
+    let mut events = scene.events();
+    scene.world.notes.clear();
+    scene.world.tick(8);
+    scene.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+    scene.settle();
+    events.extend(scene.events());
+    scene.world.notes.clear();
+    scene.world.tick(300);
+    scene.fail("pt-worker-1", 137, "OOMKilled", "");
+    scene.settle();
+    events.extend(scene.events());
+    job.value["status"] = scene.job().value["status"].clone();
+    let now = scene.world.now;
+    let lines: Vec<Line> = entries(&job, &events).iter().map(|e| e.line(now)).collect();
+    assert_documented("history ddp", &super::texts(&lines));
 }
 
 #[test]

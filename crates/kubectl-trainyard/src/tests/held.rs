@@ -8,9 +8,9 @@ use serde_json::json;
 use training_core::quantity::Amount;
 use training_testkit::builders::PYTORCH;
 
-use super::Scene;
+use super::{Scene, assert_documented, texts};
 use crate::cluster::Usage;
-use crate::top::{Share, rows};
+use crate::top::{Share, lines, rows};
 
 fn scene() -> Scene<PyTorch> {
     let resources = json!({
@@ -64,6 +64,7 @@ fn pods_with_a_node_hold_their_requests_and_the_others_wait_for_them() {
     assert_eq!(row.held, share(2, "3", "2Gi", "4"));
     assert_eq!(row.pending, share(1, "1500m", "1Gi", "2"));
     assert_eq!(row.used, None);
+    assert_documented("top", &texts(&lines(&found)));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use serde_json::json;
 use training_testkit::builders::{MPI, PYTORCH};
 
 use super::Scene;
+use crate::control::{Action, check};
 use crate::job::{Job, main_container, members};
-use crate::suspend::{Action, check};
 use crate::wait::{End, end};
 
 fn scene() -> Scene<PyTorch> {
@@ -66,7 +66,7 @@ fn an_mpi_job_evicted_under_the_published_operator_has_not_failed() {
 }
 
 #[test]
-fn suspend_and_resume_are_checked_first() {
+fn suspend_resume_and_restart_are_checked_first() {
     let mut scene = scene();
     let running = scene.job();
     assert_eq!(check(&running, Action::Suspend).unwrap(), None);
@@ -84,6 +84,9 @@ fn suspend_and_resume_are_checked_first() {
         error.starts_with("Kueue manages pt in queue gpus"),
         "{error}"
     );
+    let error = check(&suspended, Action::Restart).unwrap_err().to_string();
+    assert_eq!(error, "pt is suspended and has no pods: resume it instead");
+    assert_eq!(check(&running, Action::Restart).unwrap(), None);
     let mut failed = self::scene();
     failed.fail("pt-master-0", 1, "Error", "");
     failed.settle();

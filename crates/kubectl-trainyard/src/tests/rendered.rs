@@ -266,14 +266,18 @@ fn flags_are_read_from_a_deployment() {
         "volumeMounts": [{ "name": "c", "mountPath": "/etc/config" }],
     });
     let deployment = deployment(container);
-    let settings = flags::settings(&kinds::all()[0], &deployment).unwrap();
+    let operator = |kind: &str| {
+        let all = kinds::all();
+        all.iter().find(|k| k.name() == kind).unwrap().operator
+    };
+    let settings = operator("PyTorchJob").settings(&deployment).unwrap();
     assert_eq!(settings.namespaces, ["team-a"]);
-    let other = Flags::of_deployment("mpi-operator", &deployment).unwrap_err();
+    let other = Flags::of_deployment(&operator("MPIJob"), &deployment).unwrap_err();
     assert_eq!(
         other.to_string(),
         "Deployment mine does not run mpi-operator: name that of mpi-operator"
     );
-    let mut flags = Flags::of_deployment("pytorch-operator", &deployment).unwrap();
+    let mut flags = Flags::of_deployment(&operator("PyTorchJob"), &deployment).unwrap();
     let [mount] = <[flags::Mount; 1]>::try_from(flags::mounts(&deployment)).unwrap();
     assert_eq!((&*mount.path, &*mount.config), ("/etc/config", "init"));
     let template = "- {name: mine, image: any}";

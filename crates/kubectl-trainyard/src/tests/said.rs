@@ -12,7 +12,7 @@ use training_testkit::builders::{
 };
 use xgboost_operator::XGBoost;
 
-use super::{Scene, job, report_for, texts};
+use super::{Scene, assert_documented, job, report_for, texts};
 use crate::why::{Facts, attention, report};
 
 const GPUS: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/resources";
@@ -50,6 +50,7 @@ fn a_job_that_waits_for_a_node_has_cause_pods_held_devices_and_remedy() {
             "  > Free or add what is lacking, or ask for less: resources, node selectors, affinity, tolerations; the job goes on by itself",
         ]
     );
+    assert_documented("why ddp", &texts(&scene.report().lines()));
 }
 
 #[test]
@@ -95,6 +96,7 @@ fn a_restarting_job_shows_the_failure_and_the_next_restart() {
             "  next: the job fails at 14:46:40Z, in 59m, unless it finishes first (activeDeadlineSeconds)",
         ]
     );
+    assert_documented("why ddp", &texts(&scene.report().lines()));
 }
 
 #[test]

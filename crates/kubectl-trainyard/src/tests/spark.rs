@@ -9,7 +9,7 @@ use spark_operator::course::{self, PlanInput, Rules};
 use spark_operator::{Settings, SparkApplication, digest};
 use training_testkit::builders::application;
 
-use super::{job, report_for, texts};
+use super::{assert_documented, job, report_for, texts};
 use crate::job::Job;
 
 /// An operator, its application `pi`, and the driver pod.
@@ -143,6 +143,7 @@ fn a_failed_run_shows_its_termination_message_and_the_next_attempt() {
             "  next: the next attempt starts at 12:00:30Z, in 20s",
         ]
     );
+    assert_documented("why pi", &scene.lines());
 }
 
 #[test]
