@@ -96,16 +96,21 @@ fn short(kind: Kind) -> (Vec<Life>, usize) {
         PYTORCH => (Life::SHORT.to_vec(), 60),
         TENSORFLOW => (vec![Life::Succeeds(CleanPods::Running), Life::NodeLost], 16),
         XGBOOST => (vec![Life::Evicted, Life::Suspended], 24),
-        PADDLE => (vec![Life::RetryableExit], 10),
+        PADDLE => (vec![Life::RetryableExit, Life::Restarted], 20),
         JAX => (vec![Life::NodeLost], 10),
         MPI => {
-            let lives = [MpiLife::Succeeds, MpiLife::Suspended];
-            (lives.map(Life::Mpi).to_vec(), 25)
+            let lives = [MpiLife::Succeeds, MpiLife::Suspended, MpiLife::Restarted];
+            (lives.map(Life::Mpi).to_vec(), 40)
         }
         _ => {
             // Every life cycle of an application begins like these.
-            let lives = [SparkLife::Retried, SparkLife::Suspended, SparkLife::Edited];
-            (lives.map(Life::Spark).to_vec(), 40)
+            let lives = [
+                SparkLife::Retried,
+                SparkLife::Suspended,
+                SparkLife::Edited,
+                SparkLife::Restarted,
+            ];
+            (lives.map(Life::Spark).to_vec(), 55)
         }
     }
 }

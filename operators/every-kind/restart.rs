@@ -375,6 +375,116 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
 }
 
 #[test]
+fn a_requested_restart_replaces_all_pods_once_and_costs_nothing_of_the_backoff_limit() {
+    let mut world = world(pt(2).run_policy("backoffLimit", 0));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.notes.clear();
+    world.writes.clear();
+    world.happen(Move::RequestRestart(1));
+    world.reconcile();
+    assert_eq!(world.writes, ["status"], "the request is stored first");
+    let kind = KIND.name;
+    let told = format!(
+        "Normal {kind}Restarting: {kind} pt is restarting because its annotation trainyard.dev/restart-request has a new value."
+    );
+    assert_eq!(world.events(), [told]);
+    for still_there in [3, 2, 1] {
+        world.settle();
+        assert_eq!(world.pod_names().len(), still_there);
+        world.happen(Move::Gone(0));
+    }
+    world.settle();
+    let attempts: Vec<String> = world.pods().map(|(_, p)| p.attempt.to_string()).collect();
+    assert_eq!(attempts, ["1.0"; 3]);
+    assert_eq!(world.conditions(), ["Created=True", "Restarting=True"]);
+    world.run_all();
+    world.settle();
+    assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
+    let status = world.status();
+    assert_eq!((status.restarts, status.counted_failures), (Some(3), None));
+    world.crash();
+    world.settle();
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    assert_eq!(world.memory().gang_attempt, 1, "the request is handled");
+    world.happen(Move::RequestRestart(2));
+    world.settle();
+    assert_eq!(world.memory().gang_attempt, 2);
+}
+
+#[test]
+fn a_restart_requested_before_the_run_starts_or_while_it_is_suspended_is_only_noted() {
+    let mut world = world(pt(1).annotation("trainyard.dev/restart-request", "0"));
+    world.settle();
+    assert_eq!(world.memory().gang_attempt, 0);
+    world.happen(Move::Suspend(true));
+    world.settle();
+    world.happen(Move::Gone(0));
+    world.happen(Move::Gone(0));
+    let attempt = world.memory().gang_attempt;
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    world.happen(Move::Suspend(false));
+    world.settle();
+    world.run_all();
+    world.settle();
+    let memory = world.memory();
+    assert_eq!((memory.gang_attempt, memory.recreated), (attempt, 0));
+}
+
+#[test]
+fn a_restart_request_never_runs_a_finished_job_again() {
+    let mut world = world(pt(1).run_policy("cleanPodPolicy", "None"));
+    world.settle();
+    succeed(&mut world);
+    world.settle();
+    let before = world.status();
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    assert_eq!(world.status(), before);
+}
+
+#[test]
+fn a_requested_restart_does_not_wait_for_the_backoff_of_failures() {
+    let mut world = world(pt(1).annotation("trainyard.dev/restart-scope", "Gang"));
+    world.settle();
+    for failure in 1..=3 {
+        world.run_all();
+        world.settle();
+        world.fail(worker(0), 1);
+        world.settle();
+        world.happen(Move::Gone(0));
+        world.settle();
+        if failure < 3 {
+            world.tick(300);
+            world.settle();
+        }
+    }
+    assert_eq!(world.pod_names().len(), 0, "the backoff");
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    assert_eq!(world.pod_names().len(), 2, "in the same second");
+}
+
+#[test]
+fn a_requested_restart_leaves_failures_of_the_same_moment_to_the_backoff_limit() {
+    let mut world = world(pt(1).run_policy("backoffLimit", 0));
+    world.settle();
+    world.run_all();
+    world.settle();
+    world.fail(worker(0), 1);
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    assert_eq!(
+        world.conditions().last().map(String::as_str),
+        Some("Failed=True")
+    );
+    assert_eq!(world.status().last_failure.unwrap().pod, worker(0));
+}
+
+#[test]
 fn no_replica_starts_beside_one_that_still_runs_from_before_a_restart_of_all() {
     let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");
     let mut world = world(job.restart_policy("Worker", "ExitCode"));

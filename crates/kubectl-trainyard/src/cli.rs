@@ -102,6 +102,12 @@ pub enum Verb {
         /// The job.
         job: String,
     },
+    /// Restart all pods of a running job together. It does not count against the backoff limit.
+    #[command(after_help = CODES)]
+    Restart {
+        /// The job.
+        job: String,
+    },
     /// Show what jobs hold and wait for, by namespace and kind.
     #[command(after_help = CODES)]
     Top {

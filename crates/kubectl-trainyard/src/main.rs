@@ -4,13 +4,14 @@
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
-//! - [`wait`], [`logs`], [`run`], [`suspend`], [`tree`], [`history`], [`top`], [`preflight`]: the verbs that use the cluster
+//! - [`wait`], [`logs`], [`run`], [`control`], [`tree`], [`history`], [`top`], [`preflight`]: the verbs that use the cluster
 //! - [`render`]: the objects that an operator would create, from its own plan; [`diff`]: how they change with a manifest;
 //!   [`defaults`]: the defaults of the CRD; [`flags`]: the flags of the operator
 
 mod cli;
 mod cluster;
 mod complete;
+mod control;
 mod defaults;
 mod diff;
 mod flags;
@@ -24,7 +25,6 @@ mod preflight;
 mod render;
 mod run;
 mod state;
-mod suspend;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -41,9 +41,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::cli::{Cli, Target, Verb};
 use crate::cluster::Cluster;
+use crate::control::Action;
 use crate::job::Job;
 use crate::out::{Format, Line, ProgressMode, Style};
-use crate::suspend::Action;
 use crate::why::{Facts, Report};
 
 /// The exit code of usage and API errors.
@@ -108,6 +108,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         | Verb::Logs { job, .. }
         | Verb::Suspend { job }
         | Verb::Resume { job }
+        | Verb::Restart { job }
         | Verb::History { job, .. }
         | Verb::Tree { job } => {
             let cluster = Cluster::connect(&target).await?;
@@ -140,8 +141,9 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
                 logs::print(&cluster, &job, &selection).await?;
             }
         }
-        Verb::Suspend { .. } => suspend::set(&cluster, &job, Action::Suspend).await?,
-        Verb::Resume { .. } => suspend::set(&cluster, &job, Action::Resume).await?,
+        Verb::Suspend { .. } => control::request(&cluster, &job, Action::Suspend).await?,
+        Verb::Resume { .. } => control::request(&cluster, &job, Action::Resume).await?,
+        Verb::Restart { .. } => control::request(&cluster, &job, Action::Restart).await?,
         Verb::Tree { .. } => tree::print(&cluster, &job).await?,
         Verb::History { output, .. } => history::print(&cluster, &job, output).await?,
         Verb::Run { .. }

@@ -41,6 +41,8 @@ pub const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 pub const PLUGINS_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 /// On a job: what restarts after a failure, `Replica` (default) or `Gang`.
 pub const RESTART_SCOPE: &str = "trainyard.dev/restart-scope";
+/// On a job: a new value restarts all its pods together, once.
+pub const RESTART_REQUEST: &str = "trainyard.dev/restart-request";
 
 /// The value of `spec.runPolicy.managedBy` that selects Trainyard, like an absent field.
 pub const MANAGED_BY_TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";

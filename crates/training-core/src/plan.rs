@@ -14,6 +14,7 @@ pub mod gang;
 pub mod lost;
 mod need;
 pub mod progress;
+pub mod restart;
 mod running;
 mod stalled;
 pub mod suspended;
@@ -226,6 +227,9 @@ fn unfinished<F: Lifecycle>(
             stall.message.clone(),
         );
         return invalid(framework, draft, cx.job, seen, &error);
+    }
+    if suspended || !runs {
+        restart::note_request(cx, &mut draft.memory);
     }
     let outcome = if suspended {
         framework.rest(cx, seen, draft)

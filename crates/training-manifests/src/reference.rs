@@ -341,6 +341,13 @@ fn labels_page(operators: &[Operator]) -> String {
             "jobs; you set it",
             "The unit of restarts after a failure: `Replica` (default) or `Gang`".to_owned(),
         ),
+        (
+            labels::RESTART_REQUEST,
+            "annotation",
+            "jobs and SparkApplications; you set it",
+            "A new value restarts all pods of a running job together, once; for instance the time"
+                .to_owned(),
+        ),
     ];
     let mut page = format!(
         "{HEADER}# Labels and annotations\n\nTools read these keys literally, so they never change.\n\n| Key | | On | Value |\n| --- | --- | --- | --- |\n"

@@ -37,7 +37,7 @@ const METADATA_ONLY: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 
 /// Returns whether this process may write now.
-pub type Gate = Arc<dyn Fn() -> bool + Send + Sync>;
+pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A request, or the error from building it.
 pub type Asked = Result<Request<Vec<u8>>, kube::core::request::Error>;
@@ -45,7 +45,7 @@ pub type Asked = Result<Request<Vec<u8>>, kube::core::request::Error>;
 /// Sends requests.
 pub struct Caller {
     client: Client,
-    gate: Gate,
+    may_write: MayWrite,
     deadline: Duration,
     manager: String,
     places: Places,
@@ -193,10 +193,10 @@ pub enum Deleted {
 
 impl Caller {
     /// Creates a caller with this field manager.
-    pub fn new(client: Client, gate: Gate, deadline: Duration, manager: &str) -> Self {
+    pub fn new(client: Client, may_write: MayWrite, deadline: Duration, manager: &str) -> Self {
         Self {
             client,
-            gate,
+            may_write,
             deadline,
             manager: manager.to_owned(),
             places: Places::default(),
@@ -428,7 +428,7 @@ impl Caller {
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, Failure> {
         // Check right before sending: a process that slept through its lease must not write when it wakes.
-        if !(self.gate)() {
+        if !(self.may_write)() {
             return Err(Failure::Fault(Fault::NotLeading));
         }
         match tokio::time::timeout(self.deadline, self.client.request::<T>(request)).await {

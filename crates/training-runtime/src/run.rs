@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Health;
-use crate::caller::{Caller, Gate};
+use crate::caller::{Caller, MayWrite};
 use crate::cli::RuntimeArgs;
 use crate::client::{Clients, Identity};
 use crate::controller::{Controller, Reconciler};
@@ -226,7 +226,7 @@ impl Manager<'_> {
     pub fn caller(&self, operator: &str) -> Arc<Caller> {
         let client = self.clients().calling.clone();
         let deadline = self.args().call_deadline;
-        Arc::new(Caller::new(client, self.gate(), deadline, operator))
+        Arc::new(Caller::new(client, self.may_write(), deadline, operator))
     }
 
     /// Creates the worker of this term for the objects of one kind.
@@ -253,10 +253,10 @@ impl Manager<'_> {
         Arc::new(Worker::new(planner, jobs, tools))
     }
 
-    /// Returns a gate that is open while this process holds the term.
-    pub fn gate(&self) -> Gate {
+    /// Returns whether this process may write, for the calls of this term.
+    pub fn may_write(&self) -> MayWrite {
         let term = self.term.clone();
-        Arc::new(move || term.holds())
+        Arc::new(move || term.may_write())
     }
 
     /// Returns the connection and settings of a watch.

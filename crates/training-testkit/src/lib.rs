@@ -51,6 +51,8 @@ pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 /// The label of the pod whose exit decides the job's success; on an `MPIJob`'s pods, the role.
 pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
+/// The annotation by which users restart a job.
+pub const RESTART_REQUEST: &str = "trainyard.dev/restart-request";
 /// The label with the `SparkApplication`'s name on its pods.
 pub const SPARK_APP_NAME: &str = "sparkoperator.k8s.io/app-name";
 /// The label that marks a `SparkApplication`'s pod as driver or executor.

@@ -5,6 +5,7 @@ use futures::future::try_join_all;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
+use training_testkit::RESTART_REQUEST;
 use training_testkit::builders::{Job, MPI, SPARK};
 use training_testkit::job::{counters, is_true};
 use training_testkit::kubelet::State;
@@ -62,6 +63,13 @@ impl StepRunner<'_> {
     pub async fn suspend(&self, suspend: bool) -> Result<()> {
         let suspend = json!({ "suspend": suspend });
         self.change_policy(suspend).await
+    }
+
+    /// Requests a restart as the user.
+    pub(super) async fn request_restart(&self) -> Result<()> {
+        let annotations = json!({ RESTART_REQUEST: "1" });
+        self.merge(&json!({ "metadata": { "annotations": annotations } }))
+            .await
     }
 
     /// Changes the run policy, which is at different places in different kinds.

@@ -76,6 +76,8 @@ pub enum Life {
     Suspended,
     /// S-07: created suspended, resumed, succeeds.
     BornSuspended,
+    /// S-07: the user restarts it while all run, then all succeed.
+    Restarted,
     /// S-08: an elastic job of two workers gets four, then one, which succeeds.
     Elastic,
     /// S-10: the user deletes it.
@@ -104,7 +106,7 @@ pub enum Likeness {
 
 impl Life {
     /// Every life cycle of a `PyTorchJob` in a sweep.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Succeeds(CleanPods::None),
         Self::Succeeds(CleanPods::Running),
         Self::Succeeds(CleanPods::All),
@@ -116,6 +118,7 @@ impl Life {
         Self::TimeToLive(1),
         Self::Suspended,
         Self::BornSuspended,
+        Self::Restarted,
         Self::Elastic,
         Self::Deleted(Moment::Creating, Deletion::Background),
         Self::Deleted(Moment::Creating, Deletion::Foreground),
@@ -188,6 +191,7 @@ impl Life {
             | Self::Evicted
             | Self::NodeLost
             | Self::Suspended
+            | Self::Restarted
             | Self::Recreated
             | Self::Deleted(Moment::Creating | Moment::Running, _) => job,
             Self::Succeeds(CleanPods::Running) => job.run_policy("cleanPodPolicy", "Running"),
@@ -284,6 +288,7 @@ impl fmt::Display for Life {
             Self::TimeToLive(seconds) => write!(f, "S-06-{seconds}s"),
             Self::Suspended => f.write_str("S-07"),
             Self::BornSuspended => f.write_str("S-07-Born"),
+            Self::Restarted => f.write_str("S-07-Restarted"),
             Self::Elastic => f.write_str("S-08"),
             Self::Deleted(moment, deletion) => write!(f, "S-10-{moment:?}-{deletion:?}"),
             Self::Recreated => f.write_str("S-11"),

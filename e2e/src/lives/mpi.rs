@@ -31,6 +31,8 @@ pub enum MpiLife {
     Suspended,
     /// Created suspended, resumed, succeeds.
     BornSuspended,
+    /// S-07: the user restarts it while all run; the next launcher succeeds.
+    Restarted,
     /// Two workers are scaled to three, then to one, while all run.
     Scaled,
     /// All objects except the job itself are deleted some seconds after its success.
@@ -43,7 +45,7 @@ pub enum MpiLife {
 
 impl MpiLife {
     /// Every life cycle of a sweep.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Succeeds,
         Self::Retried,
         Self::Fails,
@@ -51,6 +53,7 @@ impl MpiLife {
         Self::Waits,
         Self::Suspended,
         Self::BornSuspended,
+        Self::Restarted,
         Self::Scaled,
         Self::TimeToLive,
         Self::V1TimeToLive,
@@ -68,6 +71,7 @@ impl MpiLife {
             Self::Succeeds
             | Self::WorkerReplaced
             | Self::Suspended
+            | Self::Restarted
             | Self::Scaled
             | Self::Deleted => job,
             Self::Retried => job.run_policy("cleanPodPolicy", "None"),
@@ -127,6 +131,16 @@ impl MpiLife {
                 actor.suspend(true).await?;
                 hands.suspended().await?;
                 actor.suspend(false).await?;
+                hands.run(2).await?;
+                hands.succeed().await?;
+                hands.until_workers(0).await
+            }
+            Self::Restarted => {
+                let former = hands.pods("launcher");
+                actor.request_restart().await?;
+                actor.until_replaced("worker-0", 1).await?;
+                actor.until_replaced("worker-1", 1).await?;
+                hands.until_others_launch(&former).await?;
                 hands.run(2).await?;
                 hands.succeed().await?;
                 hands.until_workers(0).await
@@ -198,6 +212,20 @@ impl Hands<'_> {
     async fn until_launchers(&self, wanted: usize) -> Result<()> {
         self.until("launcher", wanted, |pod| !pod.is_finished())
             .await
+    }
+
+    /// Waits until these launchers are gone, and another one exists.
+    async fn until_others_launch(&self, former: &[SeenPod]) -> Result<()> {
+        eventually("another launcher", HANG, async || {
+            let pods = self.pods("launcher");
+            let is_former = |pod: &SeenPod| former.iter().any(|f| f.uid == pod.uid);
+            Ok(if pods.is_empty() || pods.iter().any(is_former) {
+                Seen::NotYet(format!("{pods:?}"))
+            } else {
+                Seen::Yes(())
+            })
+        })
+        .await
     }
 
     /// Waits until the status says that the launcher and so many workers run, and the script lists these workers.

@@ -35,6 +35,8 @@ pub enum SparkLife {
     Suspended,
     /// The spec is edited while the driver runs; the driver of the new spec succeeds.
     Edited,
+    /// S-07: the user restarts it while the driver runs; the next driver succeeds.
+    Restarted,
     /// The driver fails without a retry.
     Fails,
     /// S-14: the driver is evicted by its kubelet, and the next driver succeeds.
@@ -49,11 +51,12 @@ pub enum SparkLife {
 
 impl SparkLife {
     /// Every life cycle of a sweep.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Succeeds,
         Self::Retried,
         Self::Suspended,
         Self::Edited,
+        Self::Restarted,
         Self::Fails,
         Self::Evicted,
         Self::NodeLost,
@@ -80,7 +83,12 @@ impl SparkLife {
                 json!({ "type": "OnFailure", "onFailureRetries": 1, "onFailureRetryInterval": 1 }),
             ),
             Self::TimeToLive => app.set("/spec/timeToLiveSeconds", 1),
-            Self::Succeeds | Self::Suspended | Self::Edited | Self::Fails | Self::Deleted => app,
+            Self::Succeeds
+            | Self::Suspended
+            | Self::Edited
+            | Self::Restarted
+            | Self::Fails
+            | Self::Deleted => app,
         }
     }
 
@@ -120,6 +128,7 @@ impl SparkLife {
                 hands.until_state("SUSPENDED").await?;
                 actor.suspend(false).await?;
             }
+            Self::Restarted => actor.request_restart().await?,
             Self::Edited => {
                 actor
                     .merge(&json!({ "spec": { "arguments": ["10"] } }))

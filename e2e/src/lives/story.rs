@@ -93,6 +93,15 @@ impl Life {
                 actor.run_all().await?;
                 succeeds(actor).await
             }
+            Self::Restarted => {
+                actor.run_all().await?;
+                actor.request_restart().await?;
+                for rank in actor.ranks() {
+                    actor.until_replaced(rank, 1).await?;
+                }
+                actor.run_all().await?;
+                succeeds(actor).await
+            }
             Self::Elastic => elastic(actor).await,
             Self::Deleted(moment, deletion) => deleted(actor, moment, deletion).await,
             Self::Recreated => recreated(actor).await,

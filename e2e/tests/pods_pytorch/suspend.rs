@@ -1,4 +1,4 @@
-//! Jobs that are suspended and resumed, as queueing systems do it.
+//! Jobs that are suspended and resumed, as queueing systems do it, and restarted.
 
 use anyhow::Result;
 use e2e::look;
@@ -7,6 +7,7 @@ use e2e::pods::{
     running, said, shell, succeeded,
 };
 use serde_json::{Value, json};
+use training_testkit::RESTART_REQUEST;
 use training_testkit::job::{Condition, is_true};
 use training_testkit::wait::Seen;
 
@@ -123,4 +124,39 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
         "a suspended job with active terminating pods was seen {terminating} times"
     ))
     .await
+}
+
+#[tokio::test]
+async fn a_job_that_is_restarted_on_request_runs_anew_from_its_edited_template() -> Result<()> {
+    let site = Site::open("restart", Weight::Light).await?;
+    site.jobs
+        .create(&pair("pt", shell(UNTIL_GO), worker("before")).build())
+        .await?;
+    site.until_running("pt", 2).await?;
+    let request = json!({
+        "metadata": { "annotations": { RESTART_REQUEST: "1" } },
+        "spec": { "pytorchReplicaSpecs": { "Worker": { "template": { "spec": worker("after") } } } },
+    });
+    site.jobs.merge("pt", &request).await?;
+    site.until("pt", "restarted", |job| {
+        job["status"]["restarts"] == 2 && job["status"]["ready"] == "2/2" && is_true(job, "Running")
+    })
+    .await?;
+    let pods = site.until_running("pt", 2).await?;
+    assert!(pods.iter().all(|pod| attempt(pod) == "1.0"), "{pods:?}");
+    eventually("the edited template's words", async || {
+        let log = site.log("pt-worker-0").await?;
+        Ok(if log.contains("after") {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(log)
+        })
+    })
+    .await?;
+    site.go().await?;
+    let job = site.until_true("pt", "Succeeded").await?;
+    assert_eq!(job["status"]["countedFailures"], Value::Null);
+    let events = site.events("pt", "PyTorchJobSucceeded").await?;
+    said(&events, "Normal", "PyTorchJobRestarting")?;
+    site.finish("all pods restarted once").await
 }

@@ -17,7 +17,7 @@ pub(crate) fn pods<'a>(
 ) -> impl Iterator<Item = &'a BatchPod> + use<'a> {
     let meta = job.meta();
     let uid = Uid::of(meta);
-    let name = hosts::launcher(meta.name.as_deref().unwrap_or_default());
+    let name = hosts::launcher_name(meta.name.as_deref().unwrap_or_default());
     let pods = seen.batch_pods.iter();
     pods.filter(move |pod| Some(pod.batch) == uid && *pod.name == *name)
 }
@@ -29,7 +29,7 @@ pub(crate) fn followed<'a>(
     seen: &'a Observed,
     draft: &Draft,
 ) -> Option<&'a BatchPod> {
-    let name = hosts::launcher(job.meta().name.as_deref().unwrap_or_default());
+    let name = hosts::launcher_name(job.meta().name.as_deref().unwrap_or_default());
     let begun_elsewhere = job.spec.origin() == Origin::V1
         && is_untouched(&draft.memory)
         && !draft.transitions.contains(&Transition::Created)

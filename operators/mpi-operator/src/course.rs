@@ -14,14 +14,14 @@ use training_api::{CleanPodPolicy, ConditionType, LastFailure, ReplicaStatus};
 use training_core::health::{self, Finding};
 use training_core::plan::creates::Creates;
 use training_core::plan::draft::shorten;
-use training_core::plan::gang::Gate as GangGate;
-use training_core::plan::{edits, failing, finished, gang, lost, progress, suspended};
-use training_core::restart::{Answer, answer};
+use training_core::plan::gang::PodCreation;
+use training_core::plan::{edits, failing, finished, gang, lost, progress, restart, suspended};
+use training_core::restart::{Decision, decide};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
-    JobCx, Lifecycle, Note, Object, ObjectKind, ObjectView, Observed, PodPhase, RankFailure,
-    RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict, gang::Gang, pod,
-    verdict::JobMessage,
+    JobCx, Lifecycle, Memory, Note, Object, ObjectKind, ObjectView, Observed, PodPhase,
+    RankFailure, RoleSet, Slot, SlotState, SpecError, Step, Transition, Uid, Urgency, Verdict,
+    gang::Gang, pod, verdict::JobMessage,
 };
 
 use crate::api::{LAUNCHER, MPIJob, Origin, WORKER};
@@ -72,8 +72,17 @@ impl Lifecycle for Mpi {
         look.tell_of_the_gate(draft);
         look.tell_of_a_missing_pod(draft);
         look.tell_of_a_gate_in_trouble(draft);
+        let recreated = draft.memory.recreated;
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
+            return Ok(());
+        }
+        // A failure in the same snapshot is counted first.
+        if recreated == draft.memory.recreated && restart::is_requested(cx, draft) {
+            // Pods that can't be rendered any more are not replaced.
+            look.check_templates(draft)?;
+            restart::on_request(self, cx, seen, draft);
+            look.retire_launcher(draft);
             return Ok(());
         }
         lost::ask_to_go(look.launchers(), seen.rules, draft);
@@ -124,13 +133,13 @@ impl Lifecycle for Mpi {
             look.remember_launcher(view, batch, draft);
         }
         let there = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        let bare = bare::pods(cx.job, seen).filter(|p| !p.pod.phase.has_ended());
-        let bare = bare.count();
+        let bare = bare::pods(cx.job, seen).any(|p| !p.pod.phase.has_ended());
+        let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
+        let living = living.count();
         let counts = draft.memory.counts.get_or_insert_default();
-        if look.batch.is_some() || !setup.waits_for_workers || bare > 0 {
+        if look.batch.is_some() || !setup.waits_for_workers || living > 0 {
             // Every pod that has not ended counts: quota released at 0 must really be free.
-            let living = look.living().filter(|p| Some(p.batch) == look.batch_uid());
-            counts.entry(LAUNCHER.to_owned()).or_default().active = there(living.count() + bare);
+            counts.entry(LAUNCHER.to_owned()).or_default().active = there(living);
         }
         let workers = counts.entry(WORKER.to_owned()).or_default();
         *workers = ReplicaStatus {
@@ -139,7 +148,7 @@ impl Lifecycle for Mpi {
         };
         draft.memory.worker_selector = Some(pods::worker_selector(&setup));
         draft.memory.ready = Some(format!("0/{}", cx.roles.total()));
-        if bare > 0 {
+        if bare {
             // The objects that it mounts stay until it is gone.
             return Ok(());
         }
@@ -149,7 +158,8 @@ impl Lifecycle for Mpi {
         let common = look.common(&secret);
         let complete = look.settle_objects(&common, &census, draft);
         draft.again |= !complete;
-        if complete && look.batch.is_none() && !setup.waits_for_workers {
+        let gone = look.former.is_none() && !look.former_lives();
+        if complete && look.batch.is_none() && gone && !setup.waits_for_workers {
             look.create_launcher(&common, true, None, draft)?;
         }
         Ok(())
@@ -240,12 +250,14 @@ impl Mpi {
             bare::delete(pod, draft);
         }
         gang::remove(cx.name, seen, draft);
-        if let Some((view, batch)) = launcher_of(cx.name, seen)
-            && !batch.suspended
-            && !view.terminating
-        {
-            let suspend = json!({"spec": {"suspend": true}});
-            draft.steps.push(change(view, suspend));
+        let launcher = launcher_of(cx.name, seen);
+        if let Some((view, batch)) = launcher.filter(|(view, _)| !view.terminating) {
+            if former_of(&draft.memory) == Some(view.uid) {
+                draft.steps.push(delete(view));
+            } else if !batch.suspended {
+                let suspend = json!({"spec": {"suspend": true}});
+                draft.steps.push(change(view, suspend));
+            }
         }
         // Every remaining pod counts: quota released at 0 must really be free.
         let living = seen.batch_pods.iter().filter(|p| !p.pod.phase.has_ended());
@@ -260,8 +272,14 @@ impl Mpi {
 
 /// Finds the launcher's Job.
 fn launcher_of<'a>(job: &str, seen: &'a Observed) -> Option<(&'a ObjectView, &'a BatchView)> {
-    let view = seen.object(ObjectKind::Job, &hosts::launcher(job))?;
+    let view = seen.object(ObjectKind::Job, &hosts::launcher_name(job))?;
     Some((view, view.batch.as_deref()?))
+}
+
+/// Returns the uid of the launcher's Job that a restart of all pods replaces.
+fn former_of(memory: &Memory) -> Option<Uid> {
+    let uid = memory.made_once.get(LAUNCHER_FORMER)?;
+    Uid::parse(uid)
 }
 
 /// The reason of a Job that was active for too long.
@@ -280,6 +298,8 @@ const LONGEST_BACKOFF: i64 = 600;
 const LAUNCHER_UID: &str = "launcher";
 /// Status key: the hash of the template that the launcher's Job was created from.
 const LAUNCHER_TEMPLATE: &str = "launcherTemplate";
+/// Status key: the uid of the launcher's Job from before a restart of all pods. It is deleted.
+const LAUNCHER_FORMER: &str = "formerLauncher";
 /// Status key: the pod whose init container's report was recorded as an event.
 const GATE_TOLD: &str = "gateTold";
 
@@ -293,6 +313,8 @@ struct Look<'a> {
     seen: &'a Observed,
     /// The launcher's Job.
     batch: Option<(&'a ObjectView, &'a BatchView)>,
+    /// The launcher's Job from before a restart of all pods.
+    former: Option<&'a ObjectView>,
     /// The launcher of a run that the training operator started.
     followed: Option<&'a BatchPod>,
 }
@@ -305,12 +327,16 @@ impl<'a> Look<'a> {
         seen: &'a Observed,
         draft: &Draft,
     ) -> Self {
+        let former = former_of(&draft.memory);
+        let found = launcher_of(setup.name, seen);
+        let is_former = |view: &ObjectView| Some(view.uid) == former;
         Self {
             mpi,
             cx,
             setup,
             seen,
-            batch: launcher_of(setup.name, seen),
+            batch: found.filter(|(view, _)| !is_former(view)),
+            former: found.map(|(view, _)| view).filter(|view| is_former(view)),
             followed: bare::followed(cx.job, seen, draft),
         }
     }
@@ -392,7 +418,7 @@ impl<'a> Look<'a> {
 
     /// Records, at the start of a run, which variables of the templates the operator overrides.
     fn tell_replaced(&self, common: &Common<'_>, draft: &mut Draft) -> Result<(), SpecError> {
-        let mut replaced = pods::launcher(common)?.replaced;
+        let mut replaced = pods::launcher_template(common)?.replaced;
         if self.setup.workers.is_some() {
             replaced
                 .extend(pods::worker(common, 0, draft.memory.attempt(WORKER_LABEL, 0))?.replaced);
@@ -408,10 +434,10 @@ impl<'a> Look<'a> {
             PodPhase::Succeeded => self.succeed(&BatchView::default(), None, draft),
             PodPhase::Failed if !pod.pod.terminating => {
                 let role = LAUNCHER.to_owned();
-                let cause = match answer(self.setup.launcher.restart, &pod.pod) {
-                    Answer::Fail => FailureCause::Replicas { role, count: 1 },
-                    Answer::FailPermanently => FailureCause::PermanentExit { role },
-                    Answer::Replace => return false,
+                let cause = match decide(self.setup.launcher.restart, &pod.pod) {
+                    Decision::Fail => FailureCause::Replicas { role, count: 1 },
+                    Decision::FailPermanently => FailureCause::PermanentExit { role },
+                    Decision::Replace => return false,
                 };
                 self.fail_followed(pod, &cause, draft);
             }
@@ -473,6 +499,26 @@ impl<'a> Look<'a> {
         draft.urgency(Urgency::First);
     }
 
+    /// Renders the pods, for the errors of their templates.
+    fn check_templates(&self, draft: &Draft) -> Result<(), SpecError> {
+        let common = self.common("");
+        pods::launcher_template(&common)?;
+        if self.setup.workers.is_some() {
+            pods::worker(&common, 0, draft.memory.attempt(WORKER_LABEL, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the launcher's Job to the former run. It is deleted once this is stored, and its end no longer counts.
+    fn retire_launcher(&self, draft: &mut Draft) {
+        let made_once = &mut draft.memory.made_once;
+        made_once.remove(LAUNCHER_BARE);
+        let known = made_once.remove(LAUNCHER_UID);
+        if let Some(uid) = self.batch_uid().map(|uid| uid.to_string()).or(known) {
+            made_once.insert(LAUNCHER_FORMER.to_owned(), uid);
+        }
+    }
+
     /// Recreates workers that the training operator left without a launcher, because they have no keys.
     fn renew_foreign(&self, draft: &mut Draft) {
         let left = self.setup.origin == Origin::V1
@@ -485,6 +531,10 @@ impl<'a> Look<'a> {
 
     /// Ends the job when its launcher has ended. Returns true if it has.
     fn ends(&self, census: &Census<'a>, draft: &mut Draft) -> bool {
+        if self.batch.is_some() {
+            // It was created after the last pod of the former one had ended.
+            draft.memory.made_once.remove(LAUNCHER_FORMER);
+        }
         if let Some(pod) = self.followed {
             if !self.ends_as(pod, draft) {
                 return false;
@@ -575,7 +625,7 @@ impl<'a> Look<'a> {
 
     /// The last failure, if the launcher's.
     fn last_restart<'d>(&self, draft: &'d Draft) -> Option<&'d LastFailure> {
-        let launcher = format!("{}-", hosts::launcher(self.setup.name));
+        let launcher = format!("{}-", hosts::launcher_name(self.setup.name));
         let last = draft.memory.last_failure.as_ref();
         last.filter(|last| last.pod.starts_with(&launcher))
     }
@@ -878,6 +928,9 @@ impl<'a> Look<'a> {
         for pod in bare::pods(cx.job, self.seen) {
             bare::delete(pod, draft);
         }
+        if let Some(former) = self.former.filter(|former| !former.terminating) {
+            draft.steps.push(delete(former));
+        }
         gang::clear(cx.name, self.seen, draft);
         let run = draft.memory.gang.clone().unwrap_or_default();
         // A launcher that waits for its workers can't start together with them.
@@ -894,11 +947,13 @@ impl<'a> Look<'a> {
             gang.first_class = training_core::gang::class_of(&setup.launcher);
         }
         if let Some(gang) = &gang
-            && gang::settle::<Mpi>(of_gang, self.seen, counted, gang, draft) == GangGate::Closed
+            && gang::settle::<Mpi>(of_gang, self.seen, counted, gang, draft) == PodCreation::Blocked
         {
             return Ok(());
         }
-        let met = progress::meets_former_run(census, draft);
+        let restarts = draft.memory.made_once.contains_key(LAUNCHER_FORMER);
+        let met = restarts && (self.former.is_some() || self.former_lives())
+            || progress::meets_former_run(census, draft);
         let mut creates = Creates::default();
         for (slot, me) in census.slots.iter().zip(cx.roles.ranks()) {
             let is_worker = me.role.key == WORKER;
@@ -921,7 +976,7 @@ impl<'a> Look<'a> {
                 return Ok(());
             }
         }
-        self.settle_launcher(common, census, gang.as_ref(), draft)
+        self.settle_launcher(common, census, gang.as_ref(), restarts && met, draft)
     }
 
     /// Returns true if the worker succeeded, and together with the launcher: the launcher's pod has, or may do so shortly after.
@@ -952,6 +1007,7 @@ impl<'a> Look<'a> {
         common: &Common<'_>,
         census: &Census<'a>,
         gang: Option<&Gang<'_>>,
+        met: bool,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
         let ready = |s: &Slot<'_>| {
@@ -959,13 +1015,14 @@ impl<'a> Look<'a> {
         };
         let may_run = !self.setup.waits_for_workers || self.workers(census).all(ready);
         let Some((view, batch)) = self.batch else {
-            if may_run && !self.former_lives() {
+            // A launcher would start its ranks on hosts that are about to go.
+            if may_run && !met && !self.former_lives() {
                 return self.create_launcher(common, false, gang, draft);
             }
             return Ok(());
         };
         self.remember_launcher(view, batch, draft);
-        if view.terminating || !batch.suspended || !may_run {
+        if view.terminating || !batch.suspended || !may_run || self.former_lives() {
             return Ok(());
         }
         let made_from = draft.memory.made_once.get(LAUNCHER_TEMPLATE);
@@ -990,7 +1047,7 @@ impl<'a> Look<'a> {
             draft.again = true;
             return Ok(());
         }
-        let template = self.stamped(pods::launcher(common)?.made, gang);
+        let template = self.stamped(pods::launcher_template(common)?.made, gang);
         draft.steps.push(change(view, resumed(&template, view)));
         Ok(())
     }
@@ -1057,7 +1114,8 @@ impl<'a> Look<'a> {
         gang: Option<&Gang<'_>>,
         draft: &mut Draft,
     ) -> Result<(), SpecError> {
-        let mut job: Job = objects::launcher(common, &self.cx.job.spec.run_policy, suspended)?.made;
+        let mut job: Job =
+            objects::launcher_job(common, &self.cx.job.spec.run_policy, suspended)?.made;
         if let Some(spec) = &mut job.spec {
             spec.template = self.stamped(std::mem::take(&mut spec.template), gang);
         }

@@ -25,7 +25,7 @@ pub fn worker(job: &str, index: u32) -> String {
 }
 
 /// Returns the name of the launcher's Job, which is its pod's host name.
-pub fn launcher(job: &str) -> String {
+pub fn launcher_name(job: &str) -> String {
     format!("{job}-launcher")
 }
 
@@ -56,7 +56,7 @@ impl Hosts<'_> {
 
     /// The hosts that run ranks, in rank order, whether their pods exist or not.
     fn all(&self) -> impl Iterator<Item = String> + '_ {
-        let launcher = self.launcher_works.then(|| launcher(self.job));
+        let launcher = self.launcher_works.then(|| launcher_name(self.job));
         let workers = (0..self.workers).map(|index| worker(self.job, index));
         launcher
             .into_iter()
@@ -82,7 +82,7 @@ impl Hosts<'_> {
     pub fn discovery(&self, running: impl IntoIterator<Item = u32>, slots: Option<u32>) -> String {
         let mut workers: Vec<String> = running.into_iter().map(|i| worker(self.job, i)).collect();
         workers.sort_unstable();
-        let launcher = self.launcher_works.then(|| launcher(self.job));
+        let launcher = self.launcher_works.then(|| launcher_name(self.job));
         let mut script = "#!/bin/sh\n".to_owned();
         for host in launcher.into_iter().chain(workers) {
             let host = self.qualified(&host);

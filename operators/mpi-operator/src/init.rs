@@ -138,7 +138,7 @@ pub fn add(cx: &Common<'_>, image: &str, port: Option<&str>, pod: &mut PodSpec) 
 
 fn arguments(cx: &Common<'_>, ports: &BTreeSet<u16>) -> Vec<String> {
     let setup: &Setup<'_> = cx.setup;
-    let own = hosts::launcher(setup.name);
+    let own = hosts::launcher_name(setup.name);
     let hosts = Hosts::of(setup, cx.domain);
     let mut args = vec![format!("--own={}", hosts.qualified(&own))];
     args.extend(ports.iter().map(|port| format!("--port={port}")));

@@ -66,7 +66,7 @@ pub fn launcher_service(cx: &Common<'_>) -> Option<Service> {
         Origin::V1 => training_api::labels::REPLICA_TYPE,
     };
     to.insert(key.to_owned(), pods::LAUNCHER_LABEL.to_owned());
-    Some(headless(cx, hosts::launcher(cx.setup.name), to, true))
+    Some(headless(cx, hosts::launcher_name(cx.setup.name), to, true))
 }
 
 /// Returns the files that list the hosts, given the indices of the running workers.
@@ -115,12 +115,12 @@ const PERMANENT: std::ops::RangeInclusive<i32> = 1..=127;
 ///
 /// # Errors
 /// The field of the spec that makes its pod invalid.
-pub fn launcher(
+pub fn launcher_job(
     cx: &Common<'_>,
     policy: &RunPolicy,
     suspended: bool,
 ) -> Result<Rendered<Job>, SpecError> {
-    let Rendered { made, replaced } = pods::launcher(cx)?;
+    let Rendered { made, replaced } = pods::launcher_template(cx)?;
     let setup = cx.setup;
     let restart = setup.launcher.restart;
     // A Job allows only two restart policies; the pod failure policy implements the others of v1.
@@ -138,7 +138,7 @@ pub fn launcher(
     let main = main.map(|c| c.name.clone());
     let once = setup.origin == Origin::V1 && restart == RestartPolicy::Never;
     let made = Job {
-        metadata: metadata(cx, hosts::launcher(setup.name)),
+        metadata: metadata(cx, hosts::launcher_name(setup.name)),
         spec: Some(JobSpec {
             active_deadline_seconds: policy.active_deadline_seconds,
             backoff_limit: policy.backoff_limit.or(once.then_some(0)),

@@ -320,9 +320,9 @@ pub fn worker(cx: &Common<'_>, index: u32, attempt: Attempt) -> Result<Rendered<
 ///
 /// # Errors
 /// The field of the spec that makes it invalid.
-pub fn launcher(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError> {
+pub fn launcher_template(cx: &Common<'_>) -> Result<Rendered<PodTemplateSpec>, SpecError> {
     let setup = cx.setup;
-    let host = hosts::launcher(setup.name);
+    let host = hosts::launcher_name(setup.name);
     let mut draft = Draft::begin(cx, &setup.launcher, LAUNCHER_LABEL, host)?;
     if setup.origin == Origin::V1 {
         draft.search(cx);

@@ -426,6 +426,79 @@ fn a_running_job_that_is_suspended_keeps_its_objects_and_starts_again_with_new_w
 }
 
 #[test]
+fn a_requested_restart_replaces_workers_and_launcher_once() {
+    for ttl in [None, Some(60)] {
+        let mut world =
+            running(|job| job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(ttl));
+        let before = world.writes.len();
+        world.happen(Move::RequestRestart(1));
+        world.reconcile();
+        assert_eq!(
+            world.writes[before..],
+            ["status"],
+            "the request is stored first"
+        );
+        world.settle();
+        assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+        assert_eq!(world.pod_names().len(), 2, "terminating");
+        let_go(&mut world);
+        assert_eq!(
+            (world.pod_names().len(), world.batch_pods().count()),
+            (0, 1),
+            "the former launcher still runs"
+        );
+        world.let_batch_pods_go();
+        world.settle();
+        world.run_all();
+        world.settle();
+        assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+        assert_eq!(condition(&world, "Restarting")["status"], "True");
+        launch(&mut world);
+        world.settle();
+        assert_eq!(condition(&world, "Running")["status"], "True");
+        let memory = world.memory();
+        assert_eq!((memory.gang_attempt, memory.counted_failures), (1, 0));
+        assert!(!memory.made_once.contains_key("formerLauncher"));
+        world.happen(Move::RequestRestart(1));
+        world.settle();
+        assert_eq!(world.memory().gang_attempt, 1, "the request is handled");
+        world.complete_batch(LAUNCHER);
+        world.settle();
+        assert_eq!(condition(&world, "Succeeded")["status"], "True");
+        assert_eq!(world.breaches, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_job_that_is_suspended_during_a_restart_resumes_with_its_launcher() {
+    let mut world = running(|_| ());
+    world.happen(Move::RequestRestart(1));
+    world.reconcile();
+    suspend(&mut world, true);
+    world.settle();
+    let_go(&mut world);
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_none());
+    assert_eq!(
+        counts(&world, "Launcher"),
+        json!({"active": 1}),
+        "the former one still runs"
+    );
+    world.let_batch_pods_go();
+    world.settle();
+    assert!(is_suspended(&world));
+    assert_eq!(counts(&world, "Launcher"), json!({}));
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
+    suspend(&mut world, false);
+    world.settle();
+    world.run_all();
+    world.settle();
+    launch(&mut world);
+    world.settle();
+    assert_eq!(condition(&world, "Running")["status"], "True");
+    assert_eq!(world.breaches, Vec::<String>::new());
+}
+
+#[test]
 fn where_pods_may_go_follows_the_template_when_a_job_is_resumed() {
     let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
     world.settle();

@@ -83,7 +83,7 @@ fn with_gate(job: &MPIJob, domain: &str, gate: Option<Gate<'_>>) -> Made {
         }),
         workers: workers.collect(),
         launcher: json(
-            &objects::launcher(&cx, &job.spec.run_policy, suspended)
+            &objects::launcher_job(&cx, &job.spec.run_policy, suspended)
                 .unwrap()
                 .made,
         ),

@@ -22,14 +22,16 @@ pub mod mask;
 pub mod seen;
 pub mod step;
 
+use training_api::labels::RESTART_REQUEST;
 use training_core::patch::merge_patch;
-use training_core::{StatusWrite, Urgency};
+use training_core::{Note, StatusWrite, Urgency};
 
 use crate::api::{SparkApplicationStatus, State};
-use crate::defaults;
+use crate::{defaults, label};
 use again::Again;
 use begin::PlacementState;
 use draft::{Course, follows_its_spec};
+use seen::Driver;
 use step::Plan;
 
 pub use draft::{PlanInput, Rules};
@@ -94,6 +96,10 @@ impl Course<'_> {
         if self.spec.suspend == Some(true) && !state.is_terminal() && !rests {
             return self.go(State::Suspending);
         }
+        if self.restarts(&state) {
+            self.count_anew();
+            return self.go(State::Invalidating);
+        }
         if follows_its_spec(&state) {
             let change = self.change(&state);
             let placed = self.place(change, &state);
@@ -147,5 +153,33 @@ impl Course<'_> {
             // An unpublished state: its meaning is unknown.
             State::Other(_) => {}
         }
+    }
+
+    /// Returns true if the user requests a restart, and the present run's driver was created before that.
+    fn restarts(&mut self, state: &State) -> bool {
+        let Some(request) = label::restart_request(self.ask.app) else {
+            return false;
+        };
+        let id = self.status.submission_id.as_deref().unwrap_or_default();
+        let is_former =
+            |d: &&Driver| d.submission_id == id && d.restart_request.as_deref() != Some(request);
+        let Some(driver) = self.drivers().find(is_former).cloned() else {
+            return false;
+        };
+        let ended = driver.phase.has_ended() || driver.end.is_some();
+        let restarts = match state {
+            State::Submitted | State::Running | State::Unknown => !ended,
+            // The result of a run that has ended counts, unless it is retried.
+            State::Failing => again::run(&self.policy(), &self.status) != Again::Never,
+            _ => false,
+        };
+        if restarts {
+            let text = format!(
+                "SparkApplication {} is restarting because its annotation {RESTART_REQUEST} has a new value",
+                self.name()
+            );
+            self.tell(Note::normal("SparkApplicationRestarting", text));
+        }
+        restarts
     }
 }

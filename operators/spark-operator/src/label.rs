@@ -2,6 +2,11 @@
 //!
 //! Source: the published contract of the Spark operator, and Spark on Kubernetes.
 
+use kube::ResourceExt as _;
+use training_api::labels::RESTART_REQUEST;
+
+use crate::api::SparkApplication;
+
 /// The API version of both kinds.
 pub const API_VERSION: &str = "sparkoperator.k8s.io/v1beta2";
 /// The API group of both kinds.
@@ -48,3 +53,9 @@ pub const CONTAINER: &str = "trainyard.dev/spark-container";
 pub const PLACEMENT: &str = "trainyard.dev/executor-placement";
 /// On executors: the memory limit for the admission policy to set, if the operator runs with it.
 pub const MEMORY_LIMIT: &str = "trainyard.dev/executor-memory-limit";
+
+/// Returns the user's restart request, if there is one. A driver carries the one that it was created after.
+pub fn restart_request(app: &SparkApplication) -> Option<&str> {
+    let value = app.annotations().get(RESTART_REQUEST)?;
+    Some(value.as_str()).filter(|value| !value.is_empty())
+}

@@ -81,12 +81,21 @@ pub fn set(
     }
 }
 
-/// Replaces only the message of a condition. For Trainyard's own conditions: the messages of published ones are fixed.
-pub fn reword(list: &mut [JobCondition], type_: ConditionType, message: &str, now: Timestamp) {
-    for c in list.iter_mut().filter(|c| c.type_ == type_.as_str()) {
-        c.message = Some(message.to_owned());
-        c.last_update_time = Some(Time(now));
-    }
+/// Replaces only the message of a condition. Returns false if it has this message. For Trainyard's own conditions: the messages of
+/// published ones are fixed.
+pub fn reword(
+    list: &mut [JobCondition],
+    type_: ConditionType,
+    message: &str,
+    now: Timestamp,
+) -> bool {
+    let mut own = list.iter_mut().filter(|c| c.type_ == type_.as_str());
+    let Some(condition) = own.find(|c| c.message.as_deref() != Some(message)) else {
+        return false;
+    };
+    condition.message = Some(message.to_owned());
+    condition.last_update_time = Some(Time(now));
+    true
 }
 
 /// Keeps the last transition time of each condition whose status equals the stored one. Such a condition may have flipped and

@@ -8,7 +8,7 @@ use crate::model::view::PodView;
 
 /// The restart policy's decision about a failed pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Decision {
     /// Create a new pod.
     Replace,
     /// Fail the job: the policy is `Never`.
@@ -21,32 +21,32 @@ pub enum Answer {
 ///
 /// Source: the published contract. `ExitCode` retries exit codes of 128 and more, and pods whose main container has no exit code
 /// (evicted). All other codes are permanent. A disruption says nothing about the program, so every policy replaces a disrupted pod.
-pub fn answer(policy: RestartPolicy, pod: &PodView) -> Answer {
+pub fn decide(policy: RestartPolicy, pod: &PodView) -> Decision {
     if pod.disrupted {
-        return Answer::Replace;
+        return Decision::Replace;
     }
     match policy {
-        RestartPolicy::Always | RestartPolicy::OnFailure => Answer::Replace,
-        RestartPolicy::Never => Answer::Fail,
+        RestartPolicy::Always | RestartPolicy::OnFailure => Decision::Replace,
+        RestartPolicy::Never => Decision::Fail,
         RestartPolicy::ExitCode => match pod.exit_code {
-            Some(code) if code < 128 => Answer::FailPermanently,
-            Some(_) | None => Answer::Replace,
+            Some(code) if code < 128 => Decision::FailPermanently,
+            Some(_) | None => Decision::Replace,
         },
     }
 }
 
 /// The backoff before the second replacement. The first has none; each later one doubles it.
-const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
+const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// The maximum backoff. Both values are those of the kubelet's container restarts.
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(300);
+const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
 
 /// Returns how long to wait, after deciding this attempt (from 1), before creating its pod.
-pub fn pause(attempt: u32) -> SignedDuration {
+pub fn backoff(attempt: u32) -> SignedDuration {
     if attempt <= 1 {
         return SignedDuration::ZERO;
     }
     let doublings = (attempt - 2).min(10);
-    (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
+    (FIRST_BACKOFF * (1 << doublings)).min(LONGEST_BACKOFF)
 }
 
 /// A pod that ran for this long shows that the job can run, so it resets the backoff.
@@ -84,7 +84,7 @@ pub fn not_before(replica: Option<&ReplicaMemory>) -> Option<Timestamp> {
     let replica = replica?;
     let decided = replica.decided?;
     let in_series = replica.attempt.saturating_sub(replica.settled);
-    decided.checked_add(pause(in_series)).ok()
+    decided.checked_add(backoff(in_series)).ok()
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_exit_code_decides_only_under_its_policy() {
-        use Answer::{Fail, FailPermanently, Replace};
+        use Decision::{Fail, FailPermanently, Replace};
         use RestartPolicy::{Always, ExitCode, Never, OnFailure};
         let rows = [
             (Always, Some(1), Replace),
@@ -118,7 +118,7 @@ mod tests {
         ];
         for (policy, code, expected) in rows {
             assert_eq!(
-                answer(policy, &failed(code)),
+                decide(policy, &failed(code)),
                 expected,
                 "{policy:?} {code:?}"
             );
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn replacements_come_at_once_then_after_ten_seconds_doubling_to_five_minutes() {
         let seconds: Vec<i64> = [0, 1, 2, 3, 4, 6, 7, 8, 1000, u32::MAX]
-            .map(|a| pause(a).as_secs())
+            .map(|a| backoff(a).as_secs())
             .to_vec();
         assert_eq!(seconds, [0, 0, 10, 20, 40, 160, 300, 300, 300, 300]);
     }

@@ -10,7 +10,10 @@ pub(crate) const FIELD: char = '.';
 /// The part for the number of replicas.
 pub(crate) const REPLICAS: &str = ".replicas";
 
-/// Hashes of the parts of a spec that pods depend on.
+/// The part for the restart request that the run has followed.
+const REQUEST: &str = "restart-request";
+
+/// Hashes of the parts of a spec that pods depend on, and of the user's restart request.
 ///
 /// Shape in the status: `generation=3,.replicas=00000003,Master=0a1b2c3d,Worker=4e5f6071`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +38,19 @@ impl TemplateHashes {
             }
         }
         Some(template_hashes)
+    }
+
+    /// Returns the hash of the restart request that the run has followed.
+    pub(crate) fn request(&self) -> Option<u32> {
+        self.parts.get(REQUEST).copied()
+    }
+
+    /// Stores the hash of the restart request that the run has followed.
+    pub(crate) fn set_request(&mut self, request: Option<u32>) {
+        match request {
+            Some(hash) => self.parts.insert(REQUEST.to_owned(), hash),
+            None => self.parts.remove(REQUEST),
+        };
     }
 
     /// Returns the parts whose change in `next` existing pods don't follow. A role that was added or removed only affects its own

@@ -3,7 +3,7 @@
 use training_api::RestartPolicy;
 
 use crate::model::census::{Census, SlotState};
-use crate::model::restart::{Answer, answer};
+use crate::model::restart::{Decision, decide};
 use crate::model::roles::{RoleSet, RoleSpec};
 use crate::model::view::PodView;
 
@@ -212,16 +212,16 @@ pub fn failures_but(
                 disrupted: pod.disrupted,
             };
             if slot.state == SlotState::Failed {
-                match answer(role.restart, pod) {
-                    Answer::Replace => retries.push(failure),
-                    Answer::Fail if expendable(role) => {}
-                    Answer::Fail => {
+                match decide(role.restart, pod) {
+                    Decision::Replace => retries.push(failure),
+                    Decision::Fail if expendable(role) => {}
+                    Decision::Fail => {
                         let role = role.key.clone();
                         let count = census.counts[at].failed;
                         ends.push((1, FailureCause::Replicas { role, count }));
                         break;
                     }
-                    Answer::FailPermanently => {
+                    Decision::FailPermanently => {
                         let role = role.key.clone();
                         ends.push((0, FailureCause::PermanentExit { role }));
                         break;

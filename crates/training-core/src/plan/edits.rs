@@ -1,14 +1,22 @@
 //! Detects edits of the spec that running pods can't follow.
 
 use kube::Resource;
+use training_api::labels;
 
-use crate::kind::framework::{Framework, JobCx};
+use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::digest::Digest;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::step::Urgency;
 use crate::model::template_hashes::{FIELD, REPLICAS, TemplateHashes};
 use crate::plan::draft::Draft;
+
+/// Returns the hash of the user's restart request, if there is one.
+pub(super) fn request<J: TrainingJob>(cx: &JobCx<'_, J>) -> Option<u32> {
+    let value = cx.annotation(labels::RESTART_REQUEST);
+    let value = value.filter(|value| !value.is_empty())?;
+    Some(Digest::of(&value).short())
+}
 
 fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> TemplateHashes {
     let of_roles = cx.roles.iter().map(|role| {
@@ -17,13 +25,15 @@ fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> TemplateHashes {
     });
     let of_kind = framework.rendezvous(cx).into_iter();
     let of_kind = of_kind.map(|(field, digest)| (format!("{FIELD}{field}"), digest));
-    TemplateHashes {
+    let mut hashes = TemplateHashes {
         generation: cx.job.meta().generation.unwrap_or_default(),
         parts: of_roles
             .chain(of_kind)
             .map(|(part, digest)| (part, digest.short()))
             .collect(),
-    }
+    };
+    hashes.set_request(request(cx));
+    hashes
 }
 
 /// Stores the template hashes of a new run, and records events about edits that its pods can't follow. It changes no pod.
@@ -43,7 +53,9 @@ pub fn notice<F: Framework>(
     if cx.job.meta().generation == Some(known.generation) {
         return;
     }
-    let next = take(framework, cx);
+    let mut next = take(framework, cx);
+    // A new request is not an edit.
+    next.set_request(known.request());
     let lacking = known.lacks(&next);
     if next.parts == known.parts {
         // A new generation alone is not worth a write.

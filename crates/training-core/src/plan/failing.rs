@@ -4,13 +4,13 @@ use training_api::{CleanPodPolicy, ConditionType, labels};
 
 use super::draft::Draft;
 use super::running::has_run;
-use super::{edits, finished, gang};
+use super::{finished, restart};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, Slot, SlotState};
 use crate::model::memory::{Memory, ReplicaMemory};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
-use crate::model::restart::{Answer, answer, ran_long};
+use crate::model::restart::{Decision, decide, ran_long};
 use crate::model::step::{Transition, Urgency};
 use crate::model::verdict::{FailureCause, JobMessage, RankFailure};
 use crate::model::view::{Attempt, PodPhase, PodView};
@@ -117,14 +117,10 @@ pub fn retry<F: Framework>(
     match scope {
         Scope::Replica => next_attempts(cx, census, failures, draft),
         Scope::Gang => {
-            draft.memory.next_gang_attempt(seen.newest_gang());
-            edits::renew(framework, cx, draft);
-            gang::begin(cx, seen, draft);
+            restart::all(framework, cx, seen, draft);
             let before = draft.memory.gang_restart.unwrap_or_default();
             let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
             draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
-            draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
-            draft.transitions.push(Transition::Restarted);
         }
     }
     remember(cx, pods, draft);
@@ -236,7 +232,7 @@ impl ToleratedFailures {
     ) {
         for ((at, role), known) in cx.roles.iter().enumerate().zip(self.known) {
             let failed = census.of_role(at).filter_map(failed_pod);
-            let borne = failed.filter(|pod| answer(role.restart, pod) == Answer::Fail);
+            let borne = failed.filter(|pod| decide(role.restart, pod) == Decision::Fail);
             let mut pods: Vec<&PodView> = borne.collect();
             let known = usize::try_from(known).unwrap_or(usize::MAX);
             if pods.len() > known {

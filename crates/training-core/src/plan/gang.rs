@@ -24,11 +24,11 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Whether pods may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum PodCreation {
     /// They may.
-    Open,
+    Allowed,
     /// Not yet.
-    Closed,
+    Blocked,
 }
 
 /// Sets the gang scheduler of a new run: the operator's setting, unless the run already has pods with another mark.
@@ -187,7 +187,7 @@ pub fn settle<F: Framework>(
     census: &Census<'_>,
     gang: &Gang<'_>,
     draft: &mut Draft,
-) -> Gate {
+) -> PodCreation {
     let behaviour = gang.provider.behaviour();
     if let Some(objection) = behaviour.objection(gang) {
         return hold(draft, census, "GangInvalid", objection);
@@ -196,7 +196,7 @@ pub fn settle<F: Framework>(
     for kind in gang.provider.kinds() {
         match seen.gang.offers.of(*kind) {
             Availability::Served(version) => all.push((*kind, *version)),
-            Availability::Unknown => return Gate::Closed,
+            Availability::Unknown => return PodCreation::Blocked,
             Availability::Unanswered(words) => {
                 let text = unanswered(gang.provider, *kind, words);
                 return hold(draft, census, "SchedulerMissing", text);
@@ -215,7 +215,7 @@ pub fn settle<F: Framework>(
                 .steps
                 .push(create::<F>(cx, gang.habits, &wanted, version));
             draft.again = true;
-            return Gate::Closed;
+            return PodCreation::Blocked;
         };
         if group.terminating {
             if group.digest.is_none() {
@@ -237,24 +237,29 @@ pub fn settle<F: Framework>(
             return wait(draft, census, group, why);
         }
     }
-    Gate::Open
+    PodCreation::Allowed
 }
 
 /// Stalls a job that lacks pods. Running pods have nothing to wait for.
-fn hold(draft: &mut Draft, census: &Census<'_>, reason: &'static str, message: String) -> Gate {
+fn hold(
+    draft: &mut Draft,
+    census: &Census<'_>,
+    reason: &'static str,
+    message: String,
+) -> PodCreation {
     if census.slots.iter().any(|s| s.state == SlotState::Empty) {
         draft.stall = Some((reason, message));
     }
-    Gate::Closed
+    PodCreation::Blocked
 }
 
 /// Waits for the scheduler's answer. Reports it only if it takes too long.
-fn wait(draft: &mut Draft, census: &Census<'_>, group: &GroupView, why: String) -> Gate {
+fn wait(draft: &mut Draft, census: &Census<'_>, group: &GroupView, why: String) -> PodCreation {
     let due = group.since.and_then(|s| s.checked_add(PATIENCE).ok());
     match due {
         Some(at) if at > draft.now => {
             draft.requeue_after(at, 0);
-            Gate::Closed
+            PodCreation::Blocked
         }
         Some(_) | None => hold(draft, census, "GangWaiting", why),
     }

@@ -4,7 +4,7 @@ use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, SlotState};
 use crate::model::error::SpecError;
 use crate::model::quantity::{self, Amounts};
-use crate::model::restart::{Answer, answer};
+use crate::model::restart::{Decision, decide};
 use crate::model::roles::{Rank, RoleSpec};
 use crate::render::gang::Need;
 use crate::render::pod;
@@ -30,8 +30,8 @@ fn members<J: TrainingJob>(cx: &JobCx<'_, J>, census: &Census<'_>) -> u32 {
 fn gone(census: &Census<'_>, at: usize, role: &RoleSpec<'_>) -> u32 {
     let failed = |pod| {
         matches!(
-            answer(role.restart, pod),
-            Answer::Fail | Answer::FailPermanently
+            decide(role.restart, pod),
+            Decision::Fail | Decision::FailPermanently
         )
     };
     let over = census.of_role(at).filter(|slot| match slot.state {

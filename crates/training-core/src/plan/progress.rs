@@ -11,7 +11,7 @@ use training_api::ConditionType;
 use super::counts::count;
 use super::draft::Draft;
 use super::running::{has_run, runs};
-use super::{failing, finished, gang, lost};
+use super::{failing, finished, gang, lost, restart};
 use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::census::{Census, Slot, SlotState};
 use crate::model::error::SpecError;
@@ -48,6 +48,20 @@ pub(super) fn decide<F: Framework>(
         (_, Some(limit)) => Verdict::Failed(limit),
         (verdict, None) => lost::give_up(census, seen.rules, draft, verdict),
     };
+    // Failures in the same snapshot are counted first.
+    let mut unrenderable = None;
+    if matches!(verdict, Verdict::Progressing { .. }) && restart::is_requested(cx, draft) {
+        match replaced(framework, cx, draft) {
+            Ok(_) => {
+                lost.tell(cx, census, draft);
+                restart::on_request(framework, cx, seen, draft);
+                wake_at_deadline(cx, draft);
+                return Ok(());
+            }
+            // Pods that can't be rendered any more are not replaced.
+            Err(error) => unrenderable = Some(error),
+        }
+    }
     let made = match verdict {
         Verdict::Succeeded => {
             succeed(framework, cx, seen, draft);
@@ -88,7 +102,7 @@ pub(super) fn decide<F: Framework>(
         }
     };
     wake_at_deadline(cx, draft);
-    made
+    unrenderable.map_or(made, Err)
 }
 
 /// Requeues at the deadline, if the job has not ended.
@@ -135,12 +149,12 @@ fn fill<F: Framework>(
     gang::clear(cx.name, seen, draft);
     let run = draft.memory.gang.clone().unwrap_or_default();
     let gang = gang::of(framework, cx, seen, census, &run)?;
-    let gate = gang.as_ref().map_or(gang::Gate::Open, |gang| {
+    let creation = gang.as_ref().map_or(gang::PodCreation::Allowed, |gang| {
         gang::settle::<F>(cx, seen, census, gang, draft)
     });
-    match gate {
-        gang::Gate::Open => make_missing(framework, cx, census, gang.as_ref(), draft),
-        gang::Gate::Closed => Ok(()),
+    match creation {
+        gang::PodCreation::Allowed => make_missing(framework, cx, census, gang.as_ref(), draft),
+        gang::PodCreation::Blocked => Ok(()),
     }
 }
 

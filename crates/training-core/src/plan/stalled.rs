@@ -62,7 +62,7 @@ pub(super) fn report<J: TrainingJob>(
             begin(draft, reason, &shorten(&message, LONGEST));
             draft.urgency(Urgency::Parallel);
         } else if reason == INVALID_SPEC {
-            restate(draft, known.as_ref(), &shorten(&message, LONGEST));
+            restate(draft, &shorten(&message, LONGEST));
         }
     } else if let Some(sentence) = of_pods(cx, seen, known.as_ref(), draft) {
         match &known {
@@ -102,7 +102,7 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
         .find(|c| c.holds(ConditionType::Stalled))
         .cloned();
     if known.as_ref().and_then(|c| c.reason.as_deref()) == Some(reason) {
-        restate(draft, known.as_ref(), &message);
+        restate(draft, &message);
     } else {
         begin(draft, reason, &message);
         draft.urgency(Urgency::Parallel);
@@ -110,14 +110,12 @@ pub(super) fn refuse(draft: &mut Draft, error: &SpecError) {
 }
 
 /// Updates the message after another edit that is still invalid.
-fn restate(draft: &mut Draft, known: Option<&JobCondition>, message: &str) {
-    if known.and_then(|c| c.message.as_deref()) == Some(message) {
-        return;
-    }
+fn restate(draft: &mut Draft, message: &str) {
     let conditions = &mut draft.memory.conditions;
-    conditions::reword(conditions, ConditionType::Stalled, message, draft.now);
-    draft.notes.push(Note::warning(INVALID_SPEC, message));
-    draft.urgency(Urgency::Parallel);
+    if conditions::reword(conditions, ConditionType::Stalled, message, draft.now) {
+        draft.notes.push(Note::warning(INVALID_SPEC, message));
+        draft.urgency(Urgency::Parallel);
+    }
 }
 
 fn begin(draft: &mut Draft, reason: &'static str, message: &str) {
@@ -135,12 +133,14 @@ fn reword(draft: &mut Draft, condition: &JobCondition, sentence: &Sentence) {
     let due = told.and_then(|t| t.checked_add(REWORD_AFTER).ok());
     match due {
         Some(at) if at > draft.now => draft.requeue_after(at, 0),
-        Some(_) | None => conditions::reword(
-            &mut draft.memory.conditions,
-            ConditionType::Stalled,
-            &sentence.whole,
-            draft.now,
-        ),
+        Some(_) | None => {
+            conditions::reword(
+                &mut draft.memory.conditions,
+                ConditionType::Stalled,
+                &sentence.whole,
+                draft.now,
+            );
+        }
     }
 }
 

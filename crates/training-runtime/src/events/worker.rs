@@ -348,7 +348,7 @@ impl<W: EventWriter> Worker<W> {
     async fn send(&self, request: impl Future<Output = Result<(), Fault>>) -> Result<(), Fault> {
         // The semaphore is never closed.
         let turn = self.turns.acquire().await;
-        if !self.leadership.holds() {
+        if !self.leadership.may_write() {
             return Err(Fault::NotLeading);
         }
         let mut request = pin!(within(self.config.call_deadline, request));

@@ -62,7 +62,7 @@ fn wall() -> Duration {
 }
 
 impl Inner {
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn may_write(&self) -> bool {
         let until = self.until.load(Ordering::SeqCst);
         if until == ALWAYS {
             return true;
@@ -155,8 +155,8 @@ impl Leadership {
     }
 
     /// Returns whether this process may write at this very moment. Cheap; call it right before each request.
-    pub fn holds(&self) -> bool {
-        self.0.holds()
+    pub fn may_write(&self) -> bool {
+        self.0.may_write()
     }
 
     /// Waits until this process leads, and returns the term that begins.
@@ -191,9 +191,9 @@ pub struct Term {
 
 impl Term {
     /// Returns whether this process may write at this very moment, in this term.
-    pub fn holds(&self) -> bool {
+    pub fn may_write(&self) -> bool {
         // In this order: see `Inner::term`.
-        self.inner.holds() && self.inner.term.load(Ordering::SeqCst) == self.number
+        self.inner.may_write() && self.inner.term.load(Ordering::SeqCst) == self.number
     }
 
     /// Waits until this term is over, even if another one has begun since.

@@ -175,7 +175,7 @@ async fn the_first_one_leads_and_the_second_stands_by() {
         let second = start(&server, "b");
         for _ in 0..120 {
             sleep(SECOND).await;
-            assert!(first.leadership.holds() && !second.leadership.holds());
+            assert!(first.leadership.may_write() && !second.leadership.may_write());
         }
         // Only renewals, one per period.
         assert!(
@@ -198,7 +198,7 @@ async fn f_51_a_released_lease_is_taken_within_two_seconds() {
         first.release.take().unwrap().send(()).unwrap();
         let released = Instant::now();
         first.task.await.unwrap();
-        assert!(!first.leadership.holds());
+        assert!(!first.leadership.may_write());
         second.leadership.acquired().await;
         assert!(released.elapsed() <= SECOND * 2, "{:?}", released.elapsed());
         let transitions = server
@@ -242,8 +242,8 @@ async fn f_52_a_process_that_slept_through_its_lease_may_not_write_when_it_wakes
         // The whole process is stopped: no task of it runs, but time passes.
         first.task.abort();
         tokio::time::advance(SECOND * 11).await;
-        assert!(!first.leadership.holds());
-        assert!(!term.holds());
+        assert!(!first.leadership.may_write());
+        assert!(!term.may_write());
     })
     .await;
 }
@@ -258,7 +258,7 @@ async fn f_52_the_deadline_counts_from_before_the_request_was_sent() {
         let term = first.leadership.acquired().await;
         assert_eq!(sent.elapsed(), SECOND * 4);
         server.0.borrow_mut().silent = true;
-        while term.holds() {
+        while term.may_write() {
             sleep(SECOND / 10).await;
         }
         assert!(sent.elapsed() <= SECOND * 10, "{:?}", sent.elapsed());
@@ -276,11 +276,11 @@ async fn f_53_a_leader_without_answers_stops_by_its_renew_deadline() {
         server.0.borrow_mut().silent = true;
         let cut = Instant::now();
         term.lost().await;
-        assert!(!term.holds());
+        assert!(!term.may_write());
         assert!(cut.elapsed() <= SECOND * 10, "{:?}", cut.elapsed());
         server.0.borrow_mut().silent = false;
         let next = first.leadership.acquired().await;
-        assert!(next.holds() && !term.holds());
+        assert!(next.may_write() && !term.may_write());
         assert_eq!(next.number(), term.number() + 1);
     })
     .await;
@@ -300,7 +300,7 @@ async fn a_short_trouble_costs_no_leadership() {
         ]);
         for _ in 0..60 {
             sleep(SECOND / 2).await;
-            assert!(term.holds());
+            assert!(term.may_write());
         }
         assert!(server.0.borrow().troubles.is_empty());
     })
@@ -336,10 +336,10 @@ async fn f_56_a_deleted_lease_never_makes_two_leaders() {
             server.edit(None);
             for _ in 0..120 {
                 sleep(SECOND / 4).await;
-                let leading = replicas.iter().filter(|r| r.leadership.holds()).count();
+                let leading = replicas.iter().filter(|r| r.leadership.may_write()).count();
                 assert!(leading <= 1);
             }
-            let leading = replicas.iter().filter(|r| r.leadership.holds()).count();
+            let leading = replicas.iter().filter(|r| r.leadership.may_write()).count();
             assert_eq!(leading, 1);
         }
     })
@@ -360,15 +360,15 @@ async fn a_machine_that_was_suspended_writes_nothing_before_it_renews() {
         // The monotonic clock stood still meanwhile.
         WALL.set(SECOND * 60);
         let writes = server.0.borrow().writes;
-        assert!(!term.holds() && !first.leadership.holds());
+        assert!(!term.may_write() && !first.leadership.may_write());
         assert_eq!(server.0.borrow().writes, writes);
         let next = first.leadership.acquired().await;
         assert!(server.0.borrow().writes > writes, "it leads by a renewal");
-        assert!(next.holds() && !term.holds());
+        assert!(next.may_write() && !term.may_write());
         // A clock that is set back changes nothing.
         WALL.set(Duration::ZERO);
         sleep(SECOND * 60).await;
-        assert!(next.holds());
+        assert!(next.may_write());
     })
     .await;
 }
@@ -387,7 +387,7 @@ async fn a_renewal_that_was_sent_before_a_suspension_doesn_t_count_from_its_end(
         }
         WALL.set(SECOND * 60);
         sleep(SECOND * 2).await;
-        assert!(!term.holds());
+        assert!(!term.may_write());
     })
     .await;
 }
@@ -397,16 +397,16 @@ async fn without_election_leadership_is_always_held() {
     let leadership = Leadership::always();
     let term = leadership.acquired().await;
     tokio::time::advance(SECOND * 1_000_000).await;
-    assert!(leadership.holds() && term.holds());
+    assert!(leadership.may_write() && term.may_write());
 }
 
 #[tokio::test]
 async fn the_thread_elects_and_releases() {
     let (leadership, handle) = elect(config("a"), || Ok::<_, String>(Server::default())).unwrap();
     leadership.acquired().await;
-    assert!(leadership.holds());
+    assert!(leadership.may_write());
     handle.release(SECOND * 5).await;
-    assert!(!leadership.holds());
+    assert!(!leadership.may_write());
     leadership.lost().await;
 }
 
@@ -415,5 +415,5 @@ async fn a_thread_that_ends_by_itself_is_noticed() {
     let (leadership, mut handle) =
         elect(config("a"), || Err::<Server, _>("no connection")).unwrap();
     assert!(handle.ended().await.to_string().contains("no connection"));
-    assert!(!leadership.holds());
+    assert!(!leadership.may_write());
 }

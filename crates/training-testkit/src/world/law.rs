@@ -16,6 +16,9 @@ use crate::{JOB_NAME, OPERATOR_NAME};
 /// The largest status in bytes, whatever the number of replicas.
 const STATUS_BYTES: usize = 32 * 1024;
 
+/// Status key: the uid of the Job that a restart replaces.
+const FORMER: &str = "formerLauncher";
+
 /// The history that the laws need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
@@ -91,6 +94,8 @@ impl<F: Lifecycle> World<F> {
         if new.gang_attempt != old.gang_attempt {
             self.ledger.done.clear();
         }
+        // A restart replaces a Job that has gone, too.
+        self.ledger.over &= !new.made_once.contains_key(FORMER);
         let gang = new.gang_attempt;
         let view = &self.view;
         let roles = view.job.as_ref().and_then(|j| self.framework.roles(j).ok());
@@ -381,14 +386,24 @@ impl<F: Lifecycle> World<F> {
 
     /// Removes an ended Job. If the status knows that it ran, it must not run again.
     pub(super) fn law_of_lapsed(&mut self, uid: Uid) {
-        let known = self.memory().made_once;
+        let mut known = self.memory().made_once;
+        // A restart has replaced it.
+        known.remove(FORMER);
         self.ledger.over |= known.values().any(|text| Uid::parse(text) == Some(uid));
     }
 
-    /// Other objects are deleted after the end of the job, or as a Job that runs nothing.
-    pub(super) fn law_of_lost_object(&mut self, kind: ObjectKind, name: &str, suspended: bool) {
+    /// Other objects are deleted after the end of the job, or as a Job that runs nothing or that a restart replaces.
+    pub(super) fn law_of_lost_object(
+        &mut self,
+        kind: ObjectKind,
+        name: &str,
+        uid: Uid,
+        suspended: bool,
+    ) {
         let memory = self.memory();
-        let idle = kind == ObjectKind::Job && suspended;
+        let former = memory.made_once.get(FORMER);
+        let former = former.is_some_and(|text| Uid::parse(text) == Some(uid));
+        let idle = kind == ObjectKind::Job && (suspended || former);
         self.law(ended(&memory) || idle, || {
             format!("{name} was deleted although its job goes on")
         });

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use training_core::{Lifecycle, PodPhase, Step};
 
 use super::{Fate, World};
+use crate::RESTART_REQUEST;
 
 /// One move. A number picks a pod, modulo the number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum Move {
     Scale(u8),
     /// The backoff limit changes.
     Limit(u8),
+    /// A user requests a restart with one of a few values.
+    RequestRestart(u8),
     /// A user makes one of the world's edits.
     Edit(u8),
     /// The job's autoscaler is disturbed.
@@ -104,6 +107,7 @@ impl Move {
             67..=68 => Self::Autoscaler(pick),
             62..=63 => Self::Group(pick),
             61 => Self::Sticky(more.is_multiple_of(2)),
+            71 => Self::RequestRestart(pick % 3),
             72..=75 => Self::Batch(pick),
             76 => Self::Lose(pick),
             77 => Self::Take(pick),
@@ -163,6 +167,9 @@ impl<F: Lifecycle> World<F> {
             Move::Suspend(suspend) => self.set("/spec/runPolicy/suspend", json!(suspend)),
             Move::Scale(replicas) => self.set(self.scale, json!(replicas)),
             Move::Limit(limit) => self.set("/spec/runPolicy/backoffLimit", json!(limit)),
+            Move::RequestRestart(value) => self.edit(|job| {
+                job["metadata"]["annotations"][RESTART_REQUEST] = value.to_string().into();
+            }),
             Move::Edit(pick) => {
                 let at = usize::from(pick) % self.edits.len().max(1);
                 if let Some((pointer, value)) = self.edits.get(at).cloned() {

@@ -185,12 +185,13 @@ impl<F: Lifecycle> World<F> {
                 }
                 let batch = self.objects.get(&place).and_then(|(v, _)| v.batch.clone());
                 let suspended = batch.is_some_and(|b| b.suspended);
-                self.law_of_lost_object(kind, &place.1, suspended);
+                self.law_of_lost_object(kind, &place.1, uid, suspended);
                 self.view.gone.push(uid);
                 self.writes
                     .push(format!("delete {} {}", kind.as_str(), place.1));
                 self.take_object(&place);
-                self.drop_batch_pods(|pod| pod.batch == uid);
+                self.drop_batch_pods(|pod| pod.batch == uid && pod.pod.phase.has_ended());
+                self.terminate_batch_pods(uid);
                 Ok(Some(place))
             }
             _ => Ok(None),
@@ -305,6 +306,11 @@ impl<F: Lifecycle> World<F> {
         let Some(uid) = self.take_object(&(ObjectKind::Job, name.to_owned())) else {
             return;
         };
+        self.terminate_batch_pods(uid);
+    }
+
+    /// The garbage collector deletes the pods of a Job that is gone.
+    fn terminate_batch_pods(&mut self, uid: Uid) {
         let going = self.batch_pods.values().filter(|p| p.batch == uid).cloned();
         let going: Vec<BatchPod> = going.collect();
         for mut pod in going {

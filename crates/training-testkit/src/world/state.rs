@@ -54,6 +54,7 @@ impl<F: Lifecycle + Clone> Model for World<F> {
             Move::Limit(0),
             Move::Tick(10),
         ]);
+        moves.push(Move::RequestRestart(1));
         // Moves of Jobs, and deletions of objects: without effect for a kind without any.
         moves.extend([1, 3, 4, 5, 6, 7].map(Move::Batch));
         moves.push(Move::Lose(0));

@@ -120,7 +120,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the lease is not checked before a request",
         file: CALLER,
-        from: "if !(self.gate)() {",
+        from: "if !(self.may_write)() {",
         to: "if false {",
         tests: WRITES,
     },

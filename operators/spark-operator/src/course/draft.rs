@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use training_api::{ConditionType, JobCondition};
+use training_api::ConditionType;
 use training_core::conditions;
 use training_core::plan::draft::{clean, shorten};
 use training_core::{ForgedPod, Note, PodPhase, Uid};
@@ -230,10 +230,7 @@ impl Course<'_> {
         let message = shorten(message.unwrap_or_default(), CONDITION);
         let (all, type_, now) = (&mut status.conditions, ConditionType::Stalled, self.ask.now);
         conditions::set(all, type_, true, reason, &message, now);
-        let is_it = |c: &JobCondition| c.holds(type_) && c.message.as_ref() == Some(&message);
-        if !all.iter().any(is_it) {
-            conditions::reword(all, type_, &message, now);
-        }
+        conditions::reword(all, type_, &message, now);
     }
 
     pub(super) fn wake(&mut self, at: Timestamp) {

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use serde::Deserialize;
+use training_api::labels::RESTART_REQUEST;
 use training_core::plan::draft::shorten_front;
 use training_core::slim::slim_meta;
 use training_core::{PodPhase, Uid};
@@ -169,6 +170,7 @@ impl Pod {
             app_id: label(meta, label::APP_SELECTOR),
             digest: annotation(label::SPEC_DIGEST).and_then(|d| SpecDigest::parse(d)),
             generation: annotation(label::GENERATION).and_then(|g| g.parse().ok()),
+            restart_request: annotation(RESTART_REQUEST).cloned(),
             phase: PodPhase::parse(&self.status.phase),
             terminating: terminating(meta),
             due: meta.deletion_timestamp.as_ref().map(|time| time.0),

@@ -39,6 +39,8 @@ pub struct Driver {
     pub digest: Option<SpecDigest>,
     /// The generation of the spec it was created from, if known.
     pub generation: Option<i64>,
+    /// The restart request that it was created after.
+    pub restart_request: Option<String>,
     /// Its phase.
     pub phase: PodPhase,
     /// True if it is terminating.

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use training_api::labels::RESTART_REQUEST;
 use training_core::{Note, SpecError};
 
 use super::conf;
@@ -93,6 +94,9 @@ pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod,
     );
     if let Some(generation) = cx.app.metadata.generation {
         annotations.insert(label::GENERATION.to_owned(), generation.to_string());
+    }
+    if let Some(request) = label::restart_request(cx.app) {
+        annotations.insert(RESTART_REQUEST.to_owned(), request.to_owned());
     }
     Ok(Pod {
         metadata: ObjectMeta {

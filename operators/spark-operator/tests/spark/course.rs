@@ -742,6 +742,61 @@ fn b_175_an_edit_begins_anew_in_any_state_but_one_of_ttl_suspend_or_labels_never
     }
 }
 
+fn request_restart(world: &mut World, value: &str) {
+    world.app["metadata"]["annotations"] = json!({ "trainyard.dev/restart-request": value });
+    world.settle();
+}
+
+#[test]
+fn a_requested_restart_begins_a_new_submission_once() {
+    let mut world = running(&[("restartPolicy", json!({"type": "Never"}))]);
+    let before = world.states.len();
+    request_restart(&mut world, "1");
+    assert_eq!(world.states[before..], ["INVALIDATING"]);
+    assert_eq!(world.said("SparkApplicationRestarting"), 1);
+    world.pods_go();
+    let states = ["INVALIDATING", "PENDING_RERUN", "SUBMITTED"];
+    assert_eq!(world.states[before..], states);
+    assert_eq!(world.status()["executionAttempts"], 1, "counted again");
+    assert_ne!(world.drivers[0], world.drivers[1]);
+    world.driver_runs();
+    request_restart(&mut world, "1");
+    assert_eq!(world.state(), State::Running, "the request is handled");
+    // A run that has ended counts, also if the request comes before its end is seen.
+    world.app["metadata"]["annotations"] = json!({ "trainyard.dev/restart-request": "2" });
+    world.driver_ends(0);
+    assert_eq!(world.state(), State::Completed);
+    request_restart(&mut world, "3");
+    assert_eq!((world.state(), world.drivers.len()), (State::Completed, 2));
+}
+
+#[test]
+fn a_restart_requested_before_the_submission_or_while_suspended_is_only_noted() {
+    let mut world = World::new(&[("suspend", json!(true))]);
+    world.settle();
+    request_restart(&mut world, "1");
+    world.edit("suspend", json!(false));
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.said("SparkApplicationRestarting"), 0);
+    assert_eq!(world.drivers.len(), 1);
+}
+
+#[test]
+fn a_requested_restart_ends_the_wait_for_a_retry() {
+    let mut world = running(&[on_failure(1)]);
+    world.driver_ends(1);
+    assert_eq!(world.state(), State::Failing);
+    request_restart(&mut world, "1");
+    world.pods_go();
+    assert_eq!(world.state(), State::Submitted);
+    assert_eq!(world.status()["failedRuns"], json!(null));
+    // Without a retry, the failure stands.
+    let mut world = running(&[("restartPolicy", json!({"type": "Never"}))]);
+    world.app["metadata"]["annotations"] = json!({ "trainyard.dev/restart-request": "1" });
+    world.driver_ends(1);
+    assert_eq!((world.state(), world.drivers.len()), (State::Failed, 1));
+}
+
 #[test]
 fn a_pod_of_somebody_else_in_the_driver_s_place_is_told_once_and_waited_for() {
     let mut world = World::new(&[]);
@@ -1525,6 +1580,7 @@ fn its_driver(world: &mut World, phase: PodPhase) {
         app_id: "spark-old".to_owned(),
         digest: None,
         generation: None,
+        restart_request: None,
         phase,
         terminating: false,
         due: None,
@@ -1680,6 +1736,7 @@ fn forged(world: &mut World, name: &str) -> Uid {
             app_id: "spark-forged".to_owned(),
             digest: Some(spec_digest(&world.app["spec"])),
             generation: None,
+            restart_request: None,
             phase: PodPhase::Failed,
             terminating: false,
             due: None,

@@ -42,6 +42,7 @@ pub fn driver(pod: &Pod, uid: Uid) -> Driver {
         app_id: of(label::APP_SELECTOR),
         digest: digest.and_then(|d| SpecDigest::parse(d)),
         generation: generation.and_then(|g| g.parse().ok()),
+        restart_request: annotations.get("trainyard.dev/restart-request").cloned(),
         phase: PodPhase::Pending,
         terminating: false,
         due: None,
