@@ -117,9 +117,10 @@ async fn a_launcher_that_fails_in_its_pod_again_and_again_says_why_at_the_end() 
     site.jobs.create(&job).await?;
     let done = site.until_true("pi", "Failed").await?;
     let failed = job::condition(&done, "Failed")?;
-    // The Job's controller deletes the pod. The exit code is named if the pod is gone before the Job's end is observed.
     ensure!(
-        failed.reason == "BackoffLimitExceeded/Error" && failed.message.contains("no such input"),
+        failed.reason == "BackoffLimitExceeded/Error"
+            && failed.message.contains("exit code 3")
+            && failed.message.contains("no such input"),
         "{failed:?}"
     );
     site.finish(&failed.message).await
