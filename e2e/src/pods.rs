@@ -152,6 +152,19 @@ impl Site {
         Ok(self.pods().logs(pod, &parameters).await?)
     }
 
+    /// Waits until a pod's log contains a word.
+    pub async fn until_says(&self, pod: &str, word: &str) -> Result<()> {
+        eventually(&format!("{word} in the log of {pod}"), async || {
+            let log = self.log(pod).await?;
+            Ok(if log.contains(word) {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(log)
+            })
+        })
+        .await
+    }
+
     /// Ends all scripts that wait for the name `go`.
     pub async fn go(&self) -> Result<()> {
         self.announce("go").await

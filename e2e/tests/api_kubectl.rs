@@ -18,6 +18,8 @@ use training_testkit::wait::{HANG, Seen, eventually};
 
 #[path = "api_kubectl/preflight.rs"]
 mod preflight;
+#[path = "api_kubectl/rendered.rs"]
+mod rendered;
 
 const KINDS: [Kind; 3] = [PYTORCH, MPI, SPARK];
 /// A user with few permissions.

@@ -187,15 +187,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template(
     site.jobs.merge("job", &json!({ "spec": spec })).await?;
     let pods = site.until_running("job", 2).await?;
     assert!(pods.iter().all(|pod| attempt(pod) == "1.0"), "{pods:?}");
-    eventually("the edited template's words", async || {
-        let log = site.log("job-worker-0").await?;
-        Ok(if log.contains("after") {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(log)
-        })
-    })
-    .await?;
+    site.until_says("job-worker-0", "after").await?;
     site.go().await?;
     let job = site.until_true("job", "Succeeded").await?;
     let suspended = ("Suspended".to_owned(), "False".to_owned());

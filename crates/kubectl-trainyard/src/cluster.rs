@@ -152,14 +152,12 @@ impl Cluster {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::all(self.client.clone());
-        Ok(api.list(&ListParams::default()).await?.items)
+        list_all(&Api::all(self.client.clone())).await
     }
 
     /// Lists a dynamic resource in all namespaces.
     pub async fn every_of(&self, resource: &ApiResource) -> kube::Result<Vec<DynamicObject>> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-        Ok(api.list(&ListParams::default()).await?.items)
+        list_all(&Api::all_with(self.client.clone(), resource)).await
     }
 
     /// Lists a resource in a namespace, by labels.
@@ -403,4 +401,11 @@ fn may_not(verb: &str, what: &str) -> String {
 pub fn job(kind: Kind, object: &DynamicObject) -> Result<Job> {
     let value = serde_json::to_value(object)?;
     Ok(Job { kind, value })
+}
+
+async fn list_all<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    Ok(api.list(&ListParams::default()).await?.items)
 }

@@ -8,7 +8,7 @@ use training_api::labels;
 
 use crate::cluster::{Cluster, explain};
 use crate::job::Job;
-use crate::kinds::{Replicas, Shape};
+use crate::kinds::Shape;
 use crate::out::{self, Line};
 use crate::state::{self, QUEUE_LABEL};
 
@@ -45,23 +45,20 @@ pub fn check(job: &Job, action: Action) -> Result<Option<String>> {
             "{name} is a schedule and has no pods: restart the SparkApplication of its run, {}",
             last_run(job)
         ),
-        (Action::Restart, Shape::Replicas(replicas)) if is_managed_elsewhere(job, &replicas) => {
+        (Action::Restart, _) if job.other_manager().is_some() => {
             bail!(
                 "spec.runPolicy.managedBy of {name} names another controller, which restarts no job"
             )
         }
         (Action::Restart, _) if suspended => {
-            bail!("{name} is suspended and has no pods: resume it instead")
+            bail!(
+                "{name} is suspended and has no pods: it starts from its current spec once it is resumed"
+            )
         }
         (Action::Suspend, _) if suspended => Ok(Some(format!("{name} is already suspended"))),
         (Action::Resume, _) if !suspended => Ok(Some(format!("{name} is not suspended"))),
         (Action::Suspend | Action::Resume | Action::Restart, _) => Ok(None),
     }
-}
-
-fn is_managed_elsewhere(job: &Job, replicas: &Replicas) -> bool {
-    let manager = job.policy()["managedBy"].as_str();
-    manager.is_some_and(|manager| !replicas.managers.contains(&manager))
 }
 
 /// Returns the name of a schedule's last run.

@@ -70,6 +70,15 @@ impl Job {
         }
     }
 
+    /// Returns the other controller that `spec.runPolicy.managedBy` names, if any.
+    pub fn other_manager(&self) -> Option<&str> {
+        let Shape::Replicas(replicas) = self.kind.shape else {
+            return None;
+        };
+        let manager = self.policy()["managedBy"].as_str();
+        manager.filter(|manager| !replicas.managers.contains(manager))
+    }
+
     /// True if the spec suspends the job.
     pub fn is_suspended(&self) -> bool {
         self.policy()["suspend"] == true

@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use spark_operator::api::{
     ScheduleState, ScheduledSparkApplicationStatus, SparkApplicationStatus, State as AppState,
 };
-use training_api::{ConditionType, JobStatus, LastFailure};
+use training_api::{ConditionType, JobStatus, LastFailure, labels};
 use training_core::plan::draft::shorten;
 use training_core::{Cause, JobState as _, Memory, reasons};
 
@@ -130,7 +130,7 @@ fn training(job: &Job, replicas: &Replicas) -> State {
     let Some((type_, condition)) = order.into_iter().find_map(|t| Some((t, held(t)?))) else {
         return State {
             since: job.created(),
-            ..state(Phase::NoStatus, "NO STATUS", Some(no_status(job, replicas)))
+            ..state(Phase::NoStatus, "NO STATUS", Some(no_status(job)))
         };
     };
     let reason = condition.reason.as_deref().unwrap_or_default();
@@ -149,8 +149,10 @@ fn training(job: &Job, replicas: &Replicas) -> State {
             Some(Why::from_reason(reason, message)),
         ),
         Restarting => {
-            let why = failure.map(|f| Why {
-                cause: brief(f),
+            let requested = message.contains(labels::RESTART_REQUEST);
+            let cause = requested.then(|| "a restart was requested".to_owned());
+            let why = cause.or_else(|| failure.map(brief)).map(|cause| Why {
+                cause,
                 ..Why::default()
             });
             state(Phase::Active, "RESTARTING", why)
@@ -161,9 +163,8 @@ fn training(job: &Job, replicas: &Replicas) -> State {
     State { since, ..found }
 }
 
-fn no_status(job: &Job, replicas: &Replicas) -> Why {
-    let manager = job.policy()["managedBy"].as_str();
-    if let Some(manager) = manager.filter(|m| !replicas.managers.contains(m)) {
+fn no_status(job: &Job) -> Why {
+    if let Some(manager) = job.other_manager() {
         return Why {
             cause: format!("managed by {manager}"),
             message:

@@ -61,7 +61,8 @@ pub struct JobStatus {
     /// Indices that succeeded, by replica type in lower case, as ranges: `0-2,5`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub finished_indices: BTreeMap<String, String>,
-    /// Template hashes of the current run's pods, to detect edits that they can't follow.
+    /// Template hashes of the current run's pods, to detect edits that they can't follow, and the hash of the last restart request
+    /// that the run has followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_from: Option<String>,
     /// The gang scheduler of the current run; after a comma, those of earlier runs whose groups are not yet deleted.

@@ -144,15 +144,7 @@ async fn a_job_that_is_restarted_on_request_runs_anew_from_its_edited_template()
     .await?;
     let pods = site.until_running("pt", 2).await?;
     assert!(pods.iter().all(|pod| attempt(pod) == "1.0"), "{pods:?}");
-    eventually("the edited template's words", async || {
-        let log = site.log("pt-worker-0").await?;
-        Ok(if log.contains("after") {
-            Seen::Yes(())
-        } else {
-            Seen::NotYet(log)
-        })
-    })
-    .await?;
+    site.until_says("pt-worker-0", "after").await?;
     site.go().await?;
     let job = site.until_true("pt", "Succeeded").await?;
     assert_eq!(job["status"]["countedFailures"], Value::Null);

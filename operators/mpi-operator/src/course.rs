@@ -79,8 +79,6 @@ impl Lifecycle for Mpi {
         }
         // A failure in the same snapshot is counted first.
         if recreated == draft.memory.recreated && restart::is_requested(cx, draft) {
-            // Pods that can't be rendered any more are not replaced.
-            look.check_templates(draft)?;
             restart::on_request(self, cx, seen, draft);
             look.retire_launcher(draft);
             return Ok(());
@@ -170,7 +168,9 @@ impl Lifecycle for Mpi {
         if bare::followed(cx.job, seen, draft).is_some() {
             return progress::end_at_deadline(self, cx, seen, draft);
         }
-        let Some((_, batch)) = launcher_of(cx.name, seen) else {
+        let former = former_of(&draft.memory);
+        let launcher = launcher_of(cx.name, seen).filter(|(view, _)| Some(view.uid) != former);
+        let Some((_, batch)) = launcher else {
             return;
         };
         if let Some(BatchEnd::Failed { reason, message }) = &batch.end
@@ -298,7 +298,7 @@ const LONGEST_BACKOFF: i64 = 600;
 const LAUNCHER_UID: &str = "launcher";
 /// Status key: the hash of the template that the launcher's Job was created from.
 const LAUNCHER_TEMPLATE: &str = "launcherTemplate";
-/// Status key: the uid of the launcher's Job from before a restart of all pods. It is deleted.
+/// Status key: the uid of the launcher's Job, or of the followed launcher, from before a restart of all pods. It is deleted.
 const LAUNCHER_FORMER: &str = "formerLauncher";
 /// Status key: the pod whose init container's report was recorded as an event.
 const GATE_TOLD: &str = "gateTold";
@@ -499,22 +499,14 @@ impl<'a> Look<'a> {
         draft.urgency(Urgency::First);
     }
 
-    /// Renders the pods, for the errors of their templates.
-    fn check_templates(&self, draft: &Draft) -> Result<(), SpecError> {
-        let common = self.common("");
-        pods::launcher_template(&common)?;
-        if self.setup.workers.is_some() {
-            pods::worker(&common, 0, draft.memory.attempt(WORKER_LABEL, 0))?;
-        }
-        Ok(())
-    }
-
     /// Leaves the launcher's Job to the former run. It is deleted once this is stored, and its end no longer counts.
     fn retire_launcher(&self, draft: &mut Draft) {
         let made_once = &mut draft.memory.made_once;
         made_once.remove(LAUNCHER_BARE);
         let known = made_once.remove(LAUNCHER_UID);
-        if let Some(uid) = self.batch_uid().map(|uid| uid.to_string()).or(known) {
+        let bare = self.followed.map(|pod| pod.pod.uid);
+        let seen = self.batch_uid().or(bare).map(|uid| uid.to_string());
+        if let Some(uid) = seen.or(known) {
             made_once.insert(LAUNCHER_FORMER.to_owned(), uid);
         }
     }
@@ -592,13 +584,17 @@ impl<'a> Look<'a> {
             draft.remember_failure_of(&last.name, namespace, &last.pod);
             if reason == BACKOFF_LIMIT {
                 let trouble = last.pod.trouble.as_deref();
-                let (why, said) = trouble.map_or(("", ""), |t| (&*t.reason, &*t.message));
+                let why = trouble.map_or("", |t| &*t.reason);
                 reason = format!("{reason}/{why}");
-                let gate = gate_trouble::is_its(&last.pod).then(|| {
+                let said = if gate_trouble::is_its(&last.pod) {
                     let image = self.mpi.gate_image.as_deref();
                     gate_trouble::words(last, Cause::RunContainerError, image)
-                });
-                message = format!("{message}: {}", gate.as_deref().unwrap_or(said));
+                } else if let Some(of_pod) = trouble.filter(|t| health::is_of_pod(t)) {
+                    of_pod.message.clone()
+                } else {
+                    health::explain_failure(&last.pod)
+                };
+                message = format!("{message}: {said}");
             }
         } else if let Some(known) = self.last_restart(draft).filter(|_| reason == BACKOFF_LIMIT) {
             // A Job deletes pods whose containers the kubelet restarts, so the message comes from the recorded failure.
@@ -782,7 +778,12 @@ impl<'a> Look<'a> {
                     if failures.is_empty() {
                         return;
                     }
+                    let requested = restart::is_requested(cx, draft);
                     failing::retry(self.mpi, cx, seen, census, &failures, draft);
+                    if requested && !restart::is_requested(cx, draft) {
+                        // All workers restart, which is a part of what the user requests.
+                        self.retire_launcher(draft);
+                    }
                 }
                 Verdict::Progressing { .. } | Verdict::Succeeded => {}
             }

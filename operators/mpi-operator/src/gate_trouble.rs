@@ -50,7 +50,7 @@ pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String
     };
     format!(
         "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, {what}. {remedy}, or leave it out: set \
-         the annotation {GATE}: \"false\" and suspend and resume the job, or run the operator with --launcher-gate=false. {said}",
+         the annotation {GATE}: \"false\" and restart the job, or run the operator with --launcher-gate=false. {said}",
         pod.name
     )
 }

@@ -499,6 +499,53 @@ fn a_job_that_is_suspended_during_a_restart_resumes_with_its_launcher() {
 }
 
 #[test]
+fn a_requested_restart_replaces_the_launcher_also_if_a_failure_restarts_the_workers() {
+    for scope in ["Gang", "Replica"] {
+        let mut world = running(|job| {
+            job["apiVersion"] = json!("kubeflow.org/v1");
+            job["spec"]["submittedAs"] = json!("v1");
+            job["metadata"]["annotations"] = json!({ "trainyard.dev/restart-scope": scope });
+            job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = json!("OnFailure");
+        });
+        let launcher = |world: &World<Mpi>| world.memory().made_once.get("launcher").cloned();
+        let former = launcher(&world);
+        assert!(former.is_some());
+        world.happen(Move::RequestRestart(1));
+        world.fail("pi-worker-0", 1);
+        for _ in 0..3 {
+            world.settle();
+            let_go(&mut world);
+            world.let_batch_pods_go();
+        }
+        world.settle();
+        world.run_all();
+        world.settle();
+        launch(&mut world);
+        world.settle();
+        assert_ne!(launcher(&world), former, "{scope}");
+        assert_eq!(condition(&world, "Running")["status"], "True");
+        assert_eq!(world.memory().counted_failures, 1);
+        assert_eq!(world.breaches, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_former_launchers_deadline_does_not_end_a_job_whose_spec_cant_be_read_any_more() {
+    let mut world = running(|job| job["spec"]["runPolicy"]["activeDeadlineSeconds"] = json!(60));
+    world.happen(Move::RequestRestart(1));
+    world.reconcile();
+    world.set("/spec/slotsPerWorker", json!(-1));
+    world.change_batch(LAUNCHER, |b| {
+        b.end = Some(BatchEnd::Failed {
+            reason: "DeadlineExceeded".to_owned(),
+            message: "Job was active longer than specified deadline".to_owned(),
+        });
+    });
+    world.settle();
+    assert!(!world.memory().is_finished(), "{:?}", world.conditions());
+}
+
+#[test]
 fn where_pods_may_go_follows_the_template_when_a_job_is_resumed() {
     let mut world = world_of(|job| job["spec"]["runPolicy"]["suspend"] = json!(true));
     world.settle();
@@ -721,7 +768,8 @@ fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
     assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
     assert_eq!(
         failed["message"],
-        "Job has reached the specified backoff limit: no route to host"
+        "Job has reached the specified backoff limit: exit code 1: the program reported an error; its log says which; \
+         last words: no route to host"
     );
     assert_eq!(counts(&world, "Launcher"), json!({"failed": 2}));
     assert_eq!(world.status_json()["ready"], "0/3");
@@ -1275,7 +1323,7 @@ fn edits_that_running_pods_cant_follow_are_told() {
             .collect();
         assert_eq!(told.len(), 1, "{field}: {told:?}");
         assert!(
-            told[0].contains(&format!("spec.{field}: pods that are there")),
+            told[0].contains(&format!("spec.{field}: only new pods follow this edit")),
             "{told:?}"
         );
     }

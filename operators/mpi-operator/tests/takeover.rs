@@ -265,6 +265,29 @@ fn a_followed_launcher_goes_when_its_job_is_suspended_and_the_resume_is_ours() {
 }
 
 #[test]
+fn a_requested_restart_replaces_a_followed_launcher_once_it_has_ended() {
+    let mut world = left(|_| ());
+    world.settle();
+    world.happen(Move::RequestRestart(1));
+    world.settle();
+    assert!(
+        world.writes.contains(&"delete pod pi-launcher".to_owned()),
+        "{:?}",
+        world.writes
+    );
+    for _ in 0..world.pod_names().len() {
+        world.happen(Move::Gone(0));
+    }
+    world.settle();
+    assert_eq!(world.pod_names().len(), 0, "the former launcher still runs");
+    world.let_batch_pods_go();
+    world.settle();
+    world.run_all();
+    world.settle();
+    is_ours(&world);
+}
+
+#[test]
 fn a_followed_launcher_that_is_gone_is_made_again_as_ours() {
     let mut world = left(|_| ());
     world.settle();

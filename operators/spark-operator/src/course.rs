@@ -162,8 +162,8 @@ impl Course<'_> {
         };
         let id = self.status.submission_id.as_deref().unwrap_or_default();
         let is_former =
-            |d: &&Driver| d.submission_id == id && d.restart_request.as_deref() != Some(request);
-        let Some(driver) = self.drivers().find(is_former).cloned() else {
+            |d: &&Driver| d.submission_id == id && d.restart_request.as_ref() != Some(&request);
+        let Some(driver) = self.drivers().find(is_former) else {
             return false;
         };
         let ended = driver.phase.has_ended() || driver.end.is_some();

@@ -4,6 +4,7 @@
 
 use kube::ResourceExt as _;
 use training_api::labels::RESTART_REQUEST;
+use training_core::Digest;
 
 use crate::api::SparkApplication;
 
@@ -54,8 +55,8 @@ pub const PLACEMENT: &str = "trainyard.dev/executor-placement";
 /// On executors: the memory limit for the admission policy to set, if the operator runs with it.
 pub const MEMORY_LIMIT: &str = "trainyard.dev/executor-memory-limit";
 
-/// Returns the user's restart request, if there is one. A driver carries the one that it was created after.
-pub fn restart_request(app: &SparkApplication) -> Option<&str> {
+/// Returns the hash of the user's restart request, if there is one. A driver carries the one that it was created after.
+pub fn restart_request(app: &SparkApplication) -> Option<String> {
     let value = app.annotations().get(RESTART_REQUEST)?;
-    Some(value.as_str()).filter(|value| !value.is_empty())
+    (!value.is_empty()).then(|| Digest::of(value).to_string())
 }

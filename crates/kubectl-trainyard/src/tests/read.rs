@@ -85,7 +85,10 @@ fn suspend_resume_and_restart_are_checked_first() {
         "{error}"
     );
     let error = check(&suspended, Action::Restart).unwrap_err().to_string();
-    assert_eq!(error, "pt is suspended and has no pods: resume it instead");
+    assert_eq!(
+        error,
+        "pt is suspended and has no pods: it starts from its current spec once it is resumed"
+    );
     assert_eq!(check(&running, Action::Restart).unwrap(), None);
     let mut failed = self::scene();
     failed.fail("pt-master-0", 1, "Error", "");

@@ -105,6 +105,11 @@ pub fn explain_failure(pod: &PodView) -> String {
     }
 }
 
+/// Returns true if the kubelet ended the whole pod: its reason and message say more than the container's.
+pub fn is_of_pod(trouble: &Trouble) -> bool {
+    of_pod(&trouble.reason).is_some()
+}
+
 /// Explains the kubelet's reason for ending a pod. Source: the reasons of the kubelet of Kubernetes 1.37.
 fn of_pod(reason: &str) -> Option<&'static str> {
     Some(match reason {

@@ -64,8 +64,7 @@ pub fn notice<F: Framework>(
     if !lacking.is_empty() && !seen.pods.is_empty() {
         let fields: Vec<String> = lacking.iter().map(|part| path(cx, part)).collect();
         let text = format!(
-            "{}: pods that are there keep what they were made with, only those made from now on follow; \
-             suspend and resume the job to make all of them anew",
+            "{}: only new pods follow this edit; to recreate the existing ones, restart the job",
             fields.join(", ")
         );
         draft.notes.push(Note::warning("EditNotApplied", text));

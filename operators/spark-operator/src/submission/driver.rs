@@ -96,7 +96,7 @@ pub fn pod(cx: &Cx<'_>, parts: &Parts<'_>, notes: &mut Vec<Note>) -> Result<Pod,
         annotations.insert(label::GENERATION.to_owned(), generation.to_string());
     }
     if let Some(request) = label::restart_request(cx.app) {
-        annotations.insert(RESTART_REQUEST.to_owned(), request.to_owned());
+        annotations.insert(RESTART_REQUEST.to_owned(), request);
     }
     Ok(Pod {
         metadata: ObjectMeta {

@@ -262,8 +262,16 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         .chain(own)
         .chain(init)
         .find_map(|(init, c)| Some((init, c, c.terminated().filter(bad)?)));
+    let deleted = pod.metadata.deletion_timestamp.is_some();
     let mut trouble = match found {
-        Some((init, container, ended)) => of_ended(container, init, ended),
+        Some((init, container, ended)) => {
+            // A Job deletes a pod whose container restarted as often as the Job allows. Then the former failure is the cause, and the
+            // kubelet may be unable to read the last log.
+            let cause = container.last_terminated().filter(bad).filter(|_| deleted);
+            let mut trouble = of_ended(container, init, cause.unwrap_or(ended));
+            trouble.since = ended.finished_at.as_ref().map(|t| t.0);
+            trouble
+        }
         None => Trouble::default(),
     };
     // Evictions and node shutdowns set the pod's reason, which says more than the signal that ended the container.
@@ -655,6 +663,30 @@ mod tests {
         ];
         for (status, said) in rows {
             assert_eq!(training_core::health::explain_failure(&seen(status)), said);
+        }
+    }
+
+    #[test]
+    fn a_failed_pod_that_is_deleted_after_a_restart_says_why_it_restarted() {
+        let read = "Error on reading termination message from logs: failed to open log file";
+        for (code, words) in [(3, read), (143, "")] {
+            let status = json!({"phase": "Failed", "containerStatuses": [{"name": "pytorch", "restartCount": 1,
+                "state": {"terminated": {"exitCode": code, "reason": "Error", "message": words,
+                    "finishedAt": "2026-01-01T00:00:40Z"}},
+                "lastState": {"terminated": {"exitCode": 3, "reason": "Error", "message": "no such input",
+                    "finishedAt": "2026-01-01T00:00:30Z"}}}]});
+            let deleted = changed(&status, |p| {
+                p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:39Z");
+            });
+            let said = training_core::health::explain_failure(&deleted);
+            assert_eq!(
+                said,
+                "exit code 3 (container pytorch on node n1); last words: no such input"
+            );
+            let since = deleted.trouble.unwrap().since;
+            assert_eq!(since, Some(at("2026-01-01T00:00:40Z")));
+            let kept = training_core::health::explain_failure(&seen(status));
+            assert!(kept.starts_with(&format!("exit code {code}")), "{kept}");
         }
     }
 

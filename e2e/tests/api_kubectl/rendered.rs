@@ -1,0 +1,387 @@
+//! `render` shows exactly what the operator creates, for every valid manifest of the conformance tests and the examples.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::bail;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde::de::DeserializeOwned;
+use training_testkit::builders::EVERY_KIND;
+use training_testkit::control_plane::workspace;
+use training_testkit::namespace::Namespace;
+use training_testkit::operator::OperatorProcess;
+use training_testkit::validation::{MPI_VERSIONS, Table};
+
+use super::*;
+
+/// The minimum of compared manifests of each kind.
+const LEAST: usize = 15;
+/// The part of the manifests that is compared, unless the run is deep: one of so many.
+const PART: usize = 2;
+/// Jobs at a time.
+const AT_ONCE: usize = 8;
+/// The maximum replicas of a role.
+const MOST_REPLICAS: u64 = 20;
+/// The kinds of objects that operators create.
+const CHILDREN: [(&str, &str, &str); 9] = [
+    ("", "v1", "Pod"),
+    ("", "v1", "Service"),
+    ("", "v1", "ConfigMap"),
+    ("", "v1", "Secret"),
+    ("", "v1", "PersistentVolumeClaim"),
+    ("batch", "v1", "Job"),
+    ("autoscaling", "v2", "HorizontalPodAutoscaler"),
+    ("networking.k8s.io", "v1", "Ingress"),
+    ("policy", "v1", "PodDisruptionBudget"),
+];
+/// What the API server, the scheduler and the controllers set.
+const SET: [&str; 10] = [
+    "/metadata/uid",
+    "/metadata/resourceVersion",
+    "/metadata/creationTimestamp",
+    "/metadata/generation",
+    "/metadata/managedFields",
+    "/metadata/namespace",
+    "/spec/clusterIP",
+    "/spec/clusterIPs",
+    "/spec/nodeName",
+    "/status",
+];
+
+/// The objects of a job in normal form, by kind and name.
+type Objects = BTreeMap<String, Value>;
+
+/// Returns the valid manifests of a kind.
+fn corpus(kind: &Kind) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    if *kind == SPARK {
+        let submit = "operators/spark-operator/tests/data/submit/applications";
+        for file in std::fs::read_dir(workspace().join(submit))? {
+            let found: Value = serde_json::from_slice(&std::fs::read(file?.path())?)?;
+            let mut spec = found["spec"].clone();
+            if spec["sparkVersion"].is_null() {
+                spec["sparkVersion"] = json!("4.0.1");
+            }
+            all.push(json!({ "metadata": found["metadata"], "spec": spec }));
+        }
+    } else if *kind == MPI {
+        for version in MPI_VERSIONS {
+            let mut valid = valid(&Table::mpi(version)?)?;
+            for job in &mut valid {
+                job["spec"]["submittedAs"] = json!(version);
+            }
+            all.extend(valid);
+        }
+    } else {
+        all.extend(valid(&Table::read(kind)?)?);
+    }
+    for directory in std::fs::read_dir(workspace().join("examples"))? {
+        for file in manifest::files(&directory?.path())? {
+            let documents = manifest::documents(&file)?;
+            all.extend(documents.into_iter().filter(|d| d["kind"] == kind.name));
+        }
+    }
+    all.retain(|job| !is_large(job));
+    for (number, job) in all.iter_mut().enumerate() {
+        job["apiVersion"] = json!(kind.resource().api_version);
+        job["kind"] = json!(kind.name);
+        let metadata = job["metadata"].as_object_mut().context("no metadata")?;
+        for field in ["namespace", "generateName"] {
+            metadata.remove(field);
+        }
+        metadata.insert("name".to_owned(), json!(format!("r{number}")));
+    }
+    Ok(all)
+}
+
+/// Returns true if some number in a manifest asks for more pods than a test needs.
+fn is_large(job: &Value) -> bool {
+    match job {
+        Value::Object(fields) => fields.iter().any(|(key, value)| {
+            key == "replicas" && value.as_u64().is_some_and(|n| n > MOST_REPLICAS)
+                || is_large(value)
+        }),
+        _ => false,
+    }
+}
+
+/// Returns the objects of a table that the API server accepts.
+fn valid(table: &Table) -> Result<Vec<Value>> {
+    let alone = |row: &&training_testkit::validation::Row| {
+        row.refused.is_none() && row.update.is_none() && row.scale.is_none()
+    };
+    let rows = table.rows.iter().filter(alone);
+    rows.map(|row| table.object(row)).collect()
+}
+
+fn api(client: &kube::Client, namespace: &str, gvk: &GroupVersionKind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(gvk))
+}
+
+/// Returns an object as it was sent, with the API server's defaults. Masks what no two objects have in common.
+fn normal(object: &DynamicObject) -> Result<(String, Value)> {
+    let mut value = serde_json::to_value(object)?;
+    for pointer in SET {
+        let Some((parent, field)) = pointer.rsplit_once('/') else {
+            continue;
+        };
+        if let Some(parent) = value.pointer_mut(parent).and_then(Value::as_object_mut) {
+            parent.remove(field);
+        }
+    }
+    if let Some(secret) = value.as_object_mut().filter(|v| v["kind"] == "Secret") {
+        // It is random.
+        secret.remove("data");
+    }
+    let mut text = value.to_string();
+    // A Job's selector.
+    if let Some(uid) = &object.metadata.uid {
+        text = text.replace(uid, "OWN-UID");
+    }
+    // Spark's properties hold the time of the submission, and their ConfigMap is named after its contents.
+    text = masked(&text, "spark.app.submitTime=", |c| c.is_ascii_digit());
+    text = masked(&text, "spark-drv-", |c| c.is_ascii_hexdigit());
+    // The volume of a service account's token.
+    text = masked(&text, "kube-api-access-", |c| c.is_ascii_alphanumeric());
+    let value: Value = serde_json::from_str(&text)?;
+    let name = format!("{} {}", value["kind"], value["metadata"]["name"]);
+    Ok((name.replace('"', ""), value))
+}
+
+/// Removes such characters behind each occurrence of a word.
+fn masked(text: &str, word: &str, variable: fn(char) -> bool) -> String {
+    let mut parts = text.split(word);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out += word;
+        out += part.trim_start_matches(variable);
+    }
+    out
+}
+
+/// Returns what exists of a job.
+async fn created(world: &World, uid: &Value) -> Result<Objects> {
+    let mut found = Objects::new();
+    for (group, version, kind) in CHILDREN {
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        let api = api(&world.client, world.namespace(), &gvk);
+        for mut object in api.list(&ListParams::default()).await? {
+            let mut owners = object.metadata.owner_references.iter().flatten();
+            if owners.any(|owner| *uid == *owner.uid) {
+                object.types = Some(kube::core::TypeMeta {
+                    api_version: gvk.api_version(),
+                    kind: kind.to_owned(),
+                });
+                found.extend([normal(&object)?]);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Stores rendered objects in another namespace, for the API server's defaults. Without owners there, the garbage collector would
+/// delete them.
+async fn stored(client: &kube::Client, twin: &str, rendered: &Value) -> Result<Objects> {
+    let mut found = Objects::new();
+    for object in rendered["items"].as_array().context("no list")? {
+        let mut object: DynamicObject = serde_json::from_value(object.clone())?;
+        let types = object.types.clone().context("no kind")?;
+        let owners = object.metadata.owner_references.take();
+        object.metadata.namespace = None;
+        let api = api(client, twin, &GroupVersionKind::try_from(&types)?);
+        let mut made = if types.kind == "Secret" {
+            // Nobody can store it without data, and it has no defaults.
+            object
+        } else {
+            api.create(&PostParams::default(), &object).await?
+        };
+        made.types = Some(types);
+        made.metadata.owner_references = owners;
+        found.extend([normal(&made)?]);
+    }
+    Ok(found)
+}
+
+/// Compares what `render` shows for a job with what its operator creates. Returns false if that is nothing.
+async fn compare(world: &World, plugin: &Plugin, twin: &str, job: &Value) -> Result<bool> {
+    let name = job["metadata"]["name"].as_str().unwrap_or_default();
+    let job = match world.jobs.create(job).await {
+        Err(error) if world.kind == SPARK && is_invalid(&error) => return Ok(false),
+        created => created?,
+    };
+    let file = world.file("job.json");
+    std::fs::write(&file, job.to_string())?;
+    let outcome = plugin
+        .run(&["render", "-o", "json", "-f", &path(&file)])
+        .await?;
+    if outcome.code == Some(1) {
+        let refused = |job: &Value| {
+            is_true(job, "Failed") || job["status"]["applicationState"]["errorMessage"].is_string()
+        };
+        world.jobs.until(name, "refused", refused).await?;
+        let found = created(world, &job["metadata"]["uid"]).await?;
+        ensure!(found.is_empty(), "refused, but {found:?}");
+        return Ok(false);
+    }
+    if outcome.err.contains("names another controller") {
+        return Ok(false);
+    }
+    ensure!(outcome.code == Some(0), "{outcome:?}");
+    let rendered = serde_json::from_str(&outcome.out)?;
+    let expected = stored(&world.client, twin, &rendered).await?;
+    let found = eventually("the rendered objects", HANG, async || {
+        let found = created(world, &job["metadata"]["uid"]).await?;
+        let missing = expected.keys().find(|key| !found.contains_key(*key));
+        Ok(match missing {
+            None => Seen::Yes(found),
+            Some(missing) => Seen::NotYet(format!("{missing}, but {:?}", found.keys())),
+        })
+    })
+    .await?;
+    for (key, found) in &found {
+        let expected = expected.get(key);
+        if expected != Some(found) {
+            let rendered = lines(expected.unwrap_or(&Value::Null));
+            let found = lines(found);
+            let more: Vec<&String> = found.difference(&rendered).collect();
+            let less: Vec<&String> = rendered.difference(&found).collect();
+            bail!("{key} has {more:#?}; render shows {less:#?}");
+        }
+    }
+    Ok(true)
+}
+
+/// Returns true if the API server refuses the object. Some recordings of spark-submit have settings that the CRD refuses.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    let api = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<kube::Error>());
+    matches!(api, Some(kube::Error::Api(status)) if status.code == 422)
+}
+
+/// Creates the service accounts and priority classes that manifests name. Other tests may have created such a class.
+async fn create_named(world: &World, namespaces: [&str; 2], jobs: &[Value]) -> Result<()> {
+    let (mut accounts, mut classes) = (BTreeSet::new(), BTreeSet::new());
+    for job in jobs {
+        collect("serviceaccount", job, &mut accounts);
+        collect("priorityclass", job, &mut classes);
+    }
+    accounts.remove("default");
+    let (params, client) = (PostParams::default(), &world.client);
+    for name in accounts {
+        let account: ServiceAccount = named(&name)?;
+        for namespace in namespaces {
+            let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+            api.create(&params, &account).await?;
+        }
+    }
+    classes.retain(|name| !name.starts_with("system-"));
+    for name in classes {
+        let api: Api<PriorityClass> = Api::all(client.clone());
+        match api.create(&params, &named(&name)?).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            created => drop(created?),
+        }
+    }
+    Ok(())
+}
+
+fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
+    Ok(serde_json::from_value(
+        json!({ "metadata": { "name": name }, "value": 0 }),
+    )?)
+}
+
+/// Collects the values of fields and properties with this word in their names.
+fn collect(word: &str, value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value.as_str() {
+                    Some(name) if key.to_lowercase().contains(word) => {
+                        names.insert(name.to_owned());
+                    }
+                    _ => collect(word, value, names),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                collect(word, item, names);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns the init container's template of the shipped `ConfigMap`.
+fn shipped_template() -> Result<String> {
+    let file = workspace().join("manifests/pytorch-operator/config.yaml");
+    let config = manifest::documents(&file)?.remove(0);
+    let template = config["data"]["initContainer.yaml"].as_str();
+    Ok(template.context("no template")?.to_owned())
+}
+
+fn lines(value: &Value) -> BTreeSet<String> {
+    format!("{value:#}").lines().map(str::to_owned).collect()
+}
+
+fn path(file: &Path) -> String {
+    file.display().to_string()
+}
+
+#[tokio::test]
+async fn what_render_shows_is_what_the_operator_creates() -> Result<()> {
+    let deep = std::env::var_os("TRAINYARD_DEEP").is_some();
+    let kinds: &[Kind] = if deep { &EVERY_KIND } else { &KINDS };
+    let part = if deep { 1 } else { PART };
+    for_each_kind(kinds.iter().copied(), async |kind| {
+        let Some(world) = World::of(kind, "kubectl-render", lockstep()).await? else {
+            return Ok(());
+        };
+        let twin = Namespace::create(world.control, "kubectl-twin").await?;
+        let kubeconfig = world.control.kubeconfig(&kind.user()).await?;
+        let mut options = world.options(&kubeconfig);
+        // The flags of the shipped Deployment.
+        let own = format!("trainyard/{}:{}", kind.operator, env!("CARGO_PKG_VERSION"));
+        for (of, flag) in [
+            (PYTORCH, "pytorch-init-container-image"),
+            (MPI, "launcher-gate-image"),
+        ] {
+            if of == kind {
+                options = options.flag(flag, &own);
+            }
+        }
+        if kind == PYTORCH {
+            let file = world.file("init.yaml");
+            std::fs::write(&file, shipped_template()?)?;
+            options = options.flag("pytorch-init-container-template-file", &path(&file));
+        }
+        let operator = OperatorProcess::start(options).await?;
+        let plugin = Plugin::of(&world).await?;
+        let jobs: Vec<Value> = corpus(&kind)?.into_iter().step_by(part).collect();
+        create_named(&world, [world.namespace(), &twin.name], &jobs).await?;
+        let compared: Vec<bool> = stream::iter(&jobs)
+            .map(|job| async {
+                let compared = compare(&world, &plugin, &twin.name, job).await;
+                compared.with_context(|| job.to_string())
+            })
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await?;
+        let compared = compared.into_iter().filter(|equal| *equal).count();
+        ensure!(
+            compared >= LEAST / part,
+            "only {compared} of {} manifests",
+            jobs.len()
+        );
+        // Not the auditor's rules: some manifests are odd on purpose, and never come to rest.
+        world.kubelet.assert_no_errors()?;
+        operator.assert_no_panic()
+    })
+    .await
+}
