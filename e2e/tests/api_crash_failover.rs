@@ -13,8 +13,8 @@ use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::{Action, Call, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-/// As short as whole seconds allow.
-const LEASE: [&str; 3] = ["2s", "1500ms", "300ms"];
+/// Short, but a replica that pauses for a second or two keeps it.
+const LEASE: [&str; 3] = ["4s", "3s", "300ms"];
 /// Jobs that run at the same time.
 const AT_ONCE: usize = 6;
 /// The writes to jobs that a leader makes before its fault.

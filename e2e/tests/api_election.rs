@@ -17,8 +17,8 @@ use training_testkit::proxy::{Action, Call, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 /// The shipped ratios, scaled down to keep the tests short.
-const LEASE: Duration = Duration::from_secs(3);
-const RENEW: &str = "2s";
+const LEASE: Duration = Duration::from_secs(6);
+const RENEW: &str = "4s";
 const RETRY: &str = "500ms";
 /// One attempt to acquire the lease, and the start of the watches.
 const SLACK: Duration = Duration::from_secs(2);

@@ -464,6 +464,15 @@ async fn a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods(
         })
         .await?;
         ensure!(mine != former, "round {round}: a pod of the former job");
+        eventually("the kubelet to see the pod", HANG, async || {
+            let pods = world.kubelet.pods(world.namespace(), "pt");
+            Ok(if pods.iter().any(|pod| Some(&pod.uid) == mine.as_ref()) {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{pods:?}"))
+            })
+        })
+        .await?;
         former = mine;
         world.kubelet.all_running(world.namespace(), "pt").await?;
         // The next job is created while this one's pod is terminating.

@@ -40,6 +40,7 @@ async fn succeeds(world: &World, messages: [&str; 3]) -> Result<()> {
         ["pt-worker-0", "pt-worker-1", "pt-worker-2"]
     };
     look::until_children(&world.client, world.namespace(), "pt", &names, &names).await?;
+    world.kubelet.until_pods(world.namespace(), "pt", 3).await?;
     assert_eq!(world.kubelet.all_running(world.namespace(), "pt").await?, 3);
     world.jobs.until_true("pt", "Running").await?;
     assert_eq!(

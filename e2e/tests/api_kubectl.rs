@@ -9,7 +9,7 @@ use e2e::{World, for_each_kind};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, application};
-use training_testkit::control_plane::ADMIN;
+use training_testkit::control_plane::{ADMIN, workspace};
 use training_testkit::job::is_true;
 use training_testkit::kubelet::{SeenPod, State, lockstep};
 use training_testkit::manifest;
@@ -40,6 +40,18 @@ struct Outcome {
 }
 
 impl Outcome {
+    /// Checks that the plugin's page shows this output of a command.
+    fn assert_documented(&self, command: &str, out: &str) -> Result<()> {
+        let page = std::fs::read_to_string(workspace().join("docs/kubectl.md"))?;
+        let block = format!("$ kubectl trainyard {command}\n{out}```");
+        ensure!(
+            page.contains(&block),
+            "docs/kubectl.md lacks\n{block}\n{}",
+            self.err
+        );
+        Ok(())
+    }
+
     fn first_line(&self) -> &str {
         self.out.lines().next().unwrap_or_default()
     }
@@ -630,6 +642,14 @@ async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Resu
                     .contains("\n  Job/pt-launcher\n    Pod/pt-launcher-"),
                 "{outcome:?}"
             );
+            // The controller of Jobs chooses the end of the pod's name.
+            let renamed = outcome.out.replace("pt", "pi");
+            let (before, rest) = renamed
+                .split_once("Pod/pi-launcher-")
+                .context("no launcher")?;
+            let rest = rest.trim_start_matches(char::is_alphanumeric);
+            let shown = format!("{before}Pod/pi-launcher-x7k2p{rest}");
+            outcome.assert_documented("tree pi", &shown)?;
         }
         let narrow = without_events(world).await?;
         let job = format!("{}/pt", kind.name);

@@ -55,6 +55,8 @@ async fn whole_life(kind: Kind) -> Result<()> {
     audit.until_quiet(&user, asks, QUIET, HANG).await?;
     world.kubelet.all_succeeded(namespace, "pt").await?;
     let job = world.jobs.until_true("pt", "Succeeded").await?;
+    let told = format!("{name}Succeeded");
+    e2e::look::events_with(&world.client, namespace, "pt", &told).await?;
     audit.until_quiet(&user, asks, QUIET, HANG).await?;
 
     let life = audit.by_user(birth, &user).await?;

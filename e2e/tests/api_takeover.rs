@@ -181,6 +181,19 @@ async fn i_42_nothing_is_made_deleted_or_changed_when_ours_begins() -> Result<()
     let audit = left.world.control.audit()?;
     let mark = audit.mark().await?;
     let operator = left.take_over().await?;
+    eventually("every unfinished job to be reconciled", HANG, async || {
+        let now = left.everything().await?;
+        let mut jobs = now
+            .iter()
+            .filter(|(name, _)| name.starts_with("PyTorchJob/"));
+        let open = jobs.find(|(_, job)| !is_finished(job) && !job["status"]["ready"].is_string());
+        Ok(match open {
+            None => Seen::Yes(()),
+            Some((name, job)) => Seen::NotYet(format!("{name}: {}", job["status"])),
+        })
+    })
+    .await?;
+    left.until_quiet().await?;
     let after = left.everything().await?;
 
     assert!(before.keys().eq(after.keys()), "{:?}", after.keys());

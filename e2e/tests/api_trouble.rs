@@ -490,7 +490,7 @@ async fn f60_an_eviction_is_told_with_its_reason_and_node() -> Result<()> {
         .jobs
         .create(&pytorch_job("pt").workers(2).build())
         .await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    let first = world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
     world.kubelet.all_running(world.namespace(), "pt").await?;
     world
         .kubelet
@@ -513,7 +513,19 @@ async fn f60_an_eviction_is_told_with_its_reason_and_node() -> Result<()> {
         assert!(text.contains(words), "{words}: {text}");
     }
     look::events_with(&client, world.namespace(), "pt", "PodFailed").await?;
-    world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+    eventually("a new pt-worker-1", HANG, async || {
+        let pods = world.kubelet.until_pods(world.namespace(), "pt", 2).await?;
+        let name = "pt-worker-1";
+        let is_new = |pod: &training_testkit::kubelet::SeenPod| {
+            first.iter().all(|former| former.uid != pod.uid)
+        };
+        Ok(if pods.iter().any(|pod| pod.name == name && is_new(pod)) {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{pods:?}"))
+        })
+    })
+    .await?;
     ends_well(&world).await?;
     world.assert_clean(&operator).await
 }

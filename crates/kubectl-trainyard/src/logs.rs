@@ -298,12 +298,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tests::assert_documented;
 
     fn line(rank: &str, text: &str) -> Line {
         Line {
             rank: rank.to_owned(),
             text: text.to_owned(),
         }
+    }
+
+    #[test]
+    fn logs_look_as_documented() {
+        let mut printer = Printer::new();
+        printer.colours = false;
+        let said = [
+            ("master-0", 1, 71),
+            ("worker-0", 1, 69),
+            ("worker-1", 1, 70),
+        ];
+        let lines = said.map(|(rank, epoch, loss)| {
+            printer.format(&line(rank, &format!("epoch {epoch}, loss 0.{loss}")))
+        });
+        assert_documented("logs ddp", &lines);
     }
 
     #[test]

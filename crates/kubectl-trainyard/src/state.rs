@@ -149,7 +149,9 @@ fn training(job: &Job, replicas: &Replicas) -> State {
             Some(Why::from_reason(reason, message)),
         ),
         Restarting => {
-            let requested = message.contains(labels::RESTART_REQUEST);
+            let updated = condition.last_update_time.as_ref();
+            let failed_since = failure.is_some_and(|f| f.time.as_ref() > updated);
+            let requested = message.contains(labels::RESTART_REQUEST) && !failed_since;
             let cause = requested.then(|| "a restart was requested".to_owned());
             let why = cause.or_else(|| failure.map(brief)).map(|cause| Why {
                 cause,

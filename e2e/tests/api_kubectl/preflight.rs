@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use training_testkit::control_plane::{ControlPlane, Options, workspace};
+use training_testkit::control_plane::{ControlPlane, Options};
 
 use super::*;
 
@@ -95,6 +95,10 @@ async fn preflight_names_the_cause_of_every_broken_cluster_and_the_remedy() -> R
     operator(&client, shipped.clone()).await?;
     let whole = plugin.run(&["preflight"]).await?;
     ensure!(whole.code == Some(0), "{whole:#?}");
+    go_operator(&client, 1).await?;
+    let outcome = plugin.run(&["preflight"]).await?;
+    outcome.assert_documented("preflight", &outcome.out)?;
+    go_operator(&client, 0).await?;
 
     let system: Api<Deployment> = Api::namespaced(client.clone(), SYSTEM);
     let runs = |pods: u32| json!({ "status": { "availableReplicas": pods } });

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::bail;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -11,7 +12,6 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::de::DeserializeOwned;
 use training_testkit::builders::EVERY_KIND;
-use training_testkit::control_plane::workspace;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::validation::{MPI_VERSIONS, Table};
@@ -22,6 +22,8 @@ use super::*;
 const LEAST: usize = 15;
 /// The part of the manifests that is compared, unless the run is deep: one of so many.
 const PART: usize = 2;
+/// The pause before the objects are listed again.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Jobs at a time.
 const AT_ONCE: usize = 8;
 /// The maximum replicas of a role.
@@ -163,20 +165,21 @@ fn masked(text: &str, word: &str, variable: fn(char) -> bool) -> String {
     out
 }
 
-/// Returns what exists of a job.
-async fn created(world: &World, uid: &Value) -> Result<Objects> {
-    let mut found = Objects::new();
+/// Returns what exists of all jobs, by the job's uid.
+async fn created(world: &World) -> Result<BTreeMap<String, Objects>> {
+    let mut found: BTreeMap<String, Objects> = BTreeMap::new();
     for (group, version, kind) in CHILDREN {
         let gvk = GroupVersionKind::gvk(group, version, kind);
         let api = api(&world.client, world.namespace(), &gvk);
         for mut object in api.list(&ListParams::default()).await? {
-            let mut owners = object.metadata.owner_references.iter().flatten();
-            if owners.any(|owner| *uid == *owner.uid) {
-                object.types = Some(kube::core::TypeMeta {
-                    api_version: gvk.api_version(),
-                    kind: kind.to_owned(),
-                });
-                found.extend([normal(&object)?]);
+            object.types = Some(kube::core::TypeMeta {
+                api_version: gvk.api_version(),
+                kind: kind.to_owned(),
+            });
+            let object = &object;
+            for owner in object.metadata.owner_references.iter().flatten() {
+                let of = found.entry(owner.uid.clone()).or_default();
+                of.extend([normal(object)?]);
             }
         }
     }
@@ -206,11 +209,26 @@ async fn stored(client: &kube::Client, twin: &str, rendered: &Value) -> Result<O
     Ok(found)
 }
 
-/// Compares what `render` shows for a job with what its operator creates. Returns false if that is nothing.
-async fn compare(world: &World, plugin: &Plugin, twin: &str, job: &Value) -> Result<bool> {
-    let name = job["metadata"]["name"].as_str().unwrap_or_default();
+/// What `render` shows for a job.
+struct Shown {
+    job: Value,
+    objects: Objects,
+}
+
+impl Shown {
+    fn uid(&self) -> &str {
+        self.job["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.job["metadata"]["name"].as_str().unwrap_or_default()
+    }
+}
+
+/// Creates a job, and returns what `render` shows for it: nothing if the operator refuses the job. `None` if the API server does.
+async fn show(world: &World, plugin: &Plugin, twin: &str, job: &Value) -> Result<Option<Shown>> {
     let job = match world.jobs.create(job).await {
-        Err(error) if world.kind == SPARK && is_invalid(&error) => return Ok(false),
+        Err(error) if world.kind == SPARK && is_invalid(&error) => return Ok(None),
         created => created?,
     };
     let file = world.file("job.json");
@@ -218,41 +236,59 @@ async fn compare(world: &World, plugin: &Plugin, twin: &str, job: &Value) -> Res
     let outcome = plugin
         .run(&["render", "-o", "json", "-f", &path(&file)])
         .await?;
-    if outcome.code == Some(1) {
+    let refused = outcome.code == Some(1);
+    ensure!(refused || outcome.code == Some(0), "{outcome:?}");
+    let mut shown = Shown {
+        job,
+        objects: Objects::new(),
+    };
+    if refused {
         let refused = |job: &Value| {
             is_true(job, "Failed") || job["status"]["applicationState"]["errorMessage"].is_string()
         };
-        world.jobs.until(name, "refused", refused).await?;
-        let found = created(world, &job["metadata"]["uid"]).await?;
-        ensure!(found.is_empty(), "refused, but {found:?}");
-        return Ok(false);
+        world.jobs.until(shown.name(), "refused", refused).await?;
+    } else if !outcome.err.contains("names another controller") {
+        let rendered = serde_json::from_str(&outcome.out)?;
+        shown.objects = stored(&world.client, twin, &rendered).await?;
     }
-    if outcome.err.contains("names another controller") {
-        return Ok(false);
-    }
-    ensure!(outcome.code == Some(0), "{outcome:?}");
-    let rendered = serde_json::from_str(&outcome.out)?;
-    let expected = stored(&world.client, twin, &rendered).await?;
+    Ok(Some(shown))
+}
+
+/// Waits until everything exists that `render` shows, and compares both.
+async fn compare(world: &World, all: &[Shown]) -> Result<()> {
     let found = eventually("the rendered objects", HANG, async || {
-        let found = created(world, &job["metadata"]["uid"]).await?;
-        let missing = expected.keys().find(|key| !found.contains_key(*key));
+        tokio::time::sleep(PAUSE).await;
+        let found = created(world).await?;
+        let mut keys = all
+            .iter()
+            .flat_map(|job| job.objects.keys().map(move |key| (job.uid(), key)));
+        let missing =
+            keys.find(|(uid, key)| found.get(*uid).is_none_or(|of| !of.contains_key(*key)));
         Ok(match missing {
             None => Seen::Yes(found),
-            Some(missing) => Seen::NotYet(format!("{missing}, but {:?}", found.keys())),
+            Some((uid, missing)) => Seen::NotYet(format!(
+                "{missing}, but {:?}",
+                found.get(uid).map(|of| of.keys().collect::<Vec<_>>())
+            )),
         })
     })
     .await?;
-    for (key, found) in &found {
-        let expected = expected.get(key);
-        if expected != Some(found) {
-            let rendered = lines(expected.unwrap_or(&Value::Null));
-            let found = lines(found);
-            let more: Vec<&String> = found.difference(&rendered).collect();
-            let less: Vec<&String> = rendered.difference(&found).collect();
-            bail!("{key} has {more:#?}; render shows {less:#?}");
+    for job in all {
+        for (key, found) in found.get(job.uid()).into_iter().flatten() {
+            let expected = job.objects.get(key);
+            if expected != Some(found) {
+                let rendered = lines(expected.unwrap_or(&Value::Null));
+                let found = lines(found);
+                let more: Vec<&String> = found.difference(&rendered).collect();
+                let less: Vec<&String> = rendered.difference(&found).collect();
+                bail!(
+                    "{key} has {more:#?}; render shows {less:#?} for {}",
+                    job.job
+                );
+            }
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Returns true if the API server refuses the object. Some recordings of spark-submit have settings that the CRD refuses.
@@ -365,15 +401,17 @@ async fn what_render_shows_is_what_the_operator_creates() -> Result<()> {
         let plugin = Plugin::of(&world).await?;
         let jobs: Vec<Value> = corpus(&kind)?.into_iter().step_by(part).collect();
         create_named(&world, [world.namespace(), &twin.name], &jobs).await?;
-        let compared: Vec<bool> = stream::iter(&jobs)
+        let shown: Vec<Option<Shown>> = stream::iter(&jobs)
             .map(|job| async {
-                let compared = compare(&world, &plugin, &twin.name, job).await;
-                compared.with_context(|| job.to_string())
+                let shown = show(&world, &plugin, &twin.name, job).await;
+                shown.with_context(|| job.to_string())
             })
             .buffer_unordered(AT_ONCE)
             .try_collect()
             .await?;
-        let compared = compared.into_iter().filter(|equal| *equal).count();
+        let shown: Vec<Shown> = shown.into_iter().flatten().collect();
+        compare(&world, &shown).await?;
+        let compared = shown.iter().filter(|job| !job.objects.is_empty()).count();
         ensure!(
             compared >= LEAST / part,
             "only {compared} of {} manifests",

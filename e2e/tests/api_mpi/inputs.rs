@@ -175,7 +175,8 @@ async fn the_list_of_a_hundred_workers_is_written_after_twice_the_status_delay()
     for worker in 0..WORKERS {
         let pod = format!("pi-worker-{worker}");
         kubelet.set(namespace, &pod, &State::Running).await?;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Together about twice the time of four lists.
+        tokio::time::sleep(Duration::from_millis(180)).await;
         if lists().len() > 3 {
             break;
         }

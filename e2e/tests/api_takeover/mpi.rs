@@ -174,7 +174,6 @@ async fn i_42_a_launcher_that_the_training_operator_began_is_followed_to_its_end
     let words = "MPIJob failing is failed because 1 Launcher replica(s) failed.";
     assert_eq!(condition(&job, "Failed")?.message, words);
     assert_eq!(job["status"]["lastFailure"]["pod"], "failing-launcher");
-    left.until_quiet_of_mpi().await?;
     let deletes = [
         "all-launcher",
         "all-worker-0",
@@ -185,6 +184,16 @@ async fn i_42_a_launcher_that_the_training_operator_began_is_followed_to_its_end
         "running-worker-1",
     ]
     .map(|name| format!("delete pods {name}"));
+    eventually("every delete", HANG, async || {
+        let wrote = left.wrote(begin).await?;
+        Ok(if wrote.len() >= deletes.len() {
+            Seen::Yes(())
+        } else {
+            Seen::NotYet(format!("{wrote:?}"))
+        })
+    })
+    .await?;
+    left.until_quiet_of_mpi().await?;
     assert_eq!(left.wrote(begin).await?, deletes);
     let now = left.objects().await?;
     let stays = |place: &&String| !place.starts_with("Pod/");

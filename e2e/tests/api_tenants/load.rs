@@ -52,14 +52,9 @@ async fn mt_33_objects_that_are_no_jobs_of_ours_take_no_memory() -> Result<()> {
             let secret = json!({ "metadata": metadata, "stringData": { "a": large } });
             let pod = json!({ "metadata": metadata, "spec": { "containers": [
                 { "name": "a", "image": "i", "args": [large] }] } });
-            let post = PostParams::default();
-            let config: ConfigMap = serde_json::from_value(config)?;
-            tenant.api::<ConfigMap>().create(&post, &config).await?;
-            let secret: Secret = serde_json::from_value(secret)?;
-            tenant.api::<Secret>().create(&post, &secret).await?;
-            let pod: Pod = serde_json::from_value(pod)?;
-            tenant.api::<Pod>().create(&post, &pod).await?;
-            Ok(())
+            tenant.store::<ConfigMap>(config).await?;
+            tenant.store::<Secret>(secret).await?;
+            tenant.store::<Pod>(pod).await
         })
         .await?;
         // The operator's watches deliver this job after all of these objects.

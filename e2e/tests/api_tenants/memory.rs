@@ -45,18 +45,21 @@ fn burden_densely(job: &mut Value) {
     }
 }
 
-/// Creates a job whose object takes the API server and etcd seconds of work: beside other tests, such a request may time out although
+/// Creates a large object. It takes the API server and etcd seconds of work: beside other tests, such a request may time out although
 /// the object is stored.
-async fn store_large(jobs: &Jobs, job: &Value) -> Result<()> {
+async fn store_large<T>(create: impl AsyncFn() -> Result<T>) -> Result<()> {
     const ATTEMPTS: u32 = 5;
-    for _ in 1..ATTEMPTS {
-        match jobs.create(job).await.map_err(|e| format!("{e:#}")) {
-            Err(error) if error.contains("etcdserver: request timed out") => {}
-            Err(error) if error.contains("AlreadyExists") => return Ok(()),
-            created => return created.map(drop).map_err(anyhow::Error::msg),
+    let mut attempt = 1;
+    loop {
+        match create().await {
+            Err(error) if format!("{error:#}").contains("AlreadyExists") => return Ok(()),
+            Err(error)
+                if attempt < ATTEMPTS
+                    && format!("{error:#}").contains("etcdserver: request timed out") => {}
+            created => return created.map(drop),
         }
+        attempt += 1;
     }
-    jobs.create(job).await.map(drop)
 }
 
 /// The kinds with code of their own, or in a deep run all.
@@ -93,7 +96,8 @@ async fn two(kind: Kind) -> Result<Option<(Tenant, Tenant, Options)>> {
 }
 
 impl Tenant {
-    async fn store<K>(&self, object: Value) -> Result<()>
+    /// Creates a large object.
+    pub async fn store<K>(&self, object: Value) -> Result<()>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -102,11 +106,9 @@ impl Tenant {
             + DeserializeOwned,
     {
         let object = serde_json::from_value(object)?;
-        let stored = self
-            .api::<K>()
-            .create(&PostParams::default(), &object)
-            .await;
-        stored.map(drop).context("a large object")
+        let api = self.api::<K>();
+        let create = async || Ok(api.create(&PostParams::default(), &object).await?);
+        store_large(create).await.context("a large object")
     }
 }
 
@@ -156,7 +158,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
                 burden_densely(&mut job);
             }
             run_policy(&kind, &mut job)["suspend"] = true.into();
-            store_large(&large.jobs, &job).await?;
+            store_large(async || large.jobs.create(&job).await).await?;
         }
         // Too small for all of them.
         let operator = OperatorProcess::start(options.flag("job-cache-mib", "4")).await?;

@@ -35,6 +35,10 @@ async fn kubectl_lists_describes_waits_for_and_reads_a_job() -> Result<()> {
         "{text}"
     );
 
+    for role in ["master", "worker"] {
+        site.until_says(&format!("pt-{role}-0"), &format!("the {role}"))
+            .await?;
+    }
     let selector = "training.kubeflow.org/job-name=pt";
     let logs = site.kubectl(&["logs", "-l", selector, "--prefix"])?;
     for line in [

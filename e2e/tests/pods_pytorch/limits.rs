@@ -123,12 +123,13 @@ async fn an_ended_job_is_deleted_with_all_its_objects_at_the_end_of_its_ttl() ->
         .build();
     site.jobs.create(&well).await?;
     site.jobs.create(&badly).await?;
-    let mut ended = Vec::new();
-    for (name, state) in [("well", "Succeeded"), ("badly", "Failed")] {
-        let job = site.until_true(name, state).await?;
-        ended.push((name, time(&job["status"]["completionTime"])?));
-    }
-    for (name, completed) in ended {
+    // At once: each of them exists only for a while.
+    let (well, badly) = tokio::try_join!(
+        site.until_true("well", "Succeeded"),
+        site.until_true("badly", "Failed")
+    )?;
+    for (name, job) in [("well", well), ("badly", badly)] {
+        let completed = time(&job["status"]["completionTime"])?;
         eventually("no job", async || {
             let jobs = site.kubectl(&["get", "pytorchjobs", "-o", "name"])?;
             let there = jobs.lines().any(|line| line.ends_with(&format!("/{name}")));

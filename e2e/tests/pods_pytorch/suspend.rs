@@ -21,7 +21,7 @@ fn is_spent(pod: &Value) -> bool {
 /// A worker that prints this text and terminates slowly, which makes the time in between observable.
 fn worker(says: &str) -> Value {
     let mut pod = shell(&format!(
-        "trap 'sleep 2; exit 0' TERM; echo $SAYS; {UNTIL_GO}"
+        "trap 'sleep 5; exit 0' TERM; echo $SAYS; {UNTIL_GO}"
     ));
     pod["terminationGracePeriodSeconds"] = json!(30);
     pod["containers"][0]["env"] = json!([{ "name": "SAYS", "value": says }]);
@@ -36,7 +36,7 @@ async fn a_suspended_job_has_no_pods_and_is_resumed_from_its_edited_template() -
         .await?;
     site.until_running("pt", 2).await?;
     let first = site.jobs.get("pt").await?;
-    assert!(site.log("pt-worker-0").await?.contains("before"));
+    site.until_says("pt-worker-0", "before").await?;
     let suspend = json!({ "spec": { "runPolicy": { "suspend": true } } });
     site.jobs.merge("pt", &suspend).await?;
     let mut terminating = 0;

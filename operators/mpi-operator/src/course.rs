@@ -73,12 +73,19 @@ impl Lifecycle for Mpi {
         look.tell_of_a_missing_pod(draft);
         look.tell_of_a_gate_in_trouble(draft);
         let recreated = draft.memory.recreated;
+        let requested = restart::is_requested(cx, draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
         }
+        if requested && !restart::is_requested(cx, draft) {
+            // A failure has restarted all workers, and the launcher follows them.
+            look.retire_launcher(draft);
+            return Ok(());
+        }
         // A failure in the same snapshot is counted first.
-        if recreated == draft.memory.recreated && restart::is_requested(cx, draft) {
+        if requested && recreated == draft.memory.recreated && !look.has_followed_to_its_end(draft)
+        {
             restart::on_request(self, cx, seen, draft);
             look.retire_launcher(draft);
             return Ok(());
@@ -490,6 +497,13 @@ impl<'a> Look<'a> {
         self.tell_whether_it_runs(census, draft);
     }
 
+    /// Returns true if the followed launcher has failed, or its time is over.
+    fn has_followed_to_its_end(&self, draft: &Draft) -> bool {
+        let failed = |pod: &BatchPod| pod.pod.phase == PodPhase::Failed && !pod.pod.terminating;
+        self.followed
+            .is_some_and(|pod| failed(pod) || progress::is_overdue(self.cx, draft))
+    }
+
     /// Recreates all pods, as this operator's.
     fn begin_anew(&self, draft: &mut Draft) {
         draft.memory.next_gang_attempt(self.seen.newest_gang());
@@ -580,24 +594,24 @@ impl<'a> Look<'a> {
             .launchers()
             .filter(failed)
             .max_by_key(|p| p.pod.version);
-        if let Some(last) = last {
+        // A Job deletes pods whose containers the kubelet restarts, so the message comes from the recorded failure.
+        let of_lost_pod = self.restart_of_lost_pod(batch, last, draft);
+        if let Some(last) = last.filter(|_| of_lost_pod.is_none()) {
             draft.remember_failure_of(&last.name, namespace, &last.pod);
+            self.explain_gate(last, draft);
             if reason == BACKOFF_LIMIT {
                 let trouble = last.pod.trouble.as_deref();
                 let why = trouble.map_or("", |t| &*t.reason);
                 reason = format!("{reason}/{why}");
-                let said = if gate_trouble::is_its(&last.pod) {
-                    let image = self.mpi.gate_image.as_deref();
-                    gate_trouble::words(last, Cause::RunContainerError, image)
-                } else if let Some(of_pod) = trouble.filter(|t| health::is_of_pod(t)) {
-                    of_pod.message.clone()
-                } else {
-                    health::explain_failure(&last.pod)
+                let of_pod = trouble.filter(|t| health::is_of_pod(t) && !t.message.is_empty());
+                let recorded = draft.memory.last_failure.as_ref();
+                let said = match of_pod {
+                    Some(of_pod) => Some(&of_pod.message),
+                    None => recorded.and_then(|recorded| recorded.message.as_ref()),
                 };
-                message = format!("{message}: {said}");
+                message = format!("{message}: {}", said.map_or("", String::as_str));
             }
-        } else if let Some(known) = self.last_restart(draft).filter(|_| reason == BACKOFF_LIMIT) {
-            // A Job deletes pods whose containers the kubelet restarts, so the message comes from the recorded failure.
+        } else if let Some(known) = of_lost_pod.filter(|_| reason == BACKOFF_LIMIT) {
             reason = format!("{reason}/{}", known.reason.as_deref().unwrap_or_default());
             message = format!(
                 "{message}: {}",
@@ -619,11 +633,33 @@ impl<'a> Look<'a> {
         self.last_counts(batch, 0, draft);
     }
 
-    /// The last failure, if the launcher's.
-    fn last_restart<'d>(&self, draft: &'d Draft) -> Option<&'d LastFailure> {
+    /// Returns the last recorded failure, if it is of a pod of the present launcher that is gone, and later than the end of the last
+    /// failed pod.
+    fn restart_of_lost_pod(
+        &self,
+        batch: &BatchView,
+        failed: Option<&BatchPod>,
+        draft: &Draft,
+    ) -> Option<LastFailure> {
         let launcher = format!("{}-", hosts::launcher_name(self.setup.name));
-        let last = draft.memory.last_failure.as_ref();
-        last.filter(|last| last.pod.starts_with(&launcher))
+        let recorded = draft.memory.last_failure.as_ref()?;
+        let at = recorded.time.as_ref().map(|time| time.0);
+        let ended = failed.and_then(|p| p.pod.trouble.as_deref()?.since);
+        let is_gone = self.launchers().all(|p| *p.name != *recorded.pod);
+        let is_later = at >= batch.since && (failed.is_none() || at > ended);
+        (recorded.pod.starts_with(&launcher) && is_gone && is_later).then(|| recorded.clone())
+    }
+
+    /// Replaces the message of the recorded failure if the operator's own init container failed.
+    fn explain_gate(&self, pod: &BatchPod, draft: &mut Draft) {
+        if !gate_trouble::is_its(&pod.pod) {
+            return;
+        }
+        let image = self.mpi.gate_image.as_deref();
+        let said = gate_trouble::words(pod, Cause::RunContainerError, image);
+        if let Some(last) = &mut draft.memory.last_failure {
+            last.message = Some(shorten(&said, 1024));
+        }
     }
 
     /// Records a restart of the launcher's container while its pod exists: usually the kubelet restarts it in place.
@@ -640,6 +676,7 @@ impl<'a> Look<'a> {
         };
         if let Some(last) = self.launchers().find(ended) {
             draft.remember_restart_of(&last.name, &last.pod);
+            self.explain_gate(last, draft);
         }
     }
 
@@ -778,12 +815,7 @@ impl<'a> Look<'a> {
                     if failures.is_empty() {
                         return;
                     }
-                    let requested = restart::is_requested(cx, draft);
                     failing::retry(self.mpi, cx, seen, census, &failures, draft);
-                    if requested && !restart::is_requested(cx, draft) {
-                        // All workers restart, which is a part of what the user requests.
-                        self.retire_launcher(draft);
-                    }
                 }
                 Verdict::Progressing { .. } | Verdict::Succeeded => {}
             }

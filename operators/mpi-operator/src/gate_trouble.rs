@@ -49,8 +49,8 @@ pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String
         _ => String::new(),
     };
     format!(
-        "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, {what}. {remedy}, or leave it out: set \
-         the annotation {GATE}: \"false\" and restart the job, or run the operator with --launcher-gate=false. {said}",
+        "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, {what}. {remedy}, or leave it out of the \
+         next run: set the annotation {GATE}: \"false\", or run the operator with --launcher-gate=false. {said}",
         pod.name
     )
 }

@@ -500,8 +500,9 @@ fn a_job_that_is_suspended_during_a_restart_resumes_with_its_launcher() {
 
 #[test]
 fn a_requested_restart_replaces_the_launcher_also_if_a_failure_restarts_the_workers() {
-    for scope in ["Gang", "Replica"] {
+    for (scope, ttl) in [("Gang", None), ("Gang", Some(60)), ("Replica", Some(60))] {
         let mut world = running(|job| {
+            job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = json!(ttl);
             job["apiVersion"] = json!("kubeflow.org/v1");
             job["spec"]["submittedAs"] = json!("v1");
             job["metadata"]["annotations"] = json!({ "trainyard.dev/restart-scope": scope });
@@ -827,6 +828,48 @@ fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
         "{said}"
     );
     assert!(said.ends_with("last words: no such program"), "{said}");
+}
+
+#[test]
+fn a_launcher_that_is_gone_says_why_it_failed_and_not_why_an_earlier_one_did() {
+    let mut world = running(|_| ());
+    world.change_batch_pod(|p| {
+        p.phase = PodPhase::Failed;
+        p.trouble = Some(Box::new(Trouble {
+            reason: "Evicted".to_owned(),
+            message: "The node was low on resource: memory.".to_owned(),
+            ..Trouble::default()
+        }));
+    });
+    world.change_batch(LAUNCHER, |b| b.failed = 1);
+    world.settle();
+    launch(&mut world);
+    world.change_batch_pod(|p| {
+        p.restarts = 1;
+        p.trouble = Some(Box::new(Trouble {
+            reason: "Error".to_owned(),
+            message: "no such input".to_owned(),
+            exit_code: Some(3),
+            ..Trouble::default()
+        }));
+    });
+    world.settle();
+    world.lose_living_batch_pods();
+    assert_eq!(world.batch_pods().count(), 1, "the evicted one is kept");
+    world.change_batch(LAUNCHER, |b| {
+        b.end = Some(BatchEnd::Failed {
+            reason: "BackoffLimitExceeded".to_owned(),
+            message: "Job has reached the specified backoff limit".to_owned(),
+        });
+    });
+    world.settle();
+    let failed = condition(&world, "Failed");
+    assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
+    assert!(
+        failed["message"].as_str().unwrap().contains("exit code 3"),
+        "{failed}"
+    );
+    assert_eq!(world.status_json()["lastFailure"]["exitCode"], 3);
 }
 
 #[test]

@@ -139,25 +139,36 @@ fn a_gate_for_another_architecture_is_told_with_its_image_and_what_to_do() {
 }
 
 #[test]
-fn a_gate_that_ended_its_job_is_named_in_the_failure() {
-    let mut world = gated(|_| ());
-    let said = "exec /mpi-operator: exec format error";
-    init_says(&mut world, GATE, None, said);
-    world.change_batch(LAUNCHER, |b| {
-        b.failed = 1;
-        b.end = Some(BatchEnd::Failed {
-            reason: "BackoffLimitExceeded".to_owned(),
-            message: "Job has reached the specified backoff limit".to_owned(),
+fn a_gate_that_ended_its_job_is_named_in_the_failure_whether_its_pod_is_gone_or_not() {
+    let failure = |gone: bool| {
+        let mut world = gated(|_| ());
+        let said = "exec /mpi-operator: exec format error";
+        if gone {
+            init_says(&mut world, GATE, Some(Cause::CrashLoopBackOff), said);
+            world.change_batch_pod(|p| p.restarts = 1);
+            world.settle();
+            world.lose_living_batch_pods();
+        } else {
+            init_says(&mut world, GATE, None, said);
+        }
+        world.change_batch(LAUNCHER, |b| {
+            b.failed = 1;
+            b.end = Some(BatchEnd::Failed {
+                reason: "BackoffLimitExceeded".to_owned(),
+                message: "Job has reached the specified backoff limit".to_owned(),
+            });
         });
-    });
-    world.settle();
-    let failed = condition(&world, "Failed");
-    let words = failed["message"].as_str().unwrap();
-    assert!(is_told_as_ours(words) && words.contains(said), "{words}");
-    assert!(
-        words.starts_with("Job has reached the specified backoff limit: "),
-        "{words}"
-    );
+        world.settle();
+        let failed = condition(&world, "Failed");
+        let words = failed["message"].as_str().unwrap().to_owned();
+        assert!(is_told_as_ours(&words) && words.contains(said), "{words}");
+        assert!(
+            words.starts_with("Job has reached the specified backoff limit: "),
+            "{words}"
+        );
+        words
+    };
+    assert_eq!(failure(true), failure(false));
 }
 
 #[test]

@@ -288,6 +288,18 @@ fn a_requested_restart_replaces_a_followed_launcher_once_it_has_ended() {
 }
 
 #[test]
+fn a_followed_launchers_failure_is_counted_before_a_requested_restart() {
+    let mut world = left(|job| {
+        policy("ExitCode")(job);
+        job["spec"]["runPolicy"]["backoffLimit"] = json!(0);
+    });
+    world.settle();
+    world.happen(Move::RequestRestart(1));
+    end_with(&mut world, 137);
+    assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+}
+
+#[test]
 fn a_followed_launcher_that_is_gone_is_made_again_as_ours() {
     let mut world = left(|_| ());
     world.settle();

@@ -110,8 +110,8 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "EditNotApplied",
         severity: Severity::Warning,
-        meaning: "The job was edited in a way that pods which are there can't follow; only pods made from now on do.",
-        hint: "Suspend and resume the job to make all of its pods anew, or submit a new one.",
+        meaning: "The job was edited in a way that its existing pods can't follow. Only new pods do.",
+        hint: "Restart the job to recreate its pods: kubectl trainyard restart. Or submit a new one.",
     },
     Entry {
         reason: "NeverEnds",

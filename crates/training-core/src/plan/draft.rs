@@ -110,6 +110,8 @@ impl Draft {
     /// Records the last failed pod, for a pod whose name is not a replica's.
     pub fn remember_failure_of(&mut self, name: &str, namespace: &str, pod: &PodView) {
         if let Some(code) = pod.exit_code.filter(|c| *c != 0) {
+            let explained = pod.trouble.as_deref().and_then(|t| t.exit_code);
+            let code = explained.unwrap_or(code);
             self.notes.push(Note::normal(
                 "ExitedWithCode",
                 format!("Pod: {namespace}.{name} exited with code {code}"),

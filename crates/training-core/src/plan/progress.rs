@@ -213,7 +213,8 @@ fn limit_reached<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> Option<Fai
     is_overdue(cx, draft).then_some(FailureCause::Deadline)
 }
 
-fn is_overdue<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
+/// Returns true if the job has run longer than `activeDeadlineSeconds`.
+pub fn is_overdue<J: TrainingJob>(cx: &JobCx<'_, J>, draft: &Draft) -> bool {
     deadline(cx, draft).is_some_and(|(started, seconds)| {
         let limit = started.checked_add(SignedDuration::from_secs(seconds));
         limit.is_ok_and(|limit| draft.now >= limit)

@@ -262,12 +262,13 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         .chain(own)
         .chain(init)
         .find_map(|(init, c)| Some((init, c, c.terminated().filter(bad)?)));
-    let deleted = pod.metadata.deletion_timestamp.is_some();
     let mut trouble = match found {
         Some((init, container, ended)) => {
             // A Job deletes a pod whose container restarted as often as the Job allows. Then the former failure is the cause, and the
             // kubelet may be unable to read the last log.
-            let cause = container.last_terminated().filter(bad).filter(|_| deleted);
+            let restarted = || deleted_after_restart(pod, ended);
+            let cause = container.last_terminated().filter(bad);
+            let cause = cause.filter(|_| restarted());
             let mut trouble = of_ended(container, init, cause.unwrap_or(ended));
             trouble.since = ended.finished_at.as_ref().map(|t| t.0);
             trouble
@@ -282,6 +283,19 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         trouble.message = tail(message);
     }
     trouble
+}
+
+/// Returns true if somebody deleted the pod shortly after this container had started.
+fn deleted_after_restart(pod: &SlimPod, ended: &SlimTerminated) -> bool {
+    /// The time in which the controller of Jobs sees a restart. Unit: seconds.
+    const SEEN: i64 = 60;
+    let Some(by) = &pod.metadata.deletion_timestamp else {
+        return false;
+    };
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
+    let started = ended.started_at.as_ref();
+    let lived = started.map(|at| at.0.duration_until(by.0).as_secs() - grace);
+    !is_disrupted(pod) && lived.is_none_or(|lived| lived < SEEN)
 }
 
 fn of_ended(container: &SlimContainer, init: bool, ended: &SlimTerminated) -> Trouble {
@@ -685,6 +699,16 @@ mod tests {
             );
             let since = deleted.trouble.unwrap().since;
             assert_eq!(since, Some(at("2026-01-01T00:00:40Z")));
+            // A container that ran for long after its restart ended by something else.
+            let mut later = status.clone();
+            later["containerStatuses"][0]["state"]["terminated"]["startedAt"] =
+                json!("2026-01-01T00:00:31Z");
+            let later = changed(&later, |p| {
+                p["metadata"]["deletionTimestamp"] = json!("2026-01-01T03:00:00Z");
+                p["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+            });
+            let said = training_core::health::explain_failure(&later);
+            assert!(said.starts_with(&format!("exit code {code}")), "{said}");
             let kept = training_core::health::explain_failure(&seen(status));
             assert!(kept.starts_with(&format!("exit code {code}")), "{kept}");
         }
