@@ -642,8 +642,13 @@ async fn a_tree_shows_what_a_job_owns_and_what_may_not_be_read_is_said() -> Resu
                     .contains("\n  Job/pt-launcher\n    Pod/pt-launcher-"),
                 "{outcome:?}"
             );
-            // The controller of Jobs chooses the end of the pod's name.
-            let renamed = outcome.out.replace("pt", "pi");
+            // The controller of Jobs chooses the end of the pod's name, and the test a node.
+            let renamed = outcome.out.replace("/pt", "/pi");
+            let unplaced = renamed.lines().map(|line| {
+                let line = line.split(" on scripted-").next().unwrap_or_default();
+                format!("{line}\n")
+            });
+            let renamed: String = unplaced.collect();
             let (before, rest) = renamed
                 .split_once("Pod/pi-launcher-")
                 .context("no launcher")?;
