@@ -52,7 +52,9 @@ async fn store_large<T>(create: impl AsyncFn() -> Result<T>) -> Result<()> {
     let mut attempt = 1;
     loop {
         match create().await {
-            Err(error) if format!("{error:#}").contains("AlreadyExists") => return Ok(()),
+            Err(error) if attempt > 1 && format!("{error:#}").contains("AlreadyExists") => {
+                return Ok(());
+            }
             Err(error)
                 if attempt < ATTEMPTS
                     && format!("{error:#}").contains("etcdserver: request timed out") => {}

@@ -261,9 +261,13 @@ async fn mt_53_a_forged_launcher_is_named_once_and_the_job_goes_on() -> Result<(
     }))?;
     forged.metadata.labels = real.labels;
     forged.metadata.owner_references = real.owner_references;
+    // The controller of Jobs deletes the pod at once, so without this the operator may never see it.
+    forged.metadata.finalizers = Some(vec!["test.trainyard.dev/seen".to_owned()]);
     pods.create(&PostParams::default(), &forged).await?;
     let reason = "UnknownLauncherPod";
     look::events_with(&world.client, namespace, "pi", reason).await?;
+    let seen = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    pods.patch("forged", &PatchParams::default(), &seen).await?;
     ends_well(&world, &launcher).await?;
     let events = look::events_with(&world.client, namespace, "pi", "MPIJobSucceeded").await?;
     let named: Vec<_> = events.iter().filter(|e| e.1 == reason).collect();

@@ -74,18 +74,18 @@ impl Lifecycle for Mpi {
         look.tell_of_a_gate_in_trouble(draft);
         let recreated = draft.memory.recreated;
         let requested = restart::is_requested(cx, draft);
+        let follows = !look.has_followed_to_its_end(draft);
         look.replace_failed(&census, draft);
         if draft.memory.is_finished() {
             return Ok(());
         }
-        if requested && !restart::is_requested(cx, draft) {
+        if requested && follows && !restart::is_requested(cx, draft) {
             // A failure has restarted all workers, and the launcher follows them.
             look.retire_launcher(draft);
             return Ok(());
         }
         // A failure in the same snapshot is counted first.
-        if requested && recreated == draft.memory.recreated && !look.has_followed_to_its_end(draft)
-        {
+        if requested && follows && recreated == draft.memory.recreated {
             restart::on_request(self, cx, seen, draft);
             look.retire_launcher(draft);
             return Ok(());
@@ -595,8 +595,8 @@ impl<'a> Look<'a> {
             .filter(failed)
             .max_by_key(|p| p.pod.version);
         // A Job deletes pods whose containers the kubelet restarts, so the message comes from the recorded failure.
-        let of_lost_pod = self.restart_of_lost_pod(batch, last, draft);
-        if let Some(last) = last.filter(|_| of_lost_pod.is_none()) {
+        let last_restart = self.last_restart(batch, last, draft);
+        if let Some(last) = last.filter(|_| last_restart.is_none()) {
             draft.remember_failure_of(&last.name, namespace, &last.pod);
             self.explain_gate(last, draft);
             if reason == BACKOFF_LIMIT {
@@ -611,7 +611,7 @@ impl<'a> Look<'a> {
                 };
                 message = format!("{message}: {}", said.map_or("", String::as_str));
             }
-        } else if let Some(known) = of_lost_pod.filter(|_| reason == BACKOFF_LIMIT) {
+        } else if let Some(known) = last_restart.filter(|_| reason == BACKOFF_LIMIT) {
             reason = format!("{reason}/{}", known.reason.as_deref().unwrap_or_default());
             message = format!(
                 "{message}: {}",
@@ -633,9 +633,8 @@ impl<'a> Look<'a> {
         self.last_counts(batch, 0, draft);
     }
 
-    /// Returns the last recorded failure, if it is of a pod of the present launcher that is gone, and later than the end of the last
-    /// failed pod.
-    fn restart_of_lost_pod(
+    /// Returns the last recorded failure, if it is of the present launcher, and later than the end of the last failed pod.
+    fn last_restart(
         &self,
         batch: &BatchView,
         failed: Option<&BatchPod>,
@@ -645,9 +644,12 @@ impl<'a> Look<'a> {
         let recorded = draft.memory.last_failure.as_ref()?;
         let at = recorded.time.as_ref().map(|time| time.0);
         let ended = failed.and_then(|p| p.pod.trouble.as_deref()?.since);
-        let is_gone = self.launchers().all(|p| *p.name != *recorded.pod);
-        let is_later = at >= batch.since && (failed.is_none() || at > ended);
-        (recorded.pod.starts_with(&launcher) && is_gone && is_later).then(|| recorded.clone())
+        let is_later = match failed {
+            None => true,
+            Some(failed) => *failed.name != *recorded.pod && ended.is_some() && at > ended,
+        };
+        let is_present = recorded.pod.starts_with(&launcher) && at >= batch.since;
+        (is_present && is_later).then(|| recorded.clone())
     }
 
     /// Replaces the message of the recorded failure if the operator's own init container failed.

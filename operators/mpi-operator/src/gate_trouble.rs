@@ -9,7 +9,7 @@ use crate::setup::INIT_CONTAINER;
 /// Returns true if that container causes the pod's trouble.
 pub(crate) fn is_its(pod: &PodView) -> bool {
     let trouble = pod.trouble.as_deref();
-    trouble.is_some_and(|t| t.init && t.container == INIT_CONTAINER)
+    trouble.is_some_and(|t| t.init && t.container == INIT_CONTAINER && !health::is_of_pod(t))
 }
 
 /// Says what is wrong with it and what to do. `image` is the init container's image as configured now.
@@ -49,8 +49,8 @@ pub(crate) fn words(pod: &BatchPod, cause: Cause, image: Option<&str>) -> String
         _ => String::new(),
     };
     format!(
-        "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, {what}. {remedy}, or leave it out of the \
-         next run: set the annotation {GATE}: \"false\", or run the operator with --launcher-gate=false. {said}",
+        "Pod {}: the operator's own init container {INIT_CONTAINER}, which waits for the hosts, {what}. {remedy}, or leave it out: set \
+         the annotation {GATE}: \"false\" or run the operator with --launcher-gate=false, and restart the job or submit it again. {said}",
         pod.name
     )
 }

@@ -3,6 +3,7 @@
 // A panic here fails a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 mod scene;
@@ -831,6 +832,35 @@ fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
 }
 
 #[test]
+fn a_launcher_whose_pod_has_not_failed_yet_or_ended_well_says_why_it_restarted() {
+    for (phase, terminating) in [(PodPhase::Running, true), (PodPhase::Succeeded, false)] {
+        let mut world = running(|_| ());
+        world.change_batch_pod(|p| {
+            p.restarts = 1;
+            p.trouble = Some(Box::new(Trouble {
+                reason: "Error".to_owned(),
+                message: "no such input".to_owned(),
+                exit_code: Some(3),
+                ..Trouble::default()
+            }));
+        });
+        world.settle();
+        world.change_batch_pod(|p| (p.phase, p.terminating) = (phase, terminating));
+        world.change_batch(LAUNCHER, |b| {
+            b.end = Some(BatchEnd::Failed {
+                reason: "BackoffLimitExceeded".to_owned(),
+                message: "Job has reached the specified backoff limit".to_owned(),
+            });
+        });
+        world.settle();
+        let failed = condition(&world, "Failed");
+        assert_eq!(failed["reason"], "BackoffLimitExceeded/Error", "{phase:?}");
+        let said = failed["message"].as_str().unwrap();
+        assert!(said.contains("exit code 3"), "{phase:?}: {said}");
+    }
+}
+
+#[test]
 fn a_launcher_that_is_gone_says_why_it_failed_and_not_why_an_earlier_one_did() {
     let mut world = running(|_| ());
     world.change_batch_pod(|p| {
@@ -838,11 +868,13 @@ fn a_launcher_that_is_gone_says_why_it_failed_and_not_why_an_earlier_one_did() {
         p.trouble = Some(Box::new(Trouble {
             reason: "Evicted".to_owned(),
             message: "The node was low on resource: memory.".to_owned(),
+            since: Some(Timestamp::UNIX_EPOCH),
             ..Trouble::default()
         }));
     });
     world.change_batch(LAUNCHER, |b| b.failed = 1);
     world.settle();
+    world.tick(60);
     launch(&mut world);
     world.change_batch_pod(|p| {
         p.restarts = 1;

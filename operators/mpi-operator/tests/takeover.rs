@@ -289,14 +289,21 @@ fn a_requested_restart_replaces_a_followed_launcher_once_it_has_ended() {
 
 #[test]
 fn a_followed_launchers_failure_is_counted_before_a_requested_restart() {
-    let mut world = left(|job| {
-        policy("ExitCode")(job);
-        job["spec"]["runPolicy"]["backoffLimit"] = json!(0);
-    });
-    world.settle();
-    world.happen(Move::RequestRestart(1));
-    end_with(&mut world, 137);
-    assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+    // With the worker's, there are two failures.
+    for (limit, worker_fails) in [(0, false), (1, true)] {
+        let mut world = left(|job| {
+            policy("ExitCode")(job);
+            job["spec"]["runPolicy"]["backoffLimit"] = json!(limit);
+            job["metadata"]["annotations"] = json!({ "trainyard.dev/restart-scope": "Gang" });
+        });
+        world.settle();
+        world.happen(Move::RequestRestart(1));
+        if worker_fails {
+            world.fail("pi-worker-0", 137);
+        }
+        end_with(&mut world, 137);
+        assert_eq!(world.conditions().last().unwrap(), "Failed=True");
+    }
 }
 
 #[test]

@@ -700,15 +700,24 @@ mod tests {
             let since = deleted.trouble.unwrap().since;
             assert_eq!(since, Some(at("2026-01-01T00:00:40Z")));
             // A container that ran for long after its restart ended by something else.
-            let mut later = status.clone();
-            later["containerStatuses"][0]["state"]["terminated"]["startedAt"] =
+            let mut started = status.clone();
+            started["containerStatuses"][0]["state"]["terminated"]["startedAt"] =
                 json!("2026-01-01T00:00:31Z");
-            let later = changed(&later, |p| {
-                p["metadata"]["deletionTimestamp"] = json!("2026-01-01T03:00:00Z");
-                p["metadata"]["deletionGracePeriodSeconds"] = json!(30);
-            });
-            let said = training_core::health::explain_failure(&later);
-            assert!(said.starts_with(&format!("exit code {code}")), "{said}");
+            for (by, restarted) in [
+                ("2026-01-01T00:05:32Z", true),
+                ("2026-01-01T00:06:40Z", false),
+            ] {
+                let deleted = changed(&started, |p| {
+                    p["metadata"]["deletionTimestamp"] = json!(by);
+                    p["metadata"]["deletionGracePeriodSeconds"] = json!(300);
+                });
+                let said = training_core::health::explain_failure(&deleted);
+                assert_eq!(
+                    said.ends_with("last words: no such input"),
+                    restarted,
+                    "{said}"
+                );
+            }
             let kept = training_core::health::explain_failure(&seen(status));
             assert!(kept.starts_with(&format!("exit code {code}")), "{kept}");
         }
