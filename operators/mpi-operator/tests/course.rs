@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 mod scene;
 
 use mpi_operator::Mpi;
-use scene::job;
-use training_core::{BatchEnd, ObjectKind, PodPhase, Trouble};
+use scene::{give_up, give_up_at_limit, job};
+use training_core::{ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 
@@ -31,6 +31,20 @@ fn launch(world: &mut World<Mpi>) {
         p.phase = PodPhase::Running;
         p.ready = true;
     });
+}
+
+/// The launcher's container exits with 3, and the kubelet restarts it.
+fn restart_launcher(world: &mut World<Mpi>) {
+    world.change_batch_pod(|p| {
+        p.restarts = 1;
+        p.trouble = Some(Box::new(Trouble {
+            reason: "Error".to_owned(),
+            message: "no such input".to_owned(),
+            exit_code: Some(3),
+            ..Trouble::default()
+        }));
+    });
+    world.settle();
 }
 
 /// Terminating pods are gone, and the operator has seen it.
@@ -537,12 +551,11 @@ fn a_former_launchers_deadline_does_not_end_a_job_whose_spec_cant_be_read_any_mo
     world.happen(Move::RequestRestart(1));
     world.reconcile();
     world.set("/spec/slotsPerWorker", json!(-1));
-    world.change_batch(LAUNCHER, |b| {
-        b.end = Some(BatchEnd::Failed {
-            reason: "DeadlineExceeded".to_owned(),
-            message: "Job was active longer than specified deadline".to_owned(),
-        });
-    });
+    give_up(
+        &mut world,
+        "DeadlineExceeded",
+        "Job was active longer than specified deadline",
+    );
     world.settle();
     assert!(!world.memory().is_finished(), "{:?}", world.conditions());
 }
@@ -754,13 +767,8 @@ fn the_launchers_failure_is_the_jobs_and_names_what_the_last_pod_said() {
     assert_eq!(counts(&world, "Launcher"), json!({"failed": 1}));
     launch(&mut world);
     fails(&mut world, "no route to host");
-    world.change_batch(LAUNCHER, |b| {
-        b.failed = 2;
-        b.end = Some(BatchEnd::Failed {
-            reason: "BackoffLimitExceeded".to_owned(),
-            message: "Job has reached the specified backoff limit".to_owned(),
-        });
-    });
+    world.change_batch(LAUNCHER, |b| b.failed = 2);
+    give_up_at_limit(&mut world);
     world.settle();
     assert_eq!(
         world.conditions(),
@@ -814,12 +822,7 @@ fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
     assert_eq!(told(&world), 1);
     // The Job deletes its pod when it ends.
     world.lose_living_batch_pods();
-    world.change_batch(LAUNCHER, |b| {
-        b.end = Some(BatchEnd::Failed {
-            reason: "BackoffLimitExceeded".to_owned(),
-            message: "Job has reached the specified backoff limit".to_owned(),
-        });
-    });
+    give_up_at_limit(&mut world);
     world.settle();
     let failed = condition(&world, "Failed");
     assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
@@ -835,23 +838,9 @@ fn a_launcher_that_was_restarted_in_its_pod_says_why_when_the_pod_is_gone() {
 fn a_launcher_whose_pod_has_not_failed_yet_or_ended_well_says_why_it_restarted() {
     for (phase, terminating) in [(PodPhase::Running, true), (PodPhase::Succeeded, false)] {
         let mut world = running(|_| ());
-        world.change_batch_pod(|p| {
-            p.restarts = 1;
-            p.trouble = Some(Box::new(Trouble {
-                reason: "Error".to_owned(),
-                message: "no such input".to_owned(),
-                exit_code: Some(3),
-                ..Trouble::default()
-            }));
-        });
-        world.settle();
+        restart_launcher(&mut world);
         world.change_batch_pod(|p| (p.phase, p.terminating) = (phase, terminating));
-        world.change_batch(LAUNCHER, |b| {
-            b.end = Some(BatchEnd::Failed {
-                reason: "BackoffLimitExceeded".to_owned(),
-                message: "Job has reached the specified backoff limit".to_owned(),
-            });
-        });
+        give_up_at_limit(&mut world);
         world.settle();
         let failed = condition(&world, "Failed");
         assert_eq!(failed["reason"], "BackoffLimitExceeded/Error", "{phase:?}");
@@ -876,24 +865,10 @@ fn a_launcher_that_is_gone_says_why_it_failed_and_not_why_an_earlier_one_did() {
     world.settle();
     world.tick(60);
     launch(&mut world);
-    world.change_batch_pod(|p| {
-        p.restarts = 1;
-        p.trouble = Some(Box::new(Trouble {
-            reason: "Error".to_owned(),
-            message: "no such input".to_owned(),
-            exit_code: Some(3),
-            ..Trouble::default()
-        }));
-    });
-    world.settle();
+    restart_launcher(&mut world);
     world.lose_living_batch_pods();
     assert_eq!(world.batch_pods().count(), 1, "the evicted one is kept");
-    world.change_batch(LAUNCHER, |b| {
-        b.end = Some(BatchEnd::Failed {
-            reason: "BackoffLimitExceeded".to_owned(),
-            message: "Job has reached the specified backoff limit".to_owned(),
-        });
-    });
+    give_up_at_limit(&mut world);
     world.settle();
     let failed = condition(&world, "Failed");
     assert_eq!(failed["reason"], "BackoffLimitExceeded/Error");
@@ -994,12 +969,7 @@ fn a_retry_whose_pod_nobody_can_make_stalls_the_job_when_the_jobs_own_backoff_is
 #[test]
 fn a_job_that_fails_without_a_word_has_the_published_ones() {
     let mut world = running(|_| ());
-    world.change_batch(LAUNCHER, |b| {
-        b.end = Some(BatchEnd::Failed {
-            reason: String::new(),
-            message: String::new(),
-        });
-    });
+    give_up(&mut world, "", "");
     world.settle();
     let failed = condition(&world, "Failed");
     assert_eq!(

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 mod scene;
 
 use mpi_operator::Mpi;
-use scene::job;
-use training_core::{BatchEnd, Cause, ObjectKind, PodPhase, Trouble};
+use scene::{give_up_at_limit, job};
+use training_core::{Cause, ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::World;
 
@@ -151,13 +151,8 @@ fn a_gate_that_ended_its_job_is_named_in_the_failure_whether_its_pod_is_gone_or_
         } else {
             init_says(&mut world, GATE, None, said);
         }
-        world.change_batch(LAUNCHER, |b| {
-            b.failed = 1;
-            b.end = Some(BatchEnd::Failed {
-                reason: "BackoffLimitExceeded".to_owned(),
-                message: "Job has reached the specified backoff limit".to_owned(),
-            });
-        });
+        world.change_batch(LAUNCHER, |b| b.failed = 1);
+        give_up_at_limit(&mut world);
         world.settle();
         let failed = condition(&world, "Failed");
         let words = failed["message"].as_str().unwrap().to_owned();

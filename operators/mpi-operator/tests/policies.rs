@@ -12,7 +12,7 @@ mod taken;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mpi_operator::Mpi;
-use scene::{KindWorld, Scene, job, pi};
+use scene::{KindWorld, Scene, give_up, give_up_at_limit, job, pi};
 use serde_json::{Value, json};
 use training_core::{BatchEnd, ObjectKind, PodPhase, PodView, Trouble};
 use training_testkit::validation::MPI_VERSIONS;
@@ -64,15 +64,6 @@ fn condition(world: &KindWorld, type_: &str) -> (String, String) {
         found.reason.unwrap_or_default(),
         found.message.unwrap_or_default(),
     )
-}
-
-/// The launcher's Job fails for good.
-fn give_up(world: &mut KindWorld, reason: &str, message: &str) {
-    let end = BatchEnd::Failed {
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-    };
-    world.change_batch(LAUNCHER, |b| b.end = Some(end));
 }
 
 #[test]
@@ -337,8 +328,7 @@ fn b_129_a_deadline_within_a_template_is_its_pods_and_the_job_shows_it_as_the_re
     world.change_batch(LAUNCHER, |b| b.failed = 1);
     world.settle();
     assert!(!world.memory().is_finished());
-    let text = "Job has reached the specified backoff limit";
-    give_up(&mut world, "BackoffLimitExceeded", text);
+    give_up_at_limit(&mut world);
     world.settle();
     let (reason, _) = condition(&world, "Failed");
     assert_eq!(reason, "BackoffLimitExceeded/DeadlineExceeded");

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use mpi_operator::{MPIJob, Mpi};
+use training_core::BatchEnd;
 use training_testkit::builders::{self, MPI};
 #[allow(unused_imports)]
 pub use training_testkit::scene::Scene;
@@ -72,4 +73,19 @@ pub fn world(job: builders::Job) -> KindWorld {
         (image, json!([{ "name": "any", "image": "other" }])),
     ];
     world
+}
+
+/// The launcher's Job fails for good.
+pub fn give_up(world: &mut KindWorld, reason: &str, message: &str) {
+    let end = BatchEnd::Failed {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    world.change_batch("pi-launcher", |b| b.end = Some(end));
+}
+
+/// The launcher's Job fails because its pods failed too often.
+pub fn give_up_at_limit(world: &mut KindWorld) {
+    let text = "Job has reached the specified backoff limit";
+    give_up(world, "BackoffLimitExceeded", text);
 }

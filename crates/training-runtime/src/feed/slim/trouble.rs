@@ -266,10 +266,9 @@ fn of_failed(pod: &SlimPod, main: &str) -> Trouble {
         Some((init, container, ended)) => {
             // A Job deletes a pod whose container restarted as often as the Job allows. Then the former failure is the cause, and the
             // kubelet may be unable to read the last log.
-            let restarted = || deleted_after_restart(pod, ended);
-            let cause = container.last_terminated().filter(bad);
-            let cause = cause.filter(|_| restarted());
-            let mut trouble = of_ended(container, init, cause.unwrap_or(ended));
+            let former = container.last_terminated().filter(bad);
+            let former = former.filter(|_| deleted_after_restart(pod, ended));
+            let mut trouble = of_ended(container, init, former.unwrap_or(ended));
             trouble.since = ended.finished_at.as_ref().map(|t| t.0);
             trouble
         }
