@@ -16,6 +16,8 @@ use training_testkit::manifest;
 use training_testkit::operator::find;
 use training_testkit::wait::{HANG, Seen, eventually};
 
+#[path = "api_kubectl/migrate.rs"]
+mod migrate;
 #[path = "api_kubectl/preflight.rs"]
 mod preflight;
 #[path = "api_kubectl/rendered.rs"]

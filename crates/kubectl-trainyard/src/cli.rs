@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::migrate::Other;
 use crate::out::Format;
 use crate::time;
 
@@ -124,6 +125,19 @@ pub enum Verb {
         /// The output format; by default text.
         #[arg(short, long)]
         output: Option<Format>,
+    },
+    /// Show what changes for the jobs of another operator, stop that operator, or start it again. Without --apply and --undo, nothing is changed.
+    #[command(after_help = CODES)]
+    Migrate {
+        /// The other operator.
+        #[arg(long)]
+        from: Other,
+        /// Stop the other operator: scale it to zero, and let requests pass when its webhooks don't answer.
+        #[arg(long)]
+        apply: bool,
+        /// Start the other operator again, as it was before --apply.
+        #[arg(long, conflicts_with = "apply")]
+        undo: bool,
     },
     /// Show a job and the objects that it owns.
     #[command(after_help = CODES)]

@@ -43,13 +43,32 @@ impl Operator {
             name,
             deployment,
             command: C::command,
-            settings: |flags| Ok(flags.parse::<C>()?.settings()),
+            settings: Settings::of::<C>,
         }
     }
 
     /// Returns its settings from its Deployment.
     pub fn settings(&self, deployment: &Deployment) -> Result<Settings> {
         (self.settings)(&Flags::of_deployment(self, deployment)?)
+    }
+
+    /// Returns its settings if it had the flags of another operator's Deployment.
+    pub fn settings_of_other(&self, deployment: &Deployment) -> Result<Settings> {
+        let container = containers(deployment).next();
+        let command = container
+            .and_then(|c| c.command.as_ref())
+            .into_iter()
+            .flatten();
+        let args = container
+            .and_then(|c| c.args.as_ref())
+            .into_iter()
+            .flatten();
+        let words = command.skip(1).chain(args).cloned();
+        let words = std::iter::once(self.name.to_owned()).chain(words);
+        (self.settings)(&Flags {
+            words: cli::normalise_args(words.map(Into::into)),
+            ..Flags::default()
+        })
     }
 
     /// Returns true if a Deployment with the labels of the shipped manifests runs it.
@@ -65,19 +84,32 @@ pub trait OperatorCli: CommandFactory + FromArgMatches {
         words
     }
 
-    /// Returns what the operator does by its flags.
-    fn settings(&self) -> Settings;
+    /// Returns the flags that all operators have.
+    fn runtime(&self) -> &RuntimeArgs;
+
+    /// Returns who schedules its gangs; `None` if its jobs say.
+    fn gang(&self) -> Option<Provider> {
+        None
+    }
 }
 
 impl OperatorCli for entry::Cli<NoArgs> {
-    fn settings(&self) -> Settings {
-        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    fn runtime(&self) -> &RuntimeArgs {
+        &self.runtime
+    }
+
+    fn gang(&self) -> Option<Provider> {
+        Some(self.jobs.gang())
     }
 }
 
 impl OperatorCli for pytorch_operator::args::Cli {
-    fn settings(&self) -> Settings {
-        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    fn runtime(&self) -> &RuntimeArgs {
+        &self.runtime
+    }
+
+    fn gang(&self) -> Option<Provider> {
+        Some(self.jobs.gang())
     }
 }
 
@@ -86,8 +118,12 @@ impl OperatorCli for mpi_operator::args::Cli {
         mpi_operator::args::translated(words, None)
     }
 
-    fn settings(&self) -> Settings {
-        Settings::of(Some(self.jobs.gang()), &self.runtime)
+    fn runtime(&self) -> &RuntimeArgs {
+        &self.runtime
+    }
+
+    fn gang(&self) -> Option<Provider> {
+        Some(self.jobs.gang())
     }
 }
 
@@ -96,8 +132,8 @@ impl OperatorCli for spark_operator::args::Cli {
         spark_operator::args::translated(words.into_iter())
     }
 
-    fn settings(&self) -> Settings {
-        Settings::of(None, &self.runtime)
+    fn runtime(&self) -> &RuntimeArgs {
+        &self.runtime
     }
 }
 
@@ -108,14 +144,18 @@ pub struct Settings {
     pub gang: Option<Provider>,
     /// The namespaces that it serves; empty for all.
     pub namespaces: Vec<String>,
+    /// The given flags that have no effect.
+    pub without_effect: Vec<&'static str>,
 }
 
 impl Settings {
-    fn of(gang: Option<Provider>, runtime: &RuntimeArgs) -> Self {
-        Self {
-            gang,
-            namespaces: runtime.namespaces(),
-        }
+    fn of<C: OperatorCli>(flags: &Flags) -> Result<Self> {
+        let cli: C = flags.parse()?;
+        Ok(Self {
+            gang: cli.gang(),
+            namespaces: cli.runtime().namespaces(),
+            without_effect: cli.runtime().without_effect(),
+        })
     }
 }
 

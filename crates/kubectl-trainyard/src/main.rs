@@ -4,7 +4,8 @@
 //! - [`kinds`]: the kinds, from the operators' types
 //! - [`job`]: a job and its pods; [`state`]: its state; [`why`]: the explanation of the state; [`next`]: what happens next; none of them does I/O
 //! - [`cluster`]: reads from the API server
-//! - [`wait`], [`logs`], [`run`], [`control`], [`tree`], [`history`], [`top`], [`preflight`]: the verbs that use the cluster
+//! - [`wait`], [`logs`], [`run`], [`control`], [`tree`], [`history`], [`top`], [`preflight`], [`migrate`]: the verbs that use the cluster;
+//!   [`others`]: other projects' operators
 //! - [`render`]: the objects that an operator would create, from its own plan; [`diff`]: how they change with a manifest;
 //!   [`defaults`]: the defaults of the CRD; [`flags`]: the flags of the operator
 
@@ -19,7 +20,9 @@ mod history;
 mod job;
 mod kinds;
 mod logs;
+mod migrate;
 mod next;
+mod others;
 mod out;
 mod preflight;
 mod render;
@@ -92,6 +95,15 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Preflight { output } => {
             return preflight::print(&Cluster::connect(&target).await?, *output).await;
         }
+        Verb::Migrate { from, apply, undo } => {
+            let action = match (apply, undo) {
+                (true, _) => migrate::Action::Apply,
+                (_, true) => migrate::Action::Undo,
+                (false, false) => migrate::Action::Show,
+            };
+            let cluster = Cluster::connect(&target).await?;
+            return migrate::print(cluster, *from, action).await.map(|()| 0);
+        }
         Verb::Why { job: None, output } => return attention(&target, *output).await,
         Verb::Top {
             all_namespaces,
@@ -149,6 +161,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Run { .. }
         | Verb::Diff { .. }
         | Verb::Render { .. }
+        | Verb::Migrate { .. }
         | Verb::Preflight { .. }
         | Verb::Top { .. } => {}
     }

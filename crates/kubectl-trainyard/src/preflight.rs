@@ -22,35 +22,15 @@ use serde_json::Value;
 use training_core::Provider;
 
 use crate::cluster::{Cluster, code, explain};
-use crate::flags::{self, Settings};
+use crate::flags::Settings;
 use crate::kinds::{self, Kind};
+use crate::others;
 use crate::out::{self, Format, Line, Style};
 
 /// The exit code if a check failed.
 const FAILED: u8 = 1;
 /// The oldest minor version of Kubernetes 1 with everything that the CRDs use.
 const MINOR: u32 = 30;
-/// Parts of the names of other operators' images, and their kinds. Source: their published manifests and charts.
-const OTHERS: [(&str, &[&str]); 5] = [
-    (
-        "/training-operator",
-        &[
-            "PyTorchJob",
-            "TFJob",
-            "XGBoostJob",
-            "MPIJob",
-            "JAXJob",
-            "PaddleJob",
-        ],
-    ),
-    ("mpioperator/mpi-operator", &["MPIJob"]),
-    ("kubeflow/mpi-operator", &["MPIJob"]),
-    ("kubeflow/spark-operator", &SPARK),
-    ("googlecloudplatform/spark-operator", &SPARK),
-];
-const SPARK: [&str; 2] = ["SparkApplication", "ScheduledSparkApplication"];
-/// The flag of the Go training operator that restricts its kinds.
-const SCHEME: &str = "--enable-scheme=";
 /// The namespace of Kueue, and its configuration.
 const KUEUE: (&str, &str) = ("kueue-system", "kueue-manager-config");
 /// The label of a Service's endpoints with its name.
@@ -306,29 +286,10 @@ fn others(served: &[Kind], deployments: &[Deployment]) -> Vec<Check> {
 
 /// Returns the kinds that a Deployment of another operator serves.
 fn kinds_of_other(deployment: &Deployment) -> Vec<String> {
-    if flags::is_ours(deployment) || deployment.spec.replicas == Some(0) {
+    if deployment.spec.replicas == Some(0) {
         return Vec::new();
     }
-    for container in flags::containers(deployment) {
-        let image = container.image.as_deref().unwrap_or_default();
-        let Some((_, kinds)) = OTHERS.iter().find(|(part, _)| image.contains(part)) else {
-            continue;
-        };
-        let words = container.command.iter().chain(&container.args).flatten();
-        let enabled: Vec<String> = words
-            .filter_map(|word| {
-                format!("--{}", word.trim_start_matches('-'))
-                    .strip_prefix(SCHEME)
-                    .map(str::to_owned)
-            })
-            .flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
-            .collect();
-        if enabled.is_empty() {
-            return kinds.iter().map(|&kind| kind.to_owned()).collect();
-        }
-        return enabled;
-    }
-    Vec::new()
+    others::of(deployment).map_or_else(Vec::new, |(_, kinds)| kinds)
 }
 
 /// Checks that the cluster serves what the gang schedulers of the operators need.

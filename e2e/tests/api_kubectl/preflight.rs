@@ -9,8 +9,8 @@ use training_testkit::control_plane::{ControlPlane, Options};
 
 use super::*;
 
-const OPERATOR: &str = "pytorch-operator";
-const SYSTEM: &str = "trainyard-system";
+pub const OPERATOR: &str = "pytorch-operator";
+pub const SYSTEM: &str = "trainyard-system";
 
 /// Runs `preflight`, and checks that exactly this fails, with its remedy.
 async fn fails(plugin: &Plugin, cause: &str, remedy: &str) -> Result<()> {
@@ -25,7 +25,7 @@ async fn fails(plugin: &Plugin, cause: &str, remedy: &str) -> Result<()> {
 }
 
 /// The shipped Deployment, whose pod runs, with these flags.
-async fn operator(client: &Client, args: Value) -> Result<()> {
+pub async fn operator(client: &Client, args: Value) -> Result<()> {
     let file = workspace().join("manifests").join(OPERATOR);
     let mut objects = manifest::documents(&file.join("deployment.yaml"))?;
     objects[0]["spec"]["template"]["spec"]["containers"][0]["args"] = args;
@@ -51,7 +51,7 @@ async fn go_operator(client: &Client, replicas: u32) -> Result<()> {
 }
 
 /// The webhook that the Go operator leaves, whose Service is gone. Returns its name.
-async fn dead_webhook(client: &Client) -> Result<String> {
+pub async fn dead_webhook(client: &Client) -> Result<String> {
     let name = "validator.training-operator.kubeflow.org";
     let rule = json!({
         "apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pytorchjobs"],
