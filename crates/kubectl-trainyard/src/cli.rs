@@ -126,7 +126,7 @@ pub enum Verb {
         #[arg(short, long)]
         output: Option<Format>,
     },
-    /// Show what changes for the jobs of another operator, stop that operator, or start it again. Without --apply and --undo, nothing is changed.
+    /// Show which jobs of another operator need attention before they move to this project's operators. Nothing is changed without --apply or --undo.
     #[command(after_help = CODES)]
     Migrate {
         /// The other operator.

@@ -230,8 +230,18 @@ impl Cluster {
 
     /// Lists the jobs of the namespace, and the kinds that the user may not list.
     pub async fn jobs(&self) -> Result<(Vec<Job>, Vec<String>)> {
-        let requests = kinds::all().into_iter().map(async |kind| {
-            let result = self.any(&kind.resource).list(&ListParams::default()).await;
+        let requests = kinds::all().into_iter().map(async |mut kind| {
+            let mut result = self.any(&kind.resource).list(&ListParams::default()).await;
+            // The CRD of another operator may serve only another version.
+            for version in kind.other_versions() {
+                if !matches!(&result, Err(error) if code(error) == 404) {
+                    break;
+                }
+                result = self.any(&version).list(&ListParams::default()).await;
+                if result.is_ok() {
+                    kind.resource = version;
+                }
+            }
             (kind, result)
         });
         let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());

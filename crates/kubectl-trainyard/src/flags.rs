@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::Resettable;
-use clap::{CommandFactory, FromArgMatches};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, PodSpec, Volume};
 use kube::ResourceExt as _;
@@ -34,6 +35,7 @@ pub struct Operator {
     deployment: &'static str,
     command: fn() -> clap::Command,
     settings: fn(&Flags) -> Result<Settings>,
+    adopt: fn(&Flags) -> Result<Adopted>,
 }
 
 impl Operator {
@@ -44,6 +46,7 @@ impl Operator {
             deployment,
             command: C::command,
             settings: Settings::of::<C>,
+            adopt: Adopted::of::<C>,
         }
     }
 
@@ -52,20 +55,12 @@ impl Operator {
         (self.settings)(&Flags::of_deployment(self, deployment)?)
     }
 
-    /// Returns its settings if it had the flags of another operator's Deployment.
-    pub fn settings_of_other(&self, deployment: &Deployment) -> Result<Settings> {
-        let container = containers(deployment).next();
-        let command = container
-            .and_then(|c| c.command.as_ref())
-            .into_iter()
-            .flatten();
-        let args = container
-            .and_then(|c| c.args.as_ref())
-            .into_iter()
-            .flatten();
-        let words = command.skip(1).chain(args).cloned();
+    /// Sorts the flags of another operator's container by whether they have an effect here.
+    pub fn adopt(&self, container: &Container) -> Result<Adopted> {
+        let command = container.command.iter().flatten().skip(1);
+        let words = command.chain(container.args.iter().flatten()).cloned();
         let words = std::iter::once(self.name.to_owned()).chain(words);
-        (self.settings)(&Flags {
+        (self.adopt)(&Flags {
             words: cli::normalise_args(words.map(Into::into)),
             ..Flags::default()
         })
@@ -144,8 +139,41 @@ pub struct Settings {
     pub gang: Option<Provider>,
     /// The namespaces that it serves; empty for all.
     pub namespaces: Vec<String>,
-    /// The given flags that have no effect.
-    pub without_effect: Vec<&'static str>,
+}
+
+/// The flags of another operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Those that mean the same here, with their values.
+    pub same: Vec<String>,
+    /// Those that have no effect here.
+    pub without_effect: Vec<String>,
+}
+
+impl Adopted {
+    fn of<C: OperatorCli>(flags: &Flags) -> Result<Self> {
+        /// The heading in the help of every operator.
+        const INERT: &str = "Accepted for compatibility, without effect";
+        let matches = flags.matches::<C>()?;
+        let mut adopted = Self::default();
+        for argument in C::command().get_arguments() {
+            let id = argument.get_id().as_str();
+            let Some(long) = argument.get_long() else {
+                continue;
+            };
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                continue;
+            }
+            if argument.get_help_heading() == Some(INERT) {
+                adopted.without_effect.push(format!("--{long}"));
+                continue;
+            }
+            let values = matches.get_raw(id).into_iter().flatten();
+            let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+            adopted.same.push(format!("--{long}={}", values.join(",")));
+        }
+        Ok(adopted)
+    }
 }
 
 impl Settings {
@@ -154,7 +182,6 @@ impl Settings {
         Ok(Self {
             gang: cli.gang(),
             namespaces: cli.runtime().namespaces(),
-            without_effect: cli.runtime().without_effect(),
         })
     }
 }
@@ -270,21 +297,13 @@ impl Flags {
 
     /// Parses the flags. Variables of this process don't count.
     pub fn parse<C: OperatorCli>(&self) -> Result<C> {
+        C::from_arg_matches_mut(&mut self.matches::<C>()?).map_err(invalid)
+    }
+
+    fn matches<C: OperatorCli>(&self) -> Result<ArgMatches> {
         let words = C::translated(self.words.clone());
         let command = C::command().mut_args(|argument| argument.env(Resettable::Reset));
-        let parsed = command.try_get_matches_from(words);
-        let parsed = parsed.and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
-        match parsed {
-            Ok(parsed) => Ok(parsed),
-            Err(error) => {
-                let text = error.to_string();
-                let line = text.lines().next().unwrap_or_default();
-                bail!(
-                    "invalid operator flags: {}",
-                    line.trim_start_matches("error: ")
-                )
-            }
-        }
+        command.try_get_matches_from(words).map_err(invalid)
     }
 
     /// Returns the text of a file of the operator. `None` if there is no such file.
@@ -297,6 +316,16 @@ impl Flags {
         }
         pytorch_operator::args::template(path)
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn invalid(error: clap::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    anyhow!(
+        "invalid operator flags: {}",
+        line.trim_start_matches("error: ")
+    )
 }
 
 /// Returns true if a Deployment has the labels of the shipped manifests.

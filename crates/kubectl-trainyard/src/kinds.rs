@@ -160,6 +160,20 @@ impl Kind {
         word == self.resource.plural || word == self.name().to_ascii_lowercase()
     }
 
+    /// Returns its resource in the versions that are not the preferred one.
+    pub fn other_versions(&self) -> Vec<ApiResource> {
+        let versions = (self.definition)().map(|definition| definition.spec.versions);
+        let others = versions.unwrap_or_default().into_iter();
+        let others = others.filter(|version| version.name != self.resource.version);
+        others
+            .map(|version| ApiResource {
+                api_version: format!("{}/{}", self.resource.group, version.name),
+                version: version.name,
+                ..self.resource.clone()
+            })
+            .collect()
+    }
+
     /// Returns the label of pods with the name of their job.
     fn pod_label(&self) -> &'static str {
         match self.shape {

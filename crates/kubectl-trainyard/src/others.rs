@@ -1,6 +1,8 @@
 //! The operators of other projects for the same kinds, known by their images.
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Container;
+use kube::core::{ApiResource, GroupVersionKind};
 
 use crate::flags;
 
@@ -28,11 +30,41 @@ const OTHERS: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 const SPARK: [&str; 2] = ["SparkApplication", "ScheduledSparkApplication"];
+/// Kinds of theirs that no operator of this project serves: the operator, group, version, kind and plural.
+const UNSERVED: [(&str, &str, &str, &str, &str); 2] = [
+    (
+        "spark-operator",
+        "sparkoperator.k8s.io",
+        "v1alpha1",
+        "SparkConnect",
+        "sparkconnects",
+    ),
+    ("training-operator", "kubeflow.org", "v1", "MXJob", "mxjobs"),
+];
 /// The flag of the Go training operator that restricts its kinds.
 const SCHEME: &str = "--enable-scheme=";
 
-/// Returns the name of the other operator that a Deployment runs, and the kinds that it serves.
-pub fn of(deployment: &Deployment) -> Option<(&'static str, Vec<String>)> {
+/// Another operator in a Deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Served<'a> {
+    /// Its name, such as `training-operator`.
+    pub name: &'static str,
+    /// The kinds that it serves. Case doesn't matter.
+    pub kinds: Vec<String>,
+    /// Its container.
+    pub container: &'a Container,
+}
+
+impl Served<'_> {
+    /// Returns true if it only answers webhooks.
+    pub fn is_webhook(&self) -> bool {
+        let mut args = self.container.args.iter().flatten();
+        args.next().is_some_and(|first| first == "webhook")
+    }
+}
+
+/// Returns the other operator that a Deployment runs.
+pub fn of(deployment: &Deployment) -> Option<Served<'_>> {
     if flags::is_ours(deployment) {
         return None;
     }
@@ -48,10 +80,20 @@ pub fn of(deployment: &Deployment) -> Option<(&'static str, Vec<String>)> {
             })
             .flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>())
             .collect();
-        Some(if enabled.is_empty() {
-            (*name, kinds.iter().map(|&kind| kind.to_owned()).collect())
-        } else {
-            (*name, enabled)
+        let all = || kinds.iter().map(|&kind| kind.to_owned()).collect();
+        Some(Served {
+            name,
+            kinds: if enabled.is_empty() { all() } else { enabled },
+            container,
         })
     })
+}
+
+/// Returns the resources of an operator that no operator of this project serves.
+pub fn unserved(name: &str) -> Vec<ApiResource> {
+    let own = UNSERVED.iter().filter(|(of, ..)| *of == name);
+    own.map(|(_, group, version, kind, plural)| {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    })
+    .collect()
 }

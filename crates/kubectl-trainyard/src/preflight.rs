@@ -289,7 +289,7 @@ fn kinds_of_other(deployment: &Deployment) -> Vec<String> {
     if deployment.spec.replicas == Some(0) {
         return Vec::new();
     }
-    others::of(deployment).map_or_else(Vec::new, |(_, kinds)| kinds)
+    others::of(deployment).map_or_else(Vec::new, |served| served.kinds)
 }
 
 /// Checks that the cluster serves what the gang schedulers of the operators need.

@@ -21,8 +21,7 @@ async fn go_operator(client: &Client) -> Result<()> {
         "name": "training-operator", "image": "docker.io/kubeflow/training-operator:v1-855e096",
         "command": ["/manager"], "args": ["--enable-scheme=pytorchjob", "--webhook-server-port=9443"],
     });
-    let template =
-        json!({ "metadata": { "labels": labels }, "spec": { "containers": [container] } });
+    let template = json!({ "metadata": { "labels": labels }, "spec": { "serviceAccountName": "training-operator", "containers": [container] } });
     let selector = json!({ "matchLabels": labels });
     let spec = json!({ "replicas": 2, "selector": selector, "template": template });
     let metadata = json!({ "name": "training-operator", "namespace": "kubeflow" });
@@ -32,7 +31,27 @@ async fn go_operator(client: &Client) -> Result<()> {
         json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec }),
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": { "selector": labels, "ports": ports } }),
     ];
-    manifest::apply(client, objects).await
+    manifest::apply(client, objects).await?;
+    // There is no controller of Deployments.
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "kubeflow");
+    let runs = json!({ "status": { "replicas": 2, "availableReplicas": 2 } });
+    let how = PatchParams::default();
+    deployments
+        .patch_status("training-operator", &how, &Patch::Merge(runs))
+        .await?;
+    bind(client, "training-operator", "kubeflow").await
+}
+
+/// Binds the role of the Go operator to a ServiceAccount.
+async fn bind(client: &Client, account: &str, namespace: &str) -> Result<()> {
+    let subject = json!({ "kind": "ServiceAccount", "name": account, "namespace": namespace });
+    let role =
+        json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view" });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": { "name": "training-operator" }, "roleRef": role, "subjects": [subject],
+    });
+    manifest::apply(client, vec![binding]).await
 }
 
 /// What `migrate` may change, and the jobs.
@@ -128,14 +147,10 @@ async fn migrate_shows_what_changes_and_stops_the_go_operator_and_starts_it_agai
     ensure!(after.jobs == before.jobs);
 
     let apply = [&FROM[..], &["--apply"]].concat();
-    for already in [false, true] {
+    for _ in 0..2 {
         let outcome = plugin.run(&apply).await?;
         ensure!(outcome.code == Some(0), "{outcome:?}");
-        let stopped = if already {
-            "is already stopped"
-        } else {
-            "is stopped"
-        };
+        let stopped = "Deployment kubeflow/training-operator: stopped\nNext:\n";
         ensure!(outcome.out.contains(stopped), "{outcome:?}");
         let after = Objects::read(&client, &jobs).await?;
         ensure!(after.replicas() == Some(0), "{:?}", after.deployment);
@@ -159,6 +174,15 @@ async fn migrate_shows_what_changes_and_stops_the_go_operator_and_starts_it_agai
     system
         .patch(OPERATOR, &PatchParams::default(), &none)
         .await?;
+    bind(&client, OPERATOR, SYSTEM).await?;
+    let outcome = plugin.run(&undo).await?;
+    let why =
+        "error: no ClusterRoleBinding has the ServiceAccount kubeflow/training-operator any more";
+    ensure!(
+        outcome.code == Some(2) && outcome.err.starts_with(why),
+        "{outcome:?}"
+    );
+    bind(&client, "training-operator", "kubeflow").await?;
     let outcome = plugin.run(&undo).await?;
     ensure!(outcome.code == Some(0), "{outcome:?}");
     let after = Objects::read(&client, &jobs).await?;
