@@ -207,8 +207,8 @@ impl Found {
 async fn unserved(cluster: &Cluster, other: Other) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for resource in others::unserved(other.name()) {
-        let list = cluster.any(&resource).list_metadata(&ListParams::default());
-        let found = match list.await {
+        let api = cluster.any(&resource);
+        let found = match api.list_metadata(&ListParams::default()).await {
             Ok(list) => list.items.len(),
             Err(error) if [403, 404].contains(&code(&error)) => 0,
             Err(error) => return Err(explain(error)),

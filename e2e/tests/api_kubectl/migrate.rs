@@ -34,7 +34,7 @@ async fn go_operator(client: &Client) -> Result<()> {
     manifest::apply(client, objects).await?;
     // There is no controller of Deployments.
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "kubeflow");
-    let runs = json!({ "status": { "replicas": 2, "availableReplicas": 2 } });
+    let runs = json!({ "status": { "replicas": 2, "readyReplicas": 2, "availableReplicas": 2 } });
     let how = PatchParams::default();
     deployments
         .patch_status("training-operator", &how, &Patch::Merge(runs))

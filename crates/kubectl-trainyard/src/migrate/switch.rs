@@ -116,8 +116,9 @@ pub fn manager() -> PatchParams {
 async fn scale(cluster: &Cluster, deployment: &Deployment, patch: Value) -> Result<()> {
     let namespace = deployment.namespace().unwrap_or_default();
     let api = cluster.api_in::<Deployment>(&namespace);
-    let patched = api.patch(&deployment.name_any(), &manager(), &Patch::Merge(patch));
-    patched.await.map(drop).map_err(explain)
+    let (name, patch) = (deployment.name_any(), Patch::Merge(patch));
+    let patched = api.patch(&name, &manager(), &patch).await;
+    patched.map(drop).map_err(explain)
 }
 
 /// Checks that the ServiceAccount of the other operator is still bound to a role: this project's manifests take over bindings of the
@@ -161,7 +162,8 @@ async fn check_permissions(cluster: &Cluster, deployment: &Deployment) -> Result
 /// Waits until no pod of a Deployment that was scaled to zero exists. Terminating ones still write.
 async fn until_stopped(cluster: &Cluster, deployment: &Deployment) -> Result<()> {
     let namespace = deployment.namespace().unwrap_or_default();
-    let selector: Selector = (&deployment.spec.selector)
+    let selector = deployment.spec.selector.clone();
+    let selector: Selector = selector
         .try_into()
         .with_context(|| format!("the selector of Deployment {}", place(deployment)))?;
     let pods = cluster.api_in::<Pod>(&namespace);
