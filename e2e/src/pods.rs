@@ -9,10 +9,12 @@ mod shapes;
 pub mod spark;
 mod volume;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use kube::Client;
 use kube::api::{Api, LogParams, Patch, PatchParams, PostParams};
@@ -71,6 +73,8 @@ pub struct Site {
     auditor: Option<Auditor>,
     /// The namespace's name.
     pub namespace: String,
+    /// The jobs whose failure [`Site::assert_why`] has checked.
+    explained: Mutex<BTreeSet<String>>,
     begun: Instant,
     _turn: SemaphorePermit<'static>,
 }
@@ -107,6 +111,7 @@ impl Site {
             client,
             auditor,
             namespace,
+            explained: Mutex::default(),
             begun: Instant::now(),
             _turn: turn,
         })
@@ -268,8 +273,19 @@ impl Site {
         .await
     }
 
-    /// Ends a test: checks that the auditor found no violation, and that no request of the operator was forbidden.
+    /// Ends a test: checks that the auditor found no violation, that no request of the operator was forbidden, and that
+    /// [`Site::assert_why`] was called for every job that has failed.
     pub async fn finish(self, saw: &str) -> Result<()> {
+        let failed = self.failed_jobs().await?;
+        let explained = self
+            .explained
+            .lock()
+            .map_err(|_| anyhow!("poisoned"))?
+            .clone();
+        ensure!(
+            failed.is_subset(&explained),
+            "{failed:?} have failed, of which only {explained:?} were explained"
+        );
         if let Some(auditor) = &self.auditor {
             auditor.assert_clean().await?;
         }

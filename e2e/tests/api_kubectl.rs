@@ -286,9 +286,9 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
         let outcome = wait_for_exit(waiting).await?;
         ensure!(outcome.code == Some(1), "{outcome:?}");
         let code = match kind.name {
-            "SparkApplication" => "ExitCode: 3",
+            "SparkApplication" => "ExitCode: 3, Reason: Error: no data",
             "MPIJob" => "exit ",
-            _ => "BackoffLimitExceeded: exit 3 in pt-worker-1",
+            _ => "BackoffLimitExceeded: exit 3 in pt-worker-1: no data",
         };
         ensure!(
             outcome.first_line().contains("  FAILED ") && outcome.first_line().contains(code),

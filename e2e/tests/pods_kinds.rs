@@ -214,6 +214,7 @@ async fn a_job_fails_at_its_deadline(kind: Kind) -> Result<()> {
         let limit = json!({ "spec": { "runPolicy": { "activeDeadlineSeconds": deadline } } });
         site.jobs.merge(name, &limit).await?;
         let job = site.until_true(name, "Failed").await?;
+        site.assert_why(name, "FAILED", &["DeadlineExceeded"])?;
         let due = begun.checked_add(SignedDuration::from_secs(deadline))?;
         assert!(time(&job["status"]["completionTime"])? >= due, "{job}");
         let events = site.events(name, "DeadlineExceeded").await?;
@@ -242,6 +243,8 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit(kind: Kin
     site.jobs.create(&job.build()).await?;
     let job = site.until_true("job", "Failed").await?;
     site.until_no_pods("job").await?;
+    let cause = "BackoffLimitExceeded: exit 3 in job-worker-0: no such bucket";
+    site.assert_why("job", "FAILED", &[cause])?;
     let failure = job["status"]["lastFailure"].to_string();
     assert!(failure.contains("no such bucket"), "{failure}");
     let events = site.events("job", "BackoffLimitExceeded").await?;

@@ -80,6 +80,11 @@ async fn java_runs_and_a_driver_that_fails_is_tried_again_and_says_why() -> Resu
         why.contains("driver container failed") && why.contains("NoSuchClass"),
         "{why}"
     );
+    site.assert_why(
+        "broken",
+        "FAILED",
+        &["driver container failed", "NoSuchClass"],
+    )?;
     site.finish(&format!(
         "Pi is roughly {pi}; {}",
         why.lines().next().unwrap_or_default()

@@ -126,13 +126,13 @@ pub enum Verb {
         #[arg(short, long)]
         output: Option<Format>,
     },
-    /// Show which jobs of another operator need attention before they move to this project's operators. Nothing is changed without --apply or --undo.
+    /// Show which jobs of another operator need attention before they move to this project's operators. Nothing is changed without --apply or --undo. --namespace restricts it to the Deployments of a namespace.
     #[command(after_help = CODES)]
     Migrate {
         /// The other operator.
         #[arg(long)]
         from: Other,
-        /// Stop the other operator: scale it to zero, and let requests pass when its webhooks don't answer.
+        /// Stop the other operator: scale it to zero, and set the failurePolicy of its webhooks to Ignore.
         #[arg(long)]
         apply: bool,
         /// Start the other operator again, as it was before --apply.

@@ -5,9 +5,12 @@ use std::fmt::Debug;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::future::join_all;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::NamespaceResourceScope;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -170,6 +173,30 @@ impl Cluster {
     {
         let labelled = ListParams::default().labels(labels);
         Ok(self.api_in(namespace).list(&labelled).await?.items)
+    }
+
+    /// Returns true if a ServiceAccount has a permission.
+    pub async fn may(
+        &self,
+        namespace: &str,
+        account: &str,
+        attributes: ResourceAttributes,
+    ) -> Result<bool> {
+        let all = "system:serviceaccounts";
+        let groups = [all, &format!("{all}:{namespace}"), "system:authenticated"];
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(format!("system:serviceaccount:{namespace}:{account}")),
+                groups: Some(groups.map(str::to_owned).to_vec()),
+                resource_attributes: Some(attributes),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api = self.cluster_wide::<SubjectAccessReview>();
+        let review = api.create(&PostParams::default(), &review).await;
+        let status = review.map_err(explain)?.status;
+        Ok(status.is_some_and(|status| status.allowed))
     }
 
     /// Returns the version of the API server.

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::builder::Resettable;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{CommandFactory, FromArgMatches};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, PodSpec, Volume};
 use kube::ResourceExt as _;
@@ -35,7 +34,6 @@ pub struct Operator {
     deployment: &'static str,
     command: fn() -> clap::Command,
     settings: fn(&Flags) -> Result<Settings>,
-    adopt: fn(&Flags) -> Result<Adopted>,
 }
 
 impl Operator {
@@ -45,25 +43,13 @@ impl Operator {
             name,
             deployment,
             command: C::command,
-            settings: Settings::of::<C>,
-            adopt: Adopted::of::<C>,
+            settings: |flags| Ok(flags.parse::<C>()?.settings()),
         }
     }
 
     /// Returns its settings from its Deployment.
     pub fn settings(&self, deployment: &Deployment) -> Result<Settings> {
         (self.settings)(&Flags::of_deployment(self, deployment)?)
-    }
-
-    /// Sorts the flags of another operator's container by whether they have an effect here.
-    pub fn adopt(&self, container: &Container) -> Result<Adopted> {
-        let command = container.command.iter().flatten().skip(1);
-        let words = command.chain(container.args.iter().flatten()).cloned();
-        let words = std::iter::once(self.name.to_owned()).chain(words);
-        (self.adopt)(&Flags {
-            words: cli::normalise_args(words.map(Into::into)),
-            ..Flags::default()
-        })
     }
 
     /// Returns true if a Deployment with the labels of the shipped manifests runs it.
@@ -79,32 +65,19 @@ pub trait OperatorCli: CommandFactory + FromArgMatches {
         words
     }
 
-    /// Returns the flags that all operators have.
-    fn runtime(&self) -> &RuntimeArgs;
-
-    /// Returns who schedules its gangs; `None` if its jobs say.
-    fn gang(&self) -> Option<Provider> {
-        None
-    }
+    /// Returns what the operator does by its flags.
+    fn settings(&self) -> Settings;
 }
 
 impl OperatorCli for entry::Cli<NoArgs> {
-    fn runtime(&self) -> &RuntimeArgs {
-        &self.runtime
-    }
-
-    fn gang(&self) -> Option<Provider> {
-        Some(self.jobs.gang())
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
     }
 }
 
 impl OperatorCli for pytorch_operator::args::Cli {
-    fn runtime(&self) -> &RuntimeArgs {
-        &self.runtime
-    }
-
-    fn gang(&self) -> Option<Provider> {
-        Some(self.jobs.gang())
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
     }
 }
 
@@ -113,12 +86,8 @@ impl OperatorCli for mpi_operator::args::Cli {
         mpi_operator::args::translated(words, None)
     }
 
-    fn runtime(&self) -> &RuntimeArgs {
-        &self.runtime
-    }
-
-    fn gang(&self) -> Option<Provider> {
-        Some(self.jobs.gang())
+    fn settings(&self) -> Settings {
+        Settings::of(Some(self.jobs.gang()), &self.runtime)
     }
 }
 
@@ -127,8 +96,8 @@ impl OperatorCli for spark_operator::args::Cli {
         spark_operator::args::translated(words.into_iter())
     }
 
-    fn runtime(&self) -> &RuntimeArgs {
-        &self.runtime
+    fn settings(&self) -> Settings {
+        Settings::of(None, &self.runtime)
     }
 }
 
@@ -141,48 +110,12 @@ pub struct Settings {
     pub namespaces: Vec<String>,
 }
 
-/// The flags of another operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Adopted {
-    /// Those that mean the same here, with their values.
-    pub same: Vec<String>,
-    /// Those that have no effect here.
-    pub without_effect: Vec<String>,
-}
-
-impl Adopted {
-    fn of<C: OperatorCli>(flags: &Flags) -> Result<Self> {
-        /// The heading in the help of every operator.
-        const INERT: &str = "Accepted for compatibility, without effect";
-        let matches = flags.matches::<C>()?;
-        let mut adopted = Self::default();
-        for argument in C::command().get_arguments() {
-            let id = argument.get_id().as_str();
-            let Some(long) = argument.get_long() else {
-                continue;
-            };
-            if matches.value_source(id) != Some(ValueSource::CommandLine) {
-                continue;
-            }
-            if argument.get_help_heading() == Some(INERT) {
-                adopted.without_effect.push(format!("--{long}"));
-                continue;
-            }
-            let values = matches.get_raw(id).into_iter().flatten();
-            let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
-            adopted.same.push(format!("--{long}={}", values.join(",")));
-        }
-        Ok(adopted)
-    }
-}
-
 impl Settings {
-    fn of<C: OperatorCli>(flags: &Flags) -> Result<Self> {
-        let cli: C = flags.parse()?;
-        Ok(Self {
-            gang: cli.gang(),
-            namespaces: cli.runtime().namespaces(),
-        })
+    fn of(gang: Option<Provider>, runtime: &RuntimeArgs) -> Self {
+        Self {
+            gang,
+            namespaces: runtime.namespaces(),
+        }
     }
 }
 
@@ -297,13 +230,21 @@ impl Flags {
 
     /// Parses the flags. Variables of this process don't count.
     pub fn parse<C: OperatorCli>(&self) -> Result<C> {
-        C::from_arg_matches_mut(&mut self.matches::<C>()?).map_err(invalid)
-    }
-
-    fn matches<C: OperatorCli>(&self) -> Result<ArgMatches> {
         let words = C::translated(self.words.clone());
         let command = C::command().mut_args(|argument| argument.env(Resettable::Reset));
-        command.try_get_matches_from(words).map_err(invalid)
+        let parsed = command.try_get_matches_from(words);
+        let parsed = parsed.and_then(|mut matches| C::from_arg_matches_mut(&mut matches));
+        match parsed {
+            Ok(parsed) => Ok(parsed),
+            Err(error) => {
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                bail!(
+                    "invalid operator flags: {}",
+                    line.trim_start_matches("error: ")
+                )
+            }
+        }
     }
 
     /// Returns the text of a file of the operator. `None` if there is no such file.
@@ -316,16 +257,6 @@ impl Flags {
         }
         pytorch_operator::args::template(path)
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn invalid(error: clap::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    anyhow!(
-        "invalid operator flags: {}",
-        line.trim_start_matches("error: ")
-    )
 }
 
 /// Returns true if a Deployment has the labels of the shipped manifests.

@@ -102,7 +102,9 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
                 (false, false) => migrate::Action::Show,
             };
             let cluster = Cluster::connect(&target).await?;
-            return migrate::run(cluster, *from, action).await.map(|()| 0);
+            return migrate::run(cluster, *from, target.namespace.as_deref(), action)
+                .await
+                .map(|()| 0);
         }
         Verb::Why { job: None, output } => return attention(&target, *output).await,
         Verb::Top {

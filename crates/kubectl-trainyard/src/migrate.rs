@@ -20,7 +20,8 @@ use crate::flags::Flags;
 use crate::job::Job;
 use crate::kinds::{self, Kind, Shape};
 use crate::out::{self, Line, Style};
-use crate::{others, render, state};
+use crate::state::{self, Phase, State};
+use crate::{others, render};
 
 /// An operator of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,6 +58,8 @@ pub enum Action {
 /// Another operator in the cluster.
 struct Found {
     other: Other,
+    /// The namespace of its Deployments; `None` for all namespaces.
+    namespace: Option<String>,
     /// The Deployments that run it.
     deployments: Vec<Deployment>,
     webhooks: Vec<Webhooks>,
@@ -66,46 +69,59 @@ struct Found {
     ours: Vec<Deployment>,
 }
 
-/// Shows what needs attention, stops the other operator, or starts it again.
-pub async fn run(mut cluster: Cluster, other: Other, action: Action) -> Result<()> {
+/// Shows what needs attention, stops the other operator, or starts it again. A namespace restricts it to the Deployments there.
+pub async fn run(
+    mut cluster: Cluster,
+    other: Other,
+    namespace: Option<&str>,
+    action: Action,
+) -> Result<()> {
     cluster.namespace.clear();
-    let found = find(&cluster, other).await?;
+    let found = find(&cluster, other, namespace).await?;
     match action {
         Action::Show => {
             let mut lines = found.lines();
-            lines.extend(found.flags());
-            lines.extend(unserved(&cluster, other).await?);
+            match unserved(&cluster, other).await {
+                Ok(unserved) => {
+                    lines.extend(unserved.map(|text| Line::new(Style::Bad, format!("x  {text}"))))
+                }
+                Err(error) => lines.extend(out::not_shown(&[format!("{error:#}")])),
+            }
             lines.extend(attention(&cluster, &found).await?);
             lines.extend(found.steps(1));
             lines.push(Line::plain("Nothing was changed.".to_owned()));
             out::print(&lines)
         }
         Action::Apply => {
-            if let Some(line) = unserved(&cluster, other).await?.first() {
-                bail!("{}", line.text.trim_start_matches("x  "));
+            if let Some(text) = unserved(&cluster, other).await? {
+                bail!("{text}");
             }
             switch::stop(&cluster, &found).await?;
-            out::print(&found.steps(2))
+            out::print(&found.steps(3))
         }
         Action::Undo => switch::start(&cluster, &found).await,
     }
 }
 
-async fn find(cluster: &Cluster, other: Other) -> Result<Found> {
+async fn find(cluster: &Cluster, other: Other, namespace: Option<&str>) -> Result<Found> {
     let all = cluster.every::<Deployment>().await.map_err(explain)?;
     let name = other.name();
     let (mut deployments, mut served) = (Vec::new(), Vec::new());
     for deployment in &all {
-        if let Some(of) = others::of(deployment).filter(|of| of.name == name) {
+        let is_here = namespace.is_none_or(|n| deployment.namespace().as_deref() == Some(n));
+        if let Some(of) = others::of(deployment).filter(|of| is_here && of.name == name) {
             served.extend(of.kinds);
             deployments.push(deployment.clone());
         }
     }
     if deployments.is_empty() {
-        bail!("no Deployment of this cluster runs {name}: check --from and --context");
+        let place = namespace.map_or("this cluster".to_owned(), |n| format!("namespace {n}"));
+        bail!(
+            "no Deployment of {place} has an image named {name}: check --from, --namespace and --context"
+        );
     }
     let mut kinds = kinds::all();
-    kinds.retain(|kind| served.iter().any(|of| of.eq_ignore_ascii_case(kind.name())));
+    kinds.retain(|kind| served.contains(&kind.name()));
     let serves = |deployment: &&Deployment| {
         let mut kinds = kinds.iter();
         kinds.any(|kind| kind.operator.is_run_by(deployment))
@@ -113,6 +129,7 @@ async fn find(cluster: &Cluster, other: Other) -> Result<Found> {
     let ours = all.iter().filter(serves).cloned().collect();
     Ok(Found {
         other,
+        namespace: namespace.map(str::to_owned),
         webhooks: webhooks::of(cluster, name, &deployments).await?,
         deployments,
         kinds,
@@ -127,72 +144,62 @@ fn place(deployment: &Deployment) -> String {
 }
 
 impl Found {
+    /// Describes the Deployments with their flags, and the webhooks.
     fn lines(&self) -> Vec<Line> {
-        let kinds: Vec<&str> = self.kinds.iter().map(Kind::name).collect();
         let deployments = self.deployments.iter().map(|deployment| {
-            let replicas = deployment.spec.replicas.unwrap_or(1);
-            let what = match others::of(deployment) {
-                Some(of) if of.is_webhook() => "webhooks".to_owned(),
-                _ => kinds.join(", "),
-            };
             let at = place(deployment);
-            format!("Deployment {at} (replicas: {replicas}) serves {what}")
-        });
-        let webhooks = self.webhooks.iter().map(Webhooks::describe);
-        deployments.chain(webhooks).map(Line::plain).collect()
-    }
-
-    /// Returns the flags of the other operator: which to set here, and which have no effect here.
-    fn flags(&self) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for deployment in &self.deployments {
-            let Some(of) = others::of(deployment).filter(|of| !of.is_webhook()) else {
-                continue;
+            let replicas = deployment.spec.replicas.unwrap_or(1);
+            let Some(of) = others::of(deployment) else {
+                return at;
             };
-            let adopted = self.kinds.iter().map(|kind| {
-                let name = kind.operator.name;
-                (name, kind.operator.adopt(of.container))
-            });
-            let (known, unknown): (Vec<_>, Vec<_>) =
-                adopted.partition(|(_, adopted)| adopted.is_ok());
-            for (name, adopted) in known
-                .into_iter()
-                .filter_map(|(name, a)| Some((name, a.ok()?)))
-            {
-                if !adopted.same.is_empty() {
-                    let flags = adopted.same.join(" ");
-                    lines.push(Line::plain(format!("set on {name}: {flags}")));
-                }
-                if !adopted.without_effect.is_empty() {
-                    let flags = adopted.without_effect.join(" ");
-                    lines.push(Line::plain(format!("no effect on {name}: {flags}")));
-                }
-            }
-            for (name, error) in unknown
-                .into_iter()
-                .filter_map(|(name, a)| Some((name, a.err()?)))
-            {
-                lines.push(Line::new(Style::Warn, format!("!  {name}: {error:#}")));
-            }
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        lines.retain(|line| seen.insert(line.text.clone()));
-        lines
+            let (flags, what) = (of.flags().join(" "), of.serves());
+            let flags = Some(flags).filter(|flags| !flags.is_empty());
+            let flags = flags.map(|flags| format!(", with {flags}"));
+            format!(
+                "Deployment {at} (replicas: {replicas}) serves {what}{}",
+                flags.unwrap_or_default()
+            )
+        });
+        let webhooks = self.webhooks.iter().map(Webhooks::describe_policies);
+        deployments.chain(webhooks).map(Line::plain).collect()
     }
 
     /// Returns what is left to do from this step on.
     fn steps(&self, first: usize) -> Vec<Line> {
-        let command = format!("kubectl trainyard migrate --from {}", self.other.name());
-        let mut steps = vec![format!("{command} --apply")];
-        let mut operators: Vec<&str> = self.kinds.iter().map(|kind| kind.operator.name).collect();
-        operators.dedup();
+        let name = self.other.name();
+        let mut own: Vec<&str> = self.kinds.iter().map(|kind| kind.operator.name).collect();
+        own.dedup();
+        let restricted = self.namespace.as_ref().map(|n| format!(" -n {n}"));
+        let mut steps = vec![
+            "Push the images, and set them and the flags in the manifests: docs/install.md"
+                .to_owned(),
+            format!(
+                "kubectl trainyard migrate --from {name}{} --apply",
+                restricted.unwrap_or_default()
+            ),
+        ];
         let install = "kubectl apply --server-side --force-conflicts -k manifests";
-        steps.extend(operators.iter().map(|name| format!("{install}/{name}")));
+        steps.extend(own.iter().map(|name| format!("{install}/{name}")));
+        if self.other == Other::SparkOperator {
+            let jobs = "kubectl apply -k manifests/spark-operator/jobs";
+            steps.push(format!(
+                "{jobs}, for each namespace of jobs: docs/migrate-spark.md"
+            ));
+        }
         steps.push("kubectl trainyard preflight".to_owned());
         for deployment in &self.deployments {
             let namespace = deployment.namespace().unwrap_or_default();
-            let name = deployment.name_any();
-            steps.push(format!("kubectl -n {namespace} delete deployment {name}"));
+            let release = deployment.annotations().get("meta.helm.sh/release-name");
+            let step = match release {
+                Some(release) => format!("helm -n {namespace} uninstall {release}"),
+                None => {
+                    let name = deployment.name_any();
+                    format!("kubectl -n {namespace} delete deployment {name}")
+                }
+            };
+            if !steps.contains(&step) {
+                steps.push(step);
+            }
         }
         let whole = self.webhooks.iter().filter(|webhooks| webhooks.is_whole());
         steps.extend(whole.map(|webhooks| format!("kubectl delete {}", webhooks.describe())));
@@ -203,26 +210,24 @@ impl Found {
     }
 }
 
-/// Returns the kinds with objects that no operator of this project serves.
-async fn unserved(cluster: &Cluster, other: Other) -> Result<Vec<Line>> {
-    let mut lines = Vec::new();
+/// Names the objects that no operator of this project serves.
+async fn unserved(cluster: &Cluster, other: Other) -> Result<Option<String>> {
     for resource in others::unserved(other.name()) {
         let api = cluster.any(&resource);
-        let found = match api.list_metadata(&ListParams::default()).await {
+        let count = match api.list_metadata(&ListParams::default()).await {
             Ok(list) => list.items.len(),
-            Err(error) if [403, 404].contains(&code(&error)) => 0,
+            Err(error) if code(&error) == 404 => 0,
             Err(error) => return Err(explain(error)),
         };
-        if found > 0 {
-            let kind = &resource.kind;
-            let text = format!(
-                "x  {kind}: no operator of this project serves the {found} objects: delete them, or keep {} for their namespaces",
+        if count > 0 {
+            return Ok(Some(format!(
+                "no operator of this project serves {} ({count} objects): delete these, or keep {} for them",
+                resource.plural,
                 other.name()
-            );
-            lines.push(Line::new(Style::Bad, text));
+            )));
         }
     }
-    Ok(lines)
+    Ok(None)
 }
 
 /// Returns the unfinished jobs that the new operator would warn about or refuse.
@@ -232,28 +237,33 @@ async fn attention(cluster: &Cluster, found: &Found) -> Result<Vec<Line>> {
         let mut kinds = found.kinds.iter();
         kinds.any(|kind| kind.name() == job.kind.name()) && !state::of(job).phase.is_finished()
     };
-    let (mut total, mut concerned) = (0_usize, 0_usize);
+    let (mut total, mut concerned, mut drivers) = (0_usize, 0_usize, 0_usize);
     let mut lines = Vec::new();
     for job in jobs.iter().filter(is_served) {
         total += 1;
+        let has_driver =
+            matches!(job.kind.shape, Shape::Application) && state::of(job).phase == Phase::Active;
+        drivers += usize::from(has_driver);
         let of_job = attention_of(job);
         concerned += usize::from(!of_job.is_empty());
         lines.extend(of_job);
     }
-    let title = format!("{concerned} of {total} unfinished jobs get warnings or would be refused");
+    let title = format!("{concerned} of {total} unfinished jobs need attention");
     lines.insert(0, Line::plain(title));
+    if drivers > 0 && found.webhooks.iter().any(Webhooks::mutates) {
+        let text = format!(
+            "!  {drivers} SparkApplications are active: executors that their drivers create after --apply lack the volumes and tolerations that only the webhook adds; wait until they finish"
+        );
+        lines.insert(1, Line::new(Style::Warn, text));
+    }
     lines.extend(out::not_shown(&unreadable));
     Ok(lines)
 }
 
 fn attention_of(job: &Job) -> Vec<Line> {
-    let title = format!(
-        "{} {}/{}  {}",
-        job.kind.name(),
-        job.namespace(),
-        job.name(),
-        state::of(job).text
-    );
+    let State { phase, text, .. } = state::of(job);
+    let (kind, namespace, name) = (job.kind.name(), job.namespace(), job.name());
+    let title = format!("{kind} {namespace}/{name}  {text}");
     if job.other_manager().is_some() {
         return Vec::new();
     }
@@ -265,7 +275,7 @@ fn attention_of(job: &Job) -> Vec<Line> {
         manifest["kind"] = json!("SparkApplication");
         match kinds::of_manifest(&manifest) {
             Ok(application) => kind = application,
-            Err(error) => return vec![refused(&title, &error.to_string())],
+            Err(error) => return vec![rejected(&title, phase, &error.to_string())],
         }
     }
     // A suspended job is checked as well.
@@ -280,7 +290,7 @@ fn attention_of(job: &Job) -> Vec<Line> {
         .and_then(|flags| render::of(manifest, job.namespace(), &flags, now()));
     let rendered = match rendered {
         Ok(rendered) => rendered,
-        Err(error) => return vec![refused(&title, &format!("{error:#}"))],
+        Err(error) => return vec![rejected(&title, phase, &format!("{error:#}"))],
     };
     let warnings = rendered.notes.iter();
     let warnings = warnings.filter(|note| note.severity == Severity::Warning);
@@ -290,14 +300,22 @@ fn attention_of(job: &Job) -> Vec<Line> {
             Line::new(Style::Warn, text)
         })
         .collect();
-    lines.extend(rendered.refused.iter().map(|why| refused(&title, why)));
+    lines.extend(
+        rendered
+            .refused
+            .iter()
+            .map(|why| rejected(&title, phase, why)),
+    );
     lines
 }
 
-fn refused(title: &str, why: &str) -> Line {
-    // Runs that have started are not validated again.
-    Line::new(
-        Style::Bad,
-        format!("x  {title}: refused when it starts: {why}"),
-    )
+fn rejected(title: &str, phase: Phase, why: &str) -> Line {
+    let text = match phase {
+        // Runs that have started are not validated again.
+        Phase::Active => {
+            format!("x  {title}: keeps running, but a new run would be rejected: {why}")
+        }
+        _ => format!("x  {title}: would be rejected: {why}"),
+    };
+    Line::new(Style::Bad, text)
 }

@@ -262,7 +262,7 @@ fn others(served: &[Kind], deployments: &[Deployment]) -> Vec<Check> {
         let both: Vec<&str> = served
             .iter()
             .map(Kind::name)
-            .filter(|name| names.iter().any(|other| other.eq_ignore_ascii_case(name)))
+            .filter(|name| names.contains(name))
             .collect();
         let at = place(deployment);
         let (namespace, name) = at.split_once('/').unwrap_or_default();
@@ -285,7 +285,7 @@ fn others(served: &[Kind], deployments: &[Deployment]) -> Vec<Check> {
 }
 
 /// Returns the kinds that a Deployment of another operator serves.
-fn kinds_of_other(deployment: &Deployment) -> Vec<String> {
+fn kinds_of_other(deployment: &Deployment) -> Vec<&'static str> {
     if deployment.spec.replicas == Some(0) {
         return Vec::new();
     }

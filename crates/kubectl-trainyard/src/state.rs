@@ -5,7 +5,7 @@ use spark_operator::api::{
     ScheduleState, ScheduledSparkApplicationStatus, SparkApplicationStatus, State as AppState,
 };
 use training_api::{ConditionType, JobStatus, LastFailure, labels};
-use training_core::plan::draft::shorten;
+use training_core::plan::draft::{clean, shorten, shorten_front};
 use training_core::{Cause, JobState as _, Memory, reasons};
 
 use crate::job::Job;
@@ -153,10 +153,12 @@ fn training(job: &Job, replicas: &Replicas) -> State {
             let failed_since = failure.is_some_and(|f| f.time.as_ref() > updated);
             let requested = message.contains(labels::RESTART_REQUEST) && !failed_since;
             let cause = requested.then(|| "a restart was requested".to_owned());
-            let why = cause.or_else(|| failure.map(brief)).map(|cause| Why {
-                cause,
-                ..Why::default()
-            });
+            let why = cause
+                .or_else(|| failure.map(brief_with_output))
+                .map(|cause| Why {
+                    cause,
+                    ..Why::default()
+                });
             state(Phase::Active, "RESTARTING", why)
         }
         Running => state(Phase::Active, "RUNNING", None),
@@ -228,9 +230,9 @@ fn failed(kind: &str, reason: &str, message: &str, failure: Option<&LastFailure>
     let no_pod = ["DeadlineExceeded", "InvalidSpec", "LauncherGone"].contains(&specific);
     let cause = match (specific, failure.filter(|_| !no_pod)) {
         ("", None) => shorten(message, 100),
-        ("", Some(failure)) => brief(failure),
+        ("", Some(failure)) => brief_with_output(failure),
         (specific, None) => specific.to_owned(),
-        (specific, Some(failure)) => format!("{specific}: {}", brief(failure)),
+        (specific, Some(failure)) => format!("{specific}: {}", brief_with_output(failure)),
     };
     let reason = specific.split('/').next().unwrap_or_default();
     let remedy = hint(reason).or_else(|| hint("PodFailed").filter(|_| failure.is_some()));
@@ -250,6 +252,36 @@ pub fn brief(failure: &LastFailure) -> String {
         (Some(code), None) => format!("exit {code} in {pod}"),
         (None, Some(reason)) => format!("{reason} in {pod}"),
         (None, None) => format!("{pod} failed"),
+    }
+}
+
+/// Adds what the container printed at its end: `exit 1 in ddp-worker-0: ValueError: no data`.
+fn brief_with_output(failure: &LastFailure) -> String {
+    let message = failure.message.as_deref().unwrap_or_default();
+    match message.split_once(LAST_WORDS) {
+        Some((_, output)) => format!("{}: {}", brief(failure), key_part(output)),
+        None => brief(failure),
+    }
+}
+
+/// What separates an explanation from the container's output in messages. Source: `training_core::health`.
+pub const LAST_WORDS: &str = "; last words: ";
+
+/// Returns the part of a program's output that fits into a line: from its last error or exception on, otherwise the end.
+fn key_part(output: &str) -> String {
+    /// Units: bytes.
+    const LIMIT: usize = 100;
+    let output = clean(output.trim(), usize::MAX);
+    let ends = ["Error", "Exception"].into_iter().flat_map(|name| {
+        let found = output.match_indices(name);
+        found.map(|(at, name)| output.split_at(at + name.len()))
+    });
+    let whole_words = ends.filter(|(_, rest)| !rest.starts_with(char::is_alphanumeric));
+    let last = whole_words.max_by_key(|(before, _)| before.len());
+    let start = last.map(|(before, _)| before.rfind(' ').map_or(0, |space| space + 1));
+    match start.and_then(|start| output.get(start..)) {
+        Some(error) => shorten(error, LIMIT),
+        None => shorten_front(&output, LIMIT),
     }
 }
 
@@ -331,9 +363,15 @@ fn spark_error(text: &str) -> Why {
             remedy: hint.map(str::to_owned),
         };
     }
+    let output = rest.lines().skip(1).collect::<Vec<_>>().join("\n");
+    let first = shorten(first, 160);
+    let cause = match output.trim() {
+        "" => first,
+        output => format!("{first}: {}", key_part(output)),
+    };
     Why {
-        cause: shorten(first, 160),
-        message: rest.lines().skip(1).collect::<Vec<_>>().join("\n"),
+        cause,
+        message: output,
         remedy: None,
     }
 }

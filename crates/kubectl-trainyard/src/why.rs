@@ -15,7 +15,7 @@ use crate::job::{Job, Member};
 use crate::kinds::Shape;
 use crate::next;
 use crate::out::{Line, Style};
-use crate::state::{self, Phase, QUEUE_LABEL, State, Why};
+use crate::state::{self, LAST_WORDS, Phase, QUEUE_LABEL, State, Why};
 use crate::time;
 
 /// The maximum number of pod names in a line.
@@ -210,7 +210,7 @@ impl Report {
             let Failure {
                 which, clock, pod, ..
             } = failure;
-            let (exit, output) = match failure.message.split_once("; last words: ") {
+            let (exit, output) = match failure.message.split_once(LAST_WORDS) {
                 Some((exit, output)) => (exit, Some(output)),
                 None => (failure.message.as_str(), None),
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use serde_json::Value;
 
@@ -65,6 +65,13 @@ impl Jobs {
     /// The job as it is now.
     pub async fn get(&self, name: &str) -> Result<Value> {
         Ok(serde_json::to_value(self.api.get(name).await?)?)
+    }
+
+    /// Returns all jobs.
+    pub async fn list(&self) -> Result<Vec<Value>> {
+        let list = self.api.list(&ListParams::default()).await?;
+        let jobs = list.items.into_iter().map(serde_json::to_value);
+        Ok(jobs.collect::<Result<_, _>>()?)
     }
 
     /// Applies a merge patch to the job.

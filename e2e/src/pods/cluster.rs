@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use kube::Client;
 use training_testkit::control_plane::{client_from, target_directory};
+use training_testkit::operator::find;
 
 /// The given cluster.
 #[derive(Clone, Debug)]
@@ -47,6 +48,16 @@ impl Cluster {
             // Keeps its discovery cache out of the home directory.
             .env("KUBECACHEDIR", target_directory()?.join("discovery"));
         output(&mut command)
+    }
+
+    /// Explains a job as `kubectl trainyard why` does, and returns the first line.
+    pub fn why(&self, namespace: &str, job: &str) -> Result<String> {
+        let mut command = Command::new(find("kubectl-trainyard")?);
+        command
+            .args(["why", job, "-n", namespace, "--kubeconfig"])
+            .arg(&self.kubeconfig);
+        let text = output(&mut command)?;
+        Ok(text.lines().next().unwrap_or_default().to_owned())
     }
 
     /// Returns whether commands can run inside the node, which is impossible on the user's own cluster.

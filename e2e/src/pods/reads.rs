@@ -1,10 +1,12 @@
 //! A user's view of a job: kubectl's columns and description, and the events.
 
-use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
-use training_testkit::job::{Condition, conditions};
+use std::collections::BTreeSet;
 
-use super::Site;
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use serde_json::Value;
+use training_testkit::job::{Condition, conditions, is_true};
+
+use super::{Site, spark};
 use crate::look;
 
 /// Type, reason and message.
@@ -69,6 +71,33 @@ impl Site {
     /// Returns the output of `kubectl describe` for a job.
     pub fn describe(&self, job: &str) -> Result<String> {
         self.kubectl(&["describe", self.kind.plural, job])
+    }
+
+    /// Checks that the first line of `kubectl trainyard why` has a state and a cause. Parts of the cause stand in their order.
+    pub fn assert_why(&self, job: &str, state: &str, cause: &[&str]) -> Result<()> {
+        let target = format!("{}/{job}", self.kind.plural);
+        let line = self.cluster.why(&self.namespace, &target)?;
+        let head = format!("{job}  {}  {state} ", self.kind.name);
+        let mut rest = line.strip_prefix(&head);
+        for part in cause {
+            rest = rest.and_then(|rest| Some(rest.split_once(part)?.1));
+        }
+        ensure!(
+            rest.is_some(),
+            "why says {line:?}, not {state:?} and {cause:?}"
+        );
+        let mut explained = self.explained.lock().map_err(|_| anyhow!("poisoned"))?;
+        explained.insert(job.to_owned());
+        Ok(())
+    }
+
+    /// Returns the names of the jobs that have failed.
+    pub(super) async fn failed_jobs(&self) -> Result<BTreeSet<String>> {
+        let jobs = self.jobs.list().await?;
+        let failed = jobs
+            .iter()
+            .filter(|job| is_true(job, "Failed") || spark::state(job) == "FAILED");
+        Ok(failed.map(look::name).collect())
     }
 
     /// Checks a job's output in the API and in kubectl, and returns it.

@@ -167,6 +167,8 @@ async fn a_permanent_exit_code_fails_the_job_with_its_last_words() -> Result<()>
     assert_eq!(failure["exitCode"], 1, "{failure}");
     assert!(!job["status"]["completionTime"].is_null(), "{failure}");
     assert_eq!(site.summary()["Pod/pt-worker-0"].creates, 1);
+    let cause = "exit 1 in pt-worker-0: step 1 step 2 the data set is gone";
+    site.assert_why("pt", "FAILED", &[cause])?;
 
     let events = site.events("pt", "PyTorchJobFailed").await?;
     assert_eq!(said(&events, "Warning", "PyTorchJobFailed")?, message);
@@ -300,6 +302,8 @@ async fn a_container_out_of_memory_is_told_so() -> Result<()> {
         let failure = &job["status"]["lastFailure"];
         assert_eq!(failure["reason"], "OOMKilled", "{failure}");
         assert_eq!(failure["exitCode"], 137, "{failure}");
+        let cause = format!("exit 137 (OOMKilled) in {name}-worker-0");
+        site.assert_why(name, "FAILED", &[&cause])?;
         let events = site.events(name, "PodFailed").await?;
         let told = events.iter().filter(|e| e.1 == "PodFailed");
         assert!(

@@ -37,6 +37,7 @@ async fn a_job_fails_at_its_deadline_and_says_what_still_runs() -> Result<()> {
         let limit = json!({ "spec": { "runPolicy": { "activeDeadlineSeconds": deadline } } });
         site.jobs.merge(name, &limit).await?;
         let job = site.until_true(name, "Failed").await?;
+        site.assert_why(name, "FAILED", &["DeadlineExceeded"])?;
         let status = &job["status"];
         let due = begun.checked_add(SignedDuration::from_secs(deadline))?;
         assert!(time(&status["completionTime"])? >= due, "{status}");
@@ -79,6 +80,8 @@ async fn a_worker_that_fails_again_and_again_uses_up_the_backoff_limit() -> Resu
     site.jobs.create(&job.build()).await?;
     let job = site.until_true("pt", "Failed").await?;
     site.until_no_pods("pt").await?;
+    let cause = "BackoffLimitExceeded: exit 3 in pt-worker-0: no such bucket";
+    site.assert_why("pt", "FAILED", &[cause])?;
     let message = "Job pt has failed because it has reached the specified backoff limit";
     // The Stalled condition keeps its message: which pod, and why.
     let stalled = condition(&job, "Stalled")?;

@@ -43,6 +43,7 @@ async fn until_stalled(site: &Site, job: &str, reason: &str) -> Result<String> {
     let row = site.row(job)?;
     assert_ne!(row.state, "Stalled", "the last condition is the state");
     assert_eq!(row.waiting, reason, "the column WAITING of {row:?}");
+    site.assert_why(job, "WAITING", &[reason])?;
     Ok(stalled.message)
 }
 

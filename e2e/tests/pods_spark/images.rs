@@ -62,6 +62,7 @@ async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result
     ensure!(told.contains(&why), "{told}");
     // Its driver would wait for ever.
     until_gone(&site, "wrong-driver").await?;
+    site.assert_why("wrong", "FAILED", &["InvalidImageName"])?;
 
     let app = site.until_app("late", "over", has_ended).await?;
     ensure!(state(&app) == "FAILED", "{}", app["status"]);
@@ -71,6 +72,7 @@ async fn an_image_that_can_not_be_had_is_named_in_the_kubelets_words() -> Result
         "{last}"
     );
     until_gone(&site, "late-driver").await?;
+    site.assert_why("late", "FAILED", &["ImagePull"])?;
     site.finish(&format!("{why}; {waits}")).await
 }
 
@@ -88,5 +90,6 @@ async fn a_driver_whose_volume_is_missing_names_it_and_fails_its_run_in_time() -
         "{why}"
     );
     until_gone(&site, "mount-driver").await?;
+    site.assert_why("mount", "FAILED", &["PodNotStarting"])?;
     site.finish(&why).await
 }

@@ -1,11 +1,12 @@
 //! Stops another operator, and starts it again. Jobs are not touched.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, Subject};
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::Selector;
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 use super::{Found, place};
 use crate::cluster::{Cluster, explain};
 use crate::control::MANAGER;
+use crate::job::Job;
+use crate::others;
 use crate::out::{self, Line};
 
 /// On a Deployment that was scaled to zero: its former replicas.
@@ -22,17 +25,73 @@ const REPLICAS: &str = "trainyard.dev/migrated-replicas";
 const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Makes the webhooks optional, scales the other operator to zero, and waits until its pods have ended.
+/// Scales the other operator to zero, waits until its pods have finished, and sets the failure policy of its webhooks to `Ignore`.
+///
+/// If separate Deployments answer the webhooks, they stop last: until then, no pod may be created without them.
 pub async fn stop(cluster: &Cluster, found: &Found) -> Result<()> {
-    for webhooks in &found.webhooks {
-        if webhooks.ignore(cluster).await? {
+    let (controllers, webhooks) = found.in_order();
+    stop_all(cluster, &controllers).await?;
+    for configuration in &found.webhooks {
+        if configuration.ignore(cluster).await? {
             say(format!(
-                "{}: requests pass when nobody answers",
-                webhooks.describe()
+                "{}: failurePolicy set to Ignore",
+                configuration.describe()
             ))?;
         }
     }
+    stop_all(cluster, &webhooks).await
+}
+
+/// Does the reverse of [`stop`] in the reverse order.
+pub async fn start(cluster: &Cluster, found: &Found) -> Result<()> {
+    for ours in &found.ours {
+        let at = place(ours);
+        let (namespace, name) = at.split_once('/').unwrap_or_default();
+        if ours.spec.replicas != Some(0) {
+            bail!(
+                "Deployment {at} still runs, and two operators must not serve the same jobs: kubectl -n {namespace} scale deployment {name} --replicas=0"
+            );
+        }
+        until_stopped(cluster, ours).await?;
+    }
     for deployment in &found.deployments {
+        let is_stopped = deployment.spec.replicas == Some(0);
+        if is_stopped && !deployment.annotations().contains_key(REPLICAS) {
+            bail!(
+                "Deployment {} was not scaled to 0 by migrate: scale it up, then repeat this",
+                place(deployment)
+            );
+        }
+        check_permissions(cluster, found, deployment).await?;
+    }
+    let (controllers, webhooks) = found.in_order();
+    start_all(cluster, &webhooks).await?;
+    for configuration in &found.webhooks {
+        if configuration.restore(cluster).await? {
+            say(format!(
+                "{}: failurePolicy restored",
+                configuration.describe()
+            ))?;
+        }
+    }
+    start_all(cluster, &controllers).await
+}
+
+impl Found {
+    /// Returns the Deployments that stop before the failure policies change, and those that stop afterwards.
+    fn in_order(&self) -> (Vec<&Deployment>, Vec<&Deployment>) {
+        let is_webhook = |d: &&Deployment| others::of(d).is_some_and(|of| of.is_webhook());
+        let all = self.deployments.iter();
+        let (webhooks, controllers): (Vec<_>, Vec<_>) = all.partition(is_webhook);
+        if webhooks.is_empty() {
+            return (Vec::new(), controllers);
+        }
+        (controllers, webhooks)
+    }
+}
+
+async fn stop_all(cluster: &Cluster, deployments: &[&Deployment]) -> Result<()> {
+    for deployment in deployments {
         let replicas = deployment.spec.replicas.unwrap_or(1);
         if replicas == 0 {
             continue;
@@ -47,38 +106,29 @@ pub async fn stop(cluster: &Cluster, found: &Found) -> Result<()> {
         scale(cluster, deployment, patch).await?;
         say(format!("Deployment {}: scaled to 0", place(deployment)))?;
     }
-    for deployment in &found.deployments {
+    for deployment in deployments {
         until_stopped(cluster, deployment).await?;
-        say(format!("Deployment {}: stopped", place(deployment)))?;
+        let at = place(deployment);
+        let current = get(cluster, deployment).await?;
+        if current.spec.replicas != Some(0) {
+            bail!(
+                "Deployment {at} was scaled up again: pause what manages it, such as Argo CD or Flux, then repeat this"
+            );
+        }
+        say(format!("Deployment {at}: stopped"))?;
     }
     Ok(())
 }
 
-/// Scales the other operator to its former replicas, and restores its webhooks.
-pub async fn start(cluster: &Cluster, found: &Found) -> Result<()> {
-    for ours in &found.ours {
-        let at = place(ours);
-        let (namespace, name) = at.split_once('/').unwrap_or_default();
-        if ours.spec.replicas != Some(0) {
-            bail!(
-                "Deployment {at} still runs, and two operators must not serve the same jobs: kubectl -n {namespace} scale deployment {name} --replicas=0"
-            );
-        }
-        until_stopped(cluster, ours).await?;
-    }
-    for deployment in &found.deployments {
+async fn start_all(cluster: &Cluster, deployments: &[&Deployment]) -> Result<()> {
+    for deployment in deployments {
         let at = place(deployment);
         let Some(replicas) = deployment.annotations().get(REPLICAS) else {
-            let replicas = deployment.spec.replicas.unwrap_or(1);
-            say(format!(
-                "Deployment {at}: not stopped by migrate (replicas: {replicas})"
-            ))?;
             continue;
         };
         let replicas: i32 = replicas
             .parse()
             .with_context(|| format!("Deployment {at} has an invalid annotation {REPLICAS}"))?;
-        check_permissions(cluster, deployment).await?;
         let patch = json!({
             "metadata": {
                 "resourceVersion": deployment.resource_version(),
@@ -89,13 +139,9 @@ pub async fn start(cluster: &Cluster, found: &Found) -> Result<()> {
         scale(cluster, deployment, patch).await?;
         say(format!("Deployment {at}: scaled to {replicas}"))?;
     }
-    for deployment in &found.deployments {
+    for deployment in deployments {
         until_available(cluster, deployment).await?;
-    }
-    for webhooks in &found.webhooks {
-        if webhooks.restore(cluster).await? {
-            say(format!("{}: as before", webhooks.describe()))?;
-        }
+        say(format!("Deployment {}: available", place(deployment)))?;
     }
     Ok(())
 }
@@ -121,45 +167,52 @@ async fn scale(cluster: &Cluster, deployment: &Deployment, patch: Value) -> Resu
     patched.map(drop).map_err(explain)
 }
 
-/// Checks that the ServiceAccount of the other operator is still bound to a role: this project's manifests take over bindings of the
-/// same name.
-async fn check_permissions(cluster: &Cluster, deployment: &Deployment) -> Result<()> {
+async fn get(cluster: &Cluster, deployment: &Deployment) -> Result<Deployment> {
+    let namespace = deployment.namespace().unwrap_or_default();
+    let api = cluster.api_in::<Deployment>(&namespace);
+    api.get(&deployment.name_any()).await.map_err(explain)
+}
+
+/// Checks that the ServiceAccount of the other operator may write the status of jobs: this project's manifests replace roles and
+/// bindings of the same name.
+async fn check_permissions(
+    cluster: &Cluster,
+    found: &Found,
+    deployment: &Deployment,
+) -> Result<()> {
+    if others::of(deployment).is_some_and(|of| of.is_webhook()) {
+        return Ok(());
+    }
     let namespace = deployment.namespace().unwrap_or_default();
     let pod = deployment.spec.template.spec.as_ref();
     let account = pod.and_then(|pod| pod.service_account_name.as_deref());
     let account = account.unwrap_or("default");
-    let names = |subjects: &Option<Vec<Subject>>| {
-        let mut subjects = subjects.iter().flatten();
-        subjects.any(|subject| {
-            subject.kind == "ServiceAccount"
-                && subject.name == account
-                && subject.namespace.as_deref() == Some(&*namespace)
-        })
-    };
-    let everywhere = cluster
-        .every::<ClusterRoleBinding>()
-        .await
-        .map_err(explain)?;
-    if everywhere.iter().any(|binding| names(&binding.subjects)) {
-        return Ok(());
-    }
-    let local = cluster.every::<RoleBinding>().await.map_err(explain)?;
-    // The lease alone is not enough.
-    let elsewhere = |binding: &&RoleBinding| binding.namespace().as_ref() != Some(&namespace);
-    if local
-        .iter()
-        .filter(elsewhere)
-        .any(|binding| names(&binding.subjects))
-    {
-        return Ok(());
+    // It may serve only some namespaces.
+    let (jobs, _) = cluster.jobs().await?;
+    let mut places = BTreeSet::from([""]);
+    places.extend(jobs.iter().map(Job::namespace));
+    for place in places {
+        for kind in &found.kinds {
+            let status = ResourceAttributes {
+                group: Some(kind.resource.group.clone()),
+                resource: Some(kind.resource.plural.clone()),
+                subresource: Some("status".to_owned()),
+                verb: Some("update".to_owned()),
+                namespace: Some(place.to_owned()),
+                ..ResourceAttributes::default()
+            };
+            if cluster.may(&namespace, account, status).await? {
+                return Ok(());
+            }
+        }
     }
     bail!(
-        "no ClusterRoleBinding has the ServiceAccount {namespace}/{account} any more: apply the manifests of Deployment {} again, then repeat this",
+        "ServiceAccount {namespace}/{account} may not update the status of jobs: apply the ClusterRole and ClusterRoleBinding of Deployment {} again, then repeat this",
         place(deployment)
     )
 }
 
-/// Waits until no pod of a Deployment that was scaled to zero exists. Terminating ones still write.
+/// Waits until no pod of a Deployment that was scaled to zero runs. Terminating ones still write.
 async fn until_stopped(cluster: &Cluster, deployment: &Deployment) -> Result<()> {
     let namespace = deployment.namespace().unwrap_or_default();
     let selector = deployment.spec.selector.clone();
@@ -167,7 +220,9 @@ async fn until_stopped(cluster: &Cluster, deployment: &Deployment) -> Result<()>
         .try_into()
         .with_context(|| format!("the selector of Deployment {}", place(deployment)))?;
     let pods = cluster.api_in::<Pod>(&namespace);
-    let selected = ListParams::default().labels_from(&selector);
+    // A ReplicaSet keeps evicted pods.
+    let active = "status.phase!=Succeeded,status.phase!=Failed";
+    let selected = ListParams::default().labels_from(&selector).fields(active);
     let begin = tokio::time::Instant::now();
     loop {
         let count = pods
@@ -192,17 +247,15 @@ async fn until_stopped(cluster: &Cluster, deployment: &Deployment) -> Result<()>
 /// Waits until a Deployment has an available pod.
 async fn until_available(cluster: &Cluster, deployment: &Deployment) -> Result<()> {
     let namespace = deployment.namespace().unwrap_or_default();
-    let api = cluster.api_in::<Deployment>(&namespace);
     let begin = tokio::time::Instant::now();
     loop {
-        let present = api.get(&deployment.name_any()).await.map_err(explain)?;
-        let available = present.status.as_ref().and_then(|s| s.available_replicas);
-        if present.spec.replicas == Some(0) || available.unwrap_or(0) > 0 {
+        let status = get(cluster, deployment).await?.status.unwrap_or_default();
+        if status.available_replicas.unwrap_or(0) > 0 {
             return Ok(());
         }
         if begin.elapsed() >= TIMEOUT {
             bail!(
-                "Deployment {} has no available pod: kubectl -n {namespace} describe pods; then repeat this, to restore its webhooks",
+                "Deployment {} has no available pod: kubectl -n {namespace} describe pods; then repeat this",
                 place(deployment)
             );
         }

@@ -20,6 +20,7 @@ use crate::cluster::{Cluster, explain};
 /// On a configuration: the operator's name, and the former failure policy of each of its webhooks, as JSON.
 const POLICIES: &str = "trainyard.dev/migrated-failure-policies";
 const IGNORE: &str = "Ignore";
+const MUTATING: &str = "mutatingwebhookconfiguration";
 
 /// The former failure policies in an annotation.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -57,7 +58,7 @@ pub async fn of(
             ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
         ),
         (
-            "mutatingwebhookconfiguration",
+            MUTATING,
             ApiResource::erase::<MutatingWebhookConfiguration>(&()),
         ),
     ] {
@@ -104,10 +105,32 @@ async fn services_of(
     Ok(found)
 }
 
+/// Returns a webhook's failure policy. The API server's default is `Fail`.
+fn policy(webhook: &Value) -> &str {
+    webhook["failurePolicy"].as_str().unwrap_or("Fail")
+}
+
 impl Webhooks {
     /// Returns its resource and name, as kubectl takes them.
     pub fn describe(&self) -> String {
         format!("{} {}", self.resource, self.object.name_any())
+    }
+
+    /// Describes it with its current failure policies.
+    pub fn describe_policies(&self) -> String {
+        let own = self.all().iter().filter(|webhook| self.is_own(webhook));
+        let policies: BTreeSet<&str> = own.map(policy).collect();
+        let policies: Vec<&str> = policies.into_iter().collect();
+        format!(
+            "{} (failurePolicy: {})",
+            self.describe(),
+            policies.join(", ")
+        )
+    }
+
+    /// Returns true if its webhooks change objects.
+    pub fn mutates(&self) -> bool {
+        self.resource == MUTATING
     }
 
     /// Returns true if all of its webhooks are the operator's.
@@ -133,11 +156,7 @@ impl Webhooks {
         let mut policies = recorded.unwrap_or_default();
         let mut changed = false;
         for webhook in webhooks.iter_mut().filter(|webhook| self.is_own(webhook)) {
-            // The API server's default is Fail.
-            let policy = webhook["failurePolicy"]
-                .as_str()
-                .unwrap_or("Fail")
-                .to_owned();
+            let policy = policy(webhook).to_owned();
             if policy == IGNORE {
                 continue;
             }

@@ -88,7 +88,7 @@ fn a_restarting_job_shows_the_failure_and_the_next_restart() {
     assert_eq!(
         texts(&scene.report().lines()),
         [
-            "pt  PyTorchJob  RESTARTING 5s  ready 2/3  exit 137 (OOMKilled) in pt-worker-1",
+            "pt  PyTorchJob  RESTARTING 5s  ready 2/3  exit 137 (OOMKilled) in pt-worker-1: CUDA error: out of memory",
             "  last failure 13:46:40Z  pt-worker-1  exit code 137: used more memory than its limit and was killed; raise the memory limit or use less (container pytorch on node n1)",
             "    termination message: CUDA error: out of memory",
             "  next: worker-1 restarts at 13:46:50Z, in 5s",
@@ -113,7 +113,7 @@ fn a_failed_job_shows_limit_exit_code_and_ttl() {
     assert_eq!(
         texts(&scene.report().lines()),
         [
-            "pt  PyTorchJob  FAILED 60s  ready 2/3  BackoffLimitExceeded: exit 1 in pt-worker-0",
+            "pt  PyTorchJob  FAILED 60s  ready 2/3  BackoffLimitExceeded: exit 1 in pt-worker-0: ValueError: no data",
             "  x Job pt has failed because it has reached the specified backoff limit",
             "  > Read the failing replica's log, or raise runPolicy.backoffLimit and submit again",
             "  last failure 13:46:40Z  pt-worker-0  exit code 1: the program reported an error; its log says which (container pytorch on node n1)",
@@ -122,6 +122,44 @@ fn a_failed_job_shows_limit_exit_code_and_ttl() {
             "  next: the job is deleted at 13:56:40Z, in 9m (ttlSecondsAfterFinished)",
         ]
     );
+}
+
+#[test]
+fn the_first_line_shows_the_last_error_of_the_output() {
+    let stack = "Exception in thread \"main\" java.lang.IllegalStateException: x\n\tat A.main(A.java:3)\nCaused by: java.io.IOException: disk full\n\tat B";
+    let long = format!("{}the data set is gone", "step ".repeat(40));
+    let cases = [
+        (
+            "step 1\nthe data set is gone",
+            "step 1 the data set is gone",
+        ),
+        (
+            &long,
+            "…step step step step step step step step step step step step step step step the data set is gone",
+        ),
+        (
+            "Traceback (most recent call last):\n  File \"a.py\", line 3\nValueError: no data\nbye",
+            "ValueError: no data bye",
+        ),
+        (
+            "torch.distributed.DistStoreError: timed out",
+            "torch.distributed.DistStoreError: timed out",
+        ),
+        (stack, "java.io.IOException: disk full \tat B"),
+        ("ErrorHandler starts", "ErrorHandler starts"),
+    ];
+    for (output, expected) in cases {
+        let mut scene: Scene<PyTorch> =
+            Scene::new(&PYTORCH, |job| job.run_policy("backoffLimit", 0));
+        scene.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
+        scene.settle();
+        scene.fail("pt-worker-0", 1, "Error", output);
+        scene.settle();
+        let line = scene.report().headline().text;
+        let expected = expected.replace('\t', " ");
+        let cause = format!("  BackoffLimitExceeded: exit 1 in pt-worker-0: {expected}");
+        assert!(line.ends_with(&cause), "{line}");
+    }
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn a_failed_run_shows_its_termination_message_and_the_next_attempt() {
     assert_eq!(
         scene.lines(),
         [
-            "pi  SparkApplication  FAILING 10s  executors 0/2  driver container failed with ExitCode: 1, Reason: Error",
+            "pi  SparkApplication  FAILING 10s  executors 0/2  driver container failed with ExitCode: 1, Reason: Error: java.lang.OutOfMemoryError: Java heap space",
             "  x java.lang.OutOfMemoryError: Java heap space",
             "  last failure 12:00:00Z  pi-driver  exit code 1: the program reported an error; its log says which (container spark-kubernetes-driver)",
             "    termination message: java.lang.OutOfMemoryError: Java heap space",
