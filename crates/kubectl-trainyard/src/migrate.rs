@@ -27,19 +27,22 @@ use crate::{others, render};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Other {
     /// The Kubeflow training operator.
-    TrainingOperator,
+    #[value(name = "training-operator")]
+    Training,
     /// The Kubeflow MPI operator.
-    MpiOperator,
+    #[value(name = "mpi-operator")]
+    Mpi,
     /// The Kubeflow Spark operator.
-    SparkOperator,
+    #[value(name = "spark-operator")]
+    Spark,
 }
 
 impl Other {
     fn name(self) -> &'static str {
         match self {
-            Self::TrainingOperator => "training-operator",
-            Self::MpiOperator => "mpi-operator",
-            Self::SparkOperator => "spark-operator",
+            Self::Training => "training-operator",
+            Self::Mpi => "mpi-operator",
+            Self::Spark => "spark-operator",
         }
     }
 }
@@ -83,7 +86,7 @@ pub async fn run(
             let mut lines = found.lines();
             match unserved(&cluster, other).await {
                 Ok(unserved) => {
-                    lines.extend(unserved.map(|text| Line::new(Style::Bad, format!("x  {text}"))))
+                    lines.extend(unserved.map(|text| Line::new(Style::Bad, format!("x  {text}"))));
                 }
                 Err(error) => lines.extend(out::not_shown(&[format!("{error:#}")])),
             }
@@ -122,11 +125,11 @@ async fn find(cluster: &Cluster, other: Other, namespace: Option<&str>) -> Resul
     }
     let mut kinds = kinds::all();
     kinds.retain(|kind| served.contains(&kind.name()));
-    let serves = |deployment: &&Deployment| {
+    let is_ours = |deployment: &&Deployment| {
         let mut kinds = kinds.iter();
         kinds.any(|kind| kind.operator.is_run_by(deployment))
     };
-    let ours = all.iter().filter(serves).cloned().collect();
+    let ours = all.iter().filter(is_ours).cloned().collect();
     Ok(Found {
         other,
         namespace: namespace.map(str::to_owned),
@@ -180,7 +183,7 @@ impl Found {
         ];
         let install = "kubectl apply --server-side --force-conflicts -k manifests";
         steps.extend(own.iter().map(|name| format!("{install}/{name}")));
-        if self.other == Other::SparkOperator {
+        if self.other == Other::Spark {
             let jobs = "kubectl apply -k manifests/spark-operator/jobs";
             steps.push(format!(
                 "{jobs}, for each namespace of jobs: docs/migrate-spark.md"
@@ -190,13 +193,13 @@ impl Found {
         for deployment in &self.deployments {
             let namespace = deployment.namespace().unwrap_or_default();
             let release = deployment.annotations().get("meta.helm.sh/release-name");
-            let step = match release {
-                Some(release) => format!("helm -n {namespace} uninstall {release}"),
-                None => {
+            let step = release.map_or_else(
+                || {
                     let name = deployment.name_any();
                     format!("kubectl -n {namespace} delete deployment {name}")
-                }
-            };
+                },
+                |release| format!("helm -n {namespace} uninstall {release}"),
+            );
             if !steps.contains(&step) {
                 steps.push(step);
             }

@@ -22,7 +22,7 @@ use crate::out::{self, Line};
 /// On a Deployment that was scaled to zero: its former replicas.
 const REPLICAS: &str = "trainyard.dev/migrated-replicas";
 /// The time in which an operator's pods end, or become available.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Scales the other operator to zero, waits until its pods have finished, and sets the failure policy of its webhooks to `Ignore`.
