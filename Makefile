@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests spark-recordings image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts spark-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -48,6 +48,8 @@ spark-recordings: ## Record again what spark-submit makes of the applications th
 	@$(XTASK) spark-recordings
 image-%: ## Build an operator's image as a docker-archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
+charts: ## Write the Helm charts (OUT=dir)
+	@cargo run -q -p training-manifests -- charts $(or $(OUT),target/charts)
 run-%: ## Run an operator outside a cluster, against the current kubeconfig
 	@cargo run -p $* -- --log-format compact
 clean: ## Remove what was built in this checkout

@@ -18,7 +18,7 @@ const usage = `usage: trainyard-node COMMAND
   light --dir DIR [flags]      etcd and kube-apiserver, without root
   cluster COMMAND [flags]      a whole node; see "cluster help"
   etcd | kube-apiserver | kube-controller-manager | kube-scheduler |
-  kubelet | kube-proxy | coredns | kubectl
+  kubelet | kube-proxy | coredns | kubectl | helm
                                that component, with its own flags
 `
 

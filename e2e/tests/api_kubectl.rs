@@ -604,12 +604,15 @@ async fn kubectl_completes_verbs_flags_and_jobs() -> Result<()> {
     );
     let flags = complete(&world, &plugin, &["logs", "--fo"])?;
     ensure!(flags.starts_with("--follow\t"), "{flags}");
-    let jobs = complete(&world, &plugin, &["why", "-n", world.namespace(), "ddp"])?;
-    ensure!(
-        jobs == "ddp-a\tPyTorchJob\nddp-b\tPyTorchJob\n:4\n",
-        "{jobs}"
-    );
-    Ok(())
+    // It gives up after a moment, because somebody waits at the terminal.
+    eventually("the jobs", HANG, async || {
+        let jobs = complete(&world, &plugin, &["why", "-n", world.namespace(), "ddp"])?;
+        Ok(match jobs.as_str() {
+            "ddp-a\tPyTorchJob\nddp-b\tPyTorchJob\n:4\n" => Seen::Yes(()),
+            _ => Seen::NotYet(jobs),
+        })
+    })
+    .await
 }
 
 #[tokio::test]

@@ -120,7 +120,11 @@ fn api_server(files: &mut Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {
+/// Returns the objects of a cluster-wide install except the namespace, by file.
+///
+/// # Errors
+/// If an object can't be written as YAML.
+pub fn of_cluster(operator: &Operator) -> anyhow::Result<Vec<(&'static str, Vec<Value>)>> {
     let crds = operator.kinds.iter().map(|kind| kind.crd.clone());
     let mut files = vec![("crd.yaml", crds.collect::<Vec<_>>())];
     files.extend(local(operator, Scope::Cluster)?);
@@ -153,6 +157,16 @@ fn local(operator: &Operator, scope: Scope) -> anyhow::Result<Vec<(&'static str,
     Ok(files)
 }
 
+/// Returns the objects of each option, with the path of its file without extension.
+pub fn of_options(operator: &Operator, scope: Scope) -> Vec<(String, Vec<Value>)> {
+    let mut all = rights::of_options(operator, scope);
+    if scope == Scope::Cluster {
+        let policies = operator.policies.iter();
+        all.extend(policies.map(|(file, objects)| ((*file).to_owned(), objects(operator))));
+    }
+    all
+}
+
 /// Adds one file per option. No kustomization contains them: an operator only gets the rights for the options in use.
 fn options(
     files: &mut Files,
@@ -160,12 +174,7 @@ fn options(
     operator: &Operator,
     scope: Scope,
 ) -> anyhow::Result<()> {
-    let mut all = rights::of_options(operator, scope);
-    if scope == Scope::Cluster {
-        let policies = operator.policies.iter();
-        all.extend(policies.map(|(file, objects)| ((*file).to_owned(), objects(operator))));
-    }
-    for (file, objects) in all {
+    for (file, objects) in of_options(operator, scope) {
         let path = directory.join(format!("{file}.yaml"));
         files.insert(path, yaml::documents(&objects)?);
     }

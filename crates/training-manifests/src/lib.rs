@@ -6,6 +6,7 @@
 //! - [`admission`]: warnings and refusals at admission
 //! - [`guard`]: the policy for namespaces where an operator may not write
 //! - [`bundle`]: which object goes into which file, and the kustomizations
+//! - [`chart`]: the Helm charts
 //! - [`mod@reference`]: the documents in `docs/reference`
 //! - [`conformance`]: published behaviour and our tests for it
 //! - [`evidence`]: the kinds, level and ids of each test
@@ -18,6 +19,7 @@
 
 pub mod admission;
 pub mod bundle;
+pub mod chart;
 pub mod conformance;
 pub mod evidence;
 pub mod guard;

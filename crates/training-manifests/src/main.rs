@@ -1,17 +1,23 @@
 //! `training-manifests generate` writes manifests and reference documents; with `--check` it only reports differences.
+//! `training-manifests charts DIR` writes the Helm charts.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use training_manifests::operator;
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let check = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["generate"] => false,
         ["generate", "--check"] => true,
+        ["charts", directory] => {
+            training_manifests::chart::write(Path::new(directory), &operator::all()?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         _ => {
-            eprintln!("usage: training-manifests generate [--check]");
+            eprintln!("usage: training-manifests generate [--check] | charts DIR");
             return Ok(ExitCode::from(2));
         }
     };

@@ -148,7 +148,16 @@ impl Operator {
 
     /// Returns the released image.
     pub fn image(&self) -> String {
-        format!("trainyard/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
+        let (repository, tag) = self.image_parts();
+        format!("{repository}:{tag}")
+    }
+
+    /// Returns the released image's name and tag.
+    pub fn image_parts(&self) -> (String, &'static str) {
+        (
+            format!("trainyard/{}", self.name),
+            env!("CARGO_PKG_VERSION"),
+        )
     }
 }
 

@@ -14,6 +14,7 @@ use training_api::labels;
 use training_core::grants::{self, Grant};
 use training_core::reasons;
 
+use crate::chart::values;
 use crate::operator::{Kind, Operator};
 
 /// The first line of every generated document.
@@ -41,6 +42,8 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>
     files.insert(directory.join("events.md"), events());
     files.insert(directory.join("rights.md"), rights(operators));
     files.insert(directory.join("metrics.md"), metrics::page()?);
+    let values = values::page(operators, HEADER)?;
+    files.insert(directory.join("helm-values.md"), values);
     Ok(files)
 }
 

@@ -20,6 +20,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/template"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	helm "helm.sh/helm/v4/pkg/cmd"
 	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
@@ -44,6 +45,17 @@ var all = map[string]func(args []string) int{
 		}
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
+		}
+		return 0
+	},
+	"helm": func(args []string) int {
+		command, err := helm.NewRootCmd(os.Stdout, args[1:], helm.SetupLogging)
+		if err == nil {
+			err = command.Execute()
+		}
+		// It has printed the error.
+		if err != nil {
+			return 1
 		}
 		return 0
 	},
