@@ -124,7 +124,7 @@ async fn a_launcher_that_fails_in_its_pod_again_and_again_says_why_at_the_end() 
         "{failed:?}"
     );
     let cause = [
-        "BackoffLimitExceeded/Error: exit 3 in pi-launcher-",
+        "BackoffLimitExceeded: exit 3 in pi-launcher-",
         ": no such input",
     ];
     site.assert_why("pi", "FAILED", &cause)?;
