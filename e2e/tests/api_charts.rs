@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, PYTORCH, SPARK, application};
@@ -208,6 +208,15 @@ fn option(folder: &str, name: &str) -> String {
     words.enumerate().map(capital).collect()
 }
 
+/// Checks values at JSON pointers.
+fn assert_at(object: &Value, expected: &Value) -> Result<()> {
+    for (pointer, value) in expected.as_object().into_iter().flatten() {
+        let found = object.pointer(pointer);
+        ensure!(found == Some(value), "{pointer}: {found:?} is not {value}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_value_of_a_chart_takes_effect() -> Result<()> {
     let affinity = json!({ "nodeAffinity": {} });
@@ -217,78 +226,108 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
     let resources =
         json!({ "limits": { "memory": "2Gi" }, "requests": { "cpu": "1", "memory": "1Gi" } });
     let variable = json!({ "name": "TZ", "value": "UTC" });
+    let rule = json!({ "ports": [{ "port": 4317 }] });
     let values = json!({
-        "global": { "imageRegistry": "registry.local/ml", "imagePullSecrets": ["pull"] },
+        "global": { "imageRegistry": "registry.local/ml/", "imagePullSecrets": ["pull", { "name": "two" }] },
         "image": { "repository": "operator", "tag": "v2", "pullPolicy": "Always" },
-        "replicas": 2, "namespaces": ["a", "b"], "gang": "kueue", "env": [variable],
-        "flags": { "log-filter": "debug", "max-replicas-per-job": 20_000_000, "clean-failed-jobs": true },
+        "replicas": 2, "namespaces": ["a", "123"], "env": [variable],
+        "flags": { "log-filter": "debug, #x: {{y}}", "job-cache-mib": 20_000_000, "zap-devel": true, "events": ["off", "full"] },
         "resources": resources, "nodeSelector": { "pool": "infra" }, "tolerations": [toleration],
         "affinity": affinity, "topologySpreadConstraints": [spread], "priorityClassName": "high",
-        "podAnnotations": { "a": "b" }, "userRoles": false, "admissionPolicy": false, "guardPolicy": false,
-        "networkPolicy": { "apiServers": ["192.0.2.1/32"] },
-        "serviceMonitor": { "enabled": true, "interval": "15s", "labels": { "release": "prometheus" } },
+        "podAnnotations": { "a": "b" }, "podLabels": { "c": "1" }, "podSecurityContext": { "runAsUser": 1 }, "securityContext": { "runAsUser": 2 },
+        "userRoles": false, "admissionPolicy": false, "guardPolicy": false,
+        "networkPolicy": { "apiServers": ["192.0.2.1/32"], "extraEgress": [rule] },
+        "serviceMonitor": { "enabled": true, "interval": "60", "labels": { "release": "prometheus" } },
+    });
+    for operator in operators() {
+        let objects = template(operator, &values)?;
+        let deployment = only(&objects, "Deployment")?;
+        let image = "registry.local/ml/operator:v2";
+        let own_image = match operator {
+            "pytorch-operator" => Some("--pytorch-init-container-image"),
+            "mpi-operator" => Some("--launcher-gate-image"),
+            _ => None,
+        };
+        let mut args = vec!["--leader-elect".to_owned()];
+        args.extend(own_image.map(|flag| format!("{flag}={image}")));
+        args.extend(
+            [
+                "--namespace=a,123",
+                "--events=off",
+                "--events=full",
+                "--job-cache-mib=20000000",
+                "--log-filter=debug, #x: {{y}}",
+                "--zap-devel=true",
+            ]
+            .map(str::to_owned),
+        );
+        let template = json!({
+            "/spec/replicas": 2,
+            "/spec/template/metadata/annotations": { "a": "b" },
+            "/spec/template/metadata/labels/c": "1",
+        });
+        assert_at(deployment, &template)?;
+        let pod = &deployment["spec"]["template"]["spec"];
+        let expected = json!({
+            "/imagePullSecrets": [{ "name": "pull" }, { "name": "two" }],
+            "/nodeSelector": { "pool": "infra" }, "/tolerations": [toleration], "/affinity": affinity,
+            "/topologySpreadConstraints": [spread], "/priorityClassName": "high",
+            "/securityContext/runAsUser": 1, "/containers/0/securityContext/runAsUser": 2,
+            "/containers/0/args": args, "/containers/0/image": image, "/containers/0/imagePullPolicy": "Always",
+            "/containers/0/resources": resources, "/containers/0/env/3": variable,
+        });
+        assert_at(pod, &expected).context(operator)?;
+        let egress = json!({
+            "/spec/egress/0/to": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }], "/spec/egress/2": rule,
+        });
+        assert_at(only(&objects, "NetworkPolicy")?, &egress)?;
+        let budget = json!({ "/spec/maxUnavailable": 1 });
+        assert_at(only(&objects, "PodDisruptionBudget")?, &budget)?;
+        let monitor =
+            json!({ "/spec/endpoints/0/interval": "60", "/metadata/labels/release": "prometheus" });
+        assert_at(only(&objects, "ServiceMonitor")?, &monitor)?;
+        let left_out = |object: &&Value| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            object["kind"] == "ValidatingAdmissionPolicy" || name.ends_with("-edit")
+        };
+        ensure!(objects.iter().find(left_out).is_none(), "{operator}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flag_replaces_the_charts_own_and_a_digest_the_tag() -> Result<()> {
+    let values = json!({
+        "flags": { "leader-elect": false, "pytorch-init-container-image": "registry.local/alpine" },
+        "image": { "digest": "sha256:0" }, "global": { "imageTag": "v3" }, "networkPolicy": { "enabled": false },
+        "gang": "kueue", "gangRights": ["volcano"],
     });
     let objects = template(PYTORCH.operator, &values)?;
-    let deployment = only(&objects, "Deployment")?;
-    let pod = &deployment["spec"]["template"]["spec"];
-    let container = &pod["containers"][0];
-    let image = "registry.local/ml/operator:v2";
-    let expected = json!([
-        "--leader-elect",
-        format!("--pytorch-init-container-image={image}"),
+    let args = [
         "--gang=kueue",
-        "--namespace=a,b",
-        "--clean-failed-jobs=true",
-        "--log-filter=debug",
-        "--max-replicas-per-job=20000000",
-    ]);
-    for (found, expected) in [
-        (&container["args"], &expected),
-        (&container["image"], &json!(image)),
-        (&container["imagePullPolicy"], &json!("Always")),
-        (&container["resources"], &resources),
-        (&container["env"][3], &variable),
-        (&deployment["spec"]["replicas"], &json!(2)),
-        (
-            &deployment["spec"]["template"]["metadata"]["annotations"],
-            &json!({ "a": "b" }),
-        ),
-        (&pod["imagePullSecrets"], &json!([{ "name": "pull" }])),
-        (&pod["nodeSelector"], &json!({ "pool": "infra" })),
-        (&pod["tolerations"], &json!([toleration])),
-        (&pod["affinity"], &affinity),
-        (&pod["topologySpreadConstraints"], &json!([spread])),
-        (&pod["priorityClassName"], &json!("high")),
-    ] {
-        ensure!(found == expected, "{found} is not {expected}");
-    }
-    let policy = only(&objects, "NetworkPolicy")?;
-    let to = &policy["spec"]["egress"][0]["to"];
+        "--leader-elect=false",
+        "--pytorch-init-container-image=registry.local/alpine",
+    ];
+    let expected = json!({
+        "/spec/template/spec/containers/0/args": args,
+        "/spec/template/spec/containers/0/image": "trainyard/pytorch-operator@sha256:0",
+    });
+    assert_at(only(&objects, "Deployment")?, &expected)?;
     ensure!(
-        *to == json!([{ "ipBlock": { "cidr": "192.0.2.1/32" } }]),
-        "{policy}"
-    );
-    let budget = only(&objects, "PodDisruptionBudget")?;
-    ensure!(budget["spec"]["maxUnavailable"] == 1, "{budget}");
-    let monitor = only(&objects, "ServiceMonitor")?;
-    ensure!(
-        monitor["spec"]["endpoints"][0]["interval"] == "15s",
-        "{monitor}"
-    );
-    ensure!(
-        monitor["metadata"]["labels"]["release"] == "prometheus",
-        "{monitor}"
-    );
-    let policies = objects
-        .iter()
-        .filter(|object| object["kind"] == "ValidatingAdmissionPolicy");
-    ensure!(policies.count() == 0);
-    ensure!(
-        !objects
+        objects
             .iter()
-            .any(|o| o["metadata"]["name"] == "trainyard-pytorchjobs-edit")
+            .all(|object| object["kind"] != "NetworkPolicy")
     );
-    Ok(())
+    // Jobs may still run under the former scheduler.
+    let rights = |object: &&Value| object["metadata"]["name"] == "pytorch-operator-gang-volcano";
+    ensure!(objects.iter().filter(rights).count() == 2);
+    let tag = template(
+        PYTORCH.operator,
+        &json!({ "global": { "imageTag": "1.10" } }),
+    )?;
+    let image =
+        json!({ "/spec/template/spec/containers/0/image": "trainyard/pytorch-operator:1.10" });
+    assert_at(only(&tag, "Deployment")?, &image)
 }
 
 #[test]
@@ -313,14 +352,18 @@ fn a_chart_spreads_replicas_and_follows_the_namespace_of_its_release() -> Result
 fn the_charts_install_some_kinds_and_the_accounts_of_drivers() -> Result<()> {
     let jobs = template(
         SPARK.operator,
-        &json!({ "jobNamespaces": ["team-a", "team-b"] }),
+        &json!({ "jobNamespaces": ["no", "123"], "jobAccountAnnotations": { "role": "reader" } }),
     )?;
-    for namespace in ["team-a", "team-b"] {
+    for namespace in ["no", "123"] {
         let mut of = training_testkit::manifest::documents(
             &workspace().join("manifests/spark-operator/jobs/rbac.yaml"),
         )?;
         for object in &mut of {
             object["metadata"]["namespace"] = json!(namespace);
+            object["metadata"]["annotations"] = json!({ "helm.sh/resource-policy": "keep" });
+            if object["kind"] == "ServiceAccount" {
+                object["metadata"]["annotations"]["role"] = json!("reader");
+            }
             if let Some(subject) = object.pointer_mut("/subjects/0/namespace") {
                 *subject = json!(namespace);
             }
@@ -340,20 +383,80 @@ fn the_charts_install_some_kinds_and_the_accounts_of_drivers() -> Result<()> {
 
 #[test]
 fn a_wrong_value_of_a_chart_is_refused_by_its_name() -> Result<()> {
-    for (operator, value, name) in [
-        (PYTORCH.operator, "replica=2", "replica"),
-        (PYTORCH.operator, "gang=volcanoes", "gang"),
-        (MPI.operator, "options.strikt=true", "strikt"),
-        (MPI.operator, "jobNamespaces={a}", "jobNamespaces"),
-        ("trainyard", "spark-operator.replicas=many", "replicas"),
+    let unknown = "additional properties ";
+    for (chart, value, expected) in [
+        (PYTORCH.operator, "replica=2", format!("{unknown}'replica'")),
+        (PYTORCH.operator, "gang=volcanoes", "at '/gang'".to_owned()),
+        (
+            PYTORCH.operator,
+            "flags.log-filtre=debug",
+            format!("{unknown}'log-filtre'"),
+        ),
+        (
+            PYTORCH.operator,
+            "flags.gang=volcano",
+            format!("{unknown}'gang'"),
+        ),
+        (
+            PYTORCH.operator,
+            "namespaces={a b}",
+            "at '/namespaces/0'".to_owned(),
+        ),
+        (
+            PYTORCH.operator,
+            "networkPolicy.apiServers={10.0.0.1}",
+            "at '/networkPolicy/apiServers/0'".to_owned(),
+        ),
+        (
+            MPI.operator,
+            "options.strikt=true",
+            format!("{unknown}'strikt'"),
+        ),
+        (
+            MPI.operator,
+            "jobNamespaces={a}",
+            format!("{unknown}'jobNamespaces'"),
+        ),
+        (
+            "trainyard",
+            "spark-operator.replicas=many",
+            "at '/replicas'".to_owned(),
+        ),
+        (
+            "trainyard",
+            "kinds.pytroch=false",
+            format!("{unknown}'pytroch'"),
+        ),
+        (
+            "trainyard",
+            "pytorch.replicas=2",
+            format!("{unknown}'pytorch'"),
+        ),
+        (
+            "trainyard-crds",
+            "kinds.spark=no",
+            "at '/kinds/spark'".to_owned(),
+        ),
     ] {
         let mut command = helm()?;
-        let output = output(command.args(["template", "release", operator, "--set", value]))?;
+        let args = ["template", "release", chart, "-n", SYSTEM, "--set", value];
+        let output = output(command.args(args))?;
         let err = String::from_utf8(output.stderr)?;
         ensure!(
-            !output.status.success() && err.contains(name),
+            !output.status.success() && err.contains(&expected),
             "{value}: {err}"
         );
+    }
+    // The guard policy would keep the operator from the jobs there, or from its lease.
+    for namespace in ["default", "kube-system"] {
+        let mut command = helm()?;
+        let args = ["template", "release", PYTORCH.operator, "-n", namespace];
+        let output = output(command.args(args))?;
+        let err = String::from_utf8(output.stderr)?;
+        let expected = "install with -n trainyard-system, or set guardPolicy=false";
+        ensure!(!output.status.success() && err.contains(expected), "{err}");
+        let mut command = helm()?;
+        run(command.args(args).args(["--set", "guardPolicy=false"]))?;
     }
     Ok(())
 }
@@ -384,8 +487,13 @@ async fn install_upgrade_and_uninstall_touch_no_job() -> Result<()> {
         command.args(args).args(["-n", SYSTEM, "--kubeconfig"]);
         run(command.arg(&kubeconfig))
     };
-    with(&["install", "crds", "trainyard-crds", "--create-namespace"])?;
-    let notes = with(&["install", "trainyard", "trainyard"])?;
+    // One operator comes from the manifests.
+    control.install(PYTORCH.operator).await?;
+    let take = ["--take-ownership", "--force-conflicts"];
+    with(&[&["install", "crds", "trainyard-crds"], &take[..]].concat())?;
+    let spark = ["--set", "spark-operator.jobNamespaces={default}"];
+    let install = ["install", "trainyard", "trainyard"];
+    let notes = with(&[&install[..], &take, &spark].concat())?;
     ensure!(notes.contains("STATUS: deployed"), "{notes}");
     let mut stored = Vec::new();
     for kind in EVERY_KIND {
@@ -406,7 +514,9 @@ async fn install_upgrade_and_uninstall_touch_no_job() -> Result<()> {
     ensure!(replicas == Some(2), "{replicas:?}");
     ensure!(deployments.get_opt("tf-operator").await?.is_none());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM);
-    for secret in secrets.list(&ListParams::default()).await? {
+    let releases = secrets.list(&ListParams::default()).await?;
+    ensure!(releases.items.len() >= 2, "{:?}", releases.items.len());
+    for secret in releases {
         let bytes = secret
             .data
             .into_iter()
@@ -433,6 +543,9 @@ async fn install_upgrade_and_uninstall_touch_no_job() -> Result<()> {
         let found = jobs.get(name).await?;
         ensure!(found == created, "{found:#}");
     }
+    // Running drivers need their account, also after an upgrade without its namespace.
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+    accounts.get("spark-operator-spark").await?;
     // Helm takes the CRDs over that it has kept.
     with(&["install", "crds", "trainyard-crds"]).map(drop)
 }

@@ -110,7 +110,7 @@ fn of_operator(operator: &Operator) -> anyhow::Result<Files> {
             "network-policy.yaml" => Condition::Value("networkPolicy.enabled"),
             "user-roles.yaml" => Condition::Value("userRoles"),
             "admission-policy.yaml" => Condition::Value("admissionPolicy"),
-            "guard-policy.yaml" => Condition::Value("guardPolicy"),
+            "guard-policy.yaml" => Condition::Guard,
             _ => Condition::Always,
         };
         template(name, condition, &template::placed(name, objects))?;
@@ -148,7 +148,7 @@ fn budget(operator: &Operator) -> Value {
 /// Returns the Prometheus operator's object for the metrics Service.
 fn monitor_of(operator: &Operator) -> Value {
     let mut metadata = install::metadata(operator, install::Scope::Cluster, operator.name);
-    metadata["labels"]["__labels__"] = "".into();
+    metadata["labels"]["__map_serviceMonitor.labels__"] = "".into();
     json!({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
@@ -181,6 +181,9 @@ fn crds(operators: &[Operator]) -> anyhow::Result<Files> {
     }
     let values = json!({ "kinds": kinds });
     files.insert("values.yaml".into(), yaml::documents(&[values])?);
+    let names: Vec<&str> = operators.iter().map(short).collect();
+    let schema = values::schema_of_kinds(&names, &[])?;
+    files.insert("values.schema.json".into(), schema);
     Ok(files)
 }
 
@@ -200,6 +203,8 @@ fn all(operators: &[Operator]) -> anyhow::Result<Files> {
         .iter()
         .map(|operator| (short(operator).to_owned(), true.into()))
         .collect();
+    let names: Vec<&str> = operators.iter().map(short).collect();
+    let charts: Vec<&str> = operators.iter().map(|operator| operator.name).collect();
     let values = json!({ "kinds": kinds, "global": values::Global::default() });
     let comment = "# The operators to install, and values for all of them. Values of one are below its name: pytorch-operator.replicas.\n";
     let mut text = yaml::documents(&[values])?;
@@ -214,6 +219,10 @@ fn all(operators: &[Operator]) -> anyhow::Result<Files> {
             )?,
         ),
         ("values.yaml".into(), text),
+        (
+            "values.schema.json".into(),
+            values::schema_of_kinds(&names, &charts)?,
+        ),
         ("templates/NOTES.txt".into(), NOTES.to_owned()),
     ]))
 }
