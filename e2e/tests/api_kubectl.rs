@@ -45,6 +45,12 @@ impl Outcome {
     /// Checks that the plugin's page shows this output of a command.
     fn assert_documented(&self, command: &str, out: &str) -> Result<()> {
         let page = std::fs::read_to_string(workspace().join("docs/kubectl.md"))?;
+        // The page's job has another name than the tests'.
+        let out = out.replace("pt-", "ddp-");
+        let out = match out.strip_prefix("pt ") {
+            Some(rest) => format!("ddp {rest}"),
+            None => out,
+        };
         let block = format!("$ kubectl trainyard {command}\n{out}```");
         ensure!(
             page.contains(&block),
@@ -331,6 +337,12 @@ async fn wait_ends_with_success_at_once_where_it_came_before_and_with_deletion_a
                     .starts_with(&format!("pt  {}  {state}", kind.name)),
                 "{outcome:?}"
             );
+            if kind == PYTORCH {
+                // It has succeeded some seconds ago.
+                let (before, after) = outcome.out.split_once("s  ready").context("no age")?;
+                let before = before.trim_end_matches(|c: char| c.is_ascii_digit());
+                outcome.assert_documented("wait ddp", &format!("{before}1s  ready{after}"))?;
+            }
         }
         world.jobs.create(&manifest(&kind, "gone")).await?;
         let outcome = plugin.run(&["wait", "gone", "--timeout", "2s"]).await?;
@@ -501,6 +513,17 @@ async fn diff_shows_how_a_manifest_changes_the_objects_of_a_job() -> Result<()> 
         ensure!(outcome.code == Some(1), "{outcome:?}");
         ensure!(images("+") > 0 && images("+") == images("-"), "{outcome:?}");
         ensure!(outcome.out.contains("example.com/other:2"), "{outcome:?}");
+        if world.kind == PYTORCH {
+            let mut job = manifest(&world.kind, "pt");
+            let master = &mut job["spec"]["pytorchReplicaSpecs"]["Master"];
+            master["template"]["spec"]["containers"][0]["image"] = json!("example.com/other:2");
+            std::fs::write(&file, job.to_string())?;
+            let outcome = plugin.run(&diff).await?;
+            // The header has the times of the files.
+            let lines = outcome.out.lines().map(|line| line.split('\t').next());
+            let text: Vec<&str> = lines.map(Option::unwrap_or_default).collect();
+            outcome.assert_documented("diff -f ddp.yaml", &(text.join("\n") + "\n"))?;
+        }
         Ok(())
     })
     .await

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use e2e::pods::{
     Row, Site, UNTIL_GO, Weight, created, eventually, example, no_longer_running, pair, said,
     shell, succeeded,
 };
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use training_testkit::control_plane::workspace;
 use training_testkit::job::{conditions, counters};
+use training_testkit::manifest;
 use training_testkit::wait::{Seen, holds_for};
 
 use super::STAYS;
@@ -81,6 +83,25 @@ async fn a_distributed_job_trains() -> Result<()> {
     assert_eq!(events.len(), 3, "{events:?}");
     said(&events, "Normal", "SuccessfulCreatePod")?;
     said(&events, "Normal", "SuccessfulCreateService")?;
+    site.finish(&saw).await
+}
+
+/// Only its image is replaced: the cluster has no access to public ones.
+#[tokio::test]
+async fn the_quickstart_trains() -> Result<()> {
+    let site = Site::open("quickstart", Weight::Heavy).await?;
+    let path = workspace().join("examples/quickstart.yaml");
+    let [mut script, mut job] = <[Value; 2]>::try_from(manifest::documents(&path)?)
+        .map_err(|all| anyhow!("{} objects", all.len()))?;
+    script["metadata"]["namespace"] = json!(site.namespace);
+    manifest::apply(&site.client, vec![script]).await?;
+    for role in ["Master", "Worker"] {
+        let template = &mut job["spec"]["pytorchReplicaSpecs"][role]["template"];
+        template["spec"]["containers"][0]["image"] = shell("")["containers"][0]["image"].take();
+    }
+    site.jobs.create(&job).await?;
+    site.until_true("quickstart", "Succeeded").await?;
+    let saw = trained(&site, &["quickstart-master-0", "quickstart-worker-0"]).await?;
     site.finish(&saw).await
 }
 
