@@ -589,23 +589,87 @@ async fn render_and_diff_follow_the_flags_of_the_operators_deployment() -> Resul
     Ok(())
 }
 
-/// Runs kubectl's own completion of `kubectl trainyard WORDS`, which bash and zsh use.
-fn complete(world: &World, plugin: &Plugin, words: &[&str]) -> Result<String> {
+/// Returns a program with a user's environment: kubectl and the plugin are the only other programs on the PATH.
+fn with_kubectl(world: &World, plugin: &Plugin, program: &str) -> Result<Command> {
     let path = world.file("bin");
     std::fs::create_dir(&path)?;
     let node = std::env::var_os("TRAINYARD_NODE").context("TRAINYARD_NODE is not set")?;
-    let program = find("kubectl-trainyard")?;
     symlink(&node, path.join("kubectl"))?;
-    symlink(&program, path.join("kubectl-trainyard"))?;
-    symlink(&program, path.join("kubectl_complete-trainyard"))?;
-    let output = Command::new(path.join("kubectl"))
-        .args(["__complete", "trainyard"])
-        .args(words)
+    for name in ["kubectl-trainyard", "kubectl_complete-trainyard"] {
+        symlink(find("kubectl-trainyard")?, path.join(name))?;
+    }
+    let mut command = Command::new(match program {
+        "kubectl" => path.join(program),
+        other => PathBuf::from(other),
+    });
+    command
         .env("PATH", &path)
         .env("HOME", &path)
         .env("KUBECONFIG", &plugin.kubeconfig)
         .env_remove("TRAINYARD_NODE")
-        .stdin(Stdio::null())
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+/// The script of a CI pipeline: what follows the training needs its success.
+const PIPELINE: &str = "\
+set -eu
+kubectl trainyard run -n \"$1\" -f \"$2\" --timeout 10m
+kubectl trainyard wait -n \"$1\" \"$3\"
+echo evaluate
+";
+
+#[tokio::test]
+async fn the_script_of_a_ci_pipeline_ends_with_the_jobs_result() -> Result<()> {
+    with_operator("kubectl-ci", async |world, plugin| {
+        let kind = world.kind;
+        let (kubelet, namespace) = (&world.kubelet, world.namespace());
+        let script = world.file("pipeline.sh");
+        std::fs::write(&script, PIPELINE)?;
+        for (name, succeeds) in [("good", true), ("bad", false)] {
+            let file = world.file("job.json");
+            std::fs::write(&file, manifest(&kind, name).to_string())?;
+            let mut command = with_kubectl(world, plugin, "/bin/sh")?;
+            command.arg(&script).arg(namespace).arg(&file).arg(name);
+            let pipeline = command
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()?;
+            if succeeds {
+                run_to_success(world, name).await?;
+            } else {
+                kubelet
+                    .until_pods(namespace, name, pod_count(&kind))
+                    .await?;
+                kubelet.all_running(namespace, name).await?;
+                let failed = State::Failed {
+                    exit_code: 3,
+                    message: "no data".to_owned(),
+                };
+                let pod = required_pod(&kind).replace("pt-", "bad-");
+                match kind {
+                    MPI => world.actor(name).launcher_fails().await?,
+                    _ => kubelet.set(namespace, &pod, &failed).await?,
+                }
+            }
+            let outcome = wait_for_exit(pipeline).await?;
+            let expected = if succeeds { Some(0) } else { Some(1) };
+            ensure!(outcome.code == expected, "{name}: {outcome:?}");
+            ensure!(
+                outcome.out.ends_with("evaluate\n") == succeeds,
+                "{outcome:?}"
+            );
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Runs kubectl's own completion of `kubectl trainyard WORDS`, which bash and zsh use.
+fn complete(world: &World, plugin: &Plugin, words: &[&str]) -> Result<String> {
+    let output = with_kubectl(world, plugin, "kubectl")?
+        .args(["__complete", "trainyard"])
+        .args(words)
         .output()?;
     ensure!(output.status.success(), "{output:?}");
     Ok(String::from_utf8(output.stdout)?)

@@ -9,6 +9,7 @@
 //!   runs      timed runs                         life      the run that counts requests
 //!   scale     a full store                       template  texts with gaps
 //!   event     the cost of finding a pod, without a server
+//!   why       kubectl trainyard why, and its requests alone
 //!   application, submitter                       the bodies of a SparkApplication, and its floor client
 //!   submission, killed                           comparison with spark-submit; runs with a killed operator
 //!   machine, stats, report, store                figures, statistics, table and files
@@ -43,6 +44,7 @@ mod store;
 mod submission;
 mod submitter;
 mod template;
+mod why;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -110,6 +112,7 @@ async fn helper(role: &str, kubeconfig: &Path, kind: Kind, rest: &[&str]) -> Res
             };
             drive::run(kubeconfig, kind, namespace, script).await
         }
+        ("requests", paths) => why::requests(kubeconfig, paths).await,
         ("read", []) => scale::reader(kubeconfig, &kind).await,
         other => bail!("unknown arguments: {other:?}"),
     }

@@ -12,6 +12,7 @@ use crate::scale::scale;
 use crate::size::{Setting, Size};
 use crate::store::{Figures, Pair, Record, Side};
 use crate::submission::submission;
+use crate::why::why;
 
 /// A type of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +35,12 @@ pub enum Metric {
     Killed,
     /// Events of a large job.
     Event,
+    /// `kubectl trainyard why`.
+    Why,
 }
 
 /// All metrics. Each gets its first pair before any gets its second, so that an interrupted run has them all.
-pub const ALL: [Metric; 9] = [
+pub const ALL: [Metric; 10] = [
     Metric::Life,
     Metric::Pace,
     Metric::Latency,
@@ -47,6 +50,7 @@ pub const ALL: [Metric; 9] = [
     Metric::Submission,
     Metric::Killed,
     Metric::Event,
+    Metric::Why,
 ];
 
 impl Metric {
@@ -62,6 +66,7 @@ impl Metric {
             Self::Submission => "submission",
             Self::Killed => "killed",
             Self::Event => "event",
+            Self::Why => "why",
         }
     }
 
@@ -79,6 +84,7 @@ impl Metric {
             Self::Submission => "h",
             Self::Killed => "i",
             Self::Event => "k",
+            Self::Why => "l",
         }
     }
 
@@ -86,7 +92,7 @@ impl Metric {
     fn is_of(self, kind: &Kind) -> bool {
         match self {
             Self::Life | Self::Latency | Self::Burst => true,
-            Self::Crowd | Self::Event => *kind == WHOLE,
+            Self::Crowd | Self::Event | Self::Why => *kind == WHOLE,
             Self::Pace | Self::Scale => !submits(kind),
             Self::Submission | Self::Killed => submits(kind),
         }
@@ -109,7 +115,7 @@ impl Metric {
     pub fn pairs(self, size: &Size) -> usize {
         match self {
             Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
-            Self::Pace | Self::Latency | Self::Event => size.pairs,
+            Self::Pace | Self::Latency | Self::Event | Self::Why => size.pairs,
             Self::Burst | Self::Crowd => size.long_pairs,
         }
     }
@@ -127,6 +133,7 @@ impl Metric {
             Self::Submission => submission(setting, say).await?,
             Self::Killed => killed(setting, say).await?,
             Self::Event => event(say)?,
+            Self::Why => why(setting, say).await?,
             Self::Scale => {
                 record.pairs = scale(setting, say).await?.pairs;
                 return Ok(());

@@ -128,7 +128,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     );
     let (burst, crowd) = (read(Metric::Burst)?, read(Metric::Crowd)?);
     let (once, starts) = split(read(Metric::Scale)?);
-    let event = read(Metric::Event)?;
+    let (event, why) = (read(Metric::Event)?, read(Metric::Why)?);
     if submits(&setting.kind) {
         let (submission, killed) = (read(Metric::Submission)?, read(Metric::Killed)?);
         let mut rows = requests(&life, &burst, &setting.kind);
@@ -165,6 +165,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
         &once,
     ));
     rows.extend(EVENT.map(|line| ratio((line, &event))));
+    rows.push(ratio((WHY, &why)));
     rows.retain(|row| setting.shows(row.id));
     Ok(rows)
 }
@@ -304,6 +305,14 @@ const START: Line = Line(
     "start_ms",
     "ms",
     Some(most(2.0)),
+);
+
+const WHY: Line = Line(
+    "l",
+    "kubectl trainyard why in a namespace of 500 jobs: start → first line",
+    "why_ms",
+    "ms",
+    Some(most(1.5)),
 );
 
 const EVENT: [Line; 3] = [
@@ -691,7 +700,7 @@ mod tests {
         for (kind, rows) in &all {
             let mut ids: Vec<&str> = rows.iter().map(|row| row.id).collect();
             ids.dedup();
-            let whole = ["a", "b", "c", "d", "e", "f", "g", "j", "k"];
+            let whole = ["a", "b", "c", "d", "e", "f", "g", "j", "k", "l"];
             let expected = match *kind {
                 PYTORCH => &whole[..],
                 MPI => &whole[..4],

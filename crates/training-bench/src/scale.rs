@@ -105,7 +105,7 @@ fn named(prefix: &str, memory: Memory) -> [(String, f64); 3] {
 }
 
 /// Stores finished jobs with their finished pods and their services.
-async fn fill(stage: &Stage, numbers: std::ops::Range<usize>) -> Result<()> {
+pub async fn fill(stage: &Stage, numbers: std::ops::Range<usize>) -> Result<()> {
     let bodies = Bodies::new(&stage.kind)?;
     let gate = Semaphore::new(FILLING);
     stream::iter(numbers)

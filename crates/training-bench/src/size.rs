@@ -144,7 +144,7 @@ impl Setting {
     /// with launchers, because it has its own life cycle. Applications have their own rows.
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
-            let rows = "abcdefgjk";
+            let rows = "abcdefgjkl";
             return Self { kind, size, rows };
         }
         if submits(&kind) {

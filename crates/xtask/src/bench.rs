@@ -6,6 +6,8 @@ use crate::{image, paths, process};
 
 /// The benchmark program.
 const BENCH: &str = "training-bench";
+/// The kubectl plugin.
+const PLUGIN: &str = "kubectl-trainyard";
 
 /// Builds everything in the release profile and runs the bench. The bench's own variables pass through.
 pub fn run() -> Result<(), String> {
@@ -14,22 +16,20 @@ pub fn run() -> Result<(), String> {
     // Builds all of them for any choice: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
     let triple = paths::triple();
-    process::run(
-        process::command(
-            "cargo",
-            [
-                "build",
-                "--release",
-                "--locked",
-                "--target",
-                &triple,
-                "-p",
-                BENCH,
-            ],
-        )
-        // The same flags as the operators, so that both share their dependencies.
-        .env("RUSTFLAGS", "-C target-feature=+crt-static"),
-    )?;
+    for package in [PLUGIN, BENCH] {
+        let arguments = [
+            "build",
+            "--release",
+            "--locked",
+            "--target",
+            &triple,
+            "-p",
+            package,
+        ];
+        // The same flags as the operators, so that they share their dependencies.
+        let mut build = process::command("cargo", arguments);
+        process::run(build.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    }
     let binaries = paths::binaries(image::Build::Shipped);
     let mut bench = process::command(binaries.join(BENCH), [] as [&str; 0]);
     // As in the shipped Deployments; the floor client gets it too.
