@@ -17,6 +17,9 @@ async fn site(kind: Kind, scenario: &str, weight: Weight) -> Result<Site> {
 async fn scenario(kind: Kind, name: &'static str, weight: Weight) -> Result<()> {
     let site = site(kind, name, weight).await?;
     let saw = sdk::run(&kind, name, &site.namespace).await?;
+    if name == "endings" {
+        site.assert_why("fails", "FAILED", &["exit 3 in fails-"])?;
+    }
     site.finish(&saw).await
 }
 

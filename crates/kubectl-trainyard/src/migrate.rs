@@ -96,7 +96,10 @@ pub async fn run(
             out::print(&lines)
         }
         Action::Apply => {
-            if let Some(text) = unserved(&cluster, other).await? {
+            // Other Deployments may serve them.
+            if namespace.is_none()
+                && let Some(text) = unserved(&cluster, other).await?
+            {
                 bail!("{text}");
             }
             switch::stop(&cluster, &found).await?;
@@ -198,14 +201,22 @@ impl Found {
                     let name = deployment.name_any();
                     format!("kubectl -n {namespace} delete deployment {name}")
                 },
-                |release| format!("helm -n {namespace} uninstall {release}"),
+                |release| {
+                    format!(
+                        "helm -n {namespace} uninstall {release}, once no application runs: docs/migrate-spark.md"
+                    )
+                },
             );
             if !steps.contains(&step) {
                 steps.push(step);
             }
         }
         let whole = self.webhooks.iter().filter(|webhooks| webhooks.is_whole());
-        steps.extend(whole.map(|webhooks| format!("kubectl delete {}", webhooks.describe())));
+        steps.extend(
+            whole.map(|webhooks| {
+                format!("kubectl delete --ignore-not-found {}", webhooks.describe())
+            }),
+        );
         let numbered = steps.into_iter().enumerate().skip(first - 1);
         let lines = numbered.map(|(at, step)| Line::plain(format!("{:>2}. {step}", at + 1)));
         let title = Line::new(Style::Strong, "Next:".to_owned());

@@ -71,8 +71,18 @@ impl Served<'_> {
 
     /// Returns its flags, and the variable that restricts its namespaces.
     pub fn flags(&self) -> Vec<String> {
-        let words = words(self.container).filter(|word| word.starts_with('-'));
-        let mut flags: Vec<String> = words.map(str::to_owned).collect();
+        let mut flags: Vec<String> = Vec::new();
+        let mut takes_value = false;
+        for word in words(self.container) {
+            match flags.last_mut() {
+                Some(flag) if takes_value && !word.starts_with('-') => {
+                    *flag = format!("{flag}={word}");
+                }
+                _ if word.starts_with('-') => flags.push(word.to_owned()),
+                _ => {}
+            }
+            takes_value = word.starts_with('-') && !word.contains('=');
+        }
         let variables = self.container.env.iter().flatten();
         for variable in variables.filter(|variable| variable.name == NAMESPACE) {
             match (&variable.value, &variable.value_from) {
@@ -195,18 +205,29 @@ mod tests {
 
     #[test]
     fn the_training_operator_serves_the_enabled_kinds() {
-        let kinds = |args: &[&str]| {
+        let both = |args: &[&str]| {
             let image = "kubeflow/training-operator";
             let container = json!({ "name": "c", "image": image, "args": args });
             let template = json!({ "spec": { "containers": [container] } });
             let spec = json!({ "selector": {}, "template": template });
             let deployment = serde_json::from_value(json!({ "spec": spec })).unwrap();
-            of(&deployment).unwrap().serves()
+            let served = of(&deployment).unwrap();
+            (served.serves(), served.flags().join(" "))
         };
+        let kinds = |args: &[&str]| both(args).0;
         let all = "PyTorchJob, TFJob, XGBoostJob, MPIJob, JAXJob, PaddleJob";
         assert_eq!(kinds(&["--leader-elect"]), all);
         assert_eq!(kinds(&["--enable-scheme=tfjob"]), "TFJob");
         assert_eq!(kinds(&["-enable-scheme", "tfjob,mpijob"]), "TFJob, MPIJob");
+        let separate = [
+            "-enable-scheme",
+            "tfjob",
+            "--leader-elect",
+            "--namespace",
+            "a",
+        ];
+        let flags = "-enable-scheme=tfjob --leader-elect --namespace=a";
+        assert_eq!(both(&separate), ("TFJob".to_owned(), flags.to_owned()));
         let twice = ["--enable-scheme=PyTorchJob", "--enable-scheme=tfjob"];
         assert_eq!(kinds(&twice), "PyTorchJob, TFJob");
     }

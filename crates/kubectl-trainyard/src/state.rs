@@ -276,7 +276,8 @@ fn key_part(output: &str) -> String {
         let found = output.match_indices(name);
         found.map(|(at, name)| output.split_at(at + name.len()))
     });
-    let whole_words = ends.filter(|(_, rest)| !rest.starts_with(char::is_alphanumeric));
+    // A name in a stack frame goes on: `dataPathNotExistError(QueryCompilationErrors.scala:1499)`.
+    let whole_words = ends.filter(|(_, rest)| rest.is_empty() || rest.starts_with([':', ' ']));
     let last = whole_words.max_by_key(|(before, _)| before.len());
     let start = last.map(|(before, _)| before.rfind(' ').map_or(0, |space| space + 1));
     match start.and_then(|start| output.get(start..)) {

@@ -86,8 +86,10 @@ impl Site {
             rest.is_some(),
             "why says {line:?}, not {state:?} and {cause:?}"
         );
-        let mut explained = self.explained.lock().map_err(|_| anyhow!("poisoned"))?;
-        explained.insert(job.to_owned());
+        if state == "FAILED" {
+            let mut explained = self.explained.lock().map_err(|_| anyhow!("poisoned"))?;
+            explained.insert(job.to_owned());
+        }
         Ok(())
     }
 

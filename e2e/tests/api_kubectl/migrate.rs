@@ -273,10 +273,10 @@ async fn migrate_shows_what_changes_and_stops_the_go_operator_and_starts_it_agai
     ensure!(site.annotations().await? == 0);
     ensure!(jobs.get("ddp").await? == before.1[0]);
     // What migrate has not stopped, it doesn't start.
+    let why = "migrate has stopped no Deployment: scale up the one to start\n";
     site.deployments
         .patch(name, &PatchParams::default(), &none)
         .await?;
-    let why = "Deployment kubeflow/training-operator was not scaled to 0 by migrate";
     site.refuses(&undo, why).await
 }
 

@@ -177,6 +177,11 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
         why.as_str().is_some_and(|why| why.contains("ExitCode: 3")),
         "{why}"
     );
+    site.assert_why(
+        &failed,
+        "FAILED",
+        &["driver container failed", "ExitCode: 3"],
+    )?;
     // The driver of a replaced run is deleted with it.
     let drivers = site.pods().list(&kube::api::ListParams::default()).await?;
     let running = drivers.items.iter().filter(|pod| {

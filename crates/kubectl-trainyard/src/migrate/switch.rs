@@ -54,14 +54,12 @@ pub async fn start(cluster: &Cluster, found: &Found) -> Result<()> {
         }
         until_stopped(cluster, ours).await?;
     }
-    for deployment in &found.deployments {
-        let is_stopped = deployment.spec.replicas == Some(0);
-        if is_stopped && !deployment.annotations().contains_key(REPLICAS) {
-            bail!(
-                "Deployment {} was not scaled to 0 by migrate: scale it up, then repeat this",
-                place(deployment)
-            );
-        }
+    let is_stopped = |d: &&Deployment| d.annotations().contains_key(REPLICAS);
+    let mut all = found.deployments.iter();
+    if !all.any(|d| is_stopped(&d) || d.spec.replicas != Some(0)) {
+        bail!("migrate has stopped no Deployment: scale up the one to start");
+    }
+    for deployment in found.deployments.iter().filter(is_stopped) {
         check_permissions(cluster, found, deployment).await?;
     }
     let (controllers, webhooks) = found.in_order();
@@ -108,14 +106,7 @@ async fn stop_all(cluster: &Cluster, deployments: &[&Deployment]) -> Result<()> 
     }
     for deployment in deployments {
         until_stopped(cluster, deployment).await?;
-        let at = place(deployment);
-        let current = get(cluster, deployment).await?;
-        if current.spec.replicas != Some(0) {
-            bail!(
-                "Deployment {at} was scaled up again: pause what manages it, such as Argo CD or Flux, then repeat this"
-            );
-        }
-        say(format!("Deployment {at}: stopped"))?;
+        say(format!("Deployment {}: stopped", place(deployment)))?;
     }
     Ok(())
 }
@@ -140,6 +131,14 @@ async fn start_all(cluster: &Cluster, deployments: &[&Deployment]) -> Result<()>
         say(format!("Deployment {at}: scaled to {replicas}"))?;
     }
     for deployment in deployments {
+        let was_stopped = deployment.annotations().contains_key(REPLICAS);
+        if deployment.spec.replicas == Some(0) && !was_stopped {
+            say(format!(
+                "Deployment {}: not started, because migrate has not stopped it",
+                place(deployment)
+            ))?;
+            continue;
+        }
         until_available(cluster, deployment).await?;
         say(format!("Deployment {}: available", place(deployment)))?;
     }
@@ -180,7 +179,10 @@ async fn check_permissions(
     found: &Found,
     deployment: &Deployment,
 ) -> Result<()> {
-    if others::of(deployment).is_some_and(|of| of.is_webhook()) {
+    let Some(of) = others::of(deployment).filter(|of| !of.is_webhook()) else {
+        return Ok(());
+    };
+    if found.kinds.is_empty() {
         return Ok(());
     }
     let namespace = deployment.namespace().unwrap_or_default();
@@ -191,6 +193,11 @@ async fn check_permissions(
     let (jobs, _) = cluster.jobs().await?;
     let mut places = BTreeSet::from([""]);
     places.extend(jobs.iter().map(Job::namespace));
+    let flags = of.flags();
+    let named = flags
+        .iter()
+        .filter(|flag| flag.to_lowercase().contains("namespace"));
+    places.extend(named.flat_map(|flag| flag.split(['=', ',']).skip(1)));
     for place in places {
         for kind in &found.kinds {
             let status = ResourceAttributes {
@@ -225,6 +232,12 @@ async fn until_stopped(cluster: &Cluster, deployment: &Deployment) -> Result<()>
     let selected = ListParams::default().labels_from(&selector).fields(active);
     let begin = tokio::time::Instant::now();
     loop {
+        if get(cluster, deployment).await?.spec.replicas != Some(0) {
+            bail!(
+                "Deployment {} was scaled up again: pause what manages it, such as Argo CD or Flux, then repeat this",
+                place(deployment)
+            );
+        }
         let count = pods
             .list_metadata(&selected)
             .await

@@ -44,7 +44,7 @@ pub struct Webhooks {
     former: Option<Former>,
 }
 
-/// Finds the configurations with webhooks that these Deployments answer, or that were changed for this operator.
+/// Finds the configurations with webhooks that these Deployments answer.
 pub async fn of(
     cluster: &Cluster,
     name: &str,
@@ -73,7 +73,7 @@ pub async fn of(
                 operator: name.to_owned(),
                 services: services.clone(),
             };
-            if webhooks.former.is_some() || webhooks.all().iter().any(|w| webhooks.is_own(w)) {
+            if webhooks.all().iter().any(|w| webhooks.is_own(w)) {
                 found.push(webhooks);
             }
         }

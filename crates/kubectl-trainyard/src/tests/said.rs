@@ -146,6 +146,10 @@ fn the_first_line_shows_the_last_error_of_the_output() {
             "torch.distributed.DistStoreError: timed out",
         ),
         (stack, "java.io.IOException: disk full \tat B"),
+        (
+            "AnalysisException: no such path\n\tat Errors$.dataPathNotExistError(Errors.scala:1499)",
+            "AnalysisException: no such path \tat Errors$.dataPathNotExistError(Errors.scala:1499)",
+        ),
         ("ErrorHandler starts", "ErrorHandler starts"),
     ];
     for (output, expected) in cases {
