@@ -26,7 +26,8 @@ fn examples() -> Vec<PathBuf> {
     let files = kinds.flat_map(|kind| std::fs::read_dir(kind.unwrap().path()).unwrap());
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| {
-        path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("volume.yaml")
+        let is_job = !path.ends_with("volume.yaml") && !path.ends_with("script.yaml");
+        is_job && path.extension().is_some_and(|e| e == "yaml")
     });
     files.sort();
     files

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e::pods::{
     Row, Site, UNTIL_GO, Weight, created, eventually, example, no_longer_running, pair, said,
     shell, succeeded,
 };
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use training_testkit::control_plane::workspace;
 use training_testkit::job::{conditions, counters};
 use training_testkit::manifest;
 use training_testkit::wait::{Seen, holds_for};
@@ -90,11 +89,10 @@ async fn a_distributed_job_trains() -> Result<()> {
 #[tokio::test]
 async fn the_quickstart_trains() -> Result<()> {
     let site = Site::open("quickstart", Weight::Heavy).await?;
-    let path = workspace().join("examples/quickstart.yaml");
-    let [mut script, mut job] = <[Value; 2]>::try_from(manifest::documents(&path)?)
-        .map_err(|all| anyhow!("{} objects", all.len()))?;
+    let mut script = example("quickstart/script.yaml")?;
     script["metadata"]["namespace"] = json!(site.namespace);
     manifest::apply(&site.client, vec![script]).await?;
+    let mut job = example("quickstart/job.yaml")?;
     for role in ["Master", "Worker"] {
         let template = &mut job["spec"]["pytorchReplicaSpecs"][role]["template"];
         template["spec"]["containers"][0]["image"] = shell("")["containers"][0]["image"].take();
