@@ -206,11 +206,12 @@ mod tests {
     #[test]
     fn letters_choose_and_none_chooses_all() {
         let pods = [
-            "life", "pace", "latency", "burst", "scale", "crowd", "event",
+            "life", "pace", "latency", "burst", "scale", "crowd", "event", "why",
         ];
         assert_eq!(wanted(PYTORCH, ""), pods);
         assert_eq!(wanted(PYTORCH, "a,d"), ["life", "pace", "crowd"]);
         assert_eq!(wanted(PYTORCH, "g"), ["scale"]);
+        assert_eq!(wanted(PYTORCH, "l"), ["why"]);
     }
 
     #[test]
