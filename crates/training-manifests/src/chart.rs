@@ -42,19 +42,17 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<Files> {
     let mut files = Files::new();
     for operator in operators {
         let chart = of_operator(operator)?;
-        for directory in [Path::new(operator.name).to_owned(), inside(operator)] {
-            let here = chart.iter();
-            files.extend(here.map(|(path, text)| (directory.join(path), text.clone())));
-        }
+        add(&mut files, &inside(operator), chart.clone());
+        add(&mut files, Path::new(operator.name), chart);
     }
-    add(&mut files, "trainyard-crds", crds(operators)?);
-    add(&mut files, "trainyard", all(operators)?);
+    add(&mut files, Path::new("trainyard-crds"), crds(operators)?);
+    add(&mut files, Path::new("trainyard"), all(operators)?);
     Ok(files)
 }
 
-fn add(files: &mut Files, directory: &str, chart: Files) {
+fn add(files: &mut Files, directory: &Path, chart: Files) {
     let chart = chart.into_iter();
-    files.extend(chart.map(|(path, text)| (Path::new(directory).join(path), text)));
+    files.extend(chart.map(|(path, text)| (directory.join(path), text)));
 }
 
 /// Returns the directory of an operator's chart in the chart of all operators.
@@ -65,6 +63,12 @@ fn inside(operator: &Operator) -> PathBuf {
 /// Returns an operator's name in the value `kinds`: `pytorch`.
 fn short(operator: &Operator) -> &str {
     operator.name.trim_end_matches("-operator")
+}
+
+/// Returns the default of the value `kinds`.
+fn kinds(operators: &[Operator]) -> serde_json::Map<String, Value> {
+    let names = operators.iter().map(short);
+    names.map(|name| (name.to_owned(), true.into())).collect()
 }
 
 fn metadata(name: &str, description: &str, more: &Value) -> anyhow::Result<String> {
@@ -166,9 +170,7 @@ fn crds(operators: &[Operator]) -> anyhow::Result<Files> {
         PathBuf::from("Chart.yaml"),
         metadata("trainyard-crds", description, &Value::Null)?,
     )]);
-    let mut kinds = serde_json::Map::new();
     for operator in operators {
-        kinds.insert(short(operator).to_owned(), true.into());
         let crds = operator.kinds.iter().map(|kind| {
             let mut crd = kind.crd.clone();
             crd["metadata"]["annotations"]["helm.sh/resource-policy"] = "keep".into();
@@ -179,7 +181,7 @@ fn crds(operators: &[Operator]) -> anyhow::Result<Files> {
         let condition = Condition::Kind(short(operator).to_owned());
         files.insert(name.into(), render(operator, &condition, &crds)?);
     }
-    let values = json!({ "kinds": kinds });
+    let values = json!({ "kinds": kinds(operators) });
     files.insert("values.yaml".into(), yaml::documents(&[values])?);
     let names: Vec<&str> = operators.iter().map(short).collect();
     let schema = values::schema_of_kinds(&names, &[])?;
@@ -199,13 +201,9 @@ fn all(operators: &[Operator]) -> anyhow::Result<Files> {
             })
         })
         .collect();
-    let kinds: serde_json::Map<String, Value> = operators
-        .iter()
-        .map(|operator| (short(operator).to_owned(), true.into()))
-        .collect();
     let names: Vec<&str> = operators.iter().map(short).collect();
     let charts: Vec<&str> = operators.iter().map(|operator| operator.name).collect();
-    let values = json!({ "kinds": kinds, "global": values::Global::default() });
+    let values = json!({ "kinds": kinds(operators), "global": values::Global::default() });
     let comment = "# The operators to install, and values for all of them. Values of one are below its name: pytorch-operator.replicas.\n";
     let mut text = yaml::documents(&[values])?;
     text.insert_str(yaml::HEADER.len(), comment);
@@ -232,12 +230,5 @@ fn all(operators: &[Operator]) -> anyhow::Result<Files> {
 /// # Errors
 /// If a file can't be written.
 pub fn write(directory: &Path, operators: &[Operator]) -> anyhow::Result<()> {
-    for (path, text) in files(operators)? {
-        let path = directory.join(path);
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        std::fs::write(path, text)?;
-    }
-    Ok(())
+    crate::write_all(directory, &files(operators)?)
 }

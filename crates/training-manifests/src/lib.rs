@@ -89,15 +89,21 @@ fn documents(
 /// If a file can't be written.
 pub fn write(root: &Path) -> anyhow::Result<()> {
     let generated = files(root)?;
-    for (path, content) in &generated {
+    write_all(root, &generated)?;
+    for path in surplus(root, &generated)? {
+        std::fs::remove_file(root.join(&path)).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Writes files below `root`, with their directories.
+fn write_all(root: &Path, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
+    for (path, content) in files {
         let path = root.join(path);
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
         std::fs::write(&path, content).with_context(|| path.display().to_string())?;
-    }
-    for path in surplus(root, &generated)? {
-        std::fs::remove_file(root.join(&path)).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
