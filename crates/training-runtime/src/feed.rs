@@ -180,12 +180,10 @@ where
     }
 
     fn deleted(&mut self, object: &K) -> Option<JobKey> {
-        let mut owned = (self.read)(object)?;
+        let owned = (self.read)(object)?;
         let key = owned.key.clone();
         if (self.lasts)(&owned.view) {
-            let version = owned.view.version();
-            owned.view.leave(version);
-            self.index.apply(owned);
+            self.index.keep(owned);
         } else {
             self.index.deleted(&owned, Instant::now());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use training_testkit::kubelet::lockstep;
-use training_testkit::proxy::Proxy;
+use training_testkit::proxy::{Proxy, Record};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::change;
@@ -24,6 +24,8 @@ const SHORT_QUIET: Duration = Duration::from_millis(150);
 const LONG_QUIET: Duration = Duration::from_millis(1_500);
 /// The polling interval for the operator's death.
 const POLL: Duration = Duration::from_millis(2);
+/// The number of requests that a failed run prints.
+const LAST_REQUESTS: usize = 60;
 /// The interval of comparisons. A comparison costs three lists.
 const PAUSE: Duration = Duration::from_millis(80);
 
@@ -155,8 +157,11 @@ impl Stage {
         let ending = tokio::select! {
             ending = whole => ending,
             end = cutter.run() => end.and_then(|()| anyhow::bail!("nobody watches the writes")),
+        };
+        if ending.is_err() {
+            print_last(&self.proxy.records(), &what);
         }
-        .with_context(|| what.clone())?;
+        let ending = ending.with_context(|| what.clone())?;
         self.proxy.assert_guarded().with_context(|| what.clone())?;
         self.assert_allowed().with_context(|| what.clone())?;
         let mut reads = Keys::default();
@@ -269,6 +274,17 @@ async fn live_until_the_cut(life: Life, actor: &StepRunner<'_>, diary: &Diary) -
         tokio::time::sleep(POLL).await;
     }
     Ok(())
+}
+
+/// Prints the last requests of a failed run.
+fn print_last(records: &[Record], run: &str) {
+    eprintln!("the last requests of {run}:");
+    let Some(last) = records.last() else { return };
+    let first = records.len().saturating_sub(LAST_REQUESTS);
+    for Record { call, code, at, .. } in &records[first..] {
+        let before = last.at.duration_since(*at).as_secs_f64();
+        eprintln!("  -{before:.3} s {call}: {code:?}");
+    }
 }
 
 async fn until_quiet(diary: &Diary, quiet: Duration) -> Result<()> {

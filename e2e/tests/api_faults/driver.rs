@@ -177,6 +177,13 @@ impl Trial {
         Ok(())
     }
 
+    /// Kills the operator and starts its successor, without waiting until that is ready.
+    pub fn replace_operator(&mut self) -> Result<()> {
+        self.operator_mut()?.kill()?;
+        self.operator = Some(OperatorProcess::spawn(self.operator_options())?);
+        Ok(())
+    }
+
     /// The options that start this trial's operator.
     pub fn operator_options(&self) -> Options {
         let mut options: Options = self.world.options(&self.kubeconfig);

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use e2e::lives::StepRunner;
 use e2e::{for_each_kind, look};
 use k8s_openapi::api::batch::v1::Job;
 use kube::Api;
 use serde_json::{Value, json};
-use training_testkit::builders::{EVERY_KIND, Kind, PYTORCH};
+use training_testkit::builders::{EVERY_KIND, Kind, MPI, PYTORCH};
 use training_testkit::proxy::{Action, Answer, Call, Change, Effect, Gate, Record, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -369,4 +370,72 @@ async fn made_again(kind: Kind) -> Result<()> {
 #[tokio::test]
 async fn f_43_a_job_of_the_same_name_is_another_job() -> Result<()> {
     for_each_kind(EVERY_KIND, made_again).await
+}
+
+/// A pod is deleted while a new process has all children, and waits for its list of jobs.
+async fn deleted_before_the_list(kind: Kind) -> Result<()> {
+    let Some(mut trial) = Trial::of(Life(kind), "early").await? else {
+        return Ok(());
+    };
+    trial.run_phase(Phase::Creating).await?;
+    if kind == MPI {
+        // Its last event for now.
+        let (client, namespace) = (trial.world.client.clone(), trial.namespace());
+        let jobs: Api<Job> = Api::namespaced(client, namespace);
+        eventually("the launcher to be ready", HANG, async || {
+            let launcher = jobs.get(&format!("{JOB}-launcher")).await?;
+            let ready = launcher.status.as_ref().and_then(|status| status.ready);
+            Ok(if ready == Some(1) {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{:?}", launcher.status))
+            })
+        })
+        .await?;
+    }
+    let gate = Gate::closed();
+    let deleted = "\"type\":\"DELETED\"";
+    let rules = [
+        on(
+            trial.namespace(),
+            ("list", kind.plural),
+            Action::Hold(gate.clone()),
+        ),
+        on(
+            trial.namespace(),
+            ("watch", "pods"),
+            Action::AlterEvents(Change::text(deleted, deleted)),
+        ),
+    ];
+    trial.rule(&rules);
+    trial.proxy.clear_records();
+    trial.replace_operator()?;
+    for resource in trial.life.watched() {
+        if resource != kind.plural {
+            trial.until_listed(resource).await?;
+        }
+    }
+    let pod = trial.life.victim();
+    trial
+        .world
+        .kubelet
+        .disappear(trial.namespace(), pod)
+        .await?;
+    trial.until_hit(&rules, 1).await?;
+    let job = StepRunner {
+        world: &trial.world,
+        name: JOB,
+        held: None,
+        happenings: None,
+    };
+    job.suspend(true).await?;
+    gate.open();
+    job.until_suspended().await?;
+    trial.operator_mut()?.until_ready().await?;
+    trial.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_pod_deleted_before_jobs_are_listed_takes_nothing_else_from_its_job() -> Result<()> {
+    for_each_kind(EVERY_KIND, deleted_before_the_list).await
 }

@@ -38,6 +38,8 @@ struct Inner<V> {
     asked: HashSet<Uid>,
     /// Owners that lost a child that we didn't delete. They may be gone themselves; another watch will show that.
     lost_child: Recent<()>,
+    /// Deleted children that still count, as owner and uid, by job.
+    kept: HashMap<JobKey, Vec<(Uid, Uid)>>,
 }
 
 /// A deleted object.
@@ -58,6 +60,7 @@ impl<V> Default for Index<V> {
             gone: Recent::default(),
             asked: HashSet::new(),
             lost_child: Recent::default(),
+            kept: HashMap::new(),
         };
         Self {
             inner: Mutex::new(inner),
@@ -283,10 +286,22 @@ impl<V: Child> Index<V> {
         self.inner.lock().gone.get(uid).is_some()
     }
 
-    /// Forgets the children of all jobs with this name.
+    /// Handles a delete event of the watch for a child whose last state still counts: it stays, as terminating, until the job is
+    /// forgotten.
+    pub fn keep(&self, mut owned: Owned<V>) {
+        owned.view.leave(owned.view.version());
+        let (key, child) = (owned.key.clone(), (owned.owner, owned.view.uid()));
+        self.apply(owned);
+        let mut inner = self.inner.lock();
+        inner.kept.entry(key).or_default().push(child);
+    }
+
+    /// Forgets the deleted children of all jobs with this name. Those that exist stay: their job may not be known yet.
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
-        inner.owners.retain(|_, siblings| siblings.key != *key);
+        for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {
+            remove(&mut inner.owners, owner, uid);
+        }
     }
 
     /// Returns the children of a job, in no particular order.
@@ -417,6 +432,24 @@ mod tests {
             "the watch lags behind our own delete"
         );
         assert!(index.of(Uid(7))[0].terminating);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forgetting_a_job_drops_its_deleted_children_alone() {
+        let (index, key) = (Index::default(), JobKey::new("ns", "job"));
+        index.apply(service(1, 0, 5));
+        index.apply(service(2, 1, 5));
+        index.keep(service(1, 0, 6));
+        let terminating = |s: &ServiceView| s.terminating;
+        assert_eq!(uids(&index), [1, 2]);
+        assert_eq!(
+            index.of(Uid(7)).iter().filter(|s| terminating(s)).count(),
+            1
+        );
+        for _ in 0..2 {
+            index.forget(&key);
+            assert_eq!(uids(&index), [2], "its job may not be listed yet");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -243,12 +243,6 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         }
     }
 
-    fn child_deleted(&self, key: &JobKey, exists: bool) {
-        if !F::OBJECTS.is_empty() && !exists {
-            self.executor.children().objects.forget(key);
-        }
-    }
-
     fn held(&self) -> Vec<(&'static str, usize)> {
         let children = self.executor.children();
         vec![

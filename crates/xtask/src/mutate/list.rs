@@ -139,6 +139,13 @@ pub const MUTATIONS: &[Mutation] = &[
         tests: RUNTIME,
     },
     Mutation {
+        name: "a job that is not listed yet loses its children",
+        file: "crates/training-runtime/src/feed/index.rs",
+        from: "for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {",
+        to: "inner.owners.retain(|_, siblings| siblings.key != *key);\n        for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {",
+        tests: RUNTIME,
+    },
+    Mutation {
         name: "a deleted object comes back with a stale event",
         file: "crates/training-runtime/src/feed/index.rs",
         from: "self.gone.insert(uid, Gone { version }, now);",
