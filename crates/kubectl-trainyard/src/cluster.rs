@@ -20,6 +20,7 @@ use serde_json::Value;
 use training_core::provider::Run;
 use training_core::quantity::{self, Amount, Amounts};
 use training_core::{GroupKind, GroupView};
+use training_runtime::client;
 
 use crate::cli::Target;
 use crate::job::{self, Job, Member};
@@ -86,7 +87,7 @@ pub struct Related {
 impl Cluster {
     /// Creates a client from the kubeconfig, as kubectl does. Sends no request.
     pub async fn connect(target: &Target) -> Result<Self> {
-        training_runtime::client::install_crypto_provider();
+        client::install_crypto_provider();
         let options = KubeConfigOptions {
             context: target.context.clone(),
             ..KubeConfigOptions::default()
@@ -114,7 +115,7 @@ impl Cluster {
         let namespace = target.namespace.clone();
         Ok(Self {
             namespace: namespace.unwrap_or_else(|| config.default_namespace.clone()),
-            client: Client::try_from(config).map_err(explain)?,
+            client: client::builder(config).map_err(explain)?.build(),
         })
     }
 

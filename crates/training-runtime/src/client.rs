@@ -6,6 +6,7 @@
 //!
 //! In a pod, kube reads the service account's token and the cluster's CA again every minute, so rotation needs no code here.
 
+mod connection;
 mod observe;
 mod pages;
 mod watch_layer;
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
@@ -25,6 +25,7 @@ use tower::buffer::BufferLayer;
 use crate::cli::RuntimeArgs;
 use crate::metrics::Metrics;
 
+pub use connection::{Connection, builder};
 pub use observe::Observe;
 use pages::Pages;
 pub use watch_layer::{WatchLayer, what};
@@ -116,8 +117,7 @@ impl LazyClient {
     /// If credentials or certificates can't be used.
     pub fn open(self) -> Result<Client, ConnectError> {
         let Self { config, metrics } = self;
-        let builder = ClientBuilder::try_from(config)?;
-        Ok(builder.with_layer(&Observe::new(metrics)).build())
+        Ok(builder(config)?.with_layer(&Observe::new(metrics)).build())
     }
 }
 
@@ -183,7 +183,7 @@ fn watching(
 ) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = None;
-    let builder = ClientBuilder::try_from(config)?
+    let builder = builder(config)?
         .with_layer(&Observe::new(Arc::clone(metrics)))
         .with_layer(&WatchLayer::new(metrics.watches().clone(), deadline))
         // A list may be sent more than once, which clones its connection.
