@@ -10,6 +10,8 @@ use clap::{CommandFactory, FromArgMatches};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, PodSpec, Volume};
 use kube::ResourceExt as _;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use training_core::Provider;
 use training_runtime::entry::{self, NoArgs};
 use training_runtime::{RuntimeArgs, cli};
@@ -155,12 +157,12 @@ impl Flags {
 
     /// Returns the flags of the shipped Deployment and others, which replace the same ones.
     pub fn shipped(kind: &Kind, others: &str) -> Result<Self> {
-        let deployment: Deployment = serde_saphyr::from_str(kind.operator.deployment)?;
+        let deployment: Deployment = parsed(kind.operator.deployment)?;
         let mut flags = Self::of_deployment(&kind.operator, &deployment)?;
         flags.local = true;
         for mount in mounts(&deployment) {
             for text in CONFIGS {
-                let config: ConfigMap = serde_saphyr::from_str(text)?;
+                let config: ConfigMap = parsed(text)?;
                 if config.metadata.name.as_ref() == Some(&mount.config) {
                     flags.add(&mount, config);
                 }
@@ -257,6 +259,12 @@ impl Flags {
         }
         pytorch_operator::args::template(path)
     }
+}
+
+/// Parses YAML. It is read as a JSON value first: to decode the types from YAML as well would take half a megabyte of code.
+fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let value: Value = serde_saphyr::from_str(text)?;
+    Ok(serde_json::from_value(value)?)
 }
 
 /// Returns true if a Deployment has the labels of the shipped manifests.

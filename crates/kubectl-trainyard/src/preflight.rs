@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde::Serialize;
 use serde_json::Value;
 use training_core::Provider;
@@ -144,7 +144,8 @@ async fn all(cluster: &Cluster) -> Result<Vec<Check>> {
         let names = ["operators", "other operators", "gang scheduler"];
         checks.extend(names.map(|name| Check::unknown(name, "deployments")));
     }
-    let definitions = cluster.every::<CustomResourceDefinition>().await;
+    let definition = ApiResource::erase::<CustomResourceDefinition>(&());
+    let definitions = cluster.every_of(&definition).await;
     checks.push(match readable(definitions)? {
         Some(definitions) => definitions_of(&served, &definitions),
         None => Check::unknown("kinds", "customresourcedefinitions"),
@@ -357,7 +358,7 @@ async fn gang(cluster: &Cluster, operators: &[Served]) -> Result<Check> {
 }
 
 /// Checks that the CRDs of the served kinds are installed, with all fields.
-fn definitions_of(served: &[Kind], definitions: &[CustomResourceDefinition]) -> Check {
+fn definitions_of(served: &[Kind], definitions: &[DynamicObject]) -> Check {
     for kind in served {
         let name = format!("{}.{}", kind.resource.plural, kind.resource.group);
         let found = definitions.iter().find(|d| d.name_any() == name);
@@ -369,8 +370,9 @@ fn definitions_of(served: &[Kind], definitions: &[CustomResourceDefinition]) -> 
             let message = format!("CRD {name} is not installed");
             return Check::bad("kinds", Verdict::Failed, message, remedy);
         };
-        let same = (kind.definition)().is_ok_and(|own| {
-            let (own, found) = (schemas(&own), schemas(found));
+        let own = (kind.definition)().and_then(serde_json::to_value);
+        let same = own.is_ok_and(|own| {
+            let (own, found) = (schemas(&own), schemas(&found.data));
             own.iter().all(|(version, own)| {
                 let mut same = found.iter().filter(|(other, _)| other == version);
                 same.any(|(_, found)| has_all(own, found))
@@ -393,11 +395,11 @@ fn definitions_of(served: &[Kind], definitions: &[CustomResourceDefinition]) -> 
 }
 
 /// Returns the schemas of a definition, by version.
-fn schemas(definition: &CustomResourceDefinition) -> Vec<(&str, Value)> {
-    let versions = definition.spec.versions.iter();
-    let schema = |schema| serde_json::to_value(schema).unwrap_or_default();
-    let schemas = versions.map(|v| (&*v.name, schema(v.schema.as_ref())));
-    schemas.collect()
+fn schemas(definition: &Value) -> Vec<(&str, &Value)> {
+    let versions = definition["spec"]["versions"].as_array();
+    let versions = versions.into_iter().flatten();
+    let named = versions.filter_map(|v| Some((v["name"].as_str()?, &v["schema"])));
+    named.collect()
 }
 
 /// Returns true if a schema has all fields of another one. Other keywords may differ.

@@ -166,6 +166,7 @@ pub fn rows(store: &Store, setting: &Setting) -> Result<Vec<Row>> {
     ));
     rows.extend(EVENT.map(|line| ratio((line, &event))));
     rows.push(ratio((WHY, &why)));
+    rows.push(single(PLUGIN_SIZE, &why));
     rows.retain(|row| setting.shows(row.id));
     Ok(rows)
 }
@@ -313,6 +314,14 @@ const WHY: Line = Line(
     "why_ms",
     "ms",
     Some(most(1.5)),
+);
+
+const PLUGIN_SIZE: Line = Line(
+    "l",
+    "size of kubectl-trainyard, MB",
+    "plugin_mb",
+    "",
+    Some(most(12.0)),
 );
 
 const EVENT: [Line; 3] = [

@@ -20,6 +20,8 @@ use crate::stage::{Audit, Stage};
 use crate::stats::median;
 use crate::store::{Figures, Pair};
 
+/// The binary.
+const PLUGIN: &str = "kubectl-trainyard";
 /// Jobs in the namespace.
 const JOBS: usize = 500;
 /// Runs of each program, in turn.
@@ -62,7 +64,7 @@ pub async fn why(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
 
 /// Returns the time from the start of `kubectl trainyard why` to its first line. Units: milliseconds.
 async fn ours(stage: &Stage, kubeconfig: &Path) -> Result<f64> {
-    let mut command = Command::new(operator::find("kubectl-trainyard")?);
+    let mut command = Command::new(operator::find(PLUGIN)?);
     let job = format!("{}/done-0", stage.kind.plural);
     command.args(["why", &job, "-n", &stage.namespace, "--kubeconfig"]);
     let begun = Instant::now();
