@@ -263,7 +263,9 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
         }
         let all = plugin.run(&["why"]).await?;
         ensure!(all.first_line().ends_with(&format!("  {cause}")), "{all:?}");
-        for args in [&["top"] as &[&str], &["top", "-A"]] {
+        let wide = plugin.run(&["why", "-o", "wide"]).await?;
+        ensure!(wide.out.contains("\n  > Check name and tag"), "{wide:?}");
+        for args in [&["top"] as &[&str], &["top", "-A"], &["top", "-o", "wide"]] {
             let top = plugin.run(args).await?;
             let row = |line: &str| line.starts_with(namespace) && line.contains(kind.name);
             ensure!(

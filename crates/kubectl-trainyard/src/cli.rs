@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::migrate::Other;
-use crate::out::Format;
+use crate::out::{Format, Output};
 use crate::time;
 
 /// The text below the help.
@@ -53,9 +53,9 @@ pub enum Verb {
     Why {
         /// The job.
         job: Option<String>,
-        /// The output format; by default text.
-        #[arg(short, long)]
-        output: Option<Format>,
+        /// The output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
     },
     /// Wait until a job finishes. A suspended job has not finished.
     #[command(after_help = CODES)]
@@ -115,16 +115,16 @@ pub enum Verb {
         /// In all namespaces.
         #[arg(short = 'A', long)]
         all_namespaces: bool,
-        /// The output format; by default text.
-        #[arg(short, long)]
-        output: Option<Format>,
+        /// The output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
     },
     /// Check the cluster and the namespace for what jobs need, and for what is in their way.
     #[command(after_help = CODES)]
     Preflight {
-        /// The output format; by default text.
-        #[arg(short, long)]
-        output: Option<Format>,
+        /// The output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
     },
     /// Show which jobs of another operator need attention before they move to this project's operators. Nothing is changed without --apply or --undo. --namespace restricts it to the Deployments of a namespace.
     #[command(after_help = CODES)]
@@ -132,6 +132,9 @@ pub enum Verb {
         /// The other operator.
         #[arg(long)]
         from: Other,
+        /// Change nothing, which is the default.
+        #[arg(long, conflicts_with_all = ["apply", "undo"])]
+        dry_run: bool,
         /// Stop the other operator: scale it to zero, and set the failurePolicy of its webhooks to Ignore.
         #[arg(long)]
         apply: bool,
@@ -150,9 +153,9 @@ pub enum Verb {
     History {
         /// The job.
         job: String,
-        /// The output format; by default text.
-        #[arg(short, long)]
-        output: Option<Format>,
+        /// The output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
     },
     /// Compare what the operator would create for a job manifest with what it would create for the job in the cluster.
     #[command(after_help = CODES)]

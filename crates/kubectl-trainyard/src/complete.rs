@@ -195,8 +195,8 @@ mod tests {
         for flag in ["--rank", "--follow", "--namespace"] {
             assert!(flags.contains(&flag.to_owned()), "{flags:?}");
         }
-        assert_eq!(words("why -o "), ["json", "yaml"]);
-        assert_eq!(words("why --output "), ["json", "yaml"]);
+        assert_eq!(words("why -o "), ["text", "wide", "json", "yaml"]);
+        assert_eq!(words("render --output "), ["json", "yaml"]);
     }
 
     #[test]

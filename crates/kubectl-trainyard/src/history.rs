@@ -12,7 +12,7 @@ use training_core::ReplicaMemory;
 use crate::cluster::Cluster;
 use crate::job::Job;
 use crate::kinds::{Replicas, Shape};
-use crate::out::{self, Format, Line, Style};
+use crate::out::{self, Line, Output, Style};
 use crate::state;
 use crate::time;
 use crate::why::{last_seen, plain};
@@ -64,10 +64,10 @@ impl Entry {
 }
 
 /// Prints the entries of a job, the first one first.
-pub async fn print(cluster: &Cluster, job: &Job, output: Option<Format>) -> Result<()> {
+pub async fn print(cluster: &Cluster, job: &Job, output: Output) -> Result<()> {
     let related = cluster.related(job).await?;
     let entries = entries(job, &related.events);
-    if let Some(format) = output {
+    if let Some(format) = output.data() {
         return out::print_data(&entries, format);
     }
     let now = Timestamp::now();

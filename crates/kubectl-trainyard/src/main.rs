@@ -46,7 +46,7 @@ use crate::cli::{Cli, Target, Verb};
 use crate::cluster::Cluster;
 use crate::control::Action;
 use crate::job::Job;
-use crate::out::{Format, Line, ProgressMode, Style};
+use crate::out::{Line, Output, ProgressMode, Style};
 use crate::why::{Facts, Report};
 
 /// The exit code of usage and API errors.
@@ -95,7 +95,9 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
         Verb::Preflight { output } => {
             return preflight::print(&Cluster::connect(&target).await?, *output).await;
         }
-        Verb::Migrate { from, apply, undo } => {
+        Verb::Migrate {
+            from, apply, undo, ..
+        } => {
             let action = match (apply, undo) {
                 (true, _) => migrate::Action::Apply,
                 (_, true) => migrate::Action::Undo,
@@ -133,7 +135,7 @@ async fn dispatch(Cli { target, verb }: Cli) -> Result<u8> {
     match verb {
         Verb::Why { output, .. } => {
             let report = build_report(&cluster, &job).await?;
-            match output {
+            match output.data() {
                 Some(format) => out::print_data(&report, format)?,
                 None => out::print(&report.lines())?,
             }
@@ -185,16 +187,26 @@ async fn build_report(cluster: &Cluster, job: &Job) -> Result<Report> {
 }
 
 /// Prints the jobs of the namespace that need attention.
-async fn attention(target: &Target, output: Option<Format>) -> Result<u8> {
+async fn attention(target: &Target, output: Output) -> Result<u8> {
     let cluster = Cluster::connect(target).await?;
     let (jobs, unreadable) = cluster.jobs().await?;
     let now = Timestamp::now();
-    let reports: Vec<Report> = why::attention(&jobs, now);
-    if let Some(format) = output {
+    let mut reports = Vec::new();
+    for job in why::attention(&jobs, now) {
+        reports.push(match output {
+            Output::Wide => build_report(&cluster, job).await?,
+            Output::Text | Output::Json | Output::Yaml => why::summary(job, &state::of(job), now),
+        });
+    }
+    if let Some(format) = output.data() {
         out::print_data(&reports, format)?;
         return Ok(0);
     }
-    let mut lines: Vec<Line> = reports.iter().map(Report::headline).collect();
+    let lines = |report: &Report| match output {
+        Output::Wide => report.lines(),
+        Output::Text | Output::Json | Output::Yaml => vec![report.headline()],
+    };
+    let mut lines: Vec<Line> = reports.iter().flat_map(lines).collect();
     let others = jobs.len() - reports.len();
     lines.push(Line::new(
         Style::Faint,

@@ -122,6 +122,31 @@ pub enum Format {
     Yaml,
 }
 
+/// How to show what a verb found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text.
+    #[default]
+    Text,
+    /// Text with all details.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl Output {
+    /// The format of data; `None` for text.
+    pub fn data(self) -> Option<Format> {
+        match self {
+            Self::Text | Self::Wide => None,
+            Self::Json => Some(Format::Json),
+            Self::Yaml => Some(Format::Yaml),
+        }
+    }
+}
+
 /// Prints data in a format.
 pub fn print_data(data: &impl Serialize, format: Format) -> Result<()> {
     let text = match format {

@@ -25,7 +25,7 @@ use crate::cluster::{Cluster, code, explain};
 use crate::flags::Settings;
 use crate::kinds::{self, Kind};
 use crate::others;
-use crate::out::{self, Format, Line, Style};
+use crate::out::{self, Line, Output, Style};
 
 /// The exit code if a check failed.
 const FAILED: u8 = 1;
@@ -115,9 +115,9 @@ impl Check {
 }
 
 /// Prints all checks and returns the exit code.
-pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<u8> {
+pub async fn print(cluster: &Cluster, output: Output) -> Result<u8> {
     let checks = all(cluster).await?;
-    if let Some(format) = output {
+    if let Some(format) = output.data() {
         out::print_data(&checks, format)?;
     } else {
         let lines: Vec<Line> = checks.iter().flat_map(Check::lines).collect();

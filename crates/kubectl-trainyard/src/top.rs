@@ -10,16 +10,19 @@ use training_core::quantity::{self, Amount, Amounts};
 use crate::cluster::{Cluster, Usage};
 use crate::job::{self, Job, Member};
 use crate::kinds::{self, Shape};
-use crate::out::{self, Format, Line};
+use crate::out::{self, Line, Output};
 use crate::state::{self, Phase};
 
-/// The unfinished jobs of a kind in a namespace, and their pods.
+/// The unfinished jobs of a kind in a namespace, or one of them, and their pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The namespace.
     pub namespace: String,
     /// The kind.
     pub kind: String,
+    /// The job, if this row is about one.
+    #[serde(skip)]
+    pub job: Option<String>,
     /// Jobs that start, run or restart.
     pub active: usize,
     /// Jobs that wait, or have no status.
@@ -53,13 +56,26 @@ struct Sums {
     used: Amounts,
 }
 
-/// Prints a row for each kind in each namespace.
-pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<()> {
+/// What each row is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A kind in a namespace.
+    Kind,
+    /// A job.
+    Job,
+}
+
+/// Prints a row for each kind in each namespace, or, if the output is wide, for each job.
+pub async fn print(cluster: &Cluster, output: Output) -> Result<()> {
     let (jobs, mut unreadable) = cluster.jobs().await?;
     let pods = cluster.all_pods(&mut unreadable).await?;
     let usage = cluster.usage().await;
-    let rows = rows(&jobs, pods, usage.as_ref());
-    if let Some(format) = output {
+    let by = match output {
+        Output::Wide => By::Job,
+        Output::Text | Output::Json | Output::Yaml => By::Kind,
+    };
+    let rows = rows(by, &jobs, pods, usage.as_ref());
+    if let Some(format) = output.data() {
         return out::print_data(&rows, format);
     }
     let mut lines = lines(&rows);
@@ -68,7 +84,7 @@ pub async fn print(cluster: &Cluster, output: Option<Format>) -> Result<()> {
 }
 
 /// Counts unfinished jobs and their pods. A schedule has none of its own.
-pub fn rows(jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<Row> {
+pub fn rows(by: By, jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<Row> {
     let mut by_label: BTreeMap<(String, String), Vec<Pod>> = BTreeMap::new();
     let names = kinds::pod_labels();
     for pod in pods {
@@ -82,14 +98,16 @@ pub fn rows(jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<Row> {
             }
         }
     }
-    let mut sums: BTreeMap<(String, String), Sums> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, String, Option<String>), Sums> = BTreeMap::new();
     for job in jobs {
         let phase = state::of(job).phase;
         if phase.is_finished() || matches!(job.kind.shape, Shape::Schedule) {
             continue;
         }
         let kind = job.kind.name().to_owned();
-        let sum = sums.entry((job.namespace().to_owned(), kind)).or_default();
+        let name = (by == By::Job).then(|| job.name().to_owned());
+        let sum = sums.entry((job.namespace().to_owned(), kind, name));
+        let sum = sum.or_default();
         match phase {
             Phase::Active => sum.row.active += 1,
             Phase::Suspended => sum.row.suspended += 1,
@@ -103,9 +121,10 @@ pub fn rows(jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<Row> {
             sum.count(&member, usage);
         }
     }
-    let rows = sums.into_iter().map(|((namespace, kind), sum)| Row {
+    let rows = sums.into_iter().map(|((namespace, kind, job), sum)| Row {
         namespace,
         kind,
+        job,
         held: share(sum.row.held.pods, sum.held),
         pending: share(sum.row.pending.pods, sum.pending),
         used: usage.map(|_| texts(sum.used)),
@@ -173,9 +192,9 @@ pub fn lines(rows: &[Row]) -> Vec<Line> {
 /// Returns the cells, with a header.
 fn table(rows: &[Row]) -> Vec<Vec<String>> {
     let has_usage = rows.iter().any(|row| row.used.is_some());
-    let mut header = vec![
-        "NAMESPACE",
-        "KIND",
+    let mut header = vec!["NAMESPACE", "KIND"];
+    header.extend(rows.iter().any(|row| row.job.is_some()).then_some("JOB"));
+    header.extend([
         "ACTIVE",
         "WAITING",
         "SUSPENDED",
@@ -187,13 +206,14 @@ fn table(rows: &[Row]) -> Vec<Vec<String>> {
         "CPU",
         "MEMORY",
         "DEVICES",
-    ];
+    ]);
     if has_usage {
         header.extend(["USED CPU", "USED MEMORY"]);
     }
     let mut all = vec![header.into_iter().map(str::to_owned).collect()];
     for row in rows {
         let mut cells = vec![row.namespace.clone(), row.kind.clone()];
+        cells.extend(row.job.clone());
         cells.extend([row.active, row.waiting, row.suspended].map(|n| n.to_string()));
         for share in [&row.held, &row.pending] {
             cells.push(share.pods.to_string());

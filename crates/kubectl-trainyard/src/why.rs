@@ -159,16 +159,13 @@ fn needs_attention(job: &Job, state: &State, now: Timestamp) -> bool {
 }
 
 /// Returns the jobs that need attention: failed jobs last, otherwise the latest first.
-pub fn attention(jobs: &[Job], now: Timestamp) -> Vec<Report> {
+pub fn attention(jobs: &[Job], now: Timestamp) -> Vec<&Job> {
     let states = jobs.iter().map(|job| (job, state::of(job)));
     let mut found: Vec<_> = states
         .filter(|(job, state)| needs_attention(job, state, now))
         .collect();
     found.sort_by_key(|(_, state)| (state.phase == Phase::Failed, Reverse(state.since)));
-    found
-        .iter()
-        .map(|(job, state)| summary(job, state, now))
-        .collect()
+    found.into_iter().map(|(job, _)| job).collect()
 }
 
 impl Report {

@@ -20,7 +20,7 @@ use crate::stage::{Audit, Stage};
 use crate::stats::median;
 use crate::store::{Figures, Pair};
 
-/// The binary.
+/// The plugin's binary.
 const PLUGIN: &str = "kubectl-trainyard";
 /// Jobs in the namespace.
 const JOBS: usize = 500;
@@ -54,10 +54,13 @@ pub async fn why(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         ]
         .into()
     };
-    let pair = Pair {
+    let mut pair = Pair {
         floor: figures(&of_floor),
         ours: figures(&of_ours),
     };
+    let bytes = operator::find(PLUGIN)?.metadata()?.len();
+    let size = number(usize::try_from(bytes)?) / 1e6;
+    pair.ours.insert("plugin_mb".to_owned(), size);
     say(&format!("why: {:?}", [&pair.floor, &pair.ours]));
     Ok(pair)
 }

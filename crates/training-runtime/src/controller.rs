@@ -24,7 +24,7 @@ pub trait Reconciler: Send + Sync + 'static {
     fn panicked(&self, key: &JobKey, error: &JoinError) -> Instant;
     /// Returns true if an object exists and is readable.
     fn knows(&self, key: &JobKey) -> bool;
-    /// Drops all state of an object that is gone.
+    /// Drops the state of an object that is gone, or no longer served.
     fn forget(&self, key: &JobKey);
     /// Called when a child of the object is gone, and its name is free.
     fn child_deleted(&self, key: &JobKey);

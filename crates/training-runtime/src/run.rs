@@ -493,7 +493,7 @@ async fn reconciles(
                     return None;
                 }
                 if !admitted {
-                    // The state kept from when its namespace was served is stale.
+                    // Its backoff and refusals are from when its namespace was served.
                     reconciler.forget(&key);
                     return None;
                 }

@@ -33,7 +33,10 @@ pub fn run() -> Result<(), String> {
     }
     let binaries = paths::binaries(image::Build::Shipped);
     let small = binaries.with_file_name("plugin").join(PLUGIN);
-    fs::copy(&small, binaries.join(PLUGIN)).map_err(|e| format!("{}: {e}", small.display()))?;
+    let copy = binaries.join(PLUGIN);
+    // Cargo's own file of this name is a hard link, which a copy would write through.
+    let _ = fs::remove_file(&copy);
+    fs::copy(&small, &copy).map_err(|e| format!("{}: {e}", small.display()))?;
     let mut bench = process::command(binaries.join(BENCH), [] as [&str; 0]);
     // As in the shipped Deployments; the floor client gets it too.
     bench

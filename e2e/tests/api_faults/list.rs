@@ -410,10 +410,13 @@ async fn deleted_before_the_list(kind: Kind) -> Result<()> {
     trial.rule(&rules);
     trial.proxy.clear_records();
     trial.replace_operator()?;
-    for resource in trial.life.watched() {
-        if resource != kind.plural {
-            trial.until_listed(resource).await?;
-        }
+    let mut children = trial.life.watched();
+    children.retain(|resource| *resource != kind.plural);
+    if kind == MPI {
+        children.extend(["jobs", "configmaps"]);
+    }
+    for resource in children {
+        trial.until_listed(resource).await?;
     }
     let pod = trial.life.victim();
     trial

@@ -210,7 +210,7 @@ async fn migrate_shows_what_changes_and_stops_the_go_operator_and_starts_it_agai
         .await?;
 
     let before = (site.deployments.get(name).await?, jobs.list().await?);
-    let shown = plugin.run(&FROM).await?;
+    let shown = plugin.run(&[&FROM[..], &["--dry-run"]].concat()).await?;
     ensure!(shown.code == Some(0), "{shown:?}");
     // The tests' plugin has a namespace, so its command has one, too.
     let text = shown.out.replace(" -n kubeflow --apply", " --apply");

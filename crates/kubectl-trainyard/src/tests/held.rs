@@ -10,7 +10,7 @@ use training_testkit::builders::PYTORCH;
 
 use super::{Scene, assert_documented, texts};
 use crate::cluster::Usage;
-use crate::top::{Share, lines, rows};
+use crate::top::{By, Share, lines, rows};
 
 fn scene() -> Scene<PyTorch> {
     let resources = json!({
@@ -53,7 +53,7 @@ fn pods_with_a_node_hold_their_requests_and_the_others_wait_for_them() {
     let mut scene = scene();
     scene.run(&["pt-master-0", "pt-worker-0"]);
     scene.settle();
-    let found = rows(&[scene.job()], pods(&scene), None);
+    let found = rows(By::Kind, &[scene.job()], pods(&scene), None);
     assert_eq!(found.len(), 1);
     let row = &found[0];
     assert_eq!(
@@ -65,6 +65,18 @@ fn pods_with_a_node_hold_their_requests_and_the_others_wait_for_them() {
     assert_eq!(row.pending, share(1, "1500m", "1Gi", "2"));
     assert_eq!(row.used, None);
     assert_documented("top", &texts(&lines(&found)));
+    let wide = rows(By::Job, &[scene.job()], pods(&scene), None);
+    assert_eq!(wide[0].held, row.held);
+    let wide = lines(&wide);
+    let wide = texts(&wide);
+    assert!(
+        wide[0].starts_with("NAMESPACE  KIND        JOB  ACTIVE"),
+        "{wide:?}"
+    );
+    assert!(
+        wide[1].starts_with("ns1        PyTorchJob  pt   1"),
+        "{wide:?}"
+    );
 }
 
 #[test]
@@ -86,7 +98,7 @@ fn what_a_metrics_server_reports_is_added_up_and_rounded() {
     .into_iter()
     .map(|(pod, cpu, memory)| (("ns1".to_owned(), pod.to_owned()), amounts(cpu, memory)))
     .collect();
-    let found = rows(&[scene.job()], pods(&scene), Some(&usage));
+    let found = rows(By::Kind, &[scene.job()], pods(&scene), Some(&usage));
     let expected = [("cpu", "1201m"), ("memory", "2Mi")];
     let expected = expected.map(|(k, v)| (k.to_owned(), v.to_owned()));
     assert_eq!(found[0].used, Some(BTreeMap::from(expected)));
@@ -97,9 +109,9 @@ fn finished_jobs_and_pods_hold_nothing() {
     let mut scene = scene();
     scene.run(&["pt-master-0"]);
     scene.fail("pt-worker-0", 1, "Error", "");
-    let found = rows(&[scene.job()], pods(&scene), None);
+    let found = rows(By::Kind, &[scene.job()], pods(&scene), None);
     assert_eq!((found[0].held.pods, found[0].pending.pods), (1, 1));
     let mut job = scene.job();
     job.value["status"]["conditions"] = json!([{ "type": "Succeeded", "status": "True" }]);
-    assert_eq!(rows(&[job], pods(&scene), None), []);
+    assert_eq!(rows(By::Kind, &[job], pods(&scene), None), []);
 }

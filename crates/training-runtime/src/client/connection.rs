@@ -19,7 +19,7 @@ use tower::util::BoxService;
 pub type Connection = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 /// Returns the builder of a client with `TCP_NODELAY`, as Go's clients have it. Without it, the first request of a resumed TLS session
-/// waits up to 40 ms for a delayed acknowledgement. kube's own builder has no such setting, and is used for proxies only.
+/// waits up to 40 ms for a delayed acknowledgement. kube's own builder has no such setting; it refuses proxies, which are not supported.
 ///
 /// # Errors
 /// If the credentials or certificates can't be used.
@@ -52,7 +52,7 @@ pub fn builder(config: Config) -> kube::Result<ClientBuilder<Connection>> {
 
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // TLS is the next layer's.
+    // The next layer handles `https`.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector

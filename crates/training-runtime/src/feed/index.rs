@@ -17,6 +17,9 @@ use crate::key::{JobKey, Scope};
 /// How long our own write counts without the watch showing it.
 pub const UNSEEN: Duration = KEPT;
 
+/// The number of deleted children that count, per job: a job has one launcher at a time, and anybody may name the job as an owner.
+const KEPT_PER_JOB: usize = 8;
+
 /// An index of one type of child.
 #[derive(Debug)]
 pub struct Index<V> {
@@ -116,11 +119,14 @@ impl<V: Child> Index<V> {
                 next.insert(*owner, siblings.clone());
                 continue;
             }
+            let kept = inner.kept.get(&siblings.key);
             for child in siblings.all() {
                 let listed = next.get(owner).and_then(|k| k.get(child.uid()));
                 let newer = listed.is_some_and(|l| l.version() < child.version());
-                // Keep children that we created after the list was taken, and states newer than the list.
-                if newer || listed.is_none() && inner.unseen.contains_key(&child.uid()) {
+                let counts = inner.unseen.contains_key(&child.uid())
+                    || kept.is_some_and(|kept| kept.contains(&(*owner, child.uid())));
+                // Keep children that we created after the list was taken, deleted ones that count, and states newer than the list.
+                if newer || listed.is_none() && counts {
                     place(
                         &mut next,
                         Owned {
@@ -287,16 +293,25 @@ impl<V: Child> Index<V> {
     }
 
     /// Handles a delete event of the watch for a child whose last state still counts: it stays, as terminating, until the job is
-    /// forgotten.
+    /// forgotten. Drops the first one of too many.
     pub fn keep(&self, mut owned: Owned<V>) {
         owned.view.leave(owned.view.version());
-        let (key, child) = (owned.key.clone(), (owned.owner, owned.view.uid()));
-        self.apply(owned);
-        let mut inner = self.inner.lock();
-        inner.kept.entry(key).or_default().push(child);
+        let inner = &mut *self.inner.lock();
+        let child = (owned.owner, owned.view.uid());
+        inner.unseen.remove(&child.1);
+        if inner.is_gone(child.1, owned.view.version()) {
+            return;
+        }
+        let kept = inner.kept.entry(owned.key.clone()).or_default();
+        if kept.len() == KEPT_PER_JOB {
+            let first = kept.remove(0);
+            remove(&mut inner.owners, first.0, first.1);
+        }
+        kept.push(child);
+        inner.show(owned);
     }
 
-    /// Forgets the deleted children of all jobs with this name. Those that exist stay: their job may not be known yet.
+    /// Forgets the deleted children of all jobs with this name. Existing children stay: their job may not be listed yet.
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
         for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {
@@ -440,8 +455,8 @@ mod tests {
         index.apply(service(1, 0, 5));
         index.apply(service(2, 1, 5));
         index.keep(service(1, 0, 6));
-        let terminating = |s: &ServiceView| s.terminating;
         assert_eq!(uids(&index), [1, 2]);
+        let terminating = |s: &ServiceView| s.terminating;
         assert_eq!(
             index.of(Uid(7)).iter().filter(|s| terminating(s)).count(),
             1
@@ -450,6 +465,26 @@ mod tests {
             index.forget(&key);
             assert_eq!(uids(&index), [2], "its job may not be listed yet");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_child_that_counts_survives_a_list() {
+        let index = Index::default();
+        index.apply(service(1, 0, 5));
+        index.keep(service(1, 0, 6));
+        index.begin_list(&ALL);
+        index.end_list(&ALL, Instant::now());
+        assert_eq!(uids(&index), [1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_deleted_children_of_a_job_count() {
+        let index = Index::default();
+        for (at, uid) in (0..).zip(1..=20) {
+            index.apply(service(uid, at, 5));
+            index.keep(service(uid, at, 6));
+        }
+        assert_eq!(uids(&index), [13, 14, 15, 16, 17, 18, 19, 20]);
     }
 
     #[tokio::test(start_paused = true)]

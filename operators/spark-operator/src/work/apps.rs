@@ -258,7 +258,7 @@ impl Planner for Applications {
         }
     }
 
-    fn forget(&self, key: &JobKey, _: bool) {
+    fn forget(&self, key: &JobKey, _: bool, _: bool) {
         self.counts.forget(key);
         self.memory.refused.lock().remove(key);
         self.memory.taken.lock().remove(key);
@@ -267,8 +267,8 @@ impl Planner for Applications {
         self.memory.first.lock().remove(key);
     }
 
-    fn child_deleted(&self, key: &JobKey, exists: bool) {
-        if !exists {
+    fn child_deleted(&self, key: &JobKey, known: bool) {
+        if !known {
             return;
         }
         self.memory.freed.lock().insert(key.clone(), Instant::now());
