@@ -40,6 +40,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser as _;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cli::{Cli, Target, Verb};
@@ -51,6 +52,8 @@ use crate::why::{Facts, Report};
 
 /// The exit code of usage and API errors.
 const ERROR: u8 = 2;
+/// The number of jobs that are explained at once.
+const TOGETHER: usize = 8;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -191,13 +194,14 @@ async fn attention(target: &Target, output: Output) -> Result<u8> {
     let cluster = Cluster::connect(target).await?;
     let (jobs, unreadable) = cluster.jobs().await?;
     let now = Timestamp::now();
-    let mut reports = Vec::new();
-    for job in why::attention(&jobs, now) {
-        reports.push(match output {
+    let reports = why::attention(&jobs, now).into_iter().map(async |job| {
+        anyhow::Ok(match output {
             Output::Wide => build_report(&cluster, job).await?,
             Output::Text | Output::Json | Output::Yaml => why::summary(job, &state::of(job), now),
-        });
-    }
+        })
+    });
+    let reports = stream::iter(reports).buffered(TOGETHER);
+    let reports: Vec<Report> = reports.try_collect().await?;
     if let Some(format) = output.data() {
         out::print_data(&reports, format)?;
         return Ok(0);

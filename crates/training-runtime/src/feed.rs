@@ -144,7 +144,7 @@ struct Into<'a, V, R> {
     index: &'a Index<V>,
     scope: &'a Scope,
     read: R,
-    /// Returns true for objects whose last state is kept as terminating after their deletion, in case no reconcile has seen it yet.
+    /// Returns true for objects whose last state is kept after their deletion, in case no reconcile has seen it yet.
     lasts: fn(&V) -> bool,
 }
 
@@ -183,7 +183,7 @@ where
         let owned = (self.read)(object)?;
         let key = owned.key.clone();
         if (self.lasts)(&owned.view) {
-            self.index.keep(owned);
+            self.index.keep(owned, Instant::now());
         } else {
             self.index.deleted(&owned, Instant::now());
         }

@@ -163,9 +163,9 @@ pub trait Planner: Send + Sync + Sized + 'static {
     ) {
     }
 
-    /// An object is deleted, or no longer served: what the process kept about it goes. `known` says that it is still in the cache, and
-    /// `last` that no other one of its namespace is.
-    fn forget(&self, key: &JobKey, known: bool, last: bool);
+    /// An object is deleted, or no longer served: what the process kept about it goes. `last` says that no other one of its namespace
+    /// is left.
+    fn forget(&self, key: &JobKey, last: bool);
 
     /// A child is gone and its name is free. `known` says whether its owner is in the cache, whose list may be pending.
     fn child_deleted(&self, _key: &JobKey, _known: bool) {}
@@ -551,9 +551,7 @@ impl<P: Planner> Worker<P> {
     fn forget_all(&self, key: &JobKey) {
         self.tools.backoff.forget(key);
         self.memory.forget(key);
-        let known = self.jobs.contains(key);
-        self.planner
-            .forget(key, known, !self.jobs.any_in(&key.namespace));
+        self.planner.forget(key, !self.jobs.any_in(&key.namespace));
     }
 
     fn rhythm(&self) -> Resync<'_> {

@@ -343,7 +343,9 @@ impl<'a> Look<'a> {
             setup,
             seen,
             batch: found.filter(|(view, _)| !is_former(view)),
-            former: found.map(|(view, _)| view).filter(|view| is_former(view)),
+            former: found
+                .map(|(view, _)| view)
+                .filter(|view| is_former(view) && !view.gone),
             followed: bare::followed(cx.job, seen, draft),
         }
     }

@@ -558,6 +558,13 @@ fn a_former_launchers_deadline_does_not_end_a_job_whose_spec_cant_be_read_any_mo
     );
     world.settle();
     assert!(!world.memory().is_finished(), "{:?}", world.conditions());
+    // Nor does it stand in the way of the next one after its deletion.
+    world.lose_ended(LAUNCHER);
+    world.set("/spec/slotsPerWorker", json!(1));
+    world.settle();
+    let_go(&mut world);
+    world.settle();
+    assert!(world.object(ObjectKind::Job, LAUNCHER).is_some());
 }
 
 #[test]

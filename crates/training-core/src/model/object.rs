@@ -51,6 +51,8 @@ pub struct ObjectView {
     pub version: u64,
     /// It has a deletion timestamp.
     pub terminating: bool,
+    /// It is deleted, and its last state still counts: see [`BatchView::end`].
+    pub gone: bool,
     /// The digest of the fields that follow the job: see [`Object::digest`]. `None` for a Job.
     pub digest: Option<Digest>,
     /// The keys that a merge patch would not remove: a `ConfigMap`'s data, a Service's selector, the node selector of a Job's pods.
@@ -68,6 +70,7 @@ impl ObjectView {
             uid,
             version,
             terminating: false,
+            gone: false,
             digest: object.digest(),
             keys: Vec::new(),
             batch: None,
@@ -95,6 +98,7 @@ impl ObjectView {
     pub fn same_for_decisions(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.terminating == other.terminating
+            && self.gone == other.gone
             && self.digest == other.digest
             && self.batch == other.batch
     }

@@ -18,6 +18,12 @@ pub trait Child: Clone {
     fn same_for_decisions(&self, other: &Self) -> bool;
     /// Marks the child as terminating, at this version.
     fn leave(&mut self, version: u64);
+    /// Marks the child as deleted, if its last state counts afterwards.
+    fn go(&mut self) {}
+    /// Returns true if it was marked as deleted.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 impl Child for PodView {

@@ -119,12 +119,10 @@ impl<V: Child> Index<V> {
                 next.insert(*owner, siblings.clone());
                 continue;
             }
-            let kept = inner.kept.get(&siblings.key);
             for child in siblings.all() {
                 let listed = next.get(owner).and_then(|k| k.get(child.uid()));
                 let newer = listed.is_some_and(|l| l.version() < child.version());
-                let counts = inner.unseen.contains_key(&child.uid())
-                    || kept.is_some_and(|kept| kept.contains(&(*owner, child.uid())));
+                let counts = child.is_gone() || inner.unseen.contains_key(&child.uid());
                 // Keep children that we created after the list was taken, deleted ones that count, and states newer than the list.
                 if newer || listed.is_none() && counts {
                     place(
@@ -292,30 +290,35 @@ impl<V: Child> Index<V> {
         self.inner.lock().gone.get(uid).is_some()
     }
 
-    /// Handles a delete event of the watch for a child whose last state still counts: it stays, as terminating, until the job is
-    /// forgotten. Drops the first one of too many.
-    pub fn keep(&self, mut owned: Owned<V>) {
-        owned.view.leave(owned.view.version());
-        let inner = &mut *self.inner.lock();
+    /// Handles a delete event of the watch for a child whose last state still counts: it stays, marked as gone, until the job is
+    /// forgotten. Drops the first one of too many. The state of a child that we deleted doesn't count.
+    pub fn keep(&self, mut owned: Owned<V>, now: Instant) {
         let child = (owned.owner, owned.view.uid());
+        if self.inner.lock().asked.contains(&child.1) {
+            self.deleted(&owned, now);
+            return;
+        }
+        owned.view.go();
+        let inner = &mut *self.inner.lock();
         inner.unseen.remove(&child.1);
         if inner.is_gone(child.1, owned.view.version()) {
             return;
         }
         let kept = inner.kept.entry(owned.key.clone()).or_default();
-        if kept.len() == KEPT_PER_JOB {
-            let first = kept.remove(0);
-            remove(&mut inner.owners, first.0, first.1);
-        }
+        kept.retain(|other| *other != child);
         kept.push(child);
+        let first = (kept.len() > KEPT_PER_JOB).then(|| kept.remove(0));
+        if let Some(first) = first {
+            inner.drop_gone(first);
+        }
         inner.show(owned);
     }
 
     /// Forgets the deleted children of all jobs with this name. Existing children stay: their job may not be listed yet.
     pub fn forget(&self, key: &JobKey) {
         let inner = &mut *self.inner.lock();
-        for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {
-            remove(&mut inner.owners, owner, uid);
+        for child in inner.kept.remove(key).into_iter().flatten() {
+            inner.drop_gone(child);
         }
     }
 
@@ -358,6 +361,14 @@ impl<V: Child> Inner<V> {
             place(incoming, owned.clone());
         }
         place(&mut self.owners, owned)
+    }
+
+    /// Drops a child that is gone, by its owner and its uid.
+    fn drop_gone(&mut self, (owner, uid): (Uid, Uid)) {
+        let siblings = self.owners.get(&owner);
+        if siblings.is_some_and(|s| s.get(uid).is_some_and(Child::is_gone)) {
+            remove(&mut self.owners, owner, uid);
+        }
     }
 }
 
@@ -409,7 +420,7 @@ fn same<V: Child>(before: Option<&Siblings<V>>, after: Option<&Siblings<V>>) -> 
 
 #[cfg(test)]
 mod tests {
-    use training_core::ServiceView;
+    use training_core::{ObjectKind, ObjectView, ServiceView};
 
     use super::*;
 
@@ -449,42 +460,74 @@ mod tests {
         assert!(index.of(Uid(7))[0].terminating);
     }
 
+    fn launcher(uid: u128, version: u64) -> Owned<ObjectView> {
+        let view = ObjectView {
+            kind: ObjectKind::Job,
+            name: format!("launcher-{uid}").into(),
+            uid: Uid(uid),
+            version,
+            terminating: false,
+            gone: false,
+            digest: None,
+            keys: Vec::new(),
+            batch: None,
+        };
+        Owned {
+            key: JobKey::new("ns", "job"),
+            owner: Uid(7),
+            view,
+        }
+    }
+
+    /// The uids of all launchers, and whether they are gone.
+    fn launchers(index: &Index<ObjectView>) -> Vec<(u128, bool)> {
+        let mut all: Vec<_> = index.of(Uid(7)).iter().map(|o| (o.uid.0, o.gone)).collect();
+        all.sort_unstable();
+        all
+    }
+
     #[tokio::test(start_paused = true)]
     async fn forgetting_a_job_drops_its_deleted_children_alone() {
         let (index, key) = (Index::default(), JobKey::new("ns", "job"));
-        index.apply(service(1, 0, 5));
-        index.apply(service(2, 1, 5));
-        index.keep(service(1, 0, 6));
-        assert_eq!(uids(&index), [1, 2]);
-        let terminating = |s: &ServiceView| s.terminating;
-        assert_eq!(
-            index.of(Uid(7)).iter().filter(|s| terminating(s)).count(),
-            1
-        );
+        for uid in [1, 2, 3] {
+            index.apply(launcher(uid, 5));
+        }
+        index.keep(launcher(1, 6), Instant::now());
+        index.keep(launcher(3, 6), Instant::now());
+        // Its label was removed and is back.
+        index.apply(launcher(3, 7));
+        assert_eq!(launchers(&index), [(1, true), (2, false), (3, false)]);
         for _ in 0..2 {
             index.forget(&key);
-            assert_eq!(uids(&index), [2], "its job may not be listed yet");
+            let left = [(2, false), (3, false)];
+            assert_eq!(launchers(&index), left, "its job may not be listed yet");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deleted_child_that_counts_survives_a_list() {
+    async fn a_deleted_child_that_counts_survives_a_list_unless_we_deleted_it() {
         let index = Index::default();
-        index.apply(service(1, 0, 5));
-        index.keep(service(1, 0, 6));
+        for uid in [1, 2] {
+            index.apply(launcher(uid, 5));
+        }
+        index.terminating(Uid(7), Uid(2), 6);
+        for uid in [1, 2] {
+            index.keep(launcher(uid, 7), Instant::now());
+        }
         index.begin_list(&ALL);
         index.end_list(&ALL, Instant::now());
-        assert_eq!(uids(&index), [1]);
+        assert_eq!(launchers(&index), [(1, true)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_deleted_children_of_a_job_count() {
         let index = Index::default();
-        for (at, uid) in (0..).zip(1..=20) {
-            index.apply(service(uid, at, 5));
-            index.keep(service(uid, at, 6));
+        for uid in 1..=20 {
+            index.apply(launcher(uid, 5));
+            index.keep(launcher(uid, 6), Instant::now());
         }
-        assert_eq!(uids(&index), [13, 14, 15, 16, 17, 18, 19, 20]);
+        let left: Vec<_> = (13..=20).map(|uid| (uid, true)).collect();
+        assert_eq!(launchers(&index), left);
     }
 
     #[tokio::test(start_paused = true)]

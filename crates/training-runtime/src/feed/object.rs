@@ -213,6 +213,7 @@ pub fn object_view<K: Whole>(seen: &K, parent: Parent) -> Option<Owned<ObjectVie
         uid: Uid::of(meta)?,
         version: version(meta),
         terminating: meta.deletion_timestamp.is_some(),
+        gone: false,
         digest: None,
         keys: Vec::new(),
         batch: None,
@@ -244,6 +245,13 @@ impl Child for ObjectView {
     fn leave(&mut self, version: u64) {
         self.terminating = true;
         self.version = self.version.max(version);
+    }
+    fn go(&mut self) {
+        self.terminating = true;
+        self.gone = true;
+    }
+    fn is_gone(&self) -> bool {
+        self.gone
     }
 }
 

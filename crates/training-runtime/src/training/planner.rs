@@ -227,14 +227,11 @@ impl<F: Lifecycle> Planner for TrainingPlanner<F> {
         deleted.any(|step| matches!(step, Step::DeletePod { uid, .. } if !exists(*uid)))
     }
 
-    fn forget(&self, key: &JobKey, known: bool, last: bool) {
+    fn forget(&self, key: &JobKey, last: bool) {
         let children = self.executor.children();
         children.groups.forget(key);
-        // No watch repeats these when the job is served again.
-        if !known {
-            self.secrets.lock().remove(key);
-            children.objects.forget(key);
-        }
+        self.secrets.lock().remove(key);
+        children.objects.forget(key);
         if let Some((_, suffix)) = F::OWN_METRICS {
             let launcher = format!("{}{suffix}", key.name);
             self.metrics.forget_launcher(&key.namespace, &launcher);

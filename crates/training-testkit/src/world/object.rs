@@ -309,6 +309,19 @@ impl<F: Lifecycle> World<F> {
         self.terminate_batch_pods(uid);
     }
 
+    /// Deletes a Job that has ended, and its pods. The operator keeps its last state.
+    pub fn lose_ended(&mut self, name: &str) {
+        let place = (ObjectKind::Job, name.to_owned());
+        let Some((mut view, _)) = self.objects.remove(&place) else {
+            return;
+        };
+        (view.terminating, view.gone) = (true, true);
+        view.version = self.next_version();
+        let uid = view.uid;
+        self.view.objects.send(place, Ok(view));
+        self.drop_batch_pods(|pod| pod.batch == uid);
+    }
+
     /// The garbage collector deletes the pods of a Job that is gone.
     fn terminate_batch_pods(&mut self, uid: Uid) {
         let going = self.batch_pods.values().filter(|p| p.batch == uid).cloned();

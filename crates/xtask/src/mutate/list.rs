@@ -141,8 +141,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a job that is not listed yet loses its children",
         file: "crates/training-runtime/src/feed/index.rs",
-        from: "for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {",
-        to: "inner.owners.retain(|_, siblings| siblings.key != *key);\n        for (owner, uid) in inner.kept.remove(key).into_iter().flatten() {",
+        from: "for child in inner.kept.remove(key).into_iter().flatten() {",
+        to: "inner.owners.retain(|_, siblings| siblings.key != *key);\n        for child in inner.kept.remove(key).into_iter().flatten() {",
         tests: RUNTIME,
     },
     Mutation {

@@ -258,7 +258,7 @@ impl Planner for Applications {
         }
     }
 
-    fn forget(&self, key: &JobKey, _: bool, _: bool) {
+    fn forget(&self, key: &JobKey, _: bool) {
         self.counts.forget(key);
         self.memory.refused.lock().remove(key);
         self.memory.taken.lock().remove(key);

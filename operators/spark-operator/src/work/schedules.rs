@@ -301,7 +301,7 @@ impl Planner for Schedules {
         false
     }
 
-    fn forget(&self, _: &JobKey, _: bool, _: bool) {}
+    fn forget(&self, _: &JobKey, _: bool) {}
 
     fn held(&self) -> Vec<(&'static str, usize)> {
         vec![("runs", self.runs.len())]
