@@ -442,7 +442,8 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let kubeconfig = control.kubeconfig(PYTORCH_OPERATOR).await?;
     let options = world
         .options(&kubeconfig)
-        .flag("force-delete-lost-after", "3s")
+        // Long after the tolerated 2 s: the cluster deletes pods by name, and a deletion that is due now can hit a replacement.
+        .flag("force-delete-lost-after", "10s")
         // Otherwise lost pods that are given up within a minute would share a summary event.
         .flag("events", "full");
     let operator = OperatorProcess::start(options).await?;
