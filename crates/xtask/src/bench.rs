@@ -27,7 +27,7 @@ pub fn run() -> Result<(), String> {
             "-p",
             package,
         ];
-        // The same flags as the operators, so that they share their dependencies.
+        // The same flags as the operators, whose dependencies the bench shares. The plugin's profile has its own.
         let mut build = process::command("cargo", arguments);
         process::run(build.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
     }
