@@ -152,7 +152,8 @@ async fn a_worker_killed_under_exit_code_is_replaced() -> Result<()> {
 #[tokio::test]
 async fn a_permanent_exit_code_fails_the_job_with_its_last_words() -> Result<()> {
     let site = Site::open("exit", Weight::Light).await?;
-    let worker = shell("echo step 1; echo step 2; echo 'the data set is gone' >&2; exit 1");
+    // All to one stream: the runtime reads stdout and stderr in any order.
+    let worker = shell("exec >&2; echo step 1; echo step 2; echo 'the data set is gone'; exit 1");
     let job = pair("pt", shell(UNTIL_GO), worker).restart_policy("Worker", "ExitCode");
     site.jobs.create(&job.build()).await?;
     let job = site.until_true("pt", "Failed").await?;
