@@ -194,10 +194,11 @@ async fn attention(target: &Target, output: Output) -> Result<u8> {
     let cluster = Cluster::connect(target).await?;
     let (jobs, unreadable) = cluster.jobs().await?;
     let now = Timestamp::now();
-    let reports = why::attention(&jobs, now).into_iter().map(async |job| {
+    let reports = why::attention(&jobs, now);
+    let reports = reports.into_iter().map(async |(job, state)| {
         anyhow::Ok(match output {
             Output::Wide => build_report(&cluster, job).await?,
-            Output::Text | Output::Json | Output::Yaml => why::summary(job, &state::of(job), now),
+            Output::Text | Output::Json | Output::Yaml => why::summary(job, &state, now),
         })
     });
     let reports = stream::iter(reports).buffered(TOGETHER);

@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::json;
-use training_core::Severity;
+use training_core::{Phase, Severity};
 use training_runtime::frame::now;
 
 use self::webhooks::Webhooks;
@@ -20,7 +20,7 @@ use crate::flags::Flags;
 use crate::job::Job;
 use crate::kinds::{self, Kind, Shape};
 use crate::out::{self, Line, Style};
-use crate::state::{self, Phase, State};
+use crate::state::{self, State};
 use crate::{others, render};
 
 /// An operator of another project.
@@ -256,7 +256,7 @@ async fn attention(cluster: &Cluster, found: &Found) -> Result<Vec<Line>> {
     for job in jobs.iter().filter(is_served) {
         total += 1;
         let has_driver =
-            matches!(job.kind.shape, Shape::Application) && state::of(job).phase == Phase::Active;
+            matches!(job.kind.shape, Shape::Application) && state::of(job).phase.is_active();
         drivers += usize::from(has_driver);
         let of_job = attention_of(job);
         concerned += usize::from(!of_job.is_empty());
@@ -324,12 +324,11 @@ fn attention_of(job: &Job) -> Vec<Line> {
 }
 
 fn rejected(title: &str, phase: Phase, why: &str) -> Line {
-    let text = match phase {
-        // Runs that have started are not validated again.
-        Phase::Active => {
-            format!("x  {title}: keeps running, but a new run would be rejected: {why}")
-        }
-        _ => format!("x  {title}: would be rejected: {why}"),
+    // Runs that have started are not validated again.
+    let text = if phase.is_active() {
+        format!("x  {title}: keeps running, but a new run would be rejected: {why}")
+    } else {
+        format!("x  {title}: would be rejected: {why}")
     };
     Line::new(Style::Bad, text)
 }

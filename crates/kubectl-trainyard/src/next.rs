@@ -8,11 +8,11 @@ use spark_operator::api::{ScheduledSparkApplicationStatus, State as AppState};
 use spark_operator::course::again::{self, Again};
 use spark_operator::defaults;
 use training_api::RunPolicy;
-use training_core::{ReplicaMemory, restart};
+use training_core::{Phase, ReplicaMemory, restart};
 
 use crate::job::Job;
 use crate::kinds::{Replicas, Shape};
-use crate::state::{self, Phase};
+use crate::state;
 use crate::time;
 
 /// The maximum number of replicas to list.

@@ -18,7 +18,7 @@ use training_api::ConditionType;
 use training_core::provider::Setting;
 use training_core::{
     Availabilities, Group, JobState, Lifecycle, Note, Object, ObjectView, Observed, Provider,
-    Rules, Severity, Step, Stored as _, TrainingJob as _, Uid, plan,
+    Rules, Severity, Step, Stored as _, Uid, plan,
 };
 use training_runtime::entry::{self, NoArgs};
 use training_runtime::feed::{self, slim};

@@ -2,38 +2,14 @@
 
 use k8s_openapi::jiff::Timestamp;
 use spark_operator::api::{
-    ScheduleState, ScheduledSparkApplicationStatus, SparkApplicationStatus, State as AppState,
+    ScheduledSparkApplicationStatus, SparkApplicationStatus, State as AppState,
 };
-use training_api::{ConditionType, JobStatus, LastFailure, labels};
+use training_api::{JobStatus, LastFailure, labels};
 use training_core::plan::draft::{clean, shorten, shorten_front};
-use training_core::{Cause, JobState as _, Memory, reasons};
+use training_core::{Cause, JobState as _, Memory, Phase, reasons};
 
 use crate::job::Job;
 use crate::kinds::{Replicas, Shape};
-
-/// The phase of a job's life cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// No operator has written a status.
-    NoStatus,
-    /// It starts, runs or restarts.
-    Active,
-    /// It waits: the `Stalled` condition, or an error of a Spark kind.
-    Waiting,
-    /// It is suspended.
-    Suspended,
-    /// It succeeded.
-    Succeeded,
-    /// It failed.
-    Failed,
-}
-
-impl Phase {
-    /// True for `Succeeded` and `Failed`.
-    pub fn is_finished(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed)
-    }
-}
 
 /// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,9 +88,7 @@ pub fn memory(job: &Job, replicas: &Replicas) -> Memory {
 }
 
 fn training(job: &Job, replicas: &Replicas) -> State {
-    use ConditionType::{Created, Failed, Restarting, Running, Stalled, Succeeded, Suspended};
     let memory = memory(job, replicas);
-    let held = |type_| memory.conditions.iter().find(|c| c.holds(type_));
     let failure = memory.last_failure.as_ref();
     let state = |phase, text: &str, why| State {
         phase,
@@ -123,11 +97,7 @@ fn training(job: &Job, replicas: &Replicas) -> State {
         ready: memory.ready.clone(),
         why,
     };
-    // The first condition that is true determines the state.
-    let order = [
-        Succeeded, Failed, Suspended, Stalled, Restarting, Running, Created,
-    ];
-    let Some((type_, condition)) = order.into_iter().find_map(|t| Some((t, held(t)?))) else {
+    let Some((phase, condition)) = Phase::of_conditions(&memory.conditions) else {
         return State {
             since: job.created(),
             ..state(Phase::NoStatus, "NO STATUS", Some(no_status(job)))
@@ -136,35 +106,28 @@ fn training(job: &Job, replicas: &Replicas) -> State {
     let reason = condition.reason.as_deref().unwrap_or_default();
     let message = condition.message.as_deref().unwrap_or_default();
     let since = condition.last_transition_time.as_ref().map(|t| t.0);
-    let found = match type_ {
-        Succeeded => state(Phase::Succeeded, "SUCCEEDED", None),
-        Failed => {
-            let why = failed(job.kind.name(), reason, message, failure);
-            state(Phase::Failed, "FAILED", Some(why))
-        }
-        Suspended => state(Phase::Suspended, "SUSPENDED", Some(suspended(job))),
-        Stalled => state(
-            Phase::Waiting,
-            "WAITING",
-            Some(Why::from_reason(reason, message)),
-        ),
-        Restarting => {
+    let why = match phase {
+        Phase::Failed => Some(failed(job.kind.name(), reason, message, failure)),
+        Phase::Suspended => Some(suspended(job)),
+        Phase::Waiting(_) => Some(Why::from_reason(reason, message)),
+        Phase::Restarting => {
             let updated = condition.last_update_time.as_ref();
             let failed_since = failure.is_some_and(|f| f.time.as_ref() > updated);
             let requested = message.contains(labels::RESTART_REQUEST) && !failed_since;
             let cause = requested.then(|| "a restart was requested".to_owned());
-            let why = cause
+            cause
                 .or_else(|| failure.map(brief_with_output))
                 .map(|cause| Why {
                     cause,
                     ..Why::default()
-                });
-            state(Phase::Active, "RESTARTING", why)
+                })
         }
-        Running => state(Phase::Active, "RUNNING", None),
-        Created => state(Phase::Active, "STARTING", None),
+        Phase::NoStatus | Phase::Starting | Phase::Running | Phase::Succeeded => None,
     };
-    State { since, ..found }
+    State {
+        since,
+        ..state(phase, &phase.as_str().to_ascii_uppercase(), why)
+    }
 }
 
 fn no_status(job: &Job) -> Why {
@@ -290,25 +253,12 @@ fn application(job: &Job) -> State {
     let status: SparkApplicationStatus = job.status();
     let error = status.application_state.error_message.as_deref();
     let error = error.map(str::trim).filter(|text| !text.is_empty());
-    let why = error.map(spark_error);
+    let mut why = error.map(spark_error);
+    if let Some(why) = why.as_mut().filter(|why| why.remedy.is_none()) {
+        why.remedy = status.waiting.as_deref().and_then(hint).map(str::to_owned);
+    }
     let app_state = &status.application_state.state;
-    let phase = match app_state {
-        AppState::Completed => Phase::Succeeded,
-        AppState::Failed => Phase::Failed,
-        AppState::Suspending | AppState::Suspended => Phase::Suspended,
-        AppState::Failing | AppState::SubmissionFailed => Phase::Waiting,
-        AppState::New if why.is_none() => Phase::NoStatus,
-        AppState::New
-        | AppState::Submitted
-        | AppState::PendingRerun
-        | AppState::Resuming
-        | AppState::Invalidating
-            if why.is_some() =>
-        {
-            Phase::Waiting
-        }
-        _ => Phase::Active,
-    };
+    let phase = status.phase();
     let time =
         |time: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| time.map(|t| t.0);
     let submitted = time(status.last_submission_attempt_time.as_ref());
@@ -332,7 +282,7 @@ fn application(job: &Job) -> State {
             Phase::NoStatus => Some(not_reconciled(job)),
             Phase::Suspended => Some(suspended(job)),
             Phase::Succeeded => None,
-            Phase::Active | Phase::Waiting | Phase::Failed => why,
+            _ => why,
         },
     }
 }
@@ -380,27 +330,24 @@ fn spark_error(text: &str) -> Why {
 fn schedule(job: &Job) -> State {
     let status: ScheduledSparkApplicationStatus = job.status();
     let text = status.schedule_state.as_str().to_ascii_uppercase();
-    let (phase, text, why) = match &status.schedule_state {
-        _ if job.is_suspended() => (
-            Phase::Suspended,
-            "SUSPENDED".to_owned(),
-            Some(suspended(job)),
-        ),
-        ScheduleState::New => (
-            Phase::NoStatus,
-            "NO STATUS".to_owned(),
-            Some(not_reconciled(job)),
-        ),
-        ScheduleState::FailedValidation => {
+    let phase = if job.is_suspended() {
+        Phase::Suspended
+    } else {
+        status.phase()
+    };
+    let (text, why) = match phase {
+        Phase::Suspended => ("SUSPENDED".to_owned(), Some(suspended(job))),
+        Phase::NoStatus => ("NO STATUS".to_owned(), Some(not_reconciled(job))),
+        Phase::Waiting(_) => {
             let cause = shorten(status.reason.as_deref().unwrap_or_default(), 160);
             let why = Why {
                 cause,
                 message: String::new(),
                 remedy: Some("Fix the spec; the operator reconciles it at once".to_owned()),
             };
-            (Phase::Waiting, text, Some(why))
+            (text, Some(why))
         }
-        _ => (Phase::Active, text, None),
+        _ => (text, None),
     };
     State {
         phase,

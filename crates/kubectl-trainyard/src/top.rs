@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
+use training_core::Phase;
 use training_core::quantity::{self, Amount, Amounts};
 
 use crate::cluster::{Cluster, Usage};
 use crate::job::{self, Job, Member};
 use crate::kinds::{self, Shape};
 use crate::out::{self, Line, Output};
-use crate::state::{self, Phase};
+use crate::state;
 
 /// The unfinished jobs of a kind in a namespace, or one of them, and their pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -109,11 +110,9 @@ pub fn rows(by: By, jobs: &[Job], pods: Vec<Pod>, usage: Option<&Usage>) -> Vec<
         let sum = sums.entry((job.namespace().to_owned(), kind, name));
         let sum = sum.or_default();
         match phase {
-            Phase::Active => sum.row.active += 1,
             Phase::Suspended => sum.row.suspended += 1,
-            Phase::Waiting | Phase::NoStatus | Phase::Succeeded | Phase::Failed => {
-                sum.row.waiting += 1;
-            }
+            phase if phase.is_active() => sum.row.active += 1,
+            _ => sum.row.waiting += 1,
         }
         let selector = job.kind.pod_selector(job.name());
         let of_job = by_label.remove(&(job.namespace().to_owned(), selector));

@@ -8,12 +8,13 @@ use futures::TryStreamExt as _;
 use k8s_openapi::jiff::Timestamp;
 use kube_runtime::{WatchStreamExt as _, watcher};
 use tokio::time::timeout;
+use training_core::Phase;
 
 use crate::cluster::{self, Cluster, code, explain};
 use crate::job::Job;
 use crate::kinds::Shape;
 use crate::out::{self, Progress, ProgressMode};
-use crate::state::{self, Phase};
+use crate::state;
 use crate::why;
 
 /// The result of waiting.
@@ -50,7 +51,7 @@ pub fn end(uid: &str, current: Option<&Job>) -> Option<End> {
     match state::of(job).phase {
         Phase::Succeeded => Some(End::Succeeded),
         Phase::Failed => Some(End::Failed),
-        Phase::NoStatus | Phase::Active | Phase::Waiting | Phase::Suspended => None,
+        _ => None,
     }
 }
 

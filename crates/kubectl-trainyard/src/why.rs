@@ -9,13 +9,13 @@ use serde_json::Value;
 use training_api::JobStatus;
 use training_core::health::{Finding, explain_failure, find};
 use training_core::plan::draft::clean;
-use training_core::{Cause, GroupView, PodPhase, Trouble, quantity};
+use training_core::{Cause, GroupView, Phase, PodPhase, Trouble, quantity};
 
 use crate::job::{Job, Member};
 use crate::kinds::Shape;
 use crate::next;
 use crate::out::{Line, Style};
-use crate::state::{self, LAST_WORDS, Phase, QUEUE_LABEL, State, Why};
+use crate::state::{self, LAST_WORDS, QUEUE_LABEL, State, Why};
 use crate::time;
 
 /// The maximum number of pod names in a line.
@@ -138,9 +138,9 @@ pub fn summary(job: &Job, state: &State, now: Timestamp) -> Report {
         remedy: why.remedy,
         style: match state.phase {
             Phase::Failed => Style::Bad,
-            Phase::Waiting | Phase::NoStatus => Style::Warn,
+            Phase::Waiting(_) | Phase::NoStatus => Style::Warn,
             Phase::Succeeded => Style::Good,
-            Phase::Active | Phase::Suspended => Style::Plain,
+            Phase::Starting | Phase::Running | Phase::Restarting | Phase::Suspended => Style::Plain,
         },
         age: state.since.map(|t| time::since(t, now)).unwrap_or_default(),
         ..Report::default()
@@ -149,23 +149,22 @@ pub fn summary(job: &Job, state: &State, now: Timestamp) -> Report {
 
 fn needs_attention(job: &Job, state: &State, now: Timestamp) -> bool {
     match state.phase {
-        Phase::Waiting | Phase::Failed => true,
+        Phase::Waiting(_) | Phase::Failed | Phase::Restarting => true,
         Phase::NoStatus => job
             .created()
             .is_some_and(|created| now.duration_since(created).as_secs() >= NO_STATUS_GRACE),
-        Phase::Active => state.text == "RESTARTING",
-        Phase::Suspended | Phase::Succeeded => false,
+        Phase::Starting | Phase::Running | Phase::Suspended | Phase::Succeeded => false,
     }
 }
 
-/// Returns the jobs that need attention: failed jobs last, otherwise the latest first.
-pub fn attention(jobs: &[Job], now: Timestamp) -> Vec<&Job> {
+/// Returns the jobs that need attention, and their states: failed jobs last, otherwise the latest first.
+pub fn attention(jobs: &[Job], now: Timestamp) -> Vec<(&Job, State)> {
     let states = jobs.iter().map(|job| (job, state::of(job)));
     let mut found: Vec<_> = states
         .filter(|(job, state)| needs_attention(job, state, now))
         .collect();
     found.sort_by_key(|(_, state)| (state.phase == Phase::Failed, Reverse(state.since)));
-    found.into_iter().map(|(job, _)| job).collect()
+    found
 }
 
 impl Report {
@@ -313,10 +312,11 @@ fn join_names(names: &[&str]) -> String {
 /// Describes the devices that a waiting job holds, and the state of its gang.
 fn details(facts: &Facts<'_>, state: &State) -> Vec<String> {
     let mut details = Vec::new();
-    if state.phase == Phase::Waiting {
+    let waits = matches!(state.phase, Phase::Waiting(_));
+    if waits {
         details.extend(held_devices(facts.pods));
     }
-    if matches!(state.phase, Phase::Waiting | Phase::Active) && state.text != "RUNNING" {
+    if (waits || state.phase.is_active()) && state.text != "RUNNING" {
         for group in facts.groups {
             let status = [group.phase.as_deref(), group.message.as_deref()];
             let status: Vec<&str> = status.into_iter().flatten().collect();

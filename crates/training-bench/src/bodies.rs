@@ -15,7 +15,7 @@ use tf_operator::TensorFlow;
 use training_core::object::{SecretGenerator, config_digest};
 use training_core::{
     BatchEnd, Framework as _, Lifecycle, Object, ObjectKind, ObjectView, Observed, Plan, Step,
-    TrainingJob, Uid, plan,
+    Stored as _, TrainingJob, Uid, plan,
 };
 use training_runtime::feed;
 use training_runtime::feed::slim::{Roles, batch_pod_view, pod_view, service_view};

@@ -39,6 +39,7 @@ pub use model::object::{
     BatchEnd, BatchPod, BatchView, Object, ObjectKind, ObjectView, SecretView,
 };
 pub use model::observed::{Blocked, Observed, Stall};
+pub use model::phase::{Phase, Progress};
 pub use model::provider::Provider;
 pub use model::roles::{Rank, RoleSet, RoleSpec};
 pub use model::rules::Rules;

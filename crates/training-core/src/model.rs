@@ -15,6 +15,7 @@ pub mod notes;
 pub mod object;
 pub mod observed;
 pub mod patch;
+pub mod phase;
 pub mod provider;
 pub mod quantity;
 pub mod reasons;

@@ -27,7 +27,7 @@ use training_api::{ConditionType, JobStatus};
 
 use self::draft::{Draft, shorten};
 use crate::kind::check;
-use crate::kind::framework::{Framework, JobCx, TrainingJob};
+use crate::kind::framework::{Framework, JobCx, Stored as _, TrainingJob};
 use crate::model::census::{Census, SlotState};
 use crate::model::error::SpecError;
 use crate::model::memory::{JobState, Memory};

@@ -15,6 +15,7 @@ use crate::dispatcher::Dispatcher;
 use crate::feed::namespaces::Namespaces;
 use crate::feed::{Listener, key_of};
 use crate::key::{JobKey, Scope};
+use crate::metrics::KindPhases;
 
 /// Reconciles the objects of one kind.
 pub trait Reconciler: Send + Sync + 'static {
@@ -32,6 +33,8 @@ pub trait Reconciler: Send + Sync + 'static {
     fn unreadable(&self, metadata: &ObjectMeta, error: &str);
     /// Returns how many objects are in memory, by kind.
     fn held(&self) -> Vec<(&'static str, usize)>;
+    /// Returns the objects of the kind in their phases.
+    fn phases(&self) -> KindPhases;
 }
 
 /// A reconciler and its queue. Feeds report to it.
@@ -271,6 +274,9 @@ mod tests {
         }
         fn held(&self) -> Vec<(&'static str, usize)> {
             Vec::new()
+        }
+        fn phases(&self) -> KindPhases {
+            KindPhases::default()
         }
     }
 

@@ -3,12 +3,15 @@
 //! Labels are bounded sets; no series carries a job's name. The five published counters carry the namespace, and their series end with
 //! the namespace's last job.
 
+mod jobs;
 mod process;
 mod watches;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jobs::JobMetrics;
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,7 +21,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use training_core::Progress;
+use training_core::reasons::FailureReason;
 
+pub use jobs::KindPhases;
 pub use watches::{Wanted, WatchTimes};
 
 /// The content type of [`Metrics::render`].
@@ -121,6 +127,7 @@ pub struct Metrics {
     panics: Counter,
     events: Family<Outcome, Counter>,
     watches: WatchTimes,
+    progress: JobMetrics,
 }
 
 /// Metrics of one published operator, in addition to the common ones or instead of them.
@@ -169,8 +176,10 @@ impl Metrics {
 
     /// Creates the metrics of any operator's process.
     pub fn process() -> Self {
+        let mut registry = Registry::default();
         let metrics = Self {
-            registry: Registry::default(),
+            progress: JobMetrics::new(&mut registry),
+            registry,
             framework: "",
             jobs: Jobs::default(),
             own: None,
@@ -205,6 +214,7 @@ impl Metrics {
             panics,
             events,
             watches,
+            progress: _,
         } = &mut self;
         r.register(
             "trainyard_reconciles",
@@ -302,6 +312,10 @@ impl Metrics {
 
     /// Counts a transition of a job in a namespace.
     pub fn job(&self, transition: Transition, namespace: &str) {
+        // Nothing is registered for the kinds without these counters.
+        if self.framework.is_empty() {
+            return;
+        }
         if let Some(own) = &self.own {
             match transition {
                 Transition::Created => own.created.inc(),
@@ -374,6 +388,21 @@ impl Metrics {
         }
         known.insert(resource.to_owned());
         resource
+    }
+
+    /// Sets the counts of all jobs by phase.
+    pub fn phases(&self, phases: Vec<KindPhases>) {
+        self.progress.set_phases(phases);
+    }
+
+    /// Counts a restart of a replica or gang.
+    pub fn restarted(&self, kind: &str, reason: FailureReason) {
+        self.progress.restarted(kind, reason);
+    }
+
+    /// Records how long a job took to start or to end, if this change of its status ends that time.
+    pub fn progressed(&self, kind: &str, before: &Progress, after: &Progress, now: Timestamp) {
+        self.progress.progressed(kind, before, after, now);
     }
 
     /// Sets how many jobs are queued.

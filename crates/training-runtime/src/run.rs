@@ -370,6 +370,8 @@ async fn lead_again_and_again<O: Operator>(
     shared.health.set_ready("start", true);
     loop {
         shared.metrics.leader(false);
+        shared.metrics.phases(Vec::new());
+        shared.metrics.queue_depth(0);
         operator.stand_by();
         let ended = async {
             match election.as_mut() {
@@ -477,6 +479,8 @@ async fn reconciles(
             for (what, objects) in held() {
                 shared.metrics.index_objects(what, objects);
             }
+            let phases = controllers.iter().map(|c| c.reconciler.phases());
+            shared.metrics.phases(phases.collect());
             tokio::time::sleep(Duration::from_secs(5)).await;
         }
     };

@@ -27,7 +27,7 @@ use crate::feed::jobs::Jobs;
 use crate::forged::ForgedPods;
 use crate::frame::{Counts, Ended, Frame, Resync, now};
 use crate::key::JobKey;
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, KindPhases, Metrics};
 use crate::pending::PendingNotes;
 use crate::retry::{Backoff, Jitter};
 use next::{Next, Round, next};
@@ -508,15 +508,28 @@ impl<P: Planner> Worker<P> {
                 .await?;
             self.jobs.written(object, write.next.clone(), version);
             self.planner.stored(subject, write, || self.jobs.get(key));
-            for transition in &plan.transitions {
-                self.tools.metrics.job(counted(*transition), &key.namespace);
-            }
+            self.count(subject, plan, &write.next);
             for note in &plan.notes {
                 tracing::info!(job = %key, reason = note.reason, message = note.message, "event");
             }
         }
         told.note(&**object, plan.notes.clone());
         Ok(())
+    }
+
+    /// Counts what a stored status changes.
+    fn count(&self, subject: Subject<'_, P::Object>, plan: &PlanOf<P>, next: &StatusOf<P>) {
+        let metrics = &self.tools.metrics;
+        let kind = P::Object::kind(&());
+        for transition in &plan.transitions {
+            metrics.job(counted(*transition), &subject.key.namespace);
+            if let Transition::Restarted(reason) = transition {
+                metrics.restarted(&kind, *reason);
+            }
+        }
+        let before = subject.object.status().map(P::Object::progress);
+        let after = P::Object::progress(next);
+        metrics.progressed(&kind, &before.unwrap_or_default(), &after, now());
     }
 
     /// Remembers a refusal, so that the next plan can publish it. Returns the time of the retry.
@@ -626,6 +639,13 @@ impl<P: Planner> Reconciler for Worker<P> {
         all.extend(self.planner.held());
         all
     }
+
+    fn phases(&self) -> KindPhases {
+        KindPhases {
+            kind: P::Object::kind(&()).into_owned(),
+            counts: self.jobs.phases(),
+        }
+    }
 }
 
 /// In what state of an object its last reconcile failed. A user's edit, a suspension above all, and the object's deadline don't wait
@@ -658,6 +678,6 @@ fn counted(transition: Transition) -> metrics::Transition {
         Transition::Created => metrics::Transition::Created,
         Transition::Succeeded => metrics::Transition::Successful,
         Transition::Failed => metrics::Transition::Failed,
-        Transition::Restarted => metrics::Transition::Restarted,
+        Transition::Restarted(_) => metrics::Transition::Restarted,
     }
 }

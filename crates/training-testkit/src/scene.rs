@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use training_core::{
-    Lifecycle, Memory, Note, Observed, PodPhase, Severity, Step, TrainingJob, plan,
+    Lifecycle, Memory, Note, Observed, PodPhase, Severity, Step, Stored as _, plan,
 };
 
 use crate::builders::{Job, Kind};

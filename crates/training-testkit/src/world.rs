@@ -27,7 +27,7 @@ use serde_json::Value;
 use training_core::{
     AutoscalerView, BatchPod, Blocked, Framework, GroupKind, GroupView, JobState, Lifecycle,
     Memory, Note, Object, ObjectView, Observed, Plan, PodPhase, PodView, Provider, Rules,
-    SecretView, ServiceView, Stall, Step, Stored, TrainingJob, Transition, Uid,
+    SecretView, ServiceView, Stall, Step, Stored, Transition, Uid,
 };
 
 pub use moves::Move;

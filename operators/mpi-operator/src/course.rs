@@ -16,6 +16,7 @@ use training_core::plan::creates::Creates;
 use training_core::plan::draft::shorten;
 use training_core::plan::gang::PodCreation;
 use training_core::plan::{edits, failing, finished, gang, lost, progress, restart, suspended};
+use training_core::reasons::FailureReason;
 use training_core::restart::{Decision, decide};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
@@ -483,7 +484,8 @@ impl<'a> Look<'a> {
             let reason = format!("{KIND}Restarting");
             draft.set(ConditionType::Restarting, true, &reason, &message);
             draft.notes.push(Note::warning(reason, message));
-            draft.transitions.push(Transition::Restarted);
+            let reason = FailureReason::of(&pod.pod);
+            draft.transitions.push(Transition::Restarted(reason));
             return self.begin_anew(draft);
         }
         progress::end_at_deadline(self.mpi, cx, seen, draft);

@@ -7,7 +7,7 @@
 //! - [`pod`]: the specs of its driver and executors
 //! - [`template`]: the pod templates of both
 //! - [`part`]: the smaller parts of the spec
-//! - [`status`], [`state`]: its status
+//! - [`status`], [`state`]: its status; [`progress`]: what the status says about its progress
 //! - [`scheduled`]: scheduled applications
 //! - [`rule`]: validation rules of the API server
 //! - [`crd`]: the CRDs as installed
@@ -16,6 +16,7 @@ pub mod application;
 pub mod crd;
 pub mod part;
 pub mod pod;
+pub mod progress;
 pub mod rule;
 pub mod scheduled;
 pub mod state;

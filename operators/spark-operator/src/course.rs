@@ -24,7 +24,8 @@ pub mod step;
 
 use training_api::labels::RESTART_REQUEST;
 use training_core::patch::merge_patch;
-use training_core::{Note, StatusWrite, Urgency};
+use training_core::reasons::FailureReason;
+use training_core::{Note, StatusWrite, Transition, Urgency};
 
 use crate::api::{SparkApplicationStatus, State};
 use crate::{defaults, label};
@@ -97,6 +98,8 @@ impl Course<'_> {
             return self.go(State::Suspending);
         }
         if self.restarts(&state) {
+            let requested = Transition::Restarted(FailureReason::REQUESTED);
+            self.plan.transitions.push(requested);
             self.count_anew();
             return self.go(State::Invalidating);
         }
@@ -125,7 +128,12 @@ impl Course<'_> {
             }
             State::Failing => match again::run(&self.policy(), &self.status) {
                 Again::Never => self.go(State::Failed),
-                Again::At(at) if at <= self.ask.now => self.rerun(),
+                Again::At(at) if at <= self.ask.now => {
+                    let error = self.status.application_state.error_message.as_deref();
+                    let reason = follow::reason_of(error.unwrap_or_default());
+                    self.plan.transitions.push(Transition::Restarted(reason));
+                    self.rerun();
+                }
                 Again::At(at) => self.wake(at),
             },
             State::SubmissionFailed => self.after_submission(),

@@ -13,7 +13,6 @@ use training_testkit::builders::{
 use xgboost_operator::XGBoost;
 
 use super::{Scene, assert_documented, job, report_for, texts};
-use crate::state;
 use crate::why::{Facts, attention, report, summary};
 
 const GPUS: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/resources";
@@ -330,7 +329,7 @@ fn waiting_jobs_come_before_failed_jobs() {
     let jobs = [failed.job(), fine.job(), waits.job()];
     let words: Vec<String> = attention(&jobs, waits.world.now)
         .iter()
-        .map(|job| summary(job, &state::of(job), waits.world.now))
+        .map(|(job, state)| summary(job, state, waits.world.now))
         .map(|a| format!("{} {}", a.state, a.cause))
         .collect();
     assert_eq!(

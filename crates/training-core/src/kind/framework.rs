@@ -20,6 +20,7 @@ use crate::model::grants::Grant;
 use crate::model::memory::{JobState, Memory};
 use crate::model::notes::Note;
 use crate::model::object::{ObjectKind, SecretGenerator};
+use crate::model::phase::{Phase, Progress};
 use crate::model::roles::{Rank, RoleSet};
 use crate::model::verdict::{self, JobMessage, Verdict};
 
@@ -36,6 +37,15 @@ pub trait Stored:
 {
     /// The kind's status.
     type Status;
+    /// The status, as stored.
+    fn status(&self) -> Option<&Self::Status>;
+    /// Reads the progress of an object from its status.
+    fn progress(status: &Self::Status) -> Progress;
+    /// The phase.
+    fn phase(&self) -> Phase {
+        let progress = self.status().map(Self::progress);
+        progress.unwrap_or_default().phase
+    }
     /// Replaces the cached status after a write.
     fn set_status(&mut self, status: Self::Status);
     /// Returns true if the object has ended for good, so that it will hardly be used again.
@@ -48,8 +58,6 @@ pub trait Stored:
 pub trait TrainingJob: Stored<Status: JobState> {
     /// The run policy, as stored.
     fn run_policy(&self) -> &RunPolicy;
-    /// The status, as stored.
-    fn status(&self) -> Option<&Self::Status>;
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
 }
@@ -64,6 +72,14 @@ macro_rules! training_job {
     ($job:ident, $replicas:ident, $drop:expr) => {
         impl $crate::Stored for $job {
             type Status = training_api::JobStatus;
+
+            fn status(&self) -> Option<&training_api::JobStatus> {
+                self.status.as_ref()
+            }
+
+            fn progress(status: &training_api::JobStatus) -> $crate::Progress {
+                $crate::Progress::of_job(status)
+            }
 
             fn set_status(&mut self, status: training_api::JobStatus) {
                 self.status = Some(status);
@@ -85,10 +101,6 @@ macro_rules! training_job {
         impl $crate::TrainingJob for $job {
             fn run_policy(&self) -> &training_api::RunPolicy {
                 &self.spec.run_policy
-            }
-
-            fn status(&self) -> Option<&training_api::JobStatus> {
-                self.status.as_ref()
             }
 
             fn replica_specs(&self) -> &training_api::ReplicaSpecs {

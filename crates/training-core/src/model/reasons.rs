@@ -2,6 +2,7 @@
 
 use crate::model::notes::{Entry, Severity};
 use crate::model::trouble::Cause;
+use crate::model::view::PodView;
 
 /// Trainyard's own reasons, without those of [`Cause`]. Published reasons are built from the kind's name.
 const CATALOGUE: &[Entry] = &[
@@ -162,6 +163,18 @@ const CATALOGUE: &[Entry] = &[
         hint: "Look for the program's results. Raise runPolicy.ttlSecondsAfterFinished, so that it outlasts a restart of the operator.",
     },
     Entry {
+        reason: "DriverNameTaken",
+        severity: Severity::Warning,
+        meaning: "Another pod has the name of the application's driver pod.",
+        hint: "Remove that pod, or set spec.driver.podName to a free name; the application starts by itself then.",
+    },
+    Entry {
+        reason: "SubmissionRefused",
+        severity: Severity::Warning,
+        meaning: "The API server refuses the application's driver, or an object that the driver needs; the message is the API server's.",
+        hint: "Do what the message asks for; the application is submitted again by itself while its restartPolicy has retries left.",
+    },
+    Entry {
         reason: "InternalError",
         severity: Severity::Warning,
         meaning: "A defect of the operator, not of the job. Other jobs are not affected.",
@@ -175,4 +188,121 @@ pub fn catalogue() -> impl Iterator<Item = Entry> {
         .iter()
         .copied()
         .chain(Cause::ALL.map(Cause::entry))
+}
+
+/// Why a job waits: a reason of the [`catalogue`], or another one. A byte, because every job in memory has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitingReason(u8);
+
+impl WaitingReason {
+    /// Finds a reason by its name.
+    pub fn find(name: &str) -> Self {
+        let found = catalogue().position(|entry| entry.reason == name);
+        Self(found.and_then(|at| at.try_into().ok()).unwrap_or(u8::MAX))
+    }
+
+    /// Its name; `Other` if it is not in the catalogue.
+    pub fn as_str(self) -> &'static str {
+        let entry = catalogue().nth(self.0.into());
+        entry.map_or(OTHER, |entry| entry.reason)
+    }
+}
+
+/// The name of reasons that are not known.
+const OTHER: &str = "Other";
+
+/// Why a pod failed or a job was restarted, from a fixed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FailureReason(&'static str);
+
+impl FailureReason {
+    /// No failure: the user requested a restart.
+    pub const REQUESTED: Self = Self("Requested");
+    /// The cluster took the pod away: preemption, an eviction through the API, a taint.
+    pub const DISRUPTED: Self = Self("Disrupted");
+    /// The container exited with an error.
+    pub const ERROR: Self = Self("Error");
+    /// A reason that is not known.
+    pub const OTHER: Self = Self(OTHER);
+
+    /// Every reason: first those of the kubelet and the container runtimes, then Trainyard's.
+    pub const ALL: [Self; 18] = [
+        Self("OOMKilled"),
+        Self("Evicted"),
+        Self("NodeLost"),
+        Self("NodeShutdown"),
+        Self("Terminated"),
+        Self("DeadlineExceeded"),
+        Self("Preempting"),
+        Self("UnexpectedAdmissionError"),
+        Self("OutOfcpu"),
+        Self("OutOfmemory"),
+        Self("StartError"),
+        Self("ContainerCannotRun"),
+        Self("ContainerStatusUnknown"),
+        Self::ERROR,
+        Self::DISRUPTED,
+        Self::REQUESTED,
+        Self("SubmissionFailed"),
+        Self::OTHER,
+    ];
+
+    /// Finds a reason by its name.
+    pub fn find(name: &str) -> Self {
+        let known = Self::ALL.into_iter().find(|known| known.0 == name);
+        known.unwrap_or(Self::OTHER)
+    }
+
+    /// Returns why a pod failed.
+    pub fn of(pod: &PodView) -> Self {
+        let trouble = pod.trouble.as_deref();
+        let exit_code = trouble.and_then(|t| t.exit_code).or(pod.exit_code);
+        let reason = trouble.map_or("", |t| &t.reason);
+        Self::from_end(reason, exit_code, pod.disrupted)
+    }
+
+    /// A reason of the kubelet says more than a disruption, and a disruption more than the exit code that it causes.
+    fn from_end(reason: &str, exit_code: Option<i32>, disrupted: bool) -> Self {
+        match Self::find(reason) {
+            Self::ERROR | Self::OTHER if disrupted => Self::DISRUPTED,
+            Self::OTHER if reason.is_empty() && exit_code.is_some() => Self::ERROR,
+            reason => reason,
+        }
+    }
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_of_the_catalogue_has_a_byte_of_its_own() {
+        for entry in catalogue() {
+            assert_eq!(WaitingReason::find(entry.reason).as_str(), entry.reason);
+        }
+        assert!(catalogue().count() < usize::from(u8::MAX));
+    }
+
+    #[test]
+    fn failed_pods_have_a_reason_from_a_fixed_set() {
+        for (reason, code, disrupted, shown) in [
+            ("OOMKilled", Some(137), false, "OOMKilled"),
+            ("Error", Some(1), false, "Error"),
+            ("", Some(1), false, "Error"),
+            ("Error", Some(143), true, "Disrupted"),
+            ("", None, true, "Disrupted"),
+            ("Evicted", Some(137), true, "Evicted"),
+            ("NodeLost", None, true, "NodeLost"),
+            ("BlueMoon", Some(3), false, "Other"),
+            ("", None, false, "Other"),
+        ] {
+            let reason_of = FailureReason::from_end(reason, code, disrupted);
+            assert_eq!(reason_of.as_str(), shown, "{reason} {code:?}");
+        }
+    }
 }

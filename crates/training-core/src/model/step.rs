@@ -8,6 +8,7 @@ use crate::model::group::GroupKind;
 use crate::model::notes::{ForgedPod, Note};
 use crate::model::object::{Object, ObjectKind};
 use crate::model::observed::Blocked;
+use crate::model::reasons::FailureReason;
 use crate::model::uid::Uid;
 
 /// One write or lookup.
@@ -235,8 +236,8 @@ pub enum Transition {
     Succeeded,
     /// The job failed.
     Failed,
-    /// A replica or the gang is recreated.
-    Restarted,
+    /// A replica or the gang is recreated for this reason.
+    Restarted(FailureReason),
 }
 
 /// The outcome of one reconcile's decision, for an object with this status and steps of this type.

@@ -10,6 +10,7 @@ use crate::model::census::{Census, Slot, SlotState};
 use crate::model::memory::{Memory, ReplicaMemory};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
+use crate::model::reasons::FailureReason;
 use crate::model::restart::{Decision, decide, ran_long};
 use crate::model::step::{Transition, Urgency};
 use crate::model::verdict::{FailureCause, JobMessage, RankFailure};
@@ -118,6 +119,10 @@ pub fn retry<F: Framework>(
         Scope::Replica => next_attempts(cx, census, failures, draft),
         Scope::Gang => {
             restart::all(framework, cx, seen, draft);
+            // The first pod to fail is the likely culprit.
+            let first = pods.iter().min_by_key(|pod| ended(pod));
+            let reason = first.map_or(FailureReason::OTHER, |pod| FailureReason::of(pod));
+            draft.transitions.push(Transition::Restarted(reason));
             let before = draft.memory.gang_restart.unwrap_or_default();
             let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
             draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
@@ -161,7 +166,8 @@ pub fn next_attempts<J: TrainingJob>(
             .or_default();
         *entry = entry.next(carried, ran_long, draft.now);
         draft.memory.recreated = draft.memory.recreated.saturating_add(1);
-        draft.transitions.push(Transition::Restarted);
+        let reason = pod.map_or(FailureReason::OTHER, FailureReason::of);
+        draft.transitions.push(Transition::Restarted(reason));
     }
 }
 

@@ -9,6 +9,7 @@ use crate::kind::framework::{Framework, JobCx, TrainingJob};
 use crate::model::memory::Memory;
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
+use crate::model::reasons::FailureReason;
 use crate::model::step::{Transition, Urgency};
 use crate::model::template_hashes::TemplateHashes;
 
@@ -23,7 +24,6 @@ pub fn all<F: Framework>(
     edits::renew(framework, cx, draft);
     gang::begin(cx, seen, draft);
     draft.memory.recreated = draft.memory.recreated.saturating_add(cx.roles.total());
-    draft.transitions.push(Transition::Restarted);
 }
 
 /// Returns true if the user requests a restart of all replicas that the present run has not followed. A run that starts now follows it.
@@ -52,6 +52,9 @@ pub fn on_request<F: Framework>(
     draft: &mut Draft,
 ) {
     all(framework, cx, seen, draft);
+    draft
+        .transitions
+        .push(Transition::Restarted(FailureReason::REQUESTED));
     if let Some(last) = &mut draft.memory.gang_restart {
         // The backoff is for failures: the pods of this restart don't wait for it.
         last.settled = last.attempt;

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use training_runtime::metrics::{EventOutcome, Metrics, Transition};
+use training_core::Phase;
+use training_core::reasons::WaitingReason;
+use training_runtime::metrics::{EventOutcome, KindPhases, Metrics, Transition};
 
 /// A metric, parsed from the text format.
 #[derive(Debug, Default)]
@@ -84,6 +86,11 @@ fn sampled() -> Metrics {
     metrics.leader(true);
     metrics.panicked();
     metrics.events(EventOutcome::Posted, 1);
+    let waiting = Phase::Waiting(WaitingReason::find("NodeLost"));
+    metrics.phases(vec![KindPhases {
+        kind: "Kind".to_owned(),
+        counts: [(("namespace".into(), waiting), 1)].into(),
+    }]);
     metrics
 }
 

@@ -1,11 +1,11 @@
 //! The jobs in their last known state.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use training_core::{Framework, Size, Stored, Uid};
+use training_core::{Framework, Phase, Size, Stored, Uid};
 
 use super::ended::{Ended, Packer};
 use super::slim::version;
@@ -68,13 +68,14 @@ enum Kept {
     /// Not cached, because the cache is full: it is read for each reconcile. True once a read was tried.
     Away(Known, bool),
     /// Ended, and rarely read.
-    Ended(Box<Ended>),
+    Ended(Box<Ended>, Phase),
 }
 
-/// The identity and version of a job, and its memory in bytes.
+/// The identity, version and phase of a job, and its memory in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     identity: Identity,
+    phase: Phase,
     memory: usize,
 }
 
@@ -99,7 +100,7 @@ impl Kept {
         match self {
             Self::Text(text, ..) => serde_json::from_str(text).ok().map(Arc::new),
             Self::Away(..) => None,
-            Self::Ended(ended) => ended.unpack().map(Arc::new),
+            Self::Ended(ended, _) => ended.unpack().map(Arc::new),
         }
     }
 
@@ -110,10 +111,17 @@ impl Kept {
     fn identity(&self) -> Identity {
         match self {
             Self::Text(_, known, _) | Self::Away(known, _) => known.identity,
-            Self::Ended(ended) => Identity {
+            Self::Ended(ended, _) => Identity {
                 uid: Some(ended.uid),
                 version: ended.version,
             },
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        match self {
+            Self::Text(_, known, _) | Self::Away(known, _) => known.phase,
+            Self::Ended(_, phase) => *phase,
         }
     }
 }
@@ -133,13 +141,14 @@ impl<J: Stored> Inner<J> {
             job.shrink();
             job.annotations_mut().retain(|key, _| key.starts_with(OURS));
             if let Some(ended) = self.packer.pack(&job) {
-                return (Kept::Ended(Box::new(ended)), None);
+                return (Kept::Ended(Box::new(ended), job.phase()), None);
             }
         }
         // A job that was decoded can be encoded.
         let text = serde_json::to_string(&job).unwrap_or_default();
         let known = Known {
             identity: Identity::of(&job),
+            phase: job.phase(),
             memory: Size::of_text(text.as_bytes()).memory(),
         };
         let kept = if let Some(share) = self.cache.share(text.len()) {
@@ -438,6 +447,7 @@ impl<J: Stored> Jobs<J> {
         if known.version < read.version {
             let known = Known {
                 identity: read,
+                phase: job.phase(),
                 memory: open.memory,
             };
             *kept = Kept::Away(known, true);
@@ -467,6 +477,16 @@ impl<J: Stored> Jobs<J> {
     /// Returns the number of jobs.
     pub fn len(&self) -> usize {
         self.inner.lock().jobs.len()
+    }
+
+    /// Returns the number of jobs by namespace and phase.
+    pub fn phases(&self) -> BTreeMap<(Arc<str>, Phase), usize> {
+        let mut phases = BTreeMap::new();
+        for (key, kept) in &self.inner.lock().jobs {
+            let of = (Arc::clone(&key.namespace), kept.phase());
+            *phases.entry(of).or_default() += 1;
+        }
+        phases
     }
 
     /// Returns true if there are no jobs.

@@ -11,7 +11,7 @@ use training_api::JobStatus;
 use training_core::provider::{Run, Setting};
 use training_core::{
     Action as _, JobState as _, Lifecycle, ObjectKind, Observed, Plan, Provider, Rules, SecretView,
-    Step, TrainingJob, Uid, is_managed_elsewhere, plan,
+    Step, Stored as _, TrainingJob, Uid, is_managed_elsewhere, plan,
 };
 
 use crate::cli::EventMode;

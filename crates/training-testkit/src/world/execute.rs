@@ -2,8 +2,8 @@
 
 use kube::Resource;
 use training_core::{
-    Action as _, Blocked, Deletion, Lifecycle, Observed, Plan, StatusWrite, Step, Stored as _,
-    TrainingJob, Uid, Urgency,
+    Action as _, Blocked, Deletion, Lifecycle, Observed, Plan, StatusWrite, Step, Stored as _, Uid,
+    Urgency,
 };
 
 use super::object::Place;

@@ -3,7 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use training_core::Note;
+use training_core::reasons::FailureReason;
+use training_core::{Note, Transition};
 
 use super::again::{self, Again};
 use super::beside;
@@ -268,6 +269,8 @@ impl Course<'_> {
         status.failed_submissions = status.submission_attempts;
         let last = status.last_submission_attempt_time.clone();
         status.last_failure_time = last;
+        let reason = FailureReason::find("SubmissionFailed");
+        self.plan.transitions.push(Transition::Restarted(reason));
         self.go(State::PendingRerun);
     }
 

@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use training_core::plan::draft::shorten;
+use training_core::reasons::FailureReason;
 use training_core::{Note, PodPhase};
 
 use super::beside::cause;
@@ -197,7 +198,7 @@ impl Course<'_> {
         let taken = state.error_message.as_deref().and_then(cause);
         let why = match taken.filter(|_| state.state == State::Running) {
             Some(taken) => format!("driver pod not found; {taken}"),
-            None => "driver pod not found".to_owned(),
+            None => NOT_FOUND.to_owned(),
         };
         self.fail(why);
     }
@@ -244,7 +245,29 @@ fn failure(driver: &Driver) -> String {
 fn taken_away(driver: &Driver) -> Option<String> {
     let (reason, message) = driver.taken.as_ref()?;
     let message = shorten(message, QUOTED);
-    Some(format!("the pod was taken away: {reason}: {message}"))
+    Some(format!("{TAKEN_AWAY}{reason}: {message}"))
+}
+
+const TAKEN_AWAY: &str = "the pod was taken away: ";
+const NOT_FOUND: &str = "driver pod not found";
+
+/// Reads the reason of a run's failure from its message.
+pub(super) fn reason_of(error: &str) -> FailureReason {
+    let word = |rest: &str| {
+        let is_end = |c: char| !c.is_ascii_alphanumeric();
+        FailureReason::find(rest.split(is_end).next().unwrap_or_default())
+    };
+    if let Some((_, rest)) = error.split_once(TAKEN_AWAY) {
+        match word(rest) {
+            FailureReason::OTHER => FailureReason::DISRUPTED,
+            reason => reason,
+        }
+    } else if error.starts_with(NOT_FOUND) {
+        FailureReason::DISRUPTED
+    } else {
+        let ended = error.split_once(", Reason: ");
+        ended.map_or(FailureReason::OTHER, |(_, rest)| word(rest))
+    }
 }
 
 /// Formats a duration as the published operator does. Units of `seconds`: seconds.
@@ -254,5 +277,43 @@ fn duration(seconds: i64) -> String {
         (0, 0) => format!("{rest}s"),
         (0, _) => format!("{minutes}m{rest}s"),
         _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_of_a_failed_run_has_a_reason() {
+        for (error, reason) in [
+            (
+                "driver container failed with ExitCode: 137, Reason: OOMKilled\nout of memory",
+                "OOMKilled",
+            ),
+            (
+                "driver container failed with ExitCode: 1, Reason: Error",
+                "Error",
+            ),
+            (
+                "driver container failed with ExitCode: 143, Reason: Error; the pod was taken away: Evicted: disk",
+                "Evicted",
+            ),
+            (
+                "driver container status missing; the pod was taken away: DeletionByTaintManager: ",
+                "Disrupted",
+            ),
+            ("driver pod not found", "Disrupted"),
+            (
+                "driver container failed with ExitCode: 1, Reason: BlueMoon",
+                "Other",
+            ),
+            (
+                "driver pod pi-driver: ImagePullBackOff: no such image",
+                "Other",
+            ),
+        ] {
+            assert_eq!(reason_of(error).as_str(), reason, "{error}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use training_core::patch::merge_patch;
 use training_core::slim::slim_meta;
-use training_core::{Action, Note, Plan, StatusWrite, Stored, Uid, Urgency};
+use training_core::{Action, Note, Phase, Plan, Progress, StatusWrite, Stored, Uid, Urgency};
 use training_runtime::caller::{Caller, Failure, encode};
 use training_runtime::controller::Controller;
 use training_runtime::fault::Fault;
@@ -32,6 +32,28 @@ use crate::schedule::{Around, Precision, Run, plan, run};
 
 impl Stored for ScheduledSparkApplication {
     type Status = ScheduledSparkApplicationStatus;
+
+    fn status(&self) -> Option<&ScheduledSparkApplicationStatus> {
+        self.status.as_ref()
+    }
+
+    fn progress(status: &ScheduledSparkApplicationStatus) -> Progress {
+        Progress {
+            phase: status.phase(),
+            ..Progress::default()
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        if self.spec.suspend == Some(true) {
+            return Phase::Suspended;
+        }
+        let phase = self
+            .status
+            .as_ref()
+            .map(ScheduledSparkApplicationStatus::phase);
+        phase.unwrap_or_default()
+    }
 
     fn set_status(&mut self, status: ScheduledSparkApplicationStatus) {
         self.status = Some(status);

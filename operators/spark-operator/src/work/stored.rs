@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use training_core::Stored;
+use training_core::{Progress, Stored};
 
 use crate::api::{SparkApplication, SparkApplicationStatus};
 use crate::digest::{self, SpecDigest};
@@ -88,6 +88,14 @@ impl Resource for App {
 
 impl Stored for App {
     type Status = SparkApplicationStatus;
+
+    fn status(&self) -> Option<&SparkApplicationStatus> {
+        self.object.status.as_ref()
+    }
+
+    fn progress(status: &SparkApplicationStatus) -> Progress {
+        status.progress()
+    }
 
     fn set_status(&mut self, status: SparkApplicationStatus) {
         self.object.status = Some(status);
