@@ -11,6 +11,7 @@
 //! - [`conformance`]: published behaviour and our tests for it
 //! - [`evidence`]: the kinds, level and ids of each test
 //! - [`reliability`]: the ids of the reliability programme
+//! - [`monitoring`]: alerts and dashboards
 //! - [`modules`]: dependencies between modules, without cycles
 //! - [`sources`]: the tests in the sources
 //! - [`strict`]: the policy of strict mode
@@ -25,6 +26,7 @@ pub mod evidence;
 pub mod guard;
 pub mod install;
 pub mod modules;
+pub mod monitoring;
 pub mod operator;
 pub mod reference;
 pub mod reliability;
@@ -53,6 +55,7 @@ pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let operators = operator::all()?;
     let mut files = bundle::files(&operators)?;
     files.extend(reference::files(&operators)?);
+    files.extend(monitoring::files()?);
     files.insert(modules::PAGE.into(), modules::page(root)?);
     documents(root, &operators, &mut files)?;
     Ok(files)

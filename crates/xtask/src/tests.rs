@@ -33,7 +33,9 @@ const ONLY: &str = "TRAINYARD_TESTS";
 // The stages with their dependencies. The long builds come first; those of other languages run in parallel.
 const STAGES: &[Stage] = &[
     stage("packages", &[], &[], |_| {
-        cluster::prerequisites().and_then(|()| sdk::prerequisites())
+        cluster::prerequisites()?;
+        sdk::prerequisites()?;
+        process::built("e2e/prometheus/build").map(drop)
     }),
     stage("node", &[], &[], |_| {
         process::built("e2e/cluster/build").map(drop)
