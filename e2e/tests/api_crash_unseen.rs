@@ -46,6 +46,8 @@ impl Scene {
         };
         scene.create().await?;
         scene.actor().run_all().await?;
+        // An interrupted write is repeated from a new read, which would show what must stay unseen.
+        scene.world.auditor.until_settled().await?;
         Ok(Some(scene))
     }
 
