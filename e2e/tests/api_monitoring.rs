@@ -1,7 +1,7 @@
 //! Metrics of jobs, and the alerts and dashboards that use them, by a real Prometheus.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, PYTORCH, SPARK};
 use training_testkit::control_plane::workspace;
 use training_testkit::kubelet::lockstep;
-use training_testkit::operator::OperatorProcess;
+use training_testkit::operator::{OperatorProcess, free_address};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 /// A life cycle in which a replica fails and is replaced.
@@ -128,8 +128,7 @@ impl Prometheus {
         });
         let file = directory.join("prometheus.json");
         fs::write(&file, config.to_string())?;
-        // Another process may take the port; then the first query fails.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let address = free_address()?;
         let log = fs::File::create(directory.join("prometheus.log"))?;
         let child = Command::new(programs.join("prometheus"))
             .arg(format!("--config.file={}", file.display()))
@@ -245,12 +244,17 @@ async fn every_query_of_the_dashboards_has_results() -> Result<()> {
     spark.assert_clean(&operators.1).await
 }
 
-/// Returns the shipped alerts.
-fn rules() -> Result<Vec<Value>> {
+/// Returns the groups of the shipped alerts, as Prometheus reads them.
+fn groups() -> Result<Value> {
     let text = fs::read_to_string(monitoring().join("prometheus-rule.yaml"))?;
     let rule: Value = serde_saphyr::from_str(&text)?;
-    let rules = rule["spec"]["groups"][0]["rules"].as_array();
-    rules.cloned().context("no rules")
+    Ok(rule["spec"].clone())
+}
+
+/// Returns the shipped alerts.
+fn rules() -> Result<Vec<Value>> {
+    let rules = groups()?["groups"][0]["rules"].as_array().cloned();
+    rules.context("no rules")
 }
 
 #[test]
@@ -258,9 +262,7 @@ fn alerts_fire_when_they_should_and_only_then() -> Result<()> {
     let directory = training_testkit::control_plane::target_directory()?;
     let directory = directory.join(format!("alerts-{}", std::process::id()));
     fs::create_dir_all(&directory)?;
-    let text = fs::read_to_string(monitoring().join("prometheus-rule.yaml"))?;
-    let rule: Value = serde_saphyr::from_str(&text)?;
-    fs::write(directory.join("rules.json"), rule["spec"].to_string())?;
+    fs::write(directory.join("rules.json"), groups()?.to_string())?;
     let tests = workspace().join("e2e/prometheus/alerts.yaml");
     let text = fs::read_to_string(&tests)?;
     for rule in rules()? {

@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn alerts_and_dashboards_use_only_metrics_that_exist() {
-        let known = crate::reference::metrics_page().unwrap();
+        let known = crate::reference::metrics::page().unwrap();
         let panels = DASHBOARDS.iter().flat_map(|d| d.panels);
         let queries = panels
             .flat_map(|panel| panel.queries)

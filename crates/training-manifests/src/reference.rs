@@ -2,7 +2,7 @@
 //! flags and metrics from the binary's definitions.
 
 mod flags;
-mod metrics;
+pub(crate) mod metrics;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -41,18 +41,10 @@ pub fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>
     files.insert(directory.join("labels.md"), labels_page(operators));
     files.insert(directory.join("events.md"), events());
     files.insert(directory.join("rights.md"), rights(operators));
-    files.insert(directory.join("metrics.md"), metrics_page()?);
+    files.insert(directory.join("metrics.md"), metrics::page()?);
     let values = values::page(operators, HEADER)?;
     files.insert(directory.join("helm-values.md"), values);
     Ok(files)
-}
-
-/// Returns the page of metrics.
-///
-/// # Errors
-/// If a metric can't be shown.
-pub fn metrics_page() -> anyhow::Result<String> {
-    metrics::page()
 }
 
 fn api(operator: &Operator, kind: &Kind) -> String {

@@ -483,7 +483,10 @@ fn strangers(
 }
 
 /// Finds a free address: ports below 32768 are not ephemeral ports, and processes pick at random.
-fn free_address() -> Result<SocketAddr> {
+///
+/// # Errors
+/// If no port is free.
+pub fn free_address() -> Result<SocketAddr> {
     for _ in 0..PORTS {
         let port = u16::try_from(FIRST_PORT + fastrand::u32(..PORTS))?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));

@@ -222,6 +222,8 @@ impl FailureReason {
     pub const DISRUPTED: Self = Self("Disrupted");
     /// The container exited with an error.
     pub const ERROR: Self = Self("Error");
+    /// The API server refused the driver of a Spark application.
+    pub const SUBMISSION_FAILED: Self = Self("SubmissionFailed");
     /// A reason that is not known.
     pub const OTHER: Self = Self(OTHER);
 
@@ -243,7 +245,7 @@ impl FailureReason {
         Self::ERROR,
         Self::DISRUPTED,
         Self::REQUESTED,
-        Self("SubmissionFailed"),
+        Self::SUBMISSION_FAILED,
         Self::OTHER,
     ];
 

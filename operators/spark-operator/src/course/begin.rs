@@ -269,8 +269,8 @@ impl Course<'_> {
         status.failed_submissions = status.submission_attempts;
         let last = status.last_submission_attempt_time.clone();
         status.last_failure_time = last;
-        let reason = FailureReason::find("SubmissionFailed");
-        self.plan.transitions.push(Transition::Restarted(reason));
+        let failed = Transition::Restarted(FailureReason::SUBMISSION_FAILED);
+        self.plan.transitions.push(failed);
         self.go(State::PendingRerun);
     }
 
