@@ -13,7 +13,7 @@ use pytorch_operator::PyTorch;
 use serde_json::Value;
 use spark_operator::{ScheduledSparkApplication, SparkApplication, api, work::Spark};
 use tf_operator::TensorFlow;
-use training_core::{Framework, Memory};
+use training_core::{Framework, Memory, TrainingJob as _};
 use training_runtime::entry::{self, NoArgs};
 use training_runtime::run::Operator as _;
 use xgboost_operator::XGBoost;
@@ -140,7 +140,7 @@ fn training<F: Framework + Default, C: OperatorCli>(
         shape: Shape::Replicas(Replicas {
             container: F::CONTAINER,
             managers: F::MANAGED_BY,
-            reread: |memory| F::default().reread(memory),
+            reread: F::Job::reread,
             render,
         }),
     }

@@ -120,7 +120,7 @@ fn decide<F: Lifecycle>(
     let old = job.status().cloned().unwrap_or_default();
     let memory = old.durable_state();
     let mut draft = Draft::new(memory, now);
-    framework.reread(&mut draft.memory);
+    F::Job::reread(&mut draft.memory);
     if draft.memory.is_finished() {
         framework.clean_up(job, seen, &mut draft);
         lost::remove(&job.name_any(), Uid::of(job.meta()), seen, &mut draft);

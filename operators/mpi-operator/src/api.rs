@@ -10,8 +10,8 @@ use kube::core::{Reason, Rule};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use training_api::{JobStatus, ReplicaSpecs, RunPolicy, schema};
-use training_core::training_job;
+use training_api::{JobCondition, JobStatus, ReplicaSpecs, RunPolicy, schema};
+use training_core::{Memory, training_job};
 
 /// The field of the spec that holds the replica specs.
 pub const REPLICA_MAP: &str = "mpiReplicaSpecs";
@@ -109,7 +109,22 @@ pub struct MPIJobSpec {
     pub submitted_as: Option<String>,
 }
 
-training_job!(MPIJob, mpi_replica_specs);
+training_job!(
+    MPIJob,
+    mpi_replica_specs,
+    |_: &mut MPIJob| (),
+    forget_eviction
+);
+
+/// Drops the Failed condition that the published operator sets when a worker is evicted. That operator goes on with the job:
+/// without a completion time it has not ended.
+fn forget_eviction(memory: &mut Memory) {
+    if memory.completed.is_none() {
+        let evicted =
+            |c: &JobCondition| c.type_ == "Failed" && c.reason.as_deref() == Some("MPIJobEvicted");
+        memory.conditions.retain(|c| !evicted(c));
+    }
+}
 
 /// The API version that decides the meaning of a job's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

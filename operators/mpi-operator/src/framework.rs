@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
+use training_api::RestartPolicy;
 use training_api::labels::MANAGED_BY_TRAINING_OPERATOR;
-use training_api::{JobCondition, RestartPolicy};
 use training_core::GangConventions;
 use training_core::grants::Grant;
 use training_core::object::SecretGenerator;
 use training_core::plan::advice;
 use training_core::verdict::{JobMessage, failures, progressing, say_qualified, say_short};
 use training_core::{
-    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Memory, Note, ObjectKind, OtherTypes, Rank,
-    Replicas, RoleSet, SpecError, Verdict,
+    Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, ObjectKind, OtherTypes, Rank, Replicas,
+    RoleSet, SpecError, Verdict,
 };
 
 use crate::api::{
@@ -110,17 +110,6 @@ impl Framework for Mpi {
     /// Judges the workers, which decide the outcome only of a job of `v1`.
     fn judge(&self, cx: &JobCx<'_, MPIJob>, census: &Census<'_>) -> Verdict {
         failures(cx.roles, census).unwrap_or_else(|| progressing(cx.roles, census, LAUNCHER))
-    }
-
-    /// Drops the Failed condition that the published operator sets when a worker is evicted. That operator goes on with the job:
-    /// without a completion time it has not ended.
-    fn reread(&self, memory: &mut Memory) {
-        if memory.completed.is_none() {
-            let evicted = |c: &JobCondition| {
-                c.type_ == "Failed" && c.reason.as_deref() == Some("MPIJobEvicted")
-            };
-            memory.conditions.retain(|c| !evicted(c));
-        }
     }
 
     fn advise(&self, cx: &JobCx<'_, MPIJob>) -> Vec<Note> {

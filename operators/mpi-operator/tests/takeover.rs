@@ -9,7 +9,7 @@ mod scene;
 
 use mpi_operator::Mpi;
 use scene::job;
-use training_core::{ObjectKind, PodPhase};
+use training_core::{ObjectKind, PodPhase, Stored as _};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 
@@ -363,4 +363,23 @@ fn mt_53_a_pod_that_takes_the_launchers_name_ends_no_job_of_ours() {
     let mut world = World::new(Mpi::default(), job(|_| ()));
     world.settle();
     forged(&mut world);
+}
+
+/// The published operator sets `Failed` when a worker is evicted, and goes on with the job.
+#[test]
+fn a_job_with_an_evicted_worker_keeps_its_templates_in_memory() {
+    let evicted = |completed: bool| {
+        let job = job(|job| {
+            job["status"] = published_status();
+            job["status"]["conditions"][2] = json!({
+                "type": "Failed", "status": "True", "reason": "MPIJobEvicted", "message": "1/2 workers are evicted",
+            });
+            if completed {
+                job["status"]["completionTime"] = json!("1970-01-01T00:01:00Z");
+            }
+        });
+        job.has_ended()
+    };
+    assert!(!evicted(false));
+    assert!(evicted(true));
 }

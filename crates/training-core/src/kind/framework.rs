@@ -60,16 +60,21 @@ pub trait TrainingJob: Stored<Status: JobState> {
     fn run_policy(&self) -> &RunPolicy;
     /// The replica specs, as stored.
     fn replica_specs(&self) -> &ReplicaSpecs;
+    /// Reinterprets a status that another operator of this kind wrote, where its meaning differs.
+    fn reread(_memory: &mut Memory) {}
 }
 
 /// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and the given field of replica specs, and
-/// whose status is [`JobStatus`]. An optional function drops what else a finished job no longer needs.
+/// whose status is [`JobStatus`]. Optional functions drop what else a finished job no longer needs, and are [`TrainingJob::reread`].
 #[macro_export]
 macro_rules! training_job {
     ($job:ident, $replicas:ident) => {
         $crate::training_job!($job, $replicas, |_: &mut $job| ());
     };
     ($job:ident, $replicas:ident, $drop:expr) => {
+        $crate::training_job!($job, $replicas, $drop, |_: &mut $crate::Memory| ());
+    };
+    ($job:ident, $replicas:ident, $drop:expr, $reread:expr) => {
         impl $crate::Stored for $job {
             type Status = training_api::JobStatus;
 
@@ -86,8 +91,11 @@ macro_rules! training_job {
             }
 
             fn has_ended(&self) -> bool {
-                let status = self.status.as_ref();
-                status.is_some_and(|s| $crate::JobState::durable_state(s).is_finished())
+                self.status.as_ref().is_some_and(|status| {
+                    let mut memory = $crate::JobState::durable_state(status);
+                    <Self as $crate::TrainingJob>::reread(&mut memory);
+                    memory.is_finished()
+                })
             }
 
             fn shrink(&mut self) {
@@ -105,6 +113,10 @@ macro_rules! training_job {
 
             fn replica_specs(&self) -> &training_api::ReplicaSpecs {
                 &self.spec.$replicas
+            }
+
+            fn reread(memory: &mut $crate::Memory) {
+                ($reread)(memory);
             }
         }
     };
@@ -224,9 +236,6 @@ pub trait Framework: Send + Sync + 'static {
     fn autoscaling<'a>(&self, _cx: &JobCx<'a, Self::Job>) -> Option<Autoscaling<'a>> {
         None
     }
-
-    /// Reinterprets a status that another operator of this kind wrote, where its meaning differs.
-    fn reread(&self, _memory: &mut Memory) {}
 
     /// Returns the parts of the spec, other than the templates, that every pod gets: field names with digests. Running pods can't
     /// follow changes of these. `replicas` stands for the number of replicas.
