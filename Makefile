@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts spark-recordings image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts spark-recordings peers peer-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -46,6 +46,10 @@ manifests: ## Generate manifests and reference documents from the types
 	@cargo run -q -p training-manifests -- generate
 spark-recordings: ## Record again what spark-submit makes of the applications that ours is compared with
 	@$(XTASK) spark-recordings
+peers: ## Build the Go operators that ours are compared with
+	@$(XTASK) peers
+peer-recordings: ## Record again what they do with the jobs of the comparison
+	@$(XTASK) peer-recordings
 image-%: ## Build an operator's image as a docker-archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
 charts: ## Write the Helm charts (OUT=dir)

@@ -3,12 +3,14 @@
 // Every error here only fails a test.
 #![allow(clippy::missing_errors_doc)]
 
+pub mod corpus;
 pub mod killer;
 pub mod lives;
 pub mod local;
 pub mod log;
 pub mod look;
 pub mod loose;
+pub mod peers;
 pub mod pods;
 pub mod refusal;
 pub mod skip;

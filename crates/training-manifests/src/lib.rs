@@ -22,6 +22,7 @@ pub mod admission;
 pub mod bundle;
 pub mod chart;
 pub mod conformance;
+pub mod differences;
 pub mod evidence;
 pub mod guard;
 pub mod install;
@@ -57,6 +58,7 @@ pub fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     files.extend(reference::files(&operators)?);
     files.extend(monitoring::files()?);
     files.insert(modules::PAGE.into(), modules::page(root)?);
+    files.insert(differences::PAGE.into(), differences::page(root)?);
     documents(root, &operators, &mut files)?;
     Ok(files)
 }

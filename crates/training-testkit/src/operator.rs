@@ -500,8 +500,8 @@ pub fn free_address() -> Result<SocketAddr> {
     )
 }
 
-/// Sends one HTTP/1.0 request, which needs no client: the response ends with the connection.
-async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+/// Sends one HTTP/1.0 request, which needs no client: the response ends with the connection. Returns the code and the body.
+pub async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
         let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");

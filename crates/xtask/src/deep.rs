@@ -14,7 +14,7 @@ use crate::image::{self, Build, OPERATORS};
 use crate::programs::{self, How};
 use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Count, End, Row, render};
-use crate::tests::{CRASHES, FAULTS, e2e, go_test, judged, stage, tests, with_pods};
+use crate::tests::{CRASHES, FAULTS, PEERS, e2e, go_test, judged, stage, tests, with_pods};
 use crate::{mutants, mutate, paths, process};
 
 /// The part to run, such as `2/3`; if unset, everything runs.
@@ -37,7 +37,8 @@ const STAGES: &[Stage] = &[
     tests("crashes", &["node", "binary"], &["histories"], crashes),
     tests("api", &["node", "binary"], &["crashes"], api),
     tests("faults", &["node", "binary"], &["api"], faults),
-    tests("images", &[], &["faults"], images),
+    tests("peers", &["node", "binary"], &["faults"], peers),
+    tests("images", &[], &["peers"], images),
     tests("mpi", &["node", "binary"], &["images"], |run| {
         with_pods(run, &["pods_mpi"], Build::Shipped)
     }),
@@ -311,6 +312,11 @@ fn faults(run: &Run) -> Result<(), String> {
         ..deep(1)
     };
     e2e(run, &[FAULTS], Build::Shipped, how)
+}
+
+/// Runs the published Go operators, compares them with their recordings, and takes over from them.
+fn peers(run: &Run) -> Result<(), String> {
+    e2e(run, &[PEERS], Build::Shipped, deep(1))
 }
 
 /// Replaces the operators of a former revision while jobs run.

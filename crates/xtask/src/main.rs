@@ -30,6 +30,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test-deep                    repeat the tests many times; DEEP=1/3 for a third of it
   deep-merge DIR...            merge the results of all parts into one table
   spark-recordings             record the objects of spark-submit again, for the comparison with ours
+  peers                        build the Go operators that ours are compared with
+  peer-recordings              record again what they do
   bench                        measure speed and memory; BENCH=full for all of it
   mutate [WORD...]             break single lines of a copy, and check that tests fail; only those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
@@ -52,6 +54,8 @@ fn main() -> ExitCode {
         ["test-deep"] => deep::run(),
         ["deep-merge", dirs @ ..] if !dirs.is_empty() => deep::merge(dirs),
         ["spark-recordings"] => tests::spark_recordings(),
+        ["peers"] => tests::peers(),
+        ["peer-recordings"] => tests::peer_recordings(),
         ["bench"] => bench::run(),
         ["mutate", words @ ..] => mutate::run(words),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),

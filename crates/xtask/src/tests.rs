@@ -25,6 +25,8 @@ const SWEEP: &str = "api_sweep";
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
 const SUBMIT: &str = "api_spark_submit";
+/// The tests with running Go operators, for `make test-deep`.
+pub const PEERS: &str = "peers_live";
 /// Cargo's switch for incremental builds.
 const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 /// Parts of names that select tests against an API server and with pods.
@@ -365,6 +367,24 @@ pub fn spark_recordings() -> Result<(), String> {
         )
         .env("TRAINYARD_NODE", process::built("e2e/cluster/build")?)
         .env("TRAINYARD_IMAGE", process::built("e2e/image/build")?);
+    process::run(&mut cargo)
+}
+
+/// Builds the Go operators that ours are compared with, unless they are in the cache.
+pub fn peers() -> Result<(), String> {
+    for peer in ["training", "mpi", "spark"] {
+        process::run(&mut process::command("e2e/peers/build", [peer]))?;
+    }
+    Ok(())
+}
+
+/// Records what the Go operators do with every job of the comparison.
+pub fn peer_recordings() -> Result<(), String> {
+    let mut cargo = cargo_command(["test", "--locked", "--workspace", "--test", PEERS]);
+    cargo
+        .args(["--", "--nocapture", "recorded"])
+        .env("TRAINYARD_RECORD_PEERS", "1")
+        .env("TRAINYARD_NODE", process::built("e2e/cluster/build")?);
     process::run(&mut cargo)
 }
 

@@ -5,16 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
+use e2e::corpus;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use serde::de::DeserializeOwned;
 use training_testkit::builders::EVERY_KIND;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::OperatorProcess;
-use training_testkit::validation::{MPI_VERSIONS, Table};
+use training_testkit::validation::MPI_VERSIONS;
 
 use super::*;
 
@@ -26,8 +24,6 @@ const PART: usize = 2;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Jobs at a time.
 const AT_ONCE: usize = 8;
-/// The maximum replicas of a role.
-const MOST_REPLICAS: u64 = 20;
 /// The kinds of objects that operators create.
 const CHILDREN: [(&str, &str, &str); 9] = [
     ("", "v1", "Pod"),
@@ -59,65 +55,19 @@ type Objects = BTreeMap<String, Value>;
 
 /// Returns the valid manifests of a kind.
 fn corpus(kind: &Kind) -> Result<Vec<Value>> {
+    if *kind != MPI {
+        return corpus::of(kind);
+    }
     let mut all = Vec::new();
-    if *kind == SPARK {
-        let submit = "operators/spark-operator/tests/data/submit/applications";
-        for file in std::fs::read_dir(workspace().join(submit))? {
-            let found: Value = serde_json::from_slice(&std::fs::read(file?.path())?)?;
-            let mut spec = found["spec"].clone();
-            if spec["sparkVersion"].is_null() {
-                spec["sparkVersion"] = json!("4.0.1");
-            }
-            all.push(json!({ "metadata": found["metadata"], "spec": spec }));
+    for version in MPI_VERSIONS {
+        let mut jobs = corpus::of(&Kind { version, ..MPI })?;
+        for job in &mut jobs {
+            job["apiVersion"] = json!(MPI.resource().api_version);
+            job["spec"]["submittedAs"] = json!(version);
         }
-    } else if *kind == MPI {
-        for version in MPI_VERSIONS {
-            let mut valid = valid(&Table::mpi(version)?)?;
-            for job in &mut valid {
-                job["spec"]["submittedAs"] = json!(version);
-            }
-            all.extend(valid);
-        }
-    } else {
-        all.extend(valid(&Table::read(kind)?)?);
-    }
-    for directory in std::fs::read_dir(workspace().join("examples"))? {
-        for file in manifest::files(&directory?.path())? {
-            let documents = manifest::documents(&file)?;
-            all.extend(documents.into_iter().filter(|d| d["kind"] == kind.name));
-        }
-    }
-    all.retain(|job| !is_large(job));
-    for (number, job) in all.iter_mut().enumerate() {
-        job["apiVersion"] = json!(kind.resource().api_version);
-        job["kind"] = json!(kind.name);
-        let metadata = job["metadata"].as_object_mut().context("no metadata")?;
-        for field in ["namespace", "generateName"] {
-            metadata.remove(field);
-        }
-        metadata.insert("name".to_owned(), json!(format!("r{number}")));
+        all.extend(jobs);
     }
     Ok(all)
-}
-
-/// Returns true if some number in a manifest asks for more pods than a test needs.
-fn is_large(job: &Value) -> bool {
-    match job {
-        Value::Object(fields) => fields.iter().any(|(key, value)| {
-            key == "replicas" && value.as_u64().is_some_and(|n| n > MOST_REPLICAS)
-                || is_large(value)
-        }),
-        _ => false,
-    }
-}
-
-/// Returns the objects of a table that the API server accepts.
-fn valid(table: &Table) -> Result<Vec<Value>> {
-    let alone = |row: &&training_testkit::validation::Row| {
-        row.refused.is_none() && row.update.is_none() && row.scale.is_none()
-    };
-    let rows = table.rows.iter().filter(alone);
-    rows.map(|row| table.object(row)).collect()
 }
 
 fn api(client: &kube::Client, namespace: &str, gvk: &GroupVersionKind) -> Api<DynamicObject> {
@@ -301,61 +251,6 @@ fn is_invalid(error: &anyhow::Error) -> bool {
     matches!(api, Some(kube::Error::Api(status)) if status.code == 422)
 }
 
-/// Creates the service accounts and priority classes that manifests name. Other tests may have created such a class.
-async fn create_named(world: &World, namespaces: [&str; 2], jobs: &[Value]) -> Result<()> {
-    let (mut accounts, mut classes) = (BTreeSet::new(), BTreeSet::new());
-    for job in jobs {
-        collect("serviceaccount", job, &mut accounts);
-        collect("priorityclass", job, &mut classes);
-    }
-    accounts.remove("default");
-    let (params, client) = (PostParams::default(), &world.client);
-    for name in accounts {
-        let account: ServiceAccount = named(&name)?;
-        for namespace in namespaces {
-            let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-            api.create(&params, &account).await?;
-        }
-    }
-    classes.retain(|name| !name.starts_with("system-"));
-    for name in classes {
-        let api: Api<PriorityClass> = Api::all(client.clone());
-        match api.create(&params, &named(&name)?).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            created => drop(created?),
-        }
-    }
-    Ok(())
-}
-
-fn named<T: DeserializeOwned>(name: &str) -> Result<T> {
-    Ok(serde_json::from_value(
-        json!({ "metadata": { "name": name }, "value": 0 }),
-    )?)
-}
-
-/// Collects the values of fields and properties with this word in their names.
-fn collect(word: &str, value: &Value, names: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                match value.as_str() {
-                    Some(name) if key.to_lowercase().contains(word) => {
-                        names.insert(name.to_owned());
-                    }
-                    _ => collect(word, value, names),
-                }
-            }
-        }
-        Value::Array(items) => {
-            for item in items {
-                collect(word, item, names);
-            }
-        }
-        _ => {}
-    }
-}
-
 /// Returns the init container's template of the shipped `ConfigMap`.
 fn shipped_template() -> Result<String> {
     let file = workspace().join("manifests/pytorch-operator/config.yaml");
@@ -402,7 +297,8 @@ async fn what_render_shows_is_what_the_operator_creates() -> Result<()> {
         let operator = OperatorProcess::start(options).await?;
         let plugin = Plugin::of(&world).await?;
         let jobs: Vec<Value> = corpus(&kind)?.into_iter().step_by(part).collect();
-        create_named(&world, [world.namespace(), &twin.name], &jobs).await?;
+        let namespaces = [world.namespace(), &twin.name];
+        corpus::create_named(&world.client, &namespaces, &jobs).await?;
         let shown: Vec<Option<Shown>> = stream::iter(&jobs)
             .map(|job| async {
                 let shown = show(&world, &plugin, &twin.name, job).await;

@@ -1,0 +1,373 @@
+//! What happens to jobs: the same for the Go operator and for ours.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use training_testkit::builders::{Job, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, WITH_MASTER};
+use training_testkit::job::Jobs;
+use training_testkit::kubelet::{Kubelet, SeenPod, State};
+
+use crate::corpus;
+use Act::{Disappear, Edit, Evict, Fail, FailFirst, Restart, Run, Succeed, SucceedFirst, Wait};
+
+/// A job, and what happens to it after it was created.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// The manifest.
+    pub job: Value,
+    /// In this order; the operator comes to rest before each.
+    pub acts: Vec<Act>,
+}
+
+/// One thing that happens to a job.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// All pods that wait run.
+    Run,
+    /// The first pod succeeds: of the master or launcher, or else the first worker's.
+    SucceedFirst,
+    /// All pods succeed.
+    Succeed,
+    /// The first pod fails with this exit code.
+    FailFirst(i32),
+    /// The last pod fails with this exit code.
+    Fail(i32),
+    /// The kubelet evicts the last pod.
+    Evict,
+    /// The last pod's container starts again in place, for the so-manieth time.
+    Restart(i32),
+    /// The last pod's object disappears.
+    Disappear,
+    /// The user changes the spec.
+    Edit(&'static str, Value),
+    /// Time passes.
+    Wait(Duration),
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run => f.write_str("pods run"),
+            Self::SucceedFirst => f.write_str("first pod succeeds"),
+            Self::Succeed => f.write_str("pods succeed"),
+            Self::FailFirst(code) => write!(f, "first pod exits with {code}"),
+            Self::Fail(code) => write!(f, "last pod exits with {code}"),
+            Self::Evict => f.write_str("last pod is evicted"),
+            Self::Restart(count) => write!(f, "last pod restarts in place ({count})"),
+            Self::Disappear => f.write_str("last pod disappears"),
+            Self::Edit(what, _) => f.write_str(what),
+            Self::Wait(time) => write!(f, "{} s later", time.as_secs()),
+        }
+    }
+}
+
+impl Act {
+    /// Makes it happen.
+    pub async fn of(
+        &self,
+        job: &str,
+        namespace: &str,
+        jobs: &Jobs,
+        kubelet: &Kubelet,
+    ) -> Result<()> {
+        let mut pods = kubelet.pods(namespace, job);
+        // Names of a Job's pods are random.
+        pods.sort_by_key(|pod| (is_worker(pod), pod.replica.index, pod.name.clone()));
+        pods.retain(|pod| !pod.is_finished() && !pod.deleting);
+        let at = |pod: Option<&SeenPod>| pod.map(|pod| pod.name.clone()).context("no pod");
+        let failed = |exit_code| State::Failed {
+            exit_code,
+            message: String::new(),
+        };
+        match self {
+            Self::Run => kubelet.all_running(namespace, job).await.map(drop),
+            Self::Succeed => {
+                // The pod that decides is last, so that no other is deleted before it has succeeded.
+                for pod in pods.iter().rev() {
+                    kubelet.set(namespace, &pod.name, &State::Succeeded).await?;
+                }
+                Ok(())
+            }
+            Self::SucceedFirst => {
+                let pod = at(pods.first())?;
+                kubelet.set(namespace, &pod, &State::Succeeded).await
+            }
+            Self::FailFirst(code) => {
+                let pod = at(pods.first())?;
+                kubelet.set(namespace, &pod, &failed(*code)).await
+            }
+            Self::Fail(code) => {
+                let pod = at(pods.last())?;
+                kubelet.set(namespace, &pod, &failed(*code)).await
+            }
+            Self::Evict => {
+                let pod = at(pods.last())?;
+                kubelet.set(namespace, &pod, &State::Evicted).await
+            }
+            Self::Restart(count) => {
+                let pod = at(pods.last())?;
+                kubelet.restart_in_place(namespace, &pod, *count).await
+            }
+            Self::Disappear => kubelet.disappear(namespace, &at(pods.last())?).await,
+            Self::Edit(_, change) => jobs.merge(job, change).await.map(drop),
+            Self::Wait(time) => {
+                tokio::time::sleep(*time).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_worker(pod: &SeenPod) -> bool {
+    pod.replica.role == "worker"
+}
+
+impl Life {
+    fn of(job: Job, acts: impl Into<Vec<Act>>) -> Self {
+        Self {
+            job: job.build(),
+            acts: acts.into(),
+        }
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> &str {
+        self.job["metadata"]["name"].as_str().unwrap_or_default()
+    }
+}
+
+/// Every manifest of the corpus, each of which runs and succeeds, and the lives in which more happens.
+pub fn all(kind: &Kind) -> Result<Vec<Life>> {
+    let corpus = corpus::of(kind)?
+        .into_iter()
+        .filter(|job| !ends_by_time(job));
+    let mut lives: Vec<Life> = corpus
+        .map(|job| Life {
+            job,
+            acts: vec![Act::Run, Act::Succeed],
+        })
+        .collect();
+    lives.extend(eventful(kind));
+    Ok(lives)
+}
+
+/// Returns true if it depends on the speed of the test when a job ends or is deleted.
+fn ends_by_time(job: &Value) -> bool {
+    const LONG: i64 = 600;
+    let policy = &job["spec"]["runPolicy"];
+    let limits = ["activeDeadlineSeconds", "ttlSecondsAfterFinished"].map(|limit| &policy[limit]);
+    limits.iter().any(|limit| {
+        limit
+            .as_i64()
+            .is_some_and(|seconds| (0..LONG).contains(&seconds))
+    })
+}
+
+/// The lives of a kind of training job in which something fails, ends, is suspended or edited.
+fn eventful(kind: &Kind) -> Vec<Life> {
+    let mut lives = failing(kind);
+    if *kind != MPI {
+        lives.extend(by_exit_code(kind));
+    }
+    lives.extend(limited(kind));
+    lives.extend(suspended(kind));
+    lives.extend(cleaned(kind));
+    lives.extend(of_kind(kind));
+    lives
+}
+
+/// A job with a master or launcher and two workers, or with three workers.
+fn small(kind: &Kind, name: &str) -> Job {
+    kind.small_job(&named(name), 2)
+}
+
+/// The same with this restart policy.
+fn restarting(kind: &Kind, name: &str, policy: &str) -> Job {
+    let job = small(kind, name).restart_policy("Worker", policy);
+    if kind.name == MPI.name {
+        job.restart_policy("Launcher", policy)
+    } else if WITH_MASTER.contains(kind) {
+        job.restart_policy("Master", policy)
+    } else {
+        job
+    }
+}
+
+/// A job that fails with its first pod. The Job controller would retry a launcher at a time of its own.
+fn unforgiving(kind: &Kind, name: &str) -> Job {
+    let job = restarting(kind, name, "Never");
+    if *kind == MPI {
+        job.run_policy("backoffLimit", 0)
+    } else {
+        job
+    }
+}
+
+fn failing(kind: &Kind) -> Vec<Life> {
+    let job = |name, policy| restarting(kind, name, policy);
+    vec![
+        Life::of(job("never", "Never"), [Run, Fail(1), Succeed]),
+        Life::of(job("never-137", "Never"), [Run, Fail(137), Succeed]),
+        Life::of(unforgiving(kind, "first-never"), [Run, FailFirst(1)]),
+        Life::of(job("evicted", "OnFailure"), [Run, Evict, Run, Succeed]),
+        Life::of(
+            job("disappears", "OnFailure"),
+            [Run, Disappear, Run, Succeed],
+        ),
+    ]
+}
+
+fn by_exit_code(kind: &Kind) -> Vec<Life> {
+    let job = |name, policy| restarting(kind, name, policy);
+    // The second replacement comes later.
+    let later = Wait(Duration::from_secs(11));
+    vec![
+        Life::of(
+            job("exit-retryable", "ExitCode"),
+            [Run, Fail(137), Run, Fail(143), later, Run, Succeed],
+        ),
+        Life::of(job("exit-permanent", "ExitCode"), [Run, Fail(1), Succeed]),
+        Life::of(
+            job("exit-first", "ExitCode"),
+            [Run, FailFirst(137), Run, Succeed],
+        ),
+        Life::of(
+            job("exit-too-often", "ExitCode").run_policy("backoffLimit", 1),
+            [Run, Fail(137), Run, Fail(137), Run, Fail(137)],
+        ),
+        Life::of(job("always", "Always"), [Run, Restart(1), Fail(1), Run]),
+    ]
+}
+
+fn limited(kind: &Kind) -> Vec<Life> {
+    let edit = |what, field: &str, value: u32| {
+        Edit(what, json!({ "spec": { "runPolicy": { field: value } } }))
+    };
+    let deadline = edit(
+        "user sets a deadline that has passed",
+        "activeDeadlineSeconds",
+        1,
+    );
+    let ttl = edit("user sets a TTL of 0", "ttlSecondsAfterFinished", 0);
+    vec![
+        Life::of(
+            small(kind, "in-place").run_policy("backoffLimit", 3),
+            [Run, Restart(1), Restart(2), Succeed],
+        ),
+        Life::of(
+            small(kind, "in-place-too-often").run_policy("backoffLimit", 2),
+            [Run, Restart(1), Restart(2), Restart(3)],
+        ),
+        Life::of(small(kind, "late"), [Run, deadline]),
+        Life::of(small(kind, "short-lived"), [Run, Succeed, ttl]),
+    ]
+}
+
+fn suspended(kind: &Kind) -> Vec<Life> {
+    let policy = |suspend: bool| json!({ "spec": { "runPolicy": { "suspend": suspend } } });
+    let suspend = || Edit("user suspends it", policy(true));
+    let resume = || Edit("user resumes it", policy(false));
+    vec![
+        Life::of(
+            small(kind, "born-suspended").run_policy("suspend", true),
+            [resume(), Run, Succeed],
+        ),
+        Life::of(
+            small(kind, "suspended"),
+            [Run, suspend(), resume(), Run, Succeed],
+        ),
+        Life::of(
+            small(kind, "suspended-twice"),
+            [suspend(), resume(), suspend(), resume(), Run],
+        ),
+        Life::of(
+            small(kind, "elsewhere").run_policy("managedBy", "kueue.x-k8s.io/multikueue"),
+            [],
+        ),
+    ]
+}
+
+fn cleaned(kind: &Kind) -> Vec<Life> {
+    let mut lives = vec![Life::of(
+        small(kind, "first-succeeds"),
+        [Run, SucceedFirst, Succeed],
+    )];
+    for clean in ["None", "Running", "All"] {
+        let name = format!("clean-{}", clean.to_lowercase());
+        let job = |job: Job| job.run_policy("cleanPodPolicy", clean);
+        lives.extend([
+            Life::of(job(small(kind, &name)), [Run, SucceedFirst, Succeed]),
+            Life::of(
+                job(unforgiving(kind, &format!("failed-{name}"))),
+                [Run, FailFirst(1)],
+            ),
+        ]);
+    }
+    lives
+}
+
+/// The lives that only some kinds have.
+fn of_kind(kind: &Kind) -> Vec<Life> {
+    let job = |name: &str| kind.job(&named(name));
+    let mut lives = Vec::new();
+    if WITH_MASTER.contains(kind) {
+        let role = match kind.name {
+            "TFJob" => "Chief",
+            _ => "Master",
+        };
+        lives.push(Life::of(job("alone").role(role, 1), [Run, Succeed]));
+    }
+    if [PYTORCH, PADDLE].contains(kind) {
+        let workers = job("workers").workers(2);
+        lives.push(Life::of(workers, [Run, SucceedFirst, Succeed]));
+    }
+    if *kind == TENSORFLOW {
+        let cluster = job("cluster").role("Chief", 1).role("PS", 2);
+        let cluster = cluster.role("Worker", 2).role("Evaluator", 1);
+        let all = job("all-workers").workers(2);
+        let dynamic = job("dynamic").workers(2).role("PS", 1);
+        lives.extend([
+            Life::of(cluster, [Run, SucceedFirst, Succeed]),
+            Life::of(
+                all.set("/spec/successPolicy", "AllWorkers"),
+                [Run, SucceedFirst, Succeed],
+            ),
+            Life::of(
+                dynamic.set("/spec/enableDynamicWorker", true),
+                [Run, scale(kind, 3), Run, scale(kind, 1), Succeed],
+            ),
+        ]);
+    }
+    if *kind == PYTORCH {
+        let elastic = job("elastic").workers(2).set(
+            "/spec/elasticPolicy",
+            json!({
+                "minReplicas": 1, "maxReplicas": 4, "rdzvBackend": "c10d",
+                "metrics": [{ "type": "Resource", "resource": {
+                    "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 },
+                } }],
+            }),
+        );
+        lives.push(Life::of(
+            elastic,
+            [Run, scale(kind, 3), Run, scale(kind, 1), Fail(1), Run],
+        ));
+    }
+    lives
+}
+
+/// Returns a name that is no part of any message.
+fn named(life: &str) -> String {
+    format!("t-{life}")
+}
+
+fn scale(kind: &Kind, workers: u32) -> Act {
+    let what = match workers {
+        3 => "user sets 3 workers",
+        _ => "user sets 1 worker",
+    };
+    let change = json!({ "spec": { kind.replica_map: { "Worker": { "replicas": workers } } } });
+    Act::Edit(what, change)
+}

@@ -1,0 +1,274 @@
+//! A Go operator as a process beside a light control plane.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use training_testkit::control_plane::{ADMIN, ControlPlane, User, workspace};
+use training_testkit::manifest;
+use training_testkit::operator::{free_address, get};
+use training_testkit::wait::{HANG, Seen, eventually};
+
+/// The user that the Go operators are to the API server.
+pub const USER: &str = "peer";
+/// Where the training operator's certificates must be; not settable.
+const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
+
+/// A published Go operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// `github.com/kubeflow/training-operator`.
+    Training,
+    /// `github.com/kubeflow/mpi-operator`.
+    Mpi,
+}
+
+/// A running Go operator; dropping it kills it.
+#[derive(Debug)]
+pub struct PeerProcess {
+    child: Child,
+    log: PathBuf,
+    /// Held while the training operator runs, because of its fixed directory.
+    _turn: Option<File>,
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the user of the Go operators, who may do everything.
+pub fn user() -> User {
+    User {
+        name: USER.to_owned(),
+        groups: vec!["system:masters".to_owned()],
+    }
+}
+
+impl Peer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    /// Builds it, unless it is in the cache. Returns its directory.
+    pub fn built(self) -> Result<PathBuf> {
+        let build = workspace().join("e2e/peers/build");
+        let output = Command::new(&build)
+            .arg(self.name())
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| build.display().to_string())?;
+        ensure!(
+            output.status.success(),
+            "{} {} failed",
+            build.display(),
+            self.name()
+        );
+        let text = String::from_utf8(output.stdout)?;
+        Ok(text.lines().last().context("no directory")?.trim().into())
+    }
+
+    /// Returns its published version.
+    pub fn version(self) -> Result<String> {
+        let file = self.built()?.join("version");
+        Ok(fs::read_to_string(file)?.trim().to_owned())
+    }
+
+    /// Applies its CRDs.
+    pub async fn install(self, control: &ControlPlane) -> Result<()> {
+        let built = self.built()?;
+        let files = match self {
+            Self::Training => manifest::files(&built.join("manifests/base/crds"))?,
+            Self::Mpi => vec![built.join("manifests/base/kubeflow.org_mpijobs.yaml")],
+        };
+        let mut objects = Vec::new();
+        for file in files {
+            objects.extend(manifest::documents(&file)?);
+        }
+        objects.retain(|object| object["kind"] == "CustomResourceDefinition");
+        manifest::apply(&control.client(ADMIN).await?, objects).await
+    }
+
+    /// Starts it with several threads and without a limit on its requests, and waits until it is ready.
+    pub async fn start(self, control: &ControlPlane) -> Result<PeerProcess> {
+        let built = self.built()?;
+        let kubeconfig = control.kubeconfig(USER).await?;
+        let log = control.scratch().join(format!("{}.log", self.name()));
+        let (health, metrics) = (free_address()?, free_address()?);
+        let mut command = Command::new("/usr/bin/setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(built.join("operator"))
+            .args(["--kube-api-qps=1000", "--kube-api-burst=1000"]);
+        let mut turn = None;
+        match self {
+            Self::Training => {
+                turn = Some(only_one()?);
+                let port = free_address()?.port();
+                manifest::apply(&control.client(ADMIN).await?, webhooks(&built, port)?).await?;
+                command
+                    .arg("--controller-threads=8")
+                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                    .arg(format!("--health-probe-bind-address={health}"))
+                    .arg(format!("--metrics-bind-address={metrics}"))
+                    .arg(format!("--webhook-server-port={port}"));
+            }
+            Self::Mpi => {
+                let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "mpi-operator" } });
+                manifest::apply(&control.client(ADMIN).await?, vec![namespace]).await?;
+                command
+                    .arg("--threadiness=8")
+                    .arg(format!("--kubeConfig={}", kubeconfig.display()))
+                    .arg("--controller-queue-rate-limit=1000")
+                    .arg("--controller-queue-burst=1000");
+            }
+        }
+        let output = File::create(&log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("can't start it")?;
+        let mut process = PeerProcess {
+            child,
+            log,
+            _turn: turn,
+        };
+        match self {
+            Self::Training => {
+                process.until_certificates(control).await?;
+                process.until_ready(health).await?;
+            }
+            Self::Mpi => process.until_leads(control).await?,
+        }
+        Ok(process)
+    }
+}
+
+impl PeerProcess {
+    /// Copies the certificates that the operator made into its directory, as a mounted Secret would.
+    async fn until_certificates(&mut self, control: &ControlPlane) -> Result<()> {
+        use k8s_openapi::api::core::v1::Secret;
+        let client = control.client(ADMIN).await?;
+        let secrets: kube::Api<Secret> = kube::Api::namespaced(client, "kubeflow");
+        let data = eventually("certificates", HANG, async || {
+            self.assert_runs()?;
+            let secret = secrets.get("training-operator-webhook-cert").await?;
+            let data = secret.data.unwrap_or_default();
+            Ok(if data.contains_key("tls.crt") {
+                Seen::Yes(data)
+            } else {
+                Seen::NotYet(format!("{:?}", data.keys()))
+            })
+        })
+        .await
+        .with_context(|| self.tail())?;
+        fs::create_dir_all(CERTIFICATES)?;
+        for (name, bytes) in data {
+            fs::write(Path::new(CERTIFICATES).join(name), bytes.0)?;
+        }
+        Ok(())
+    }
+
+    async fn until_ready(&mut self, health: std::net::SocketAddr) -> Result<()> {
+        eventually("/readyz to be 200", HANG, async || {
+            self.assert_runs()?;
+            let (code, body) = get(health, "/readyz").await?;
+            Ok(if code == 200 {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet(format!("{code} {body}"))
+            })
+        })
+        .await
+        .with_context(|| self.tail())
+    }
+
+    /// The MPI operator has no probe before it leads.
+    async fn until_leads(&mut self, control: &ControlPlane) -> Result<()> {
+        use k8s_openapi::api::coordination::v1::Lease;
+        let client = control.client(ADMIN).await?;
+        let leases: kube::Api<Lease> = kube::Api::namespaced(client, "mpi-operator");
+        eventually("a lease", HANG, async || {
+            self.assert_runs()?;
+            let held = leases.list(&kube::api::ListParams::default()).await?;
+            let held = held.iter().any(|lease| {
+                let spec = lease.spec.as_ref();
+                spec.is_some_and(|spec| spec.holder_identity.is_some())
+            });
+            Ok(if held {
+                Seen::Yes(())
+            } else {
+                Seen::NotYet("no leader".to_owned())
+            })
+        })
+        .await
+        .with_context(|| self.tail())
+    }
+
+    fn assert_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("it ended with {status}"),
+        }
+    }
+
+    /// Sends SIGKILL; returns when the process is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Returns the end of its log.
+    pub fn tail(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+/// Returns what the training operator needs: a namespace, an empty Secret for its certificates, its webhooks, and a Service that
+/// leads to this machine.
+fn webhooks(built: &Path, port: u16) -> Result<Vec<Value>> {
+    let mut hooks = manifest::documents(&built.join("manifests/base/webhook/manifests.yaml"))?;
+    for hook in &mut hooks {
+        hook["metadata"]["name"] = json!("validator.training-operator.kubeflow.org");
+        for webhook in hook["webhooks"].as_array_mut().into_iter().flatten() {
+            let service = &mut webhook["clientConfig"]["service"];
+            service["name"] = json!("training-operator");
+            service["namespace"] = json!("kubeflow");
+            service["port"] = json!(port);
+        }
+    }
+    let named = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": "kubeflow" } });
+    let mut service = named("Service", "training-operator");
+    service["spec"] =
+        json!({ "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] });
+    hooks.extend([
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "kubeflow" } }),
+        named("Secret", "training-operator-webhook-cert"),
+        service,
+    ]);
+    Ok(hooks)
+}
+
+/// Waits until no other test of this machine runs the training operator.
+fn only_one() -> Result<File> {
+    let file = File::create(std::env::temp_dir().join("trainyard-peer.lock"))?;
+    file.lock()?;
+    // Those of a former run.
+    if Path::new(CERTIFICATES).exists() {
+        fs::remove_dir_all(CERTIFICATES)?;
+    }
+    Ok(file)
+}

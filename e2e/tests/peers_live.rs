@@ -1,0 +1,224 @@
+//! The published Go operators, running. `make test-deep` runs these tests, because it takes minutes to build them.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::peers::compare::{differences, is_explained};
+use e2e::peers::history::{History, Stage};
+use e2e::peers::lives;
+use e2e::peers::process::{Peer, PeerProcess};
+use e2e::peers::{SERVED, Stages, options, recorded, recording, title};
+use futures::future::try_join_all;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{Api, DeleteParams, ListParams};
+use tokio::sync::{Barrier, Mutex};
+use training_testkit::builders::Kind;
+use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
+use training_testkit::operator::{self, OperatorProcess};
+
+/// Writes what the Go operators do, instead of comparing it.
+const RECORD: &str = "TRAINYARD_RECORD_PEERS";
+
+/// The number of acts in the longest life, with the creation.
+const ACTS: usize = 8;
+/// The longest time between an act and the end of an operator.
+const MOMENT: u64 = 400;
+
+/// Returns the Go operators with the kinds that they serve.
+fn by_peer() -> Vec<(Peer, Vec<Kind>)> {
+    let kinds = |peer: Peer| {
+        let kinds = SERVED.iter().filter(|(_, of)| *of == peer);
+        (peer, kinds.map(|(kind, _)| *kind).collect())
+    };
+    vec![kinds(Peer::Training), kinds(Peer::Mpi)]
+}
+
+/// Takes the jobs of some kinds through their lives with their Go operator.
+async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
+    let control = ControlPlane::start(options()).await?;
+    peer.install(&control).await?;
+    let process = peer.start(&control).await?;
+    let played = kinds.iter().map(async |kind| {
+        let stages = Stages::on(&control, *kind).await?;
+        let history = stages
+            .play(&lives::all(kind)?, async |_| Ok(()), |_, _| true)
+            .await;
+        history.with_context(|| title(kind))
+    });
+    let played = try_join_all(played).await;
+    played.with_context(|| process.tail())
+}
+
+#[tokio::test]
+async fn the_go_operators_do_what_is_recorded() -> Result<()> {
+    for (peer, kinds) in by_peer() {
+        for (kind, history) in kinds.iter().zip(played(peer, &kinds).await?) {
+            let file = recording(kind);
+            if std::env::var_os(RECORD).is_some() {
+                std::fs::create_dir_all(file.parent().context("no directory")?)?;
+                std::fs::write(&file, history.to_text()?)?;
+                continue;
+            }
+            let mut differ = differences(&recorded(kind)?, &history);
+            // Their queue of events loses some under load.
+            differ.retain(|difference| difference.object != "event");
+            let lines: Vec<String> = differ.iter().map(ToString::to_string).collect();
+            ensure!(lines.is_empty(), "{}:\n{}", title(kind), lines.join("\n"));
+        }
+    }
+    Ok(())
+}
+
+/// What takes over while jobs live.
+struct TakeOver<'a> {
+    control: &'a ControlPlane,
+    peer: Peer,
+    kinds: &'a [Kind],
+    namespaces: Vec<String>,
+    /// The Go operator, until ours takes over.
+    go: Option<PeerProcess>,
+    ours: Vec<OperatorProcess>,
+}
+
+impl TakeOver<'_> {
+    /// Kills the Go operator, deletes its webhooks, and starts ours.
+    async fn take(&mut self) -> Result<()> {
+        drop(self.go.take());
+        let client = self.control.client(ADMIN).await?;
+        let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
+        webhooks
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        for kind in self.kinds {
+            self.control.install(kind.operator).await?;
+        }
+        for (kind, namespace) in self.kinds.iter().zip(&self.namespaces) {
+            let kubeconfig = self.control.kubeconfig(&kind.user()).await?;
+            let log = self.control.scratch().join(format!("{namespace}.log"));
+            let options = operator::Options::new(kind.operator, &kubeconfig, namespace, &log);
+            self.ours.push(OperatorProcess::start(options).await?);
+        }
+        Ok(())
+    }
+
+    /// Kills ours and starts the Go operator again.
+    async fn back(&mut self) -> Result<()> {
+        for mut operator in self.ours.drain(..) {
+            operator.assert_no_panic()?;
+            operator.kill()?;
+        }
+        self.peer.install(self.control).await?;
+        self.go = Some(self.peer.start(self.control).await?);
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        let ours = self.ours.iter().map(OperatorProcess::log_tail);
+        let go = self.go.iter().map(PeerProcess::tail);
+        ours.chain(go).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Ours takes over during the act with this number, and gives back during a later one.
+async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) -> Result<()> {
+    let control = ControlPlane::start(options()).await?;
+    peer.install(&control).await?;
+    let go = Some(peer.start(&control).await?);
+    let stages = kinds.iter().map(|kind| Stages::on(&control, *kind));
+    let stages = try_join_all(stages).await?;
+    let over = Mutex::new(TakeOver {
+        control: &control,
+        peer,
+        kinds,
+        namespaces: stages.iter().map(|s| s.namespace().to_owned()).collect(),
+        go,
+        ours: Vec::new(),
+    });
+    // All kinds are in the same act, because one process serves them.
+    let together = Barrier::new(kinds.len());
+    let played = kinds.iter().zip(&stages).map(async |(kind, stages)| {
+        let turn = async |number: usize| {
+            if number > at && Some(number) != back {
+                return Ok(());
+            }
+            let leads = together.wait().await.is_leader();
+            if leads && (number == at || Some(number) == back) {
+                let moment = Duration::from_millis(fastrand::u64(0..MOMENT));
+                tokio::time::sleep(moment).await;
+                let mut over = over.lock().await;
+                if number == at {
+                    over.take().await?;
+                } else {
+                    over.back().await?;
+                }
+            }
+            together.wait().await;
+            Ok(())
+        };
+        let go = recorded(kind)?;
+        let mut lives = lives::all(kind)?;
+        // Jobs that the Go operator serves.
+        lives.retain(|life| go.0.get(life.name()).is_some_and(|go| !ends_early(go)));
+        let history = stages
+            .play(&lives, turn, |_, _| true)
+            .await
+            .with_context(|| title(kind))?;
+        anyhow::Ok((kind, history))
+    });
+    let played = try_join_all(played).await;
+    let over = over.into_inner();
+    let played = played.with_context(|| over.log())?;
+    for operator in &over.ours {
+        operator.assert_no_panic()?;
+    }
+    // Whoever reconciled in between: nothing differs from the Go operator alone but for the reasons for which ours differs alone.
+    let rules = training_manifests::differences::read(&workspace())?;
+    let mut wrong = Vec::new();
+    for (kind, history) in played {
+        let mut go = recorded(kind)?;
+        go.0.retain(|job, _| history.0.contains_key(job));
+        let title = title(kind);
+        let found = differences(&go, &history).into_iter();
+        let found = found.filter(|found| found.object != "event");
+        let unexplained = found.filter(|found| !is_explained(&rules, &title, found));
+        wrong.extend(unexplained.map(|found| format!("{title}: {found}")));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// Returns true if the job was refused, or never came to rest.
+fn ends_early(stages: &[Stage]) -> bool {
+    stages.iter().any(|s| s.refused.is_some() || s.restless)
+}
+
+/// Returns the act to take over in, if it is given: to repeat a failure.
+fn only() -> Option<Range<usize>> {
+    let act = std::env::var("TRAINYARD_ACT").ok()?.parse().ok()?;
+    Some(act..act + 1)
+}
+
+/// In each act of the lives in turn, the Go operators are killed, and ours go on.
+#[tokio::test]
+async fn jobs_of_every_kind_and_state_are_taken_over() -> Result<()> {
+    for (peer, kinds) in by_peer() {
+        for at in only().unwrap_or(0..ACTS) {
+            let taken = taken_over(peer, &kinds, at, None).await;
+            taken.with_context(|| format!("{peer:?}, act {at}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Ours take over, and the Go operators take back.
+#[tokio::test]
+async fn the_go_operators_can_take_jobs_back() -> Result<()> {
+    for (peer, kinds) in by_peer() {
+        for at in [1, 2] {
+            let taken = taken_over(peer, &kinds, at, Some(at + 1)).await;
+            taken.with_context(|| format!("{peer:?}, act {at}"))?;
+        }
+    }
+    Ok(())
+}
