@@ -31,6 +31,9 @@ pub struct Rule {
     /// The names of the jobs; all if empty.
     #[serde(default)]
     pub jobs: Vec<String>,
+    /// What happened to the job just before; anything if empty.
+    #[serde(default)]
+    pub acts: Vec<String>,
     /// The Go operator's behaviour is random, so that they may also be equal.
     #[serde(default)]
     pub sometimes: bool,
@@ -44,6 +47,9 @@ pub struct Rule {
 pub struct Pattern {
     /// The kind of the object; `job` for the job itself; `event`; `end` if one operator refuses the job or never comes to rest.
     pub object: String,
+    /// The object's name, in which `JOB` stands for the job's.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The field; of an event, its type, reason, object and message.
     #[serde(default)]
     pub path: Option<String>,
@@ -87,16 +93,19 @@ pub fn page(root: &Path) -> Result<String> {
     let mut out = format!(
         "<!-- Generated from {DATA} by `cargo run -p training-manifests -- generate`; don't edit. -->
 
-# Differences, found by comparison
+# Differences found by tests
 
-The published Go operators ({}, built from their modules) and ours took {jobs} jobs through the same lives, on an API server each: every
-valid manifest of the conformance tests and the examples, and jobs whose pods fail, restart, are evicted or disappear, and which are
-suspended, resumed, edited, or end by a limit. Their pods, services, other objects, statuses and events were compared field by field after
-each step. This is all that differs; `make test` fails if something else does. [Compatibility](../compatibility.md) says more about each.
+The published Go operators ({}, built from their modules) and ours took {jobs} jobs through the same lives, each on its own API server:
+the valid manifests of the conformance tests and the examples (with at most 20 replicas, and without limits of less than ten minutes), and
+jobs whose pods fail, restart, are evicted or disappear, and which are suspended, resumed, edited, or end by a limit. After each step,
+pods, services, other objects and statuses are compared field by field, without times, addresses and the contents of Secrets, and so are
+events, with `--events=full`. `make test` fails if anything differs that this page doesn't list. [Compatibility](../compatibility.md) also
+lists what these jobs don't show.
 
-`make peers` builds the Go operators, `make peer-recordings` records what they do.
+`make peers` builds the Go operators, `make peer-recordings` records what they do. Names of jobs are digests of their manifests (`m-…`), or
+those of [lives](../../e2e/src/peers/lives.rs) (`t-…`).
 
-| Why | Kinds | What: the Go operator → ours |
+| Why | Kinds and jobs | What: the Go operator → ours |
 | --- | --- | --- |
 ",
         versions.join(", ")
@@ -106,12 +115,15 @@ each step. This is all that differs; `make test` fails if something else does. [
             !rule.why.contains('|'),
             "{DATA}: a reason has a column of its own"
         );
-        let kinds = match &rule.kinds[..] {
+        let mut about = match &rule.kinds[..] {
             [] => "all".to_owned(),
             kinds => kinds.join(", "),
         };
+        if !rule.jobs.is_empty() {
+            write!(about, ": {}", rule.jobs.join(", "))?;
+        }
         let what: Vec<String> = rule.differ.iter().map(line).collect();
-        writeln!(out, "| {} | {kinds} | {} |", rule.why, what.join("<br>"))?;
+        writeln!(out, "| {} | {about} | {} |", rule.why, what.join("<br>"))?;
     }
     Ok(out)
 }
@@ -120,6 +132,9 @@ each step. This is all that differs; `make test` fails if something else does. [
 fn line(pattern: &Pattern) -> String {
     let path = pattern.path.as_deref().unwrap_or_default();
     let mut out = pattern.object.clone();
+    if let Some(name) = &pattern.name {
+        let _ = write!(out, " {}", code(name));
+    }
     if !path.is_empty() {
         let _ = write!(out, " {}", code(path));
     }

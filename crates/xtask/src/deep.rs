@@ -316,7 +316,11 @@ fn faults(run: &Run) -> Result<(), String> {
 
 /// Runs the published Go operators, compares them with their recordings, and takes over from them.
 fn peers(run: &Run) -> Result<(), String> {
-    e2e(run, &[PEERS], Build::Shipped, deep(1))
+    let how = How {
+        threads: Some(1),
+        ..deep(1)
+    };
+    e2e(run, &[PEERS], Build::Shipped, how)
 }
 
 /// Replaces the operators of a former revision while jobs run.

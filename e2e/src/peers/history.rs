@@ -1,4 +1,4 @@
-//! What an operator makes of a job: its objects, its status and its events after each act, without what no two runs share.
+//! What an operator makes of a job: its objects, its status and its events after each act, without values that change from run to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,7 +31,8 @@ const CHILDREN: [(&str, &str, &str); 14] = [
     ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),
 ];
 /// The sources of events that aren't an operator's.
-const OTHERS: [&str; 3] = [
+const OTHERS: [&str; 4] = [
+    "persistentvolume-controller",
     "job-controller",
     "horizontal-pod-autoscaler",
     "controllermanager",
@@ -49,9 +50,9 @@ const SET: [&str; 7] = [
 /// An operator is at rest when nothing has changed for this long.
 const QUIET: Duration = Duration::from_millis(2_500);
 /// The pause between two looks.
-const PAUSE: Duration = Duration::from_millis(250);
-/// A job that is found changed so many times in a row never comes to rest.
-const RESTLESS: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(500);
+/// A job that changed in this many looks in a row counts as restless.
+const RESTLESS: u32 = 40;
 /// The longest wait for rest.
 const LIMIT: Duration = Duration::from_mins(10);
 /// The name under which a history holds the job itself.
@@ -157,6 +158,7 @@ pub struct Recorder {
     kinds: Vec<ApiResource>,
     /// Longest first: an object belongs to the job with the longest name that begins its own.
     names: Vec<String>,
+    restless: BTreeSet<String>,
     /// The objects and events at rest, by job.
     now: BTreeMap<String, Found>,
     /// The same at the last stage.
@@ -209,6 +211,7 @@ impl Recorder {
             jobs: kind.resource(),
             kinds: Vec::new(),
             names,
+            restless: BTreeSet::new(),
             now: BTreeMap::new(),
             told: BTreeMap::new(),
         }
@@ -224,7 +227,11 @@ impl Recorder {
         loop {
             let (found, versions) = self.look().await?;
             let now = Instant::now();
-            for name in &self.names {
+            for name in self
+                .names
+                .iter()
+                .filter(|name| !self.restless.contains(*name))
+            {
                 let seen = versions.get(name).cloned().unwrap_or_default();
                 let pace = all.entry(name.clone()).or_insert(Pace::new(now));
                 pace.saw(seen, now);
@@ -235,7 +242,7 @@ impl Recorder {
                 let restless: Vec<String> =
                     moving.iter().map(|(name, _)| (*name).clone()).collect();
                 self.now = found;
-                self.names.retain(|name| !restless.contains(name));
+                self.restless.extend(restless.iter().cloned());
                 return Ok(restless);
             }
             ensure!(now < end, "no rest within {LIMIT:?}");
@@ -348,7 +355,8 @@ impl Recorder {
             };
             // Go operators try to create and delete again what they don't see yet.
             let message = text(&event["message"]);
-            let again = message.ends_with("already exists") || message.ends_with("not found");
+            let again = text(&event["reason"]).starts_with("Failed")
+                && (message.ends_with("already exists") || message.ends_with("not found"));
             if OTHERS.contains(&from) || again {
                 continue;
             }

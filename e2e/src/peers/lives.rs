@@ -36,7 +36,7 @@ pub enum Act {
     Fail(i32),
     /// The kubelet evicts the last pod.
     Evict,
-    /// The last pod's container starts again in place, for the so-manieth time.
+    /// The last pod's container has restarted in place this many times.
     Restart(i32),
     /// The last pod's object disappears.
     Disappear,
@@ -74,7 +74,7 @@ impl Act {
     ) -> Result<()> {
         let mut pods = kubelet.pods(namespace, job);
         // Names of a Job's pods are random.
-        pods.sort_by_key(|pod| (is_worker(pod), pod.replica.index, pod.name.clone()));
+        pods.sort_by_key(|pod| (rank(pod), pod.replica.index, pod.name.clone()));
         pods.retain(|pod| !pod.is_finished() && !pod.deleting);
         let at = |pod: Option<&SeenPod>| pod.map(|pod| pod.name.clone()).context("no pod");
         let failed = |exit_code| State::Failed {
@@ -120,8 +120,13 @@ impl Act {
     }
 }
 
-fn is_worker(pod: &SeenPod) -> bool {
-    pod.replica.role == "worker"
+/// Returns a number for the role: those that decide about a job come first.
+fn rank(pod: &SeenPod) -> u32 {
+    match pod.replica.role.as_str() {
+        "chief" | "master" | "launcher" => 0,
+        "worker" => 1,
+        _ => 2,
+    }
 }
 
 impl Life {

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::{Value, json};
 use training_testkit::control_plane::{ADMIN, ControlPlane, User, workspace};
 use training_testkit::manifest;
@@ -30,8 +33,8 @@ pub enum Peer {
 pub struct PeerProcess {
     child: Child,
     log: PathBuf,
-    /// Held while the training operator runs, because of its fixed directory.
-    _turn: Option<File>,
+    /// Held while it runs: the training operator has a fixed directory, the MPI operator a fixed port.
+    _turn: File,
 }
 
 impl Drop for PeerProcess {
@@ -108,10 +111,9 @@ impl Peer {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(built.join("operator"))
             .args(["--kube-api-qps=1000", "--kube-api-burst=1000"]);
-        let mut turn = None;
+        let turn = only_one()?;
         match self {
             Self::Training => {
-                turn = Some(only_one()?);
                 let port = free_address()?.port();
                 manifest::apply(&control.client(ADMIN).await?, webhooks(&built, port)?).await?;
                 command
@@ -123,7 +125,13 @@ impl Peer {
             }
             Self::Mpi => {
                 let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "mpi-operator" } });
-                manifest::apply(&control.client(ADMIN).await?, vec![namespace]).await?;
+                let client = control.client(ADMIN).await?;
+                manifest::apply(&client, vec![namespace]).await?;
+                // A killed one holds it for some time.
+                let leases: Api<Lease> = Api::namespaced(client, "mpi-operator");
+                leases
+                    .delete_collection(&DeleteParams::default(), &ListParams::default())
+                    .await?;
                 command
                     .arg("--threadiness=8")
                     .arg(format!("--kubeConfig={}", kubeconfig.display()))
@@ -157,9 +165,8 @@ impl Peer {
 impl PeerProcess {
     /// Copies the certificates that the operator made into its directory, as a mounted Secret would.
     async fn until_certificates(&mut self, control: &ControlPlane) -> Result<()> {
-        use k8s_openapi::api::core::v1::Secret;
         let client = control.client(ADMIN).await?;
-        let secrets: kube::Api<Secret> = kube::Api::namespaced(client, "kubeflow");
+        let secrets: Api<Secret> = Api::namespaced(client, "kubeflow");
         let data = eventually("certificates", HANG, async || {
             self.assert_runs()?;
             let secret = secrets.get("training-operator-webhook-cert").await?;
@@ -195,12 +202,11 @@ impl PeerProcess {
 
     /// The MPI operator has no probe before it leads.
     async fn until_leads(&mut self, control: &ControlPlane) -> Result<()> {
-        use k8s_openapi::api::coordination::v1::Lease;
         let client = control.client(ADMIN).await?;
-        let leases: kube::Api<Lease> = kube::Api::namespaced(client, "mpi-operator");
+        let leases: Api<Lease> = Api::namespaced(client, "mpi-operator");
         eventually("a lease", HANG, async || {
             self.assert_runs()?;
-            let held = leases.list(&kube::api::ListParams::default()).await?;
+            let held = leases.list(&ListParams::default()).await?;
             let held = held.iter().any(|lease| {
                 let spec = lease.spec.as_ref();
                 spec.is_some_and(|spec| spec.holder_identity.is_some())
@@ -262,7 +268,7 @@ fn webhooks(built: &Path, port: u16) -> Result<Vec<Value>> {
     Ok(hooks)
 }
 
-/// Waits until no other test of this machine runs the training operator.
+/// Waits until no other test of this machine runs a Go operator.
 fn only_one() -> Result<File> {
     let file = File::create(std::env::temp_dir().join("trainyard-peer.lock"))?;
     file.lock()?;

@@ -371,9 +371,10 @@ fn a_job_with_an_evicted_worker_keeps_its_templates_in_memory() {
     let evicted = |completed: bool| {
         let job = job(|job| {
             job["status"] = published_status();
-            job["status"]["conditions"][2] = json!({
+            let conditions = job["status"]["conditions"].as_array_mut().unwrap();
+            conditions.push(json!({
                 "type": "Failed", "status": "True", "reason": "MPIJobEvicted", "message": "1/2 workers are evicted",
-            });
+            }));
             if completed {
                 job["status"]["completionTime"] = json!("1970-01-01T00:01:00Z");
             }

@@ -65,7 +65,8 @@ pub trait TrainingJob: Stored<Status: JobState> {
 }
 
 /// Implements [`Stored`] and [`TrainingJob`] for a kind whose spec has a `run_policy` and the given field of replica specs, and
-/// whose status is [`JobStatus`]. Optional functions drop what else a finished job no longer needs, and are [`TrainingJob::reread`].
+/// whose status is [`JobStatus`]. Optional functions: one drops what else a finished job no longer needs, one implements
+/// [`TrainingJob::reread`].
 #[macro_export]
 macro_rules! training_job {
     ($job:ident, $replicas:ident) => {
