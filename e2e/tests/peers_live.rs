@@ -110,7 +110,7 @@ impl TakeOver<'_> {
             operator.assert_no_panic()?;
             operator.kill()?;
         }
-        self.peer.install(self.control).await?;
+        // Our CRDs stay: the training operator's can't replace one that has stored MPIJobs as v2beta1.
         self.go = Some(self.peer.start(self.control).await?);
         Ok(())
     }
