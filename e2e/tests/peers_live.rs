@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::peers::compare::{differences, is_expected, is_explained, is_random};
+use e2e::peers::compare::{Difference, differences, is_expected, is_explained, is_random};
 use e2e::peers::history::{History, Stage};
 use e2e::peers::lives;
 use e2e::peers::process::{Peer, PeerProcess};
@@ -50,6 +50,7 @@ async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
 
 #[tokio::test]
 async fn the_go_operators_do_what_is_recorded() -> Result<()> {
+    let rules = training_manifests::differences::read(&workspace())?;
     for (peer, kinds) in by_peer() {
         for (kind, history) in kinds.iter().zip(played(peer, &kinds).await?) {
             let file = recording(kind);
@@ -58,18 +59,21 @@ async fn the_go_operators_do_what_is_recorded() -> Result<()> {
                 std::fs::write(&file, history.to_text()?)?;
                 continue;
             }
-            let rules = training_manifests::differences::read(&workspace())?;
             let mut differ = differences(&recorded(kind)?, &history);
-            // Their queue of events loses some under load.
             differ.retain(|difference| {
                 let random = is_random(&rules, &title(kind), difference);
-                difference.object != "event" && !random
+                is_no_event(difference) && !random
             });
             let lines: Vec<String> = differ.iter().map(ToString::to_string).collect();
             ensure!(lines.is_empty(), "{}:\n{}", title(kind), lines.join("\n"));
         }
     }
     Ok(())
+}
+
+/// The Go operators' queue of events loses some under load, and ours folds them.
+fn is_no_event(difference: &Difference) -> bool {
+    difference.object != "event"
 }
 
 /// What takes over while jobs live.
@@ -159,16 +163,20 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
             together.wait().await;
             Ok(())
         };
-        let go = recorded(kind)?;
+        let mut go = recorded(kind)?;
         let mut lives = lives::all(kind)?;
         // Jobs that the Go operator serves.
         lives.retain(|life| go.0.get(life.name()).is_some_and(|go| !ends_early(go)));
         let name = title(kind);
-        // Before that, the Go operator may be slow.
-        let expected = |job: &str, stages: &[Stage]| is_expected(&rules, &name, &go, job, stages);
+        let expected = |job: &str, stages: &[Stage]| {
+            is_expected(&rules, &name, &go, (job, stages), is_no_event)
+        };
         let history = stages.play(&lives, turn, expected).await;
         let history = history.with_context(|| name.clone())?;
-        anyhow::Ok((kind, history))
+        go.0.retain(|job, _| history.0.contains_key(job));
+        let mut found = differences(&go, &history);
+        found.retain(|found| is_no_event(found) && !is_explained(&rules, &name, found));
+        anyhow::Ok((name, found))
     });
     let played = try_join_all(played).await;
     let over = over.into_inner();
@@ -180,14 +188,8 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
     ensure!(took_over, "no job has so many acts");
     // Every difference from the Go operator's recording must have a listed reason.
     let mut wrong = Vec::new();
-    for (kind, history) in played {
-        let mut go = recorded(kind)?;
-        go.0.retain(|job, _| history.0.contains_key(job));
-        let title = title(kind);
-        let found = differences(&go, &history).into_iter();
-        let found = found.filter(|found| found.object != "event");
-        let unexplained = found.filter(|found| !is_explained(&rules, &title, found));
-        wrong.extend(unexplained.map(|found| format!("{title}: {found}")));
+    for (title, found) in played {
+        wrong.extend(found.iter().map(|found| format!("{title}: {found}")));
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())

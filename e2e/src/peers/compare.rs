@@ -295,12 +295,18 @@ pub fn is_explained(rules: &[Rule], kind: &str, difference: &Difference) -> bool
     matching(rules, kind, difference).next().is_some()
 }
 
-/// Returns true if rules explain everything that differs after a job's last act. What was wrong before stays wrong.
-pub fn is_expected(rules: &[Rule], kind: &str, go: &History, job: &str, ours: &[Stage]) -> bool {
+/// Returns true if rules explain everything that `counts` and differs after a job's last act. What was wrong before stays wrong.
+pub fn is_expected(
+    rules: &[Rule],
+    kind: &str,
+    go: &History,
+    (job, ours): (&str, &[Stage]),
+    counts: impl Fn(&Difference) -> bool,
+) -> bool {
     let go = go.0.get(job).map_or(&[][..], Vec::as_slice);
     let mut found = Vec::new();
     of_job(job, &go[..ours.len().min(go.len())], ours, &mut found);
-    found.retain(|found| ours.last().is_some_and(|last| last.act == found.act));
+    found.retain(|found| ours.last().is_some_and(|last| last.act == found.act) && counts(found));
     found.iter().all(|found| is_explained(rules, kind, found))
 }
 

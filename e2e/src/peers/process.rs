@@ -15,7 +15,7 @@ use training_testkit::operator::{free_address, get};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 /// The user that the Go operators are to the API server.
-pub const USER: &str = "peer";
+const USER: &str = "peer";
 /// Where the training operator's certificates must be; not settable.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
 
@@ -77,12 +77,6 @@ impl Peer {
         );
         let text = String::from_utf8(output.stdout)?;
         Ok(text.lines().last().context("no directory")?.trim().into())
-    }
-
-    /// Returns its published version.
-    pub fn version(self) -> Result<String> {
-        let file = self.built()?.join("version");
-        Ok(fs::read_to_string(file)?.trim().to_owned())
     }
 
     /// Applies its CRDs.
@@ -226,13 +220,6 @@ impl PeerProcess {
             None => Ok(()),
             Some(status) => bail!("it ended with {status}"),
         }
-    }
-
-    /// Sends SIGKILL; returns when the process is gone.
-    pub fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
     }
 
     /// Returns the end of its log.
