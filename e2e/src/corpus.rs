@@ -20,13 +20,24 @@ const MOST_REPLICAS: u64 = 20;
 
 /// Returns the valid manifests of a kind in its version. Names are digests of the contents, so they stay when others are added.
 pub fn of(kind: &Kind) -> Result<Vec<Value>> {
-    let mut all = if *kind == SPARK {
-        applications()?
+    let all = if *kind == SPARK {
+        applications(|_| true)?
     } else if kind.name == MPI.name {
         valid(&Table::mpi(kind.version)?)?
     } else {
         valid(&Table::read(kind)?)?
     };
+    with_examples(kind, all)
+}
+
+/// Returns the applications that can be submitted.
+pub fn submittable() -> Result<Vec<Value>> {
+    let refusals = workspace().join("operators/spark-operator/tests/data/submit/refusals.json");
+    let refusals: Value = serde_json::from_slice(&std::fs::read(refusals)?)?;
+    with_examples(&SPARK, applications(|name| refusals[name].is_null())?)
+}
+
+fn with_examples(kind: &Kind, mut all: Vec<Value>) -> Result<Vec<Value>> {
     let version = kind.resource().api_version;
     for directory in std::fs::read_dir(workspace().join("examples"))? {
         for file in manifest::files(&directory?.path())? {
@@ -50,12 +61,16 @@ pub fn of(kind: &Kind) -> Result<Vec<Value>> {
     Ok(named.into_values().collect())
 }
 
-/// Returns the applications whose submission is compared with `spark-submit`.
-fn applications() -> Result<Vec<Value>> {
+/// Returns those of the applications whose submission is compared with `spark-submit`.
+fn applications(wanted: impl Fn(&str) -> bool) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     let submit = "operators/spark-operator/tests/data/submit/applications";
     for file in std::fs::read_dir(workspace().join(submit))? {
-        let found: Value = serde_json::from_slice(&std::fs::read(file?.path())?)?;
+        let file = file?.path();
+        if !wanted(&file.file_stem().unwrap_or_default().to_string_lossy()) {
+            continue;
+        }
+        let found: Value = serde_json::from_slice(&std::fs::read(file)?)?;
         let mut spec = found["spec"].clone();
         if spec["sparkVersion"].is_null() {
             spec["sparkVersion"] = json!("4.0.1");
@@ -83,7 +98,7 @@ fn valid(table: &Table) -> Result<Vec<Value>> {
     rows.map(|row| table.object(row)).collect()
 }
 
-/// Creates the service accounts and priority classes that manifests name. Other tests may have created such a class.
+/// Creates the service accounts and priority classes that manifests name, unless they exist.
 pub async fn create_named(client: &Client, namespaces: &[&str], jobs: &[Value]) -> Result<()> {
     let (mut accounts, mut classes) = (BTreeSet::new(), BTreeSet::new());
     for job in jobs {
@@ -96,18 +111,22 @@ pub async fn create_named(client: &Client, namespaces: &[&str], jobs: &[Value]) 
         let account: ServiceAccount = named(&name)?;
         for namespace in namespaces.iter().copied() {
             let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-            api.create(&params, &account).await?;
+            unless_it_exists(api.create(&params, &account).await)?;
         }
     }
     classes.retain(|name| !name.starts_with("system-"));
     for name in classes {
         let api: Api<PriorityClass> = Api::all(client.clone());
-        match api.create(&params, &named(&name)?).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            created => drop(created?),
-        }
+        unless_it_exists(api.create(&params, &named(&name)?).await)?;
     }
     Ok(())
+}
+
+fn unless_it_exists<T>(created: kube::Result<T>) -> Result<()> {
+    match created {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        created => Ok(created.map(drop)?),
+    }
 }
 
 fn named<T: DeserializeOwned>(name: &str) -> Result<T> {

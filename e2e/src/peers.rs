@@ -149,7 +149,12 @@ impl Stages {
             }
             let acts = lives.iter().map(async |life| {
                 let (name, act) = (life.name(), &life.acts[number]);
-                let done = act.of(name, self.namespace(), &self.jobs, &self.kubelet);
+                let done = act.of(
+                    name,
+                    (&self.client, self.namespace()),
+                    &self.jobs,
+                    &self.kubelet,
+                );
                 done.await.with_context(|| format!("{name}: {act}"))
             });
             try_join_all(acts).await?;

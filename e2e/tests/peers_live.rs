@@ -13,7 +13,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams, ListParams};
 use tokio::sync::{Barrier, Mutex};
-use training_testkit::builders::Kind;
+use training_testkit::builders::{Kind, SPARK};
 use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
 use training_testkit::operator::{self, OperatorProcess};
 
@@ -23,13 +23,24 @@ const RECORD: &str = "TRAINYARD_RECORD_PEERS";
 /// The longest time between an act and the end of an operator.
 const MOMENT: u64 = 400;
 
-/// Returns the Go operators with the kinds that they serve.
+/// Returns the Go operators, or the one that is given, with the kinds that they serve. The Spark operator only if it is given, because
+/// what it does is not compared yet.
 fn by_peer() -> Vec<(Peer, Vec<Kind>)> {
     let kinds = |peer: Peer| {
         let kinds = SERVED.iter().filter(|(_, of)| *of == peer);
         (peer, kinds.map(|(kind, _)| *kind).collect())
     };
-    vec![kinds(Peer::Training), kinds(Peer::Mpi)]
+    match std::env::var("TRAINYARD_PEER").as_deref() {
+        Ok("training") => vec![kinds(Peer::Training)],
+        Ok("mpi") => vec![kinds(Peer::Mpi)],
+        Ok("spark") => vec![(Peer::Spark, vec![SPARK])],
+        _ => vec![kinds(Peer::Training), kinds(Peer::Mpi)],
+    }
+}
+
+/// Returns the number of jobs that a Go operator takes through their lives at the same time. A submission takes seconds.
+fn at_a_time(kind: &Kind) -> usize {
+    if *kind == SPARK { 12 } else { usize::MAX }
 }
 
 /// Takes the jobs of some kinds through their lives with their Go operator.
@@ -39,10 +50,13 @@ async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
     let process = peer.start(&control).await?;
     let played = kinds.iter().map(async |kind| {
         let stages = Stages::on(&control, *kind).await?;
-        let history = stages
-            .play(&lives::all(kind)?, async |_| Ok(()), |_, _| true)
-            .await;
-        history.with_context(|| title(kind))
+        let mut all = History::default();
+        for lives in lives::all(kind)?.chunks(at_a_time(kind)) {
+            let submitted = |_: &str, _: &[Stage]| !process.is_submitting();
+            let history = stages.play(lives, async |_| Ok(()), submitted).await;
+            all.0.extend(history.with_context(|| title(kind))?.0);
+        }
+        anyhow::Ok(all)
     });
     let played = try_join_all(played).await;
     played.with_context(|| process.tail())

@@ -19,7 +19,7 @@ use training_testkit::proxy::{Action, Call, Gate, Rule};
 
 pub use actor::{Happenings, StepRunner};
 pub use mpi::MpiLife;
-pub use spark::SparkLife;
+pub use spark::{SparkLife, executor};
 
 /// The replica whose create or delete a life cycle may hold.
 const HELD: &str = "worker-1";

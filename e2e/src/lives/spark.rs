@@ -144,6 +144,26 @@ impl SparkLife {
     }
 }
 
+/// Returns an executor as the driver creates it, with the driver as its owner and the driver's labels.
+pub fn executor(driver: &Pod, name: &str, id: u32) -> Result<Pod> {
+    let labels = SHARED.iter().map(|key| {
+        let value = driver.labels().get(*key).cloned();
+        ((*key).to_owned(), value.unwrap_or_default().into())
+    });
+    let mut labels: serde_json::Map<String, Value> = labels.collect();
+    labels.insert(SPARK_ROLE.to_owned(), "executor".into());
+    labels.insert("spark-exec-id".to_owned(), id.to_string().into());
+    let mut application = serde_json::to_value(&driver.owner_references()[0])?;
+    application["controller"] = json!(false);
+    let owner = json!({
+        "apiVersion": "v1", "kind": "Pod", "name": driver.name_any(), "uid": driver.uid(), "controller": true,
+    });
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": name, "labels": labels, "ownerReferences": [owner, application] },
+        "spec": { "containers": [{ "name": "spark-kubernetes-executor", "image": "trainyard.test/spark:1" }] },
+    }))?)
+}
+
 fn failed() -> State {
     State::Failed {
         exit_code: 3,
@@ -239,24 +259,7 @@ impl Hands<'_> {
     /// Creates a running executor as the driver would, with the driver as its owner and the driver's labels.
     async fn executor_runs(&self) -> Result<()> {
         let driver = self.pods().get(&self.driver_name()).await?;
-        let labels = SHARED.iter().map(|key| {
-            let value = driver.labels().get(*key).cloned();
-            ((*key).to_owned(), value.unwrap_or_default().into())
-        });
-        let mut labels: serde_json::Map<String, Value> = labels.collect();
-        labels.insert(SPARK_ROLE.to_owned(), "executor".into());
-        labels.insert("spark-exec-id".to_owned(), "1".into());
-        let mut application = serde_json::to_value(&driver.owner_references()[0])?;
-        application["controller"] = json!(false);
-        let owner = json!({
-            "apiVersion": "v1", "kind": "Pod", "name": driver.name_any(), "uid": driver.uid(), "controller": true,
-        });
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {
-                "name": self.executor_name(), "labels": labels, "ownerReferences": [owner, application],
-            },
-            "spec": { "containers": [{ "name": "spark-kubernetes-executor", "image": "trainyard.test/spark:1" }] },
-        }))?;
+        let pod = executor(&driver, &self.executor_name(), 1)?;
         let made = self.pods().create(&PostParams::default(), &pod).await?;
         self.until_bound(&self.executor_name(), made.uid()).await?;
         self.executor(&State::Running).await?;

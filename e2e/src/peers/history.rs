@@ -11,7 +11,10 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep};
-use training_testkit::builders::Kind;
+use training_testkit::SPARK_APP_NAME;
+use training_testkit::builders::{Kind, SPARK};
+
+use crate::submit::recording;
 
 /// The kinds of objects that operators create. The API server may lack some.
 const CHILDREN: [(&str, &str, &str); 14] = [
@@ -55,6 +58,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const RESTLESS: u32 = 40;
 /// The longest wait for rest.
 const LIMIT: Duration = Duration::from_mins(10);
+/// The label with the submission of an application's pods.
+const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
 /// The name under which a history holds the job itself.
 pub const JOB: &str = "job";
 
@@ -319,10 +324,12 @@ impl Recorder {
             told.push(serde_json::to_value(event)?);
         }
         let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let named = all.iter().map(|(_, o)| (&o["metadata"]["name"], o));
-        let about = told.iter().map(|e| (&e["involvedObject"]["name"], e));
-        for (name, object) in named.chain(about) {
-            if let Some(job) = self.of(text(name)) {
+        let owned = all.iter().map(|(_, object)| (self.owner(object), object));
+        let about = told
+            .iter()
+            .map(|e| (self.of(text(&e["involvedObject"]["name"])), e));
+        for (job, object) in owned.chain(about) {
+            if let Some(job) = job {
                 let metadata = &object["metadata"];
                 let version = format!("{} {}", metadata["uid"], metadata["resourceVersion"]);
                 versions.entry(job.to_owned()).or_default().insert(version);
@@ -332,15 +339,17 @@ impl Recorder {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         for (kind, object) in &all {
             let name = text(&object["metadata"]["name"]);
-            let Some(job) = self.of(name) else { continue };
+            let Some(job) = self.owner(object) else {
+                continue;
+            };
             let key = if *kind == self.jobs.kind {
                 JOB.to_owned()
             } else {
-                format!("{kind} {}", masked(name, &masks))
+                format!("{kind} {}", self.masked(name, &masks))
             };
             let uid = text(&object["metadata"]["uid"]).to_owned();
             let plain = plain(kind, &self.jobs.kind, object);
-            let plain = serde_json::from_str(&masked(&plain.to_string(), &masks))?;
+            let plain = serde_json::from_str(&self.masked(&plain.to_string(), &masks))?;
             let found = found.entry(job.to_owned()).or_default();
             found.objects.insert(key, (uid, plain));
         }
@@ -369,7 +378,7 @@ impl Recorder {
                 text(&event["message"])
             );
             let found = found.entry(job.to_owned()).or_default();
-            found.events.insert(masked(&line, &masks));
+            found.events.insert(self.masked(&line, &masks));
         }
         Ok((found, versions))
     }
@@ -383,12 +392,42 @@ impl Recorder {
         })
     }
 
+    /// Returns the job that an object belongs to. Spark's names of ConfigMaps don't begin with the application's.
+    fn owner(&self, object: &Value) -> Option<&str> {
+        let metadata = &object["metadata"];
+        let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+        let mut names = [&metadata["name"], &metadata["labels"][SPARK_APP_NAME]]
+            .into_iter()
+            .chain(owners.map(|owner| &owner["name"]));
+        names.find_map(|name| self.of(text(name)))
+    }
+
+    fn masked(&self, from: &str, masks: &[(String, String)]) -> String {
+        let mut out = from.to_owned();
+        for (text, mask) in masks {
+            if out.contains(text.as_str()) {
+                out = out.replace(text.as_str(), mask);
+            }
+        }
+        if self.jobs.kind == SPARK.name {
+            out = recording::masked(&out);
+        }
+        out
+    }
+
     /// Returns the texts that differ between runs, with their replacements.
     fn masks(&self, all: &[(String, Value)]) -> Vec<(String, String)> {
         let mut masks = vec![(self.namespace.clone(), "NAMESPACE".to_owned())];
         for (_, object) in all {
             let metadata = &object["metadata"];
             masks.push((text(&metadata["uid"]).to_owned(), "UID".to_owned()));
+            let submissions = [
+                &metadata["labels"][SUBMISSION],
+                &object["status"]["submissionID"],
+            ];
+            for submission in submissions.iter().filter_map(|id| id.as_str()) {
+                masks.push((submission.to_owned(), "SUBMISSION".to_owned()));
+            }
             if let Some(prefix) = metadata["generateName"].as_str() {
                 let name = text(&metadata["name"]).to_owned();
                 masks.push((name, format!("{prefix}…")));
@@ -400,16 +439,6 @@ impl Recorder {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
-}
-
-fn masked(from: &str, masks: &[(String, String)]) -> String {
-    let mut out = from.to_owned();
-    for (text, mask) in masks {
-        if out.contains(text.as_str()) {
-            out = out.replace(text.as_str(), mask);
-        }
-    }
-    out
 }
 
 /// Returns an object without what the API server, the scheduler, the kubelet and the controllers set.
@@ -436,6 +465,9 @@ fn plain(kind: &str, jobs: &str, object: &Value) -> Value {
         return object;
     }
     fields.remove("status");
+    if jobs == SPARK.name {
+        return timeless(of_spark(kind, object));
+    }
     match kind {
         "Pod" => {
             if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
@@ -456,6 +488,17 @@ fn plain(kind: &str, jobs: &str, object: &Value) -> Value {
         _ => {}
     }
     timeless(object)
+}
+
+/// Returns an object of an application in the form in which submissions are compared.
+fn of_spark(kind: &str, mut object: Value) -> Value {
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("nodeName");
+        hide_addresses(spec);
+    }
+    object["kind"] = json!(kind);
+    let plain = recording::collected(&[object]).unwrap_or_default();
+    plain.into_values().next().unwrap_or_default()
 }
 
 /// Removes what the API server adds to every pod.

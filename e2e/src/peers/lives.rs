@@ -4,13 +4,21 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
-use training_testkit::builders::{Job, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, WITH_MASTER};
+use training_testkit::builders::{
+    Job, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, WITH_MASTER, application,
+};
 use training_testkit::job::Jobs;
 use training_testkit::kubelet::{Kubelet, SeenPod, State};
 
 use crate::corpus;
-use Act::{Disappear, Edit, Evict, Fail, FailFirst, Restart, Run, Succeed, SucceedFirst, Wait};
+use crate::lives::executor;
+use Act::{
+    Disappear, Edit, Evict, Executors, Fail, FailFirst, Restart, Run, Succeed, SucceedFirst, Wait,
+};
 
 /// A job, and what happens to it after it was created.
 #[derive(Clone, Debug)]
@@ -26,6 +34,8 @@ pub struct Life {
 pub enum Act {
     /// All pods that wait run.
     Run,
+    /// The driver of an application creates this many executors, which run.
+    Executors(u32),
     /// The first pod succeeds: of the master or launcher, or else the first worker's.
     SucceedFirst,
     /// All pods succeed.
@@ -50,6 +60,7 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run => f.write_str("pods run"),
+            Self::Executors(count) => write!(f, "{count} executors run"),
             Self::SucceedFirst => f.write_str("first pod succeeds"),
             Self::Succeed => f.write_str("pods succeed"),
             Self::FailFirst(code) => write!(f, "first pod exits with {code}"),
@@ -68,7 +79,7 @@ impl Act {
     pub async fn of(
         &self,
         job: &str,
-        namespace: &str,
+        (client, namespace): (&Client, &str),
         jobs: &Jobs,
         kubelet: &Kubelet,
     ) -> Result<()> {
@@ -83,6 +94,17 @@ impl Act {
         };
         match self {
             Self::Run => kubelet.all_running(namespace, job).await.map(drop),
+            Self::Executors(count) => {
+                let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+                let driver = api.get(&at(pods.first())?).await?;
+                for id in 1..=*count {
+                    let pod = executor(&driver, &format!("{job}-exec-{id}"), id)?;
+                    api.create(&PostParams::default(), &pod).await?;
+                }
+                let all = usize::try_from(*count)? + 1;
+                kubelet.until_pods(namespace, job, all).await?;
+                kubelet.all_running(namespace, job).await.map(drop)
+            }
             Self::Succeed => {
                 // The pod that decides is last, so that no other is deleted before it has succeeded.
                 for pod in pods.iter().rev() {
@@ -123,7 +145,7 @@ impl Act {
 /// Returns a number for the role: those that decide about a job come first.
 fn rank(pod: &SeenPod) -> u32 {
     match pod.replica.role.as_str() {
-        "chief" | "master" | "launcher" => 0,
+        "chief" | "master" | "launcher" | "driver" => 0,
         "worker" => 1,
         _ => 2,
     }
@@ -145,9 +167,12 @@ impl Life {
 
 /// Every manifest of the corpus, each of which runs and succeeds, and the lives in which more happens.
 pub fn all(kind: &Kind) -> Result<Vec<Life>> {
-    let corpus = corpus::of(kind)?
-        .into_iter()
-        .filter(|job| !ends_by_time(job));
+    let corpus = if *kind == SPARK {
+        corpus::submittable()?
+    } else {
+        corpus::of(kind)?
+    };
+    let corpus = corpus.into_iter().filter(|job| !ends_by_time(job));
     let mut lives: Vec<Life> = corpus
         .map(|job| Life {
             job,
@@ -172,6 +197,9 @@ fn ends_by_time(job: &Value) -> bool {
 
 /// The lives of a kind of training job in which something fails, ends, is suspended or edited.
 fn eventful(kind: &Kind) -> Vec<Life> {
+    if *kind == SPARK {
+        return of_applications();
+    }
     let mut lives = failing(kind);
     if *kind != MPI {
         lives.extend(by_exit_code(kind));
@@ -361,6 +389,100 @@ fn of_kind(kind: &Kind) -> Vec<Life> {
         ));
     }
     lives
+}
+
+/// The lives of applications. A driver's evicted or vanished pod, and one that failed, is replaced or not by the restart policy.
+fn of_applications() -> Vec<Life> {
+    let job = |name: &str| {
+        let name = named(name);
+        let spec = application(&name)["spec"].clone();
+        SPARK.job(&name).set("/spec", spec)
+    };
+    let restarting = |name: &str, policy: &str| {
+        job(name).set(
+            "/spec/restartPolicy",
+            json!({
+                "type": policy, "onFailureRetries": 1, "onFailureRetryInterval": 1,
+                "onSubmissionFailureRetries": 1, "onSubmissionFailureRetryInterval": 1,
+            }),
+        )
+    };
+    let later = || Wait(Duration::from_secs(5));
+    let suspend = |suspend: bool| {
+        let what = if suspend {
+            "user suspends it"
+        } else {
+            "user resumes it"
+        };
+        Edit(what, json!({ "spec": { "suspend": suspend } }))
+    };
+    let edit = || {
+        Edit(
+            "user changes the arguments",
+            json!({ "spec": { "arguments": ["10"] } }),
+        )
+    };
+    let ttl = Edit(
+        "user sets a TTL of 1 s",
+        json!({ "spec": { "timeToLiveSeconds": 1 } }),
+    );
+    let bad = json!({ "spark.executor.cores": "many" });
+    vec![
+        Life::of(job("executors"), [Run, Executors(2), Succeed]),
+        Life::of(job("executor-fails"), [Run, Executors(2), Fail(1), Succeed]),
+        Life::of(job("executor-evicted"), [Run, Executors(1), Evict, Succeed]),
+        Life::of(
+            job("executor-goes"),
+            [Run, Executors(1), Disappear, Succeed],
+        ),
+        Life::of(job("fails"), [Run, FailFirst(1)]),
+        Life::of(
+            job("fails-with-executors"),
+            [Run, Executors(2), FailFirst(137), Succeed],
+        ),
+        Life::of(job("fails-early"), [FailFirst(1)]),
+        Life::of(job("evicted"), [Run, Evict]),
+        Life::of(job("disappears"), [Run, Disappear]),
+        Life::of(
+            restarting("on-failure", "OnFailure"),
+            [Run, FailFirst(1), later(), Run, FailFirst(1), later()],
+        ),
+        Life::of(
+            restarting("on-failure-evicted", "OnFailure"),
+            [Run, Evict, later(), Run, Succeed],
+        ),
+        Life::of(
+            restarting("on-failure-disappears", "OnFailure"),
+            [Run, Disappear, later(), Run, Succeed],
+        ),
+        Life::of(
+            restarting("always", "Always"),
+            [Run, Succeed, later(), Run, FailFirst(1), later(), Run],
+        ),
+        Life::of(
+            job("refused").set("/spec/sparkConf", bad.clone()),
+            [later()],
+        ),
+        Life::of(
+            restarting("refused-twice", "OnFailure").set("/spec/sparkConf", bad),
+            [later(), later()],
+        ),
+        Life::of(
+            job("born-suspended").set("/spec/suspend", true),
+            [suspend(false), Run, Succeed],
+        ),
+        Life::of(
+            job("suspended"),
+            [Run, suspend(true), suspend(false), Run, Succeed],
+        ),
+        Life::of(
+            job("suspended-late"),
+            [Run, Succeed, suspend(true), suspend(false)],
+        ),
+        Life::of(job("edited"), [Run, edit(), Run, Succeed]),
+        Life::of(job("edited-late"), [Run, Succeed, edit(), Run]),
+        Life::of(job("short-lived"), [Run, Succeed, ttl]),
+    ]
 }
 
 /// Returns a name that is no part of any message.

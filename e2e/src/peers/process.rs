@@ -1,10 +1,16 @@
 //! A Go operator as a process beside a light control plane.
 
+mod spark;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, ListParams};
@@ -26,22 +32,28 @@ pub enum Peer {
     Training,
     /// `github.com/kubeflow/mpi-operator`.
     Mpi,
+    /// `github.com/kubeflow/spark-operator`.
+    Spark,
 }
 
 /// A running Go operator; dropping it kills it.
 #[derive(Debug)]
 pub struct PeerProcess {
-    child: Child,
+    /// Its controller, and its webhook if that is a process of its own.
+    children: Vec<Child>,
     log: PathBuf,
+    submitter: Option<spark::Submitter>,
     /// Held while it runs: the training operator has a fixed directory, the MPI operator a fixed port.
     _turn: File,
 }
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in &mut self.children {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -58,6 +70,7 @@ impl Peer {
         match self {
             Self::Training => "training",
             Self::Mpi => "mpi",
+            Self::Spark => "spark",
         }
     }
 
@@ -85,6 +98,7 @@ impl Peer {
         let files = match self {
             Self::Training => manifest::files(&built.join("manifests/base/crds"))?,
             Self::Mpi => vec![built.join("manifests/base/kubeflow.org_mpijobs.yaml")],
+            Self::Spark => manifest::files(&built.join("config/crd/bases"))?,
         };
         let mut objects = Vec::new();
         for file in files {
@@ -99,23 +113,36 @@ impl Peer {
         let built = self.built()?;
         let kubeconfig = control.kubeconfig(USER).await?;
         let log = control.scratch().join(format!("{}.log", self.name()));
-        let (health, metrics) = (free_address()?, free_address()?);
-        let mut command = Command::new("/usr/bin/setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(built.join("operator"))
-            .args(["--kube-api-qps=1000", "--kube-api-burst=1000"]);
-        let turn = only_one()?;
+        let mut process = PeerProcess {
+            children: Vec::new(),
+            submitter: None,
+            _turn: only_one()?,
+            log,
+        };
+        let program = built.join("operator");
+        let command = |arguments: &[&str]| {
+            let mut command = Command::new("/usr/bin/setpriv");
+            command
+                .args(["--pdeathsig", "KILL", "--"])
+                .arg(&program)
+                .args(arguments)
+                .args(["--kube-api-qps=1000", "--kube-api-burst=1000"]);
+            command
+        };
         match self {
             Self::Training => {
+                let (health, metrics) = (free_address()?, free_address()?);
                 let port = free_address()?.port();
                 manifest::apply(&control.client(ADMIN).await?, webhooks(&built, port)?).await?;
+                let mut command = command(&["--controller-threads=8"]);
                 command
-                    .arg("--controller-threads=8")
                     .arg(format!("--kubeconfig={}", kubeconfig.display()))
                     .arg(format!("--health-probe-bind-address={health}"))
                     .arg(format!("--metrics-bind-address={metrics}"))
                     .arg(format!("--webhook-server-port={port}"));
+                process.spawn(command)?;
+                process.until_certificates(control).await?;
+                process.until_ready(health).await?;
             }
             Self::Mpi => {
                 let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "mpi-operator" } });
@@ -126,37 +153,94 @@ impl Peer {
                 leases
                     .delete_collection(&DeleteParams::default(), &ListParams::default())
                     .await?;
+                let mut command = command(&["--threadiness=8"]);
                 command
-                    .arg("--threadiness=8")
                     .arg(format!("--kubeConfig={}", kubeconfig.display()))
                     .arg("--controller-queue-rate-limit=1000")
                     .arg("--controller-queue-burst=1000");
+                process.spawn(command)?;
+                process.until_leads(control).await?;
             }
-        }
-        let output = File::create(&log)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("can't start it")?;
-        let mut process = PeerProcess {
-            child,
-            log,
-            _turn: turn,
-        };
-        match self {
-            Self::Training => {
-                process.until_certificates(control).await?;
+            Self::Spark => {
+                let text = fs::read_to_string(&kubeconfig)?;
+                let port = free_address()?.port();
+                let client = control.client(ADMIN).await?;
+                manifest::apply(&client, spark::webhooks(&built, port)?).await?;
+                let certificates = control.scratch().join("spark-webhook");
+                let health = free_address()?;
+                let mut webhook = command(&["webhook", "start"]);
+                webhook
+                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                    .arg(format!("--health-probe-bind-address={health}"))
+                    .arg(format!("--webhook-port={port}"))
+                    .arg(format!("--webhook-cert-dir={}", certificates.display()))
+                    .arg(format!("--webhook-svc-name={}", spark::SERVICE))
+                    .arg(format!("--webhook-svc-namespace={}", spark::NAMESPACE));
+                process.spawn(webhook)?;
+                process.until_ready(health).await?;
+                process.until_trusted(control).await?;
+                let submitter = spark::Submitter::start(control.scratch(), &text)?;
+                let (host, port) = spark::server(&text)?;
+                let health = free_address()?;
+                let mut controller = command(&["controller", "start", "--controller-threads=8"]);
+                controller
+                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                    .arg(format!("--health-probe-bind-address={health}"))
+                    .arg("--workqueue-ratelimiter-bucket-qps=1000")
+                    .arg("--workqueue-ratelimiter-bucket-size=1000")
+                    .env("SPARK_HOME", &submitter.home)
+                    .env("TRAINYARD_SUBMIT_SOCKET", &submitter.socket)
+                    .env("KUBERNETES_SERVICE_HOST", host)
+                    .env("KUBERNETES_SERVICE_PORT", port);
+                process.spawn(controller)?;
+                process.submitter = Some(submitter);
                 process.until_ready(health).await?;
             }
-            Self::Mpi => process.until_leads(control).await?,
         }
         Ok(process)
     }
 }
 
 impl PeerProcess {
+    fn spawn(&mut self, mut command: Command) -> Result<()> {
+        let output = File::options().create(true).append(true).open(&self.log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("can't start it")?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Returns true while the Spark operator waits for a submission.
+    pub fn is_submitting(&self) -> bool {
+        let busy = self.submitter.as_ref().map(|submitter| &submitter.busy);
+        busy.is_some_and(|busy| busy.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Waits until the Spark operator's webhooks have its certificate.
+    async fn until_trusted(&mut self, control: &ControlPlane) -> Result<()> {
+        let client = control.client(ADMIN).await?;
+        let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        let validating: Api<ValidatingWebhookConfiguration> = Api::all(client);
+        eventually("webhooks with certificates", HANG, async || {
+            self.assert_runs()?;
+            let mutating = mutating.get(spark::WEBHOOKS).await?.webhooks;
+            let validating = validating.get(spark::WEBHOOKS).await?.webhooks;
+            let mutating = mutating.into_iter().flatten().map(|w| w.client_config);
+            let validating = validating.into_iter().flatten().map(|w| w.client_config);
+            let missing = mutating.chain(validating).filter(|c| c.ca_bundle.is_none());
+            Ok(match missing.count() {
+                0 => Seen::Yes(()),
+                missing => Seen::NotYet(format!("{missing} without")),
+            })
+        })
+        .await
+        .with_context(|| self.tail())
+    }
+
     /// Copies the certificates that the operator made into its directory, as a mounted Secret would.
     async fn until_certificates(&mut self, control: &ControlPlane) -> Result<()> {
         let client = control.client(ADMIN).await?;
@@ -216,10 +300,12 @@ impl PeerProcess {
     }
 
     fn assert_runs(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
-            None => Ok(()),
-            Some(status) => bail!("it ended with {status}"),
+        for child in &mut self.children {
+            if let Some(status) = child.try_wait()? {
+                bail!("it ended with {status}");
+            }
         }
+        Ok(())
     }
 
     /// Returns the end of its log.
