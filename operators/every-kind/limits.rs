@@ -242,7 +242,7 @@ fn a_pod_that_still_runs_at_the_backoff_limit_is_told_of() {
     assert!(
         events
             .iter()
-            .any(|e| e.starts_with("Warning PodsStillRunning: 1 pods still run")),
+            .any(|e| e.starts_with("Warning PodsStillRunning: 1 pod still runs,")),
         "{events:?}"
     );
     assert!(

@@ -797,9 +797,7 @@ impl<'a> Look<'a> {
         let running = |s: &&Slot<'_>| s.pod.is_some_and(|p| p.phase == PodPhase::Running);
         let active = self.workers(census).filter(running).count();
         if active > 0 && policy_of(self.cx.job, self.seen, draft) == CleanPodPolicy::None {
-            let text =
-                format!("{active} workers still run, because runPolicy.cleanPodPolicy is None");
-            draft.notes.push(Note::warning("PodsStillRunning", text));
+            draft.notes.push(failing::still_running(active, "worker"));
         }
     }
 

@@ -1247,7 +1247,7 @@ fn a_launcher_that_was_never_suspended_stops_before_its_job_resumes() {
     world.writes.clear();
     world.reconciles(1);
     assert_eq!(world.conditions().last().unwrap(), "Suspended=True");
-    assert_eq!(world.writes, ["change Job pi-launcher"]);
+    assert_eq!(world.writes, ["status", "change Job pi-launcher"]);
     assert!(is_suspended(&world));
     world.settle();
     assert!(!is_suspended(&world));

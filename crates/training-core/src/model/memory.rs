@@ -227,7 +227,7 @@ impl JobState for JobStatus {
                 .last_reconcile_time
                 .clone()
                 .filter(|_| memory.is_finished()),
-            // Not worth a write of its own: it is updated with the next one.
+            // The plan sets it.
             observed_generation: self.observed_generation,
             waiting: memory.waits_for(),
             ready: memory.ready.clone(),

@@ -174,7 +174,9 @@ impl Draft {
         }
         let mut next = old.report(&self.memory);
         conditions::keep_times(&mut next.conditions, &old.conditions);
-        if next != *old {
+        // Clients that compare the two wait for a job that was edited, even if the edit changes nothing. A status of another operator
+        // has none.
+        if next != *old || old.observed_generation.is_some() {
             next.observed_generation = generation;
         }
         // Most plans change nothing. Serializing a status can't fail; if it did, writing nothing is better than writing something

@@ -359,9 +359,19 @@ pub(super) fn warn_of_running_pods<J: TrainingJob>(job: &J, seen: &Observed, dra
     let running = seen.pods.iter().filter(|p| p.phase == PodPhase::Running);
     let active = running.count();
     if active > 0 && finished::policy(job, &draft.memory, seen.rules) == CleanPodPolicy::None {
-        draft.notes.push(Note::warning(
-            "PodsStillRunning",
-            format!("{active} pods still run, because runPolicy.cleanPodPolicy is None"),
-        ));
+        draft.notes.push(still_running(active, "pod"));
     }
+}
+
+/// Returns the warning that so many pods of an ended job still run.
+pub fn still_running(count: usize, noun: &str) -> Note {
+    let verb = if count == 1 {
+        " still runs"
+    } else {
+        "s still run"
+    };
+    Note::warning(
+        "PodsStillRunning",
+        format!("{count} {noun}{verb}, because runPolicy.cleanPodPolicy is None"),
+    )
 }

@@ -1,7 +1,7 @@
 //! A suspended job has no pods. Its status reports zero active pods only when they are gone: queueing systems release quota on it.
 
 use kube::Resource;
-use training_api::ConditionType;
+use training_api::{ConditionType, ReplicaStatus};
 
 use super::draft::Draft;
 use super::{autoscaler, gang};
@@ -52,11 +52,15 @@ pub(crate) fn decide<F: Framework>(
     }
     autoscaler::remove(cx.name, seen, draft);
     gang::remove(cx.name, seen, draft);
-    let counts = draft.memory.counts.get_or_insert_default();
-    for role in cx.roles {
-        counts.entry(role.key.clone()).or_default();
+    // A job that was created suspended has none, as published.
+    if draft.memory.counts.is_none() && !seen.pods.is_empty() {
+        let empty = cx
+            .roles
+            .iter()
+            .map(|role| (role.key.clone(), ReplicaStatus::default()));
+        draft.memory.counts = Some(empty.collect());
     }
-    for (key, shown) in counts {
+    for (key, shown) in draft.memory.counts.iter_mut().flatten() {
         let label = cx.roles.get(key).map(|r| r.label.clone());
         let label = label.unwrap_or_else(|| key.to_ascii_lowercase());
         // Counts existing pods in any phase: quota that is released at 0 must really be free.

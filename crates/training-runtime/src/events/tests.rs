@@ -245,7 +245,7 @@ async fn an_end_that_finds_no_place_is_what_the_sum_tells() {
 async fn the_sum_tells_the_last_of_the_gravest() {
     let (sink, written, _) = sink(EventMode::Folded);
     for n in 0..6 {
-        sink.post(&job("u"), Note::normal("A", n.to_string()));
+        sink.post(&job("u"), Note::warning("A", n.to_string()));
     }
     sink.post(&job("u"), Note::warning("B", "bad"));
     sink.post(&job("u"), Note::normal("C", "well"));
@@ -257,6 +257,38 @@ async fn the_sum_tells_the_last_of_the_gravest() {
     );
     assert_eq!(sum.reason.as_deref(), Some("B"));
     assert_eq!(sum.type_.as_deref(), Some("Warning"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_warning_among_many_events_is_written_at_once() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    let ends = [
+        Note::warning("PyTorchJobFailed", "it failed"),
+        Note::warning("BackoffLimitExceeded", "at the limit"),
+    ];
+    for minute in 0..2 {
+        for n in 0..50 {
+            let text = format!("{minute} {n}");
+            sink.post(&job("u"), Note::normal("SuccessfulCreatePod", text));
+        }
+        for n in 0..3 {
+            let text = format!("{minute} warning {n}");
+            sink.post(&job("u"), Note::warning("PodFailed", text));
+        }
+        sleep(SECOND).await;
+        let told = written.messages();
+        assert_eq!(told.len(), 7 + minute * 8, "{told:?}");
+        assert_eq!(told.last(), Some(&format!("{minute} warning 0")));
+        // The sum of the others, and until it is forgotten.
+        sleep(SECOND * 130).await;
+        assert_eq!(written.messages().len(), 8 + minute * 8, "{told:?}");
+    }
+    for end in ends.clone() {
+        sink.post(&job("u"), end);
+    }
+    sleep(SECOND).await;
+    let told = written.messages();
+    assert!(told.ends_with(&ends.map(|end| end.message)), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,8 @@ const PER_MINUTE: usize = 9;
 /// and what still runs. Without reserved slots the sum would swallow them exactly when much went wrong before.
 const COURSE: usize = 6;
 
-/// The share with one suspension note more, at the cost of the end: suspending a gang alone takes six.
+/// The share with one suspension note more, or the first Warning, at the cost of the end: suspending a gang, or creating many objects,
+/// alone takes six.
 const WITH_A_TURN: usize = 7;
 
 /// The window of the rate limit.
@@ -59,6 +60,8 @@ struct Made {
 #[derive(Default)]
 struct Recent {
     writes: VecDeque<Instant>,
+    /// The last Warning among them.
+    warned: Option<Instant>,
     folded: Option<Folded>,
 }
 
@@ -166,14 +169,15 @@ impl<W: EventWriter> Worker<W> {
         if self.config.mode == EventMode::Folded {
             let recent = self.recent.entry(regarding.uid.clone()).or_default();
             recent.forget_before(now);
-            let matter = text::matter(&note.reason);
-            let places = match matter {
-                Importance::Course => COURSE,
-                Importance::Turn => WITH_A_TURN,
-                Importance::End => PER_MINUTE,
+            let warns = note.severity == Severity::Warning;
+            let (places, follows) = match text::matter(&note.reason) {
+                Importance::Course if warns && recent.warned.is_none() => (WITH_A_TURN, false),
+                Importance::Course => (COURSE, true),
+                Importance::Turn => (WITH_A_TURN, false),
+                Importance::End => (PER_MINUTE, false),
             };
             let full = recent.writes.len() >= places;
-            let waits = full || matter == Importance::Course;
+            let waits = full || follows;
             if let Some(folded) = recent.folded.as_mut().filter(|_| waits) {
                 folded.count += 1;
                 if rank(&note) >= rank(&folded.first) {
@@ -194,6 +198,9 @@ impl<W: EventWriter> Worker<W> {
                 return;
             }
             recent.writes.push_back(now);
+            if warns {
+                recent.warned = Some(now);
+            }
         }
         self.write(regarding, &note).await;
     }
@@ -386,12 +393,10 @@ impl<W: EventWriter> Worker<W> {
 
 impl Recent {
     fn forget_before(&mut self, now: Instant) {
-        while self
-            .writes
-            .front()
-            .is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW)
-        {
+        let old = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
+        while self.writes.front().is_some_and(old) {
             self.writes.pop_front();
         }
+        self.warned.take_if(|at| old(at));
     }
 }
