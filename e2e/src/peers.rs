@@ -14,13 +14,15 @@ use futures::future::try_join_all;
 use kube::Client;
 use serde_json::Value;
 use tokio::time::Instant;
-use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, TENSORFLOW, XGBOOST};
+use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 use training_testkit::control_plane::{ADMIN, ControlPlane, DRIVER, Options, workspace};
 use training_testkit::job::Jobs;
 use training_testkit::kubelet::{Kubelet, lockstep};
 use training_testkit::namespace::Namespace;
+use training_testkit::operator;
 
 use crate::corpus;
+use crate::submit::server;
 use history::{History, Recorder, Stage};
 use lives::Life;
 use process::Peer;
@@ -33,7 +35,7 @@ pub const MPI_V1: Kind = Kind {
 };
 
 /// The kinds of jobs, each with the Go operator that serves it.
-pub const SERVED: [(Kind, Peer); 7] = [
+pub const SERVED: [(Kind, Peer); 8] = [
     (PYTORCH, Peer::Training),
     (TENSORFLOW, Peer::Training),
     (XGBOOST, Peer::Training),
@@ -41,6 +43,7 @@ pub const SERVED: [(Kind, Peer); 7] = [
     (PADDLE, Peer::Training),
     (MPI_V1, Peer::Training),
     (MPI, Peer::Mpi),
+    (SPARK, Peer::Spark),
 ];
 
 /// How long an operator may take until a job is as expected.
@@ -76,6 +79,25 @@ pub fn options() -> Options {
         users: vec![process::user()],
         ..Options::default()
     }
+}
+
+/// Returns the options of our operator in a namespace.
+pub async fn ours(
+    control: &ControlPlane,
+    kind: &Kind,
+    namespace: &str,
+) -> Result<operator::Options> {
+    let kubeconfig = control.kubeconfig(&kind.user()).await?;
+    let log = control.scratch().join(format!("{namespace}.log"));
+    let options = operator::Options::new(kind.operator, &kubeconfig, namespace, &log);
+    if *kind != SPARK {
+        return Ok(options);
+    }
+    let server = server(&std::fs::read_to_string(&kubeconfig)?)?;
+    Ok(options.flag(
+        "spark-master",
+        &format!("k8s://{}", server.trim_end_matches('/')),
+    ))
 }
 
 /// A namespace in which an operator takes jobs through their lives.

@@ -4,3 +4,17 @@ pub mod arguments;
 #[path = "../../operators/spark-operator/tests/spark/submit/recording.rs"]
 pub mod recording;
 pub mod sandbox;
+
+use anyhow::{Context as _, Result};
+use kube::config::Kubeconfig;
+
+/// The path of `spark-submit` in an image of Spark.
+pub const SPARK_SUBMIT: &str = "/opt/spark/bin/spark-submit";
+
+/// Returns the URL of the API server in a kubeconfig.
+pub fn server(kubeconfig: &str) -> Result<String> {
+    let kubeconfig: Kubeconfig = serde_saphyr::from_str(kubeconfig)?;
+    let cluster = kubeconfig.clusters.first().and_then(|c| c.cluster.as_ref());
+    let server = cluster.and_then(|c| c.server.clone());
+    server.context("no server")
+}

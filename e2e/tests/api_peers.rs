@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use e2e::peers::compare::{differences, is_expected, judge};
 use e2e::peers::history::{History, Stage, read};
-use e2e::peers::{SERVED, Stages, lives, options, recorded, title};
+use e2e::peers::{SERVED, Stages, lives, options, ours, recorded, title};
 use futures::future::try_join_all;
 use training_manifests::differences::Rule;
 use training_testkit::builders::Kind;
 use training_testkit::control_plane::{ControlPlane, workspace};
-use training_testkit::operator::{self, OperatorProcess};
+use training_testkit::operator::OperatorProcess;
 
 /// A directory for what our operators do. What is there is read instead, to work on the reasons.
 const KEEP: &str = "TRAINYARD_KEEP_HISTORIES";
@@ -26,13 +26,8 @@ async fn played(control: &ControlPlane, kind: &Kind, rules: &[Rule]) -> Result<H
     let expected =
         |job: &str, ours: &[Stage]| keeps || is_expected(rules, &title, &go, (job, ours), |_| true);
     let stages = Stages::on(control, *kind).await?;
-    let kubeconfig = control.kubeconfig(&kind.user()).await?;
-    let log = control
-        .scratch()
-        .join(format!("{}.log", stages.namespace()));
-    let options = operator::Options::new(kind.operator, &kubeconfig, stages.namespace(), &log)
-        .flag("events", "full");
-    let operator = OperatorProcess::start(options).await?;
+    let options = ours(control, kind, stages.namespace()).await?;
+    let operator = OperatorProcess::start(options.flag("events", "full")).await?;
     let history = stages
         .play(&lives::all(kind)?, async |_| Ok(()), expected)
         .await;

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use e2e::submit::recording::{Entry, MASTER, SUBMISSION, VERSIONS, masked};
 use e2e::submit::sandbox::{Ended, Sandbox};
-use e2e::submit::{arguments, recording};
+use e2e::submit::{SPARK_SUBMIT, arguments, recording, server};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
@@ -52,11 +52,7 @@ impl Stage {
         }
         let client = control.client(ADMIN).await?;
         let kubeconfig = std::fs::read_to_string(control.kubeconfig(ADMIN).await?)?;
-        let kubeconfig: kube::config::Kubeconfig = serde_saphyr::from_str(&kubeconfig)?;
-        let cluster = kubeconfig.clusters.first().and_then(|c| c.cluster.as_ref());
-        let server = cluster
-            .and_then(|c| c.server.clone())
-            .context("no server")?;
+        let server = server(&kubeconfig)?;
         let stage = Self {
             control,
             client,
@@ -111,7 +107,7 @@ impl Stage {
         let name = application["metadata"]["name"].as_str();
         let name = entry.named().or(name).context("no name")?;
         let made = arguments::submission(&application, name, &self.master, SUBMISSION)?;
-        let mut command = vec!["/opt/spark/bin/spark-submit".to_owned()];
+        let mut command = vec![SPARK_SUBMIT.to_owned()];
         command.extend(made.arguments.iter().cloned());
         let mut files = made.files;
         let kubeconfig = self.control.kubeconfig(ADMIN).await?;

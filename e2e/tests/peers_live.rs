@@ -5,17 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::peers::compare::{Difference, differences, is_expected, is_explained, is_random};
-use e2e::peers::history::{History, Stage};
+use e2e::peers::history::{History, JOB, Stage};
 use e2e::peers::lives;
-use e2e::peers::process::{Peer, PeerProcess};
-use e2e::peers::{SERVED, Stages, options, recorded, recording, title};
+use e2e::peers::process::{Flags, Peer, PeerProcess};
+use e2e::peers::{SERVED, Stages, options, ours, recorded, recording, title};
 use futures::future::try_join_all;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::api::{Api, DeleteParams, ListParams};
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::{Barrier, Mutex};
 use training_testkit::builders::{Kind, SPARK};
 use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
-use training_testkit::operator::{self, OperatorProcess};
+use training_testkit::operator::OperatorProcess;
 
 /// Writes what the Go operators do, instead of comparing it.
 const RECORD: &str = "TRAINYARD_RECORD_PEERS";
@@ -23,37 +27,44 @@ const RECORD: &str = "TRAINYARD_RECORD_PEERS";
 /// The longest time between an act and the end of an operator.
 const MOMENT: u64 = 400;
 
-/// Returns the Go operators, or the one that is given, with the kinds that they serve. The Spark operator only if it is given, because
-/// what it does is not compared yet.
+/// Returns the Go operators, or the one that is given, with the kinds that they serve.
 fn by_peer() -> Vec<(Peer, Vec<Kind>)> {
     let kinds = |peer: Peer| {
         let kinds = SERVED.iter().filter(|(_, of)| *of == peer);
         (peer, kinds.map(|(kind, _)| *kind).collect())
     };
-    match std::env::var("TRAINYARD_PEER").as_deref() {
-        Ok("training") => vec![kinds(Peer::Training)],
-        Ok("mpi") => vec![kinds(Peer::Mpi)],
-        Ok("spark") => vec![(Peer::Spark, vec![SPARK])],
-        _ => vec![kinds(Peer::Training), kinds(Peer::Mpi)],
+    let mut all = vec![Peer::Training, Peer::Mpi, Peer::Spark];
+    if let Ok(only) = std::env::var("TRAINYARD_PEER") {
+        all.retain(|peer| peer.name() == only);
     }
+    all.into_iter().map(kinds).collect()
 }
 
 /// Returns the number of jobs that a Go operator takes through their lives at the same time. A submission takes seconds.
 fn at_a_time(kind: &Kind) -> usize {
-    if *kind == SPARK { 12 } else { usize::MAX }
+    if *kind == SPARK { 6 } else { usize::MAX }
+}
+
+/// Returns true for an application whose next run is about to be submitted.
+fn is_between_runs(stages: &[Stage]) -> bool {
+    let mut jobs = stages.iter().rev();
+    let job = jobs.find_map(|stage| stage.objects.get(JOB));
+    let state = job.map(|job| &job["status"]["applicationState"]["state"]);
+    state.is_some_and(|state| ["PENDING_RERUN", "RESUMING"].iter().any(|s| state == s))
 }
 
 /// Takes the jobs of some kinds through their lives with their Go operator.
 async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
     let control = ControlPlane::start(options()).await?;
     peer.install(&control).await?;
-    let process = peer.start(&control).await?;
+    let process = peer.start(&control, Flags::Tuned).await?;
     let played = kinds.iter().map(async |kind| {
         let stages = Stages::on(&control, *kind).await?;
         let mut all = History::default();
         for lives in lives::all(kind)?.chunks(at_a_time(kind)) {
-            let submitted = |_: &str, _: &[Stage]| !process.is_submitting();
-            let history = stages.play(lives, async |_| Ok(()), submitted).await;
+            let at_rest =
+                |_: &str, stages: &[Stage]| !process.is_submitting() && !is_between_runs(stages);
+            let history = stages.play(lives, async |_| Ok(()), at_rest).await;
             all.0.extend(history.with_context(|| title(kind))?.0);
         }
         anyhow::Ok(all)
@@ -104,19 +115,17 @@ struct TakeOver<'a> {
 impl TakeOver<'_> {
     /// Kills the Go operator, deletes its webhooks, and starts ours.
     async fn take(&mut self) -> Result<()> {
-        drop(self.go.take());
+        if let Some(go) = self.go.take() {
+            go.kill().await?;
+        }
         let client = self.control.client(ADMIN).await?;
-        let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
-        webhooks
-            .delete_collection(&DeleteParams::default(), &ListParams::default())
-            .await?;
+        delete_all::<ValidatingWebhookConfiguration>(&client).await?;
+        delete_all::<MutatingWebhookConfiguration>(&client).await?;
         for kind in self.kinds {
             self.control.install(kind.operator).await?;
         }
         for (kind, namespace) in self.kinds.iter().zip(&self.namespaces) {
-            let kubeconfig = self.control.kubeconfig(&kind.user()).await?;
-            let log = self.control.scratch().join(format!("{namespace}.log"));
-            let options = operator::Options::new(kind.operator, &kubeconfig, namespace, &log);
+            let options = ours(self.control, kind, namespace).await?;
             self.ours.push(OperatorProcess::start(options).await?);
         }
         Ok(())
@@ -129,7 +138,7 @@ impl TakeOver<'_> {
             operator.kill()?;
         }
         // Our CRDs stay: the training operator's can't replace one that has stored MPIJobs as v2beta1.
-        self.go = Some(self.peer.start(self.control).await?);
+        self.go = Some(self.peer.start(self.control, Flags::Tuned).await?);
         Ok(())
     }
 
@@ -140,11 +149,21 @@ impl TakeOver<'_> {
     }
 }
 
+async fn delete_all<K>(client: &Client) -> Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let all: Api<K> = Api::all(client.clone());
+    all.delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
+    Ok(())
+}
+
 /// Ours takes over during the act with this number, and gives back during a later one.
 async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) -> Result<()> {
     let control = ControlPlane::start(options()).await?;
     peer.install(&control).await?;
-    let go = Some(peer.start(&control).await?);
+    let go = Some(peer.start(&control, Flags::Tuned).await?);
     let stages = kinds.iter().map(|kind| Stages::on(&control, *kind));
     let stages = try_join_all(stages).await?;
     let rules = training_manifests::differences::read(&workspace())?;
@@ -179,8 +198,9 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
         };
         let mut go = recorded(kind)?;
         let mut lives = lives::all(kind)?;
-        // Jobs that the Go operator serves.
+        // Jobs that the Go operator serves. Of applications, those to which more happens: each submission takes seconds.
         lives.retain(|life| go.0.get(life.name()).is_some_and(|go| !ends_early(go)));
+        lives.retain(|life| *kind != SPARK || life.is_eventful());
         let name = title(kind);
         let expected = |job: &str, stages: &[Stage]| {
             is_expected(&rules, &name, &go, (job, stages), is_no_event)

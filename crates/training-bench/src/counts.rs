@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
+use e2e::peers::process::USER;
 use http::Method;
 use serde_json::{Value, json};
 use training_testkit::builders::Kind;
@@ -56,6 +57,7 @@ pub fn user(side: Side, kind: &Kind) -> String {
     match side {
         Side::Floor => FLOOR.to_owned(),
         Side::Ours => kind.user(),
+        Side::Go | Side::Tuned => USER.to_owned(),
     }
 }
 
@@ -63,6 +65,7 @@ fn prefix(side: Side) -> &'static str {
     match side {
         Side::Floor => "bench-floor",
         Side::Ours => "bench-ours",
+        Side::Go | Side::Tuned => "bench-go",
     }
 }
 
@@ -77,7 +80,7 @@ pub fn objects(kind: &Kind) -> Vec<Value> {
         },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": GROUP }],
     })];
-    for side in [Side::Floor, Side::Ours] {
+    for side in [Side::Floor, Side::Ours, Side::Go] {
         for (precedence, sort) in SORTS.iter().enumerate() {
             let name = format!("{}-{}", prefix(side), sort.name);
             objects.push(schema(&name, 5 + precedence, &user(side, kind), sort));

@@ -25,10 +25,7 @@ const ROUNDS: usize = 5;
 
 /// Compares a job with one replica with one with [`REPLICAS`], and lists of as many jobs with one of one job.
 pub fn event(say: &dyn Fn(&str)) -> Result<Pair> {
-    let pair = Pair {
-        floor: of(1)?,
-        ours: of(REPLICAS)?,
-    };
+    let pair = Pair::new(of(1)?, of(REPLICAS)?);
     say(&format!("events: {:?}", [&pair.floor, &pair.ours]));
     Ok(pair)
 }

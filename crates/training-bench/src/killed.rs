@@ -15,7 +15,7 @@ use crate::load::{Load, Parties};
 use crate::runs::{HANG, SETTLE, USUAL, names, number};
 use crate::size::Setting;
 use crate::stage::{Audit, Client, Stage};
-use crate::store::Pair;
+use crate::store::{Pair, Side};
 
 /// How long the operator runs between becoming ready and being killed.
 const LIFE: Duration = Duration::from_millis(500);
@@ -23,7 +23,7 @@ const LIFE: Duration = Duration::from_millis(500);
 /// Counts superfluous drivers and other objects.
 pub async fn killed(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
     let (count, kills) = setting.size.killed;
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, Side::Ours).await?;
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
     // Without election: the operator would wait for the dead leader's lease and be idle at the next kill.

@@ -1,6 +1,7 @@
 //! The kinds of jobs, their selection words and API paths.
 
 use anyhow::{Context as _, Result};
+use e2e::peers::process::Peer;
 use spark_operator::label;
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
 
@@ -55,6 +56,17 @@ pub fn launches(kind: &Kind) -> bool {
 /// Returns whether a job is a submitted application with one pod, its driver, and the driver's objects.
 pub fn submits(kind: &Kind) -> bool {
     *kind == SPARK
+}
+
+/// Returns the published Go operator of a kind.
+pub fn peer(kind: &Kind) -> Peer {
+    if submits(kind) {
+        Peer::Spark
+    } else if launches(kind) {
+        Peer::Mpi
+    } else {
+        Peer::Training
+    }
 }
 
 /// Returns the number of pods of a job.

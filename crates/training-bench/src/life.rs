@@ -29,7 +29,7 @@ const SCRIPT: Script = Script {
 
 /// Counts the requests of both clients, and compares their objects.
 pub async fn life(setting: &Setting) -> Result<Pair> {
-    let stage = Stage::start(setting.kind, Audit::On).await?;
+    let stage = Stage::start(setting.kind, Audit::On, Side::Ours).await?;
     let jobs = names("job", setting.size.life_jobs);
     // Unique names, because the comparison removes them.
     let stage = stage.namespace("life-of-ours").await?;
@@ -48,7 +48,7 @@ pub async fn life(setting: &Setting) -> Result<Pair> {
             "the floor client does not make what the operator makes:\n{wanted:#}\n{made:#}"
         );
     }
-    Ok(Pair { floor, ours })
+    Ok(Pair::new(floor, ours))
 }
 
 async fn count(stage: &Stage, side: Side, jobs: &[String]) -> Result<(Figures, Vec<Value>)> {

@@ -340,6 +340,10 @@ impl Parties<'_> {
             match self.client {
                 Client::Floor(_) => ("floor", self.client.has_ended()?),
                 Client::Ours(_) => ("operator", self.client.has_ended()?),
+                Client::Go(_) => (
+                    kind::peer(&self.stage.kind).name(),
+                    self.client.has_ended()?,
+                ),
             }
         };
         if ended {

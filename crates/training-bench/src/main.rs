@@ -68,6 +68,8 @@ const SIZE: &str = "BENCH";
 const ONLY: &str = "BENCH_ONLY";
 /// Words for the kinds of jobs to measure, such as `tf,xgboost`; empty for all.
 const KIND: &str = "BENCH_KIND";
+/// If set, only the comparison with the published Go operators is measured.
+const PEERS: &str = "BENCH_PEERS";
 /// If set, earlier results of the selected metrics are deleted.
 const FRESH: &str = "BENCH_FRESH";
 /// The time limit of a pair.
@@ -139,8 +141,10 @@ struct Subject {
 impl Subject {
     fn open(target: &Path, kind: Kind, size: Size) -> Result<Self> {
         let binary = operator::find(kind.operator)?;
+        let mut setting = Setting::new(kind, size);
+        setting.peers = std::env::var_os(PEERS).is_some();
         Ok(Self {
-            setting: Setting::new(kind, size),
+            setting,
             store: Store::open(target, size.name, kind::word(&kind), &binary)?,
         })
     }
@@ -216,7 +220,11 @@ async fn bench() -> Result<()> {
         "{ONLY} is {only:?}, which names no row of these kinds"
     );
     measure(&size, &mut tasks, begun, &say).await?;
-    finish(&size, &subjects, &say)?;
+    if std::env::var_os(PEERS).is_some() {
+        beside_peers(&size, &subjects, &say)?;
+    } else {
+        finish(&size, &subjects, &say)?;
+    }
     for task in &tasks {
         let measured = !task.record()?.pairs.is_empty();
         ensure!(measured, "{} has no result", task.name());
@@ -292,7 +300,7 @@ async fn measure(
     begun: Instant,
     say: &dyn Fn(&str),
 ) -> Result<()> {
-    for round in 1..=size.pairs.max(size.long_pairs) {
+    for round in 1..=size.pairs.max(size.long_pairs).max(size.peers.1) {
         for task in &mut *tasks {
             task.until(round, begun, say).await?;
         }
@@ -335,7 +343,37 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
         of(&page),
         unmade(&faults)
     );
-    std::fs::write(&path, report::insert(&page, &note)?)?;
+    std::fs::write(&path, report::insert(&page, report::TABLE, &note)?)?;
+    say("the table is in docs/performance.md");
+    Ok(())
+}
+
+/// Writes the table beside the Go operators to the terminal, and, unless this is a smoke run, into the page.
+fn beside_peers(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
+    let mut kinds = Vec::new();
+    for subject in subjects {
+        let record = subject.store.read(Metric::Peers.name())?;
+        kinds.push((subject.setting.kind.name, record));
+    }
+    let table = report::peers::table(kinds.iter().map(|(kind, record)| (*kind, record)));
+    eprintln!("\n{table}");
+    for (kind, record) in &kinds {
+        for fault in &record.faults {
+            say(&format!("a run did not count: {kind}: {fault}"));
+        }
+    }
+    if size.name == "smoke" {
+        return Ok(());
+    }
+    let path = workspace().join("docs/performance.md");
+    let page = std::fs::read_to_string(&path)?;
+    let note = format!(
+        "\nMeasured {} on {}; {} run.\n\n{table}\n",
+        bodies::now(),
+        machine::describe(),
+        size.name
+    );
+    std::fs::write(&path, report::insert(&page, report::PEERS, &note)?)?;
     say("the table is in docs/performance.md");
     Ok(())
 }

@@ -5,7 +5,7 @@ use training_testkit::builders::Kind;
 
 use crate::event::event;
 use crate::killed::killed;
-use crate::kind::{WHOLE, submits};
+use crate::kind::{WHOLE, launches, submits};
 use crate::life::life;
 use crate::runs::{burst, latency, pace};
 use crate::scale::scale;
@@ -13,6 +13,11 @@ use crate::size::{Setting, Size};
 use crate::store::{Figures, Pair, Record, Side};
 use crate::submission::submission;
 use crate::why::why;
+
+/// The most warm-up jobs beside a Go operator.
+const WARM_UP: usize = 10;
+/// The most jobs there that run one by one.
+const ONES: usize = 30;
 
 /// A type of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +42,12 @@ pub enum Metric {
     Event,
     /// `kubectl trainyard why`.
     Why,
+    /// The closed loop and the latencies, also of the published Go operator.
+    Peers,
 }
 
 /// All metrics. Each gets its first pair before any gets its second, so that an interrupted run has them all.
-pub const ALL: [Metric; 10] = [
+pub const ALL: [Metric; 11] = [
     Metric::Life,
     Metric::Pace,
     Metric::Latency,
@@ -51,6 +58,7 @@ pub const ALL: [Metric; 10] = [
     Metric::Killed,
     Metric::Event,
     Metric::Why,
+    Metric::Peers,
 ];
 
 impl Metric {
@@ -67,6 +75,7 @@ impl Metric {
             Self::Killed => "killed",
             Self::Event => "event",
             Self::Why => "why",
+            Self::Peers => "peers",
         }
     }
 
@@ -85,6 +94,7 @@ impl Metric {
             Self::Killed => "i",
             Self::Event => "k",
             Self::Why => "l",
+            Self::Peers => "",
         }
     }
 
@@ -95,13 +105,18 @@ impl Metric {
             Self::Crowd | Self::Event | Self::Why => *kind == WHOLE,
             Self::Pace | Self::Scale => !submits(kind),
             Self::Submission | Self::Killed => submits(kind),
+            Self::Peers => *kind == WHOLE || launches(kind),
         }
     }
 
     /// Returns whether one of its rows belongs to the kind and is selected; an empty selection means all.
     pub fn is_wanted(self, setting: &Setting, only: &str) -> bool {
-        if !self.is_of(&setting.kind) {
+        let peers = self == Self::Peers;
+        if !self.is_of(&setting.kind) || peers != setting.peers {
             return false;
+        }
+        if peers {
+            return true;
         }
         let all = !only.contains(|letter: char| letter.is_ascii_alphanumeric());
         let mut shown = self
@@ -116,6 +131,7 @@ impl Metric {
         match self {
             Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
             Self::Pace | Self::Latency | Self::Event | Self::Why => size.pairs,
+            Self::Peers => size.peers.1,
             Self::Burst | Self::Crowd => size.long_pairs,
         }
     }
@@ -127,13 +143,15 @@ impl Metric {
         record: &mut Record,
         say: &dyn Fn(&str),
     ) -> Result<()> {
-        let ours_first = record.pairs.len() % 2 == 1;
+        let round = record.pairs.len();
+        let ours_first = round % 2 == 1;
         let pair = match self {
             Self::Life => life(setting).await?,
             Self::Submission => submission(setting, say).await?,
             Self::Killed => killed(setting, say).await?,
             Self::Event => event(say)?,
             Self::Why => why(setting, say).await?,
+            Self::Peers => peers(setting, round, say).await?,
             Self::Scale => {
                 record.pairs = scale(setting, say).await?.pairs;
                 return Ok(());
@@ -165,6 +183,34 @@ impl Metric {
     }
 }
 
+/// Runs all four sides, each round in another order.
+async fn peers(setting: &Setting, round: usize, say: &dyn Fn(&str)) -> Result<Pair> {
+    let mut setting = *setting;
+    // With its default flags a Go operator sends five or twenty requests a second.
+    setting.size.warm_up = setting.size.warm_up.min(WARM_UP);
+    setting.size.pace_jobs = setting.size.peers.0;
+    setting.size.ones = setting.size.ones.min(ONES);
+    setting.size.hundred.1 = 1;
+    let mut order = [Side::Floor, Side::Ours, Side::Go, Side::Tuned];
+    order.rotate_left(round % 4);
+    let mut pair = Pair::default();
+    for side in order {
+        let mut figures = latency(side, &setting).await?;
+        figures.extend(pace(side, &setting, 0).await?);
+        show(side, &figures, say);
+        pair.set(side, figures);
+    }
+    Ok(pair)
+}
+
+fn show(side: Side, figures: &Figures, say: &dyn Fn(&str)) {
+    let text: Vec<String> = figures
+        .iter()
+        .map(|(name, value)| format!("{name} {value:.2}"))
+        .collect();
+    say(&format!("{side:?}: {}", text.join(", ")));
+}
+
 async fn paired(
     ours_first: bool,
     say: &dyn Fn(&str),
@@ -178,15 +224,8 @@ async fn paired(
     };
     for side in order {
         let figures = run(side).await?;
-        let text: Vec<String> = figures
-            .iter()
-            .map(|(name, value)| format!("{name} {value:.2}"))
-            .collect();
-        say(&format!("{side:?}: {}", text.join(", ")));
-        match side {
-            Side::Floor => pair.floor = figures,
-            Side::Ours => pair.ours = figures,
-        }
+        show(side, &figures, say);
+        pair.set(side, figures);
     }
     Ok(pair)
 }

@@ -1,6 +1,7 @@
 //! Renders results as one table.
 
 mod applications;
+pub mod peers;
 
 use std::fmt::Write as _;
 
@@ -19,8 +20,10 @@ use crate::store::{Pair, Record, Store};
 const NOISY: f64 = 0.10;
 /// Disturbed pairs are omitted only if at least so many others remain.
 const ENOUGH: usize = 3;
-const BEGIN: &str = "<!-- bench: begin -->";
-const END: &str = "<!-- bench: end -->";
+/// The marks of the table.
+pub const TABLE: [&str; 2] = ["<!-- bench: begin -->", "<!-- bench: end -->"];
+/// The marks of the table beside the Go operators.
+pub const PEERS: [&str; 2] = ["<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"];
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -571,8 +574,9 @@ fn former<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
 
 /// Returns the text between the page's marks.
 fn within(page: &str) -> &str {
-    let rest = page.split_once(BEGIN).map_or("", |(_, rest)| rest);
-    rest.split_once(END).map_or("", |(within, _)| within)
+    let [begin, end] = TABLE;
+    let rest = page.split_once(begin).map_or("", |(_, rest)| rest);
+    rest.split_once(end).map_or("", |(within, _)| within)
 }
 
 /// Describes when and where the table's figures were measured. Kinds that keep their rows also keep their note.
@@ -594,15 +598,15 @@ pub fn origin(known: &[&str], all: usize, run: &str, page: &str) -> String {
     text.trim().to_owned() + "\n"
 }
 
-/// Inserts a text between the page's marks.
-pub fn insert(page: &str, text: &str) -> Result<String> {
+/// Inserts a text between two marks of the page.
+pub fn insert(page: &str, [begin, end]: [&str; 2], text: &str) -> Result<String> {
     let (before, rest) = page
-        .split_once(BEGIN)
+        .split_once(begin)
         .context("the page has no mark where the table begins")?;
     let (_, after) = rest
-        .split_once(END)
+        .split_once(end)
         .context("the page has no mark where the table ends")?;
-    Ok(format!("{before}{BEGIN}\n{text}{END}{after}"))
+    Ok(format!("{before}{begin}\n{text}{end}{after}"))
 }
 
 #[cfg(test)]
@@ -614,14 +618,11 @@ mod tests {
     use crate::size::Size;
 
     fn pair(floor: f64, ours: f64, foreign: f64) -> Pair {
-        Pair {
-            floor: [("x".to_owned(), floor)].into(),
-            ours: [
-                ("x".to_owned(), ours),
-                ("foreign_share".to_owned(), foreign),
-            ]
-            .into(),
-        }
+        let ours = [
+            ("x".to_owned(), ours),
+            ("foreign_share".to_owned(), foreign),
+        ];
+        Pair::new([("x".to_owned(), floor)].into(), ours.into())
     }
 
     fn record(pairs: &[(f64, f64, f64)]) -> Record {
@@ -738,9 +739,10 @@ mod tests {
 
     #[test]
     fn kinds_of_which_nothing_is_known_keep_their_rows() {
+        let [begin, end] = TABLE;
         let old = "| b | TFJob | jobs | 1 | 2 | **0.90** | | met | 1 |";
         let page =
-            format!("{BEGIN}\n\nMeasured then.\n`XGBoostJob`: then.\n\n| Id |\n{old}\n\n{END}");
+            format!("{begin}\n\nMeasured then.\n`XGBoostJob`: then.\n\n| Id |\n{old}\n\n{end}");
         let row = |value| Row {
             id: "b",
             what: "jobs".to_owned(),
@@ -767,11 +769,12 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_marks_is_replaced() {
-        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let [begin, end] = TABLE;
+        let page = format!("a\n{begin}\nold\n{end}\nb\n");
         assert_eq!(
-            insert(&page, "new\n").unwrap(),
-            format!("a\n{BEGIN}\nnew\n{END}\nb\n")
+            insert(&page, TABLE, "new\n").unwrap(),
+            format!("a\n{begin}\nnew\n{end}\nb\n")
         );
-        assert!(insert("a", "new").is_err());
+        assert!(insert("a", TABLE, "new").is_err());
     }
 }

@@ -56,7 +56,7 @@ pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) 
 /// Runs a closed loop and measures jobs per second, CPU and requests per job, with `crowd` foreign pods in the namespace.
 pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures> {
     let size = &setting.size;
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, side).await?;
     self::crowd(&stage, crowd).await?;
     let load = Load::start(&stage).await?;
     let mut driver = stage.driver(USUAL).await?;
@@ -81,6 +81,8 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     );
     let time = ends[to].duration_since(ends[from]).as_secs_f64();
     figures.insert("jobs_per_s".to_owned(), number(to - from) / time.max(0.001));
+    let memory = machine::memory(parties.client.pid())?;
+    figures.insert("rss_mb".to_owned(), memory.rss);
     load.verify(&jobs, 0).await?;
     Ok(figures)
 }
@@ -108,7 +110,7 @@ async fn crowd(stage: &Stage, count: usize) -> Result<()> {
 /// Measures latencies: one job at a time, small bursts, and, if the kind has that row, replacements of failed pods.
 pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
     let size = &setting.size;
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, side).await?;
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(SHORT).await?;
@@ -226,7 +228,7 @@ async fn replacements(
 /// Creates many jobs at once, and measures how long until each has its pods and all have ended.
 pub async fn burst(side: Side, setting: &Setting) -> Result<Figures> {
     let size = &setting.size;
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, side).await?;
     let load = Load::start(&stage).await?;
     let mut client = stage.client(side).await?;
     let mut driver = stage.driver(USUAL).await?;

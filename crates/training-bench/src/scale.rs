@@ -36,7 +36,7 @@ const HANG: Duration = Duration::from_mins(4);
 /// single measurements; the others are starts.
 pub async fn scale(setting: &Setting, say: &dyn Fn(&str)) -> Result<Record> {
     let size = &setting.size;
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, Side::Ours).await?;
     let mut once = Pair::default();
     let mut keep = |name: &str, value: f64| {
         once.ours.insert(name.to_owned(), value);
@@ -68,10 +68,8 @@ pub async fn scale(setting: &Setting, say: &dyn Fn(&str)) -> Result<Record> {
             "start {}: lists {floor:.0} ms, ours {ours:.0?}",
             number + 1
         ));
-        starts.push(Pair {
-            floor: [("start_ms".to_owned(), floor)].into(),
-            ours,
-        });
+        let floor = [("start_ms".to_owned(), floor)].into();
+        starts.push(Pair::new(floor, ours));
     }
 
     fill(&stage, half..whole).await?;

@@ -27,6 +27,8 @@ pub struct Size {
     pub in_flight: usize,
     /// Foreign pods in the crowded namespace.
     pub crowd: usize,
+    /// Jobs in the closed loop beside the Go operators, and the number of rounds.
+    pub peers: (usize, usize),
     /// Jobs that run one by one.
     pub ones: usize,
     /// Jobs in a small burst, and the number of bursts.
@@ -63,6 +65,7 @@ const SMOKE: Size = Size {
     pace_jobs: 40,
     in_flight: 16,
     crowd: 300,
+    peers: (40, 1),
     ones: 8,
     hundred: (20, 1),
     thousand: 60,
@@ -87,6 +90,7 @@ const REDUCED: Size = Size {
     pace_jobs: 400,
     in_flight: 64,
     crowd: 15_000,
+    peers: (160, 3),
     ones: 60,
     hundred: (100, 2),
     thousand: 1_000,
@@ -104,6 +108,7 @@ const REDUCED: Size = Size {
 const FULL: Size = Size {
     name: "full",
     pairs: 9,
+    peers: (160, 20),
     long_pairs: 7,
     part_pairs: 5,
     ones: 150,
@@ -137,6 +142,8 @@ pub struct Setting {
     pub size: Size,
     /// The letters of its rows in the table.
     pub rows: &'static str,
+    /// Only the comparison with the published Go operators is measured.
+    pub peers: bool,
 }
 
 impl Setting {
@@ -145,14 +152,24 @@ impl Setting {
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
             let rows = "abcdefgjkl";
-            return Self { kind, size, rows };
+            return Self {
+                kind,
+                size,
+                rows,
+                peers: false,
+            };
         }
         if submits(&kind) {
             // It has its own plan and its own floor client.
             let rows = "abcdehi";
             let pairs = size.long_pairs;
             let size = Size { pairs, ..size };
-            return Self { kind, size, rows };
+            return Self {
+                kind,
+                size,
+                rows,
+                peers: false,
+            };
         }
         let size = Size {
             pairs: size.part_pairs,
@@ -160,7 +177,12 @@ impl Setting {
             ..size
         };
         let rows = if launches(&kind) { "abcd" } else { "abc" };
-        Self { kind, size, rows }
+        Self {
+            kind,
+            size,
+            rows,
+            peers: false,
+        }
     }
 
     /// Returns whether the table has this row for it.

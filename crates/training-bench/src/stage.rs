@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use e2e::peers::process::{Flags, PeerProcess, USER};
 use http::Method;
 use serde_json::json;
 use training_testkit::builders::Kind;
@@ -45,8 +46,8 @@ pub enum Audit {
 }
 
 impl Stage {
-    /// Starts everything except the clients.
-    pub async fn start(kind: Kind, audit: Audit) -> Result<Self> {
+    /// Starts everything except the clients, with what the measured one needs.
+    pub async fn start(kind: Kind, audit: Audit, side: Side) -> Result<Self> {
         let before = machine::descendants(std::process::id());
         let user = |name: &str| User {
             name: name.to_owned(),
@@ -55,13 +56,16 @@ impl Stage {
         let control = ControlPlane::start(Options {
             audit: audit == Audit::On,
             fsync: true,
-            users: vec![user(FLOOR), user(LOAD), user(DRIVER)],
+            users: [FLOOR, LOAD, DRIVER, USER].map(user).to_vec(),
             ..Options::default()
         })
         .await?;
         let mut server = machine::descendants(std::process::id());
         server.retain(|pid| !before.contains(pid));
-        control.install(kind.operator).await?;
+        match side {
+            Side::Floor | Side::Ours => control.install(kind.operator).await?,
+            Side::Go | Side::Tuned => kind::peer(&kind).install(&control).await?,
+        }
         manifest::apply(&control.client(ADMIN).await?, counts::objects(&kind)).await?;
         let api = Api::new(&control.kubeconfig(LOAD).await?).await?;
         let stage = Self {
@@ -117,7 +121,14 @@ impl Stage {
                 )
             }
             Side::Ours => Client::Ours(OperatorProcess::start(self.operator().await?).await?),
+            Side::Go => self.go(Flags::Default).await?,
+            Side::Tuned => self.go(Flags::Tuned).await?,
         })
+    }
+
+    async fn go(&self, flags: Flags) -> Result<Client> {
+        let peer = kind::peer(&self.kind);
+        Ok(Client::Go(peer.start(&self.control, flags).await?))
     }
 
     /// Returns the operator's options, as in the shipped Deployment: with election and for all namespaces.
@@ -184,6 +195,8 @@ pub enum Client {
     Floor(Helper),
     /// The operator.
     Ours(OperatorProcess),
+    /// The published one.
+    Go(PeerProcess),
 }
 
 impl Client {
@@ -192,6 +205,7 @@ impl Client {
         match self {
             Self::Floor(helper) => helper.pid(),
             Self::Ours(operator) => operator.pid(),
+            Self::Go(operator) => operator.pid(),
         }
     }
 
@@ -200,6 +214,7 @@ impl Client {
         match self {
             Self::Floor(helper) => helper.has_ended(),
             Self::Ours(operator) => operator.has_ended(),
+            Self::Go(operator) => Ok(operator.has_ended()),
         }
     }
 }
@@ -249,8 +264,9 @@ impl Meter {
             }
         }
         figures.insert("jobs".to_owned(), jobs);
+        figures.insert("all_cpu_ms_per_job".to_owned(), mine / jobs);
         let mut counted = mine;
-        if kind::launches(&stage.kind) {
+        if kind::launches(&stage.kind) && !matches!(client, Client::Go(_)) {
             // The operator and the floor client use the pool only to generate keys.
             counted = machine::cpu_without_pool(client.pid())? - self.without_pool;
             let keys = mine - counted;

@@ -17,28 +17,68 @@ pub enum Side {
     Floor,
     /// The operator.
     Ours,
+    /// The published Go operator with its default flags.
+    Go,
+    /// The same with several threads, and without a limit on its requests.
+    Tuned,
 }
 
-/// Two runs to compare.
+/// Runs to compare.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// The baseline: the floor client, or the operator under easier conditions.
     pub floor: Figures,
     /// The operator's figures.
     pub ours: Figures,
+    /// The Go operator's, if it was measured.
+    #[serde(default, skip_serializing_if = "Figures::is_empty")]
+    pub go: Figures,
+    /// The same with other flags.
+    #[serde(default, skip_serializing_if = "Figures::is_empty")]
+    pub tuned: Figures,
 }
 
 impl Pair {
+    /// A pair of a baseline and the operator.
+    pub fn new(floor: Figures, ours: Figures) -> Self {
+        Self {
+            floor,
+            ours,
+            ..Self::default()
+        }
+    }
+
     /// Returns the operator's figure over the baseline's.
     pub fn ratio(&self, name: &str) -> Option<f64> {
         let (floor, ours) = (self.floor.get(name)?, self.ours.get(name)?);
         (*floor > 0.0).then(|| ours / floor)
     }
 
-    /// Returns the share of the machine that other processes used, in the worse of the two runs.
+    /// Returns one side's figures.
+    pub fn of(&self, side: Side) -> &Figures {
+        match side {
+            Side::Floor => &self.floor,
+            Side::Ours => &self.ours,
+            Side::Go => &self.go,
+            Side::Tuned => &self.tuned,
+        }
+    }
+
+    /// Sets one side's figures.
+    pub fn set(&mut self, side: Side, figures: Figures) {
+        *match side {
+            Side::Floor => &mut self.floor,
+            Side::Ours => &mut self.ours,
+            Side::Go => &mut self.go,
+            Side::Tuned => &mut self.tuned,
+        } = figures;
+    }
+
+    /// Returns the share of the machine that other processes used, in the worst of the runs.
     pub fn foreign(&self) -> f64 {
         let share = |figures: &Figures| figures.get("foreign_share").copied().unwrap_or(0.0);
-        share(&self.floor).max(share(&self.ours))
+        let all = [&self.floor, &self.ours, &self.go, &self.tuned];
+        all.into_iter().map(share).fold(0.0, f64::max)
     }
 }
 
@@ -126,10 +166,7 @@ mod tests {
         fs::write(&other, "b").unwrap();
         let store = Store::open(&target, "smoke", "tf", &one).unwrap();
         assert_eq!(store.read("pace").unwrap(), Record::default());
-        let pair = Pair {
-            floor: figures("x", 2.0),
-            ours: figures("x", 3.0),
-        };
+        let pair = Pair::new(figures("x", 2.0), figures("x", 3.0));
         assert_eq!((pair.ratio("x"), pair.ratio("y")), (Some(1.5), None));
         let record = Record {
             pairs: vec![pair],
@@ -149,10 +186,7 @@ mod tests {
 
     #[test]
     fn a_ratio_to_nothing_is_none() {
-        let pair = Pair {
-            floor: figures("x", 0.0),
-            ours: figures("x", 3.0),
-        };
+        let pair = Pair::new(figures("x", 0.0), figures("x", 3.0));
         assert_eq!(pair.ratio("x"), None);
     }
 }

@@ -69,7 +69,7 @@ echo done
 
 /// Measures both. Without the image, the pair gets [`UNMEASURED`] instead of figures of `spark-submit`.
 pub async fn submission(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
-    let stage = Stage::start(setting.kind, Audit::Off).await?;
+    let stage = Stage::start(setting.kind, Audit::Off, Side::Ours).await?;
     let ours = by_operator(&stage, &setting.size).await?;
     say(&format!("by the operator: {ours:.2?}"));
     let floor = match by_spark(&stage, setting.size.spark_submits).await? {
@@ -80,7 +80,7 @@ pub async fn submission(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         }
     };
     say(&format!("by spark-submit: {floor:.2?}"));
-    Ok(Pair { floor, ours })
+    Ok(Pair::new(floor, ours))
 }
 
 /// Creates applications one after the other, and two at once.

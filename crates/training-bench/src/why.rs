@@ -18,7 +18,7 @@ use crate::scale::fill;
 use crate::size::Setting;
 use crate::stage::{Audit, Stage};
 use crate::stats::median;
-use crate::store::{Figures, Pair};
+use crate::store::{Figures, Pair, Side};
 
 /// The plugin's binary.
 const PLUGIN: &str = "kubectl-trainyard";
@@ -31,7 +31,7 @@ const HANG: Duration = Duration::from_secs(30);
 
 /// Compares the medians of [`RUNS`] runs.
 pub async fn why(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
-    let stage = Stage::start(setting.kind, Audit::On).await?;
+    let stage = Stage::start(setting.kind, Audit::On, Side::Ours).await?;
     fill(&stage, 0..JOBS).await?;
     let kubeconfig = stage.control.kubeconfig(FLOOR).await?;
     let audit = stage.control.audit()?;
@@ -54,10 +54,7 @@ pub async fn why(setting: &Setting, say: &dyn Fn(&str)) -> Result<Pair> {
         ]
         .into()
     };
-    let mut pair = Pair {
-        floor: figures(&of_floor),
-        ours: figures(&of_ours),
-    };
+    let mut pair = Pair::new(figures(&of_floor), figures(&of_ours));
     let bytes = operator::find(PLUGIN)?.metadata()?.len();
     let size = number(usize::try_from(bytes)?) / 1e6;
     pair.ours.insert("plugin_mb".to_owned(), size);

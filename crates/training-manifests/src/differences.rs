@@ -15,7 +15,11 @@ const DATA: &str = "docs/data/differences.yaml";
 /// What the Go operators do, by kind.
 const RECORDINGS: &str = "e2e/tests/data/peers";
 /// The modules of the Go operators.
-const PEERS: [(&str, &str); 2] = [("training", "training-operator"), ("mpi", "mpi-operator")];
+const PEERS: [(&str, &str); 3] = [
+    ("training", "training-operator"),
+    ("mpi", "mpi-operator"),
+    ("spark", "spark-operator"),
+];
 /// In place of a value that one side doesn't have.
 pub const ABSENT: &str = "(absent)";
 
@@ -79,9 +83,9 @@ pub fn page(root: &Path) -> Result<String> {
     for (peer, name) in PEERS {
         let file = format!("e2e/peers/{peer}/go.mod");
         let text = fs::read_to_string(root.join(&file)).context(file.clone())?;
-        let module = format!("github.com/kubeflow/{name} v");
-        let version = text.lines().find_map(|line| line.split_once(&module));
-        let (_, version) = version.context(file)?;
+        let module = format!("github.com/kubeflow/{name}");
+        let version = |line: &str| Some(line.split_once(&module)?.1.split_once(" v")?.1.to_owned());
+        let version = text.lines().find_map(version).context(file)?;
         let version = version.split_whitespace().next().unwrap_or_default();
         versions.push(format!("{name} {version}"));
     }

@@ -34,7 +34,8 @@ const CHILDREN: [(&str, &str, &str); 14] = [
     ("scheduling.x-k8s.io", "v1alpha1", "PodGroup"),
 ];
 /// The sources of events that aren't an operator's.
-const OTHERS: [&str; 4] = [
+const OTHERS: [&str; 5] = [
+    "ipallocator-repair-controller",
     "persistentvolume-controller",
     "job-controller",
     "horizontal-pod-autoscaler",
@@ -60,6 +61,10 @@ const RESTLESS: u32 = 40;
 const LIMIT: Duration = Duration::from_mins(10);
 /// The label with the submission of an application's pods.
 const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
+/// The API server's port in the properties of an application as JSON, and the addresses of Services.
+const ADDRESSES: [(&str, &str); 2] = [(r"127.0.0.1\\:", "PORT"), ("10.96.", "ADDRESS")];
+/// What the Spark operator says before the output of `spark-submit`.
+const SUBMIT_FAILED: &str = "failed to run spark-submit: failed to run spark-submit: ";
 /// The name under which a history holds the job itself.
 pub const JOB: &str = "job";
 
@@ -324,7 +329,9 @@ impl Recorder {
             told.push(serde_json::to_value(event)?);
         }
         let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let owned = all.iter().map(|(_, object)| (self.owner(object), object));
+        let owned = all
+            .iter()
+            .map(|(_, object)| (self.owner(object, &all), object));
         let about = told
             .iter()
             .map(|e| (self.of(text(&e["involvedObject"]["name"])), e));
@@ -339,7 +346,7 @@ impl Recorder {
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         for (kind, object) in &all {
             let name = text(&object["metadata"]["name"]);
-            let Some(job) = self.owner(object) else {
+            let Some(job) = self.owner(object, &all) else {
                 continue;
             };
             let key = if *kind == self.jobs.kind {
@@ -375,7 +382,7 @@ impl Recorder {
                 text(&event["reason"]),
                 text(&about["kind"]),
                 text(&about["name"]),
-                text(&event["message"])
+                without_output(message)
             );
             let found = found.entry(job.to_owned()).or_default();
             found.events.insert(self.masked(&line, &masks));
@@ -392,14 +399,19 @@ impl Recorder {
         })
     }
 
-    /// Returns the job that an object belongs to. Spark's names of ConfigMaps don't begin with the application's.
-    fn owner(&self, object: &Value) -> Option<&str> {
+    /// Returns the job that an object belongs to. Names of an application's objects don't always begin with its own: they belong to
+    /// it, or to its driver, by their label or owner.
+    fn owner(&self, object: &Value, all: &[(String, Value)]) -> Option<&str> {
         let metadata = &object["metadata"];
+        let named = [&metadata["name"], &metadata["labels"][SPARK_APP_NAME]];
+        if let Some(job) = named.into_iter().find_map(|name| self.of(text(name))) {
+            return Some(job);
+        }
         let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
-        let mut names = [&metadata["name"], &metadata["labels"][SPARK_APP_NAME]]
-            .into_iter()
-            .chain(owners.map(|owner| &owner["name"]));
-        names.find_map(|name| self.of(text(name)))
+        let owners: Vec<&Value> = owners.map(|owner| &owner["uid"]).collect();
+        let is_owner = |object: &Value| owners.contains(&&object["metadata"]["uid"]);
+        let (_, owner) = all.iter().find(|(_, object)| is_owner(object))?;
+        self.owner(owner, all)
     }
 
     fn masked(&self, from: &str, masks: &[(String, String)]) -> String {
@@ -411,6 +423,9 @@ impl Recorder {
         }
         if self.jobs.kind == SPARK.name {
             out = recording::masked(&out);
+            for (before, mask) in ADDRESSES {
+                out = with_masked_numbers(&out, before, mask);
+            }
         }
         out
     }
@@ -437,6 +452,25 @@ impl Recorder {
     }
 }
 
+/// Replaces the digits and dots that follow `before`.
+fn with_masked_numbers(text: &str, before: &str, mask: &str) -> String {
+    let mut parts = text.split(before);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        out.push_str(before);
+        out.push_str(mask);
+        out.push_str(rest);
+    }
+    out
+}
+
+/// Returns what the Spark operator says of a submission without the output of `spark-submit`.
+fn without_output(text: &str) -> &str {
+    let at = text.find(SUBMIT_FAILED).map(|at| at + SUBMIT_FAILED.len());
+    at.map_or(text, |at| &text[..at])
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -460,7 +494,10 @@ fn plain(kind: &str, jobs: &str, object: &Value) -> Value {
     }
     if kind == jobs {
         fields.remove("spec");
-        let status = fields.remove("status").unwrap_or_default();
+        let mut status = fields.remove("status").unwrap_or_default();
+        if let Some(Value::String(error)) = status.pointer_mut("/applicationState/errorMessage") {
+            *error = without_output(error).to_owned();
+        }
         fields.insert("status".to_owned(), timeless(status));
         return object;
     }
@@ -497,6 +534,11 @@ fn of_spark(kind: &str, mut object: Value) -> Value {
         hide_addresses(spec);
     }
     object["kind"] = json!(kind);
+    // YAML by the Go operator, JSON by ours.
+    if let Some(Value::String(template)) = object.pointer_mut("/data/podspec-configmap-key") {
+        let read: Option<Value> = serde_saphyr::from_str(template).ok();
+        *template = read.map_or_else(|| template.clone(), |read| read.to_string());
+    }
     let plain = recording::collected(&[object]).unwrap_or_default();
     plain.into_values().next().unwrap_or_default()
 }
@@ -547,7 +589,8 @@ fn timeless(value: Value) -> Value {
         Value::Object(fields) => fields
             .into_iter()
             .map(|(key, value)| {
-                let time = (key.ends_with("Time") || key == "time") && value.is_string();
+                let time = ["Time", "time", "deletionTimestamp"];
+                let time = time.iter().any(|end| key.ends_with(end)) && value.is_string();
                 (key, if time { json!("TIME") } else { timeless(value) })
             })
             .collect(),

@@ -20,6 +20,9 @@ use Act::{
     Disappear, Edit, Evict, Executors, Fail, FailFirst, Restart, Run, Succeed, SucceedFirst, Wait,
 };
 
+/// What the names of jobs with more than a run and success begin with.
+const EVENTFUL: &str = "t-";
+
 /// A job, and what happens to it after it was created.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -92,6 +95,9 @@ impl Act {
             exit_code,
             message: String::new(),
         };
+        let set = async |pod: Option<&SeenPod>, state: State| {
+            kubelet.set(namespace, &at(pod)?, &state).await
+        };
         match self {
             Self::Run => kubelet.all_running(namespace, job).await.map(drop),
             Self::Executors(count) => {
@@ -108,26 +114,14 @@ impl Act {
             Self::Succeed => {
                 // The pod that decides is last, so that no other is deleted before it has succeeded.
                 for pod in pods.iter().rev() {
-                    kubelet.set(namespace, &pod.name, &State::Succeeded).await?;
+                    set(Some(pod), State::Succeeded).await?;
                 }
                 Ok(())
             }
-            Self::SucceedFirst => {
-                let pod = at(pods.first())?;
-                kubelet.set(namespace, &pod, &State::Succeeded).await
-            }
-            Self::FailFirst(code) => {
-                let pod = at(pods.first())?;
-                kubelet.set(namespace, &pod, &failed(*code)).await
-            }
-            Self::Fail(code) => {
-                let pod = at(pods.last())?;
-                kubelet.set(namespace, &pod, &failed(*code)).await
-            }
-            Self::Evict => {
-                let pod = at(pods.last())?;
-                kubelet.set(namespace, &pod, &State::Evicted).await
-            }
+            Self::SucceedFirst => set(pods.first(), State::Succeeded).await,
+            Self::FailFirst(code) => set(pods.first(), failed(*code)).await,
+            Self::Fail(code) => set(pods.last(), failed(*code)).await,
+            Self::Evict => set(pods.last(), State::Evicted).await,
             Self::Restart(count) => {
                 let pod = at(pods.last())?;
                 kubelet.restart_in_place(namespace, &pod, *count).await
@@ -162,6 +156,11 @@ impl Life {
     /// The job's name.
     pub fn name(&self) -> &str {
         self.job["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Returns true if it is no manifest of the corpus.
+    pub fn is_eventful(&self) -> bool {
+        self.name().starts_with(EVENTFUL)
     }
 }
 
@@ -426,7 +425,8 @@ fn of_applications() -> Vec<Life> {
         "user sets a TTL of 1 s",
         json!({ "spec": { "timeToLiveSeconds": 1 } }),
     );
-    let bad = json!({ "spark.executor.cores": "many" });
+    let bad =
+        json!({ "spark.kubernetes.driver.volumes.configMap.settings.mount.path": "/etc/settings" });
     vec![
         Life::of(job("executors"), [Run, Executors(2), Succeed]),
         Life::of(job("executor-fails"), [Run, Executors(2), Fail(1), Succeed]),
@@ -487,7 +487,7 @@ fn of_applications() -> Vec<Life> {
 
 /// Returns a name that is no part of any message.
 fn named(life: &str) -> String {
-    format!("t-{life}")
+    format!("{EVENTFUL}{life}")
 }
 
 fn scale(kind: &Kind, workers: u32) -> Act {

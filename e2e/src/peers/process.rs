@@ -21,9 +21,12 @@ use training_testkit::operator::{free_address, get};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 /// The user that the Go operators are to the API server.
-const USER: &str = "peer";
+pub const USER: &str = "peer";
 /// Where the training operator's certificates must be; not settable.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
+
+/// The Secret with them.
+const CERTIFICATE: &str = "training-operator-webhook-cert";
 
 /// A published Go operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,15 @@ pub enum Peer {
     Mpi,
     /// `github.com/kubeflow/spark-operator`.
     Spark,
+}
+
+/// The flags of a Go operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flags {
+    /// Its defaults.
+    Default,
+    /// Several threads, and no limit on its requests.
+    Tuned,
 }
 
 /// A running Go operator; dropping it kills it.
@@ -66,7 +78,8 @@ pub fn user() -> User {
 }
 
 impl Peer {
-    fn name(self) -> &'static str {
+    /// Its name in `e2e/peers`.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
             Self::Mpi => "mpi",
@@ -108,100 +121,153 @@ impl Peer {
         manifest::apply(&control.client(ADMIN).await?, objects).await
     }
 
-    /// Starts it with several threads and without a limit on its requests, and waits until it is ready.
-    pub async fn start(self, control: &ControlPlane) -> Result<PeerProcess> {
-        let built = self.built()?;
-        let kubeconfig = control.kubeconfig(USER).await?;
-        let log = control.scratch().join(format!("{}.log", self.name()));
+    /// Starts it as [`USER`], and waits until it is ready.
+    pub async fn start(self, control: &ControlPlane, flags: Flags) -> Result<PeerProcess> {
+        let launch = Launch {
+            built: self.built()?,
+            kubeconfig: control.kubeconfig(USER).await?,
+            control,
+            flags,
+        };
         let mut process = PeerProcess {
             children: Vec::new(),
             submitter: None,
             _turn: only_one()?,
-            log,
-        };
-        let program = built.join("operator");
-        let command = |arguments: &[&str]| {
-            let mut command = Command::new("/usr/bin/setpriv");
-            command
-                .args(["--pdeathsig", "KILL", "--"])
-                .arg(&program)
-                .args(arguments)
-                .args(["--kube-api-qps=1000", "--kube-api-burst=1000"]);
-            command
+            log: control.scratch().join(format!("{}.log", self.name())),
         };
         match self {
-            Self::Training => {
-                let (health, metrics) = (free_address()?, free_address()?);
-                let port = free_address()?.port();
-                manifest::apply(&control.client(ADMIN).await?, webhooks(&built, port)?).await?;
-                let mut command = command(&["--controller-threads=8"]);
-                command
-                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
-                    .arg(format!("--health-probe-bind-address={health}"))
-                    .arg(format!("--metrics-bind-address={metrics}"))
-                    .arg(format!("--webhook-server-port={port}"));
-                process.spawn(command)?;
-                process.until_certificates(control).await?;
-                process.until_ready(health).await?;
-            }
-            Self::Mpi => {
-                let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "mpi-operator" } });
-                let client = control.client(ADMIN).await?;
-                manifest::apply(&client, vec![namespace]).await?;
-                // A killed one holds it for some time.
-                let leases: Api<Lease> = Api::namespaced(client, "mpi-operator");
-                leases
-                    .delete_collection(&DeleteParams::default(), &ListParams::default())
-                    .await?;
-                let mut command = command(&["--threadiness=8"]);
-                command
-                    .arg(format!("--kubeConfig={}", kubeconfig.display()))
-                    .arg("--controller-queue-rate-limit=1000")
-                    .arg("--controller-queue-burst=1000");
-                process.spawn(command)?;
-                process.until_leads(control).await?;
-            }
-            Self::Spark => {
-                let text = fs::read_to_string(&kubeconfig)?;
-                let port = free_address()?.port();
-                let client = control.client(ADMIN).await?;
-                manifest::apply(&client, spark::webhooks(&built, port)?).await?;
-                let certificates = control.scratch().join("spark-webhook");
-                let health = free_address()?;
-                let mut webhook = command(&["webhook", "start"]);
-                webhook
-                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
-                    .arg(format!("--health-probe-bind-address={health}"))
-                    .arg(format!("--webhook-port={port}"))
-                    .arg(format!("--webhook-cert-dir={}", certificates.display()))
-                    .arg(format!("--webhook-svc-name={}", spark::SERVICE))
-                    .arg(format!("--webhook-svc-namespace={}", spark::NAMESPACE));
-                process.spawn(webhook)?;
-                process.until_ready(health).await?;
-                process.until_trusted(control).await?;
-                let submitter = spark::Submitter::start(control.scratch(), &text)?;
-                let (host, port) = spark::server(&text)?;
-                let health = free_address()?;
-                let mut controller = command(&["controller", "start", "--controller-threads=8"]);
-                controller
-                    .arg(format!("--kubeconfig={}", kubeconfig.display()))
-                    .arg(format!("--health-probe-bind-address={health}"))
-                    .arg("--workqueue-ratelimiter-bucket-qps=1000")
-                    .arg("--workqueue-ratelimiter-bucket-size=1000")
-                    .env("SPARK_HOME", &submitter.home)
-                    .env("TRAINYARD_SUBMIT_SOCKET", &submitter.socket)
-                    .env("KUBERNETES_SERVICE_HOST", host)
-                    .env("KUBERNETES_SERVICE_PORT", port);
-                process.spawn(controller)?;
-                process.submitter = Some(submitter);
-                process.until_ready(health).await?;
-            }
+            Self::Training => process.start_training(&launch).await?,
+            Self::Mpi => process.start_mpi(&launch).await?,
+            Self::Spark => process.start_spark(&launch).await?,
         }
         Ok(process)
     }
 }
 
+/// What a Go operator is started with.
+struct Launch<'a> {
+    control: &'a ControlPlane,
+    built: PathBuf,
+    kubeconfig: PathBuf,
+    flags: Flags,
+}
+
+impl Launch<'_> {
+    /// Returns its command, with these arguments if it is tuned.
+    fn command(&self, arguments: &[&str], tuned: &[&str]) -> Command {
+        let mut command = Command::new("/usr/bin/setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(self.built.join("operator"))
+            .args(arguments);
+        if self.flags == Flags::Tuned {
+            command
+                .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
+                .args(tuned);
+        }
+        command
+    }
+
+    async fn apply(&self, objects: Vec<Value>) -> Result<()> {
+        manifest::apply(&self.control.client(ADMIN).await?, objects).await
+    }
+}
+
 impl PeerProcess {
+    async fn start_training(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let (health, metrics) = (free_address()?, free_address()?);
+        let port = free_address()?.port();
+        let mut objects = webhooks(
+            &launch.built.join("manifests/base/webhook/manifests.yaml"),
+            "validator.training-operator.kubeflow.org",
+            ["kubeflow", "training-operator"],
+            port,
+        )?;
+        // For its certificates.
+        objects.push(json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": CERTIFICATE, "namespace": "kubeflow" },
+        }));
+        launch.apply(objects).await?;
+        let mut command = launch.command(&[], &["--controller-threads=8"]);
+        command
+            .arg(format!("--kubeconfig={}", launch.kubeconfig.display()))
+            .arg(format!("--health-probe-bind-address={health}"))
+            .arg(format!("--metrics-bind-address={metrics}"))
+            .arg(format!("--webhook-server-port={port}"));
+        self.spawn(command)?;
+        self.until_certificates(launch.control).await?;
+        self.until_ready(health).await
+    }
+
+    async fn start_mpi(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "mpi-operator" } });
+        launch.apply(vec![namespace]).await?;
+        // A killed one holds it for some time.
+        let client = launch.control.client(ADMIN).await?;
+        let leases: Api<Lease> = Api::namespaced(client, "mpi-operator");
+        leases
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await?;
+        let tuned = [
+            "--threadiness=8",
+            "--controller-queue-rate-limit=1000",
+            "--controller-queue-burst=1000",
+        ];
+        let mut command = launch.command(&[], &tuned);
+        command.arg(format!("--kubeConfig={}", launch.kubeconfig.display()));
+        self.spawn(command)?;
+        self.until_leads(launch.control).await
+    }
+
+    async fn start_spark(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let port = free_address()?.port();
+        let mut objects = webhooks(
+            &launch.built.join("config/webhook/manifests.yaml"),
+            spark::WEBHOOKS,
+            [spark::NAMESPACE, spark::SERVICE],
+            port,
+        )?;
+        spark::limit_to_launched(&mut objects);
+        launch.apply(objects).await?;
+        let scratch = launch.control.scratch();
+        let kubeconfig = format!("--kubeconfig={}", launch.kubeconfig.display());
+        let health = free_address()?;
+        let mut webhook = launch.command(&["webhook", "start"], &[]);
+        webhook
+            .arg(&kubeconfig)
+            .arg(format!("--health-probe-bind-address={health}"))
+            .arg(format!("--webhook-port={port}"))
+            .arg(format!(
+                "--webhook-cert-dir={}",
+                scratch.join("spark-webhook").display()
+            ))
+            .arg(format!("--webhook-svc-name={}", spark::SERVICE))
+            .arg(format!("--webhook-svc-namespace={}", spark::NAMESPACE));
+        self.spawn(webhook)?;
+        self.until_ready(health).await?;
+        self.until_trusted(launch.control).await?;
+        let text = fs::read_to_string(&launch.kubeconfig)?;
+        let submitter = spark::Submitter::start(scratch, &text)?;
+        let (host, port) = spark::address(&text)?;
+        let health = free_address()?;
+        let tuned = [
+            "--controller-threads=8",
+            "--workqueue-ratelimiter-bucket-qps=1000",
+            "--workqueue-ratelimiter-bucket-size=1000",
+        ];
+        let mut controller = launch.command(&["controller", "start"], &tuned);
+        controller
+            .arg(&kubeconfig)
+            .arg(format!("--health-probe-bind-address={health}"))
+            .env("SPARK_HOME", &submitter.home)
+            .env("TRAINYARD_SUBMIT_SOCKET", &submitter.socket)
+            .env("KUBERNETES_SERVICE_HOST", host)
+            .env("KUBERNETES_SERVICE_PORT", port);
+        self.spawn(controller)?;
+        self.submitter = Some(submitter);
+        self.until_ready(health).await
+    }
+
     fn spawn(&mut self, mut command: Command) -> Result<()> {
         let output = File::options().create(true).append(true).open(&self.log)?;
         let child = command
@@ -218,6 +284,32 @@ impl PeerProcess {
     pub fn is_submitting(&self) -> bool {
         let busy = self.submitter.as_ref().map(|submitter| &submitter.busy);
         busy.is_some_and(|busy| busy.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Its process id; of the Spark operator, the controller's.
+    pub fn pid(&self) -> u32 {
+        self.children.last().map_or(0, Child::id)
+    }
+
+    /// Returns true if it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.assert_runs().is_err()
+    }
+
+    /// Kills it. What it has submitted comes first, as if it was killed a moment later.
+    pub async fn kill(mut self) -> Result<()> {
+        for child in &mut self.children {
+            child.kill()?;
+            child.wait()?;
+        }
+        eventually("the end of submissions", HANG, async || {
+            Ok(if self.is_submitting() {
+                Seen::NotYet("spark-submit runs".to_owned())
+            } else {
+                Seen::Yes(())
+            })
+        })
+        .await
     }
 
     /// Waits until the Spark operator's webhooks have its certificate.
@@ -247,7 +339,7 @@ impl PeerProcess {
         let secrets: Api<Secret> = Api::namespaced(client, "kubeflow");
         let data = eventually("certificates", HANG, async || {
             self.assert_runs()?;
-            let secret = secrets.get("training-operator-webhook-cert").await?;
+            let secret = secrets.get(CERTIFICATE).await?;
             let data = secret.data.unwrap_or_default();
             Ok(if data.contains_key("tls.crt") {
                 Seen::Yes(data)
@@ -316,29 +408,28 @@ impl PeerProcess {
     }
 }
 
-/// Returns what the training operator needs: a namespace, an empty Secret for its certificates, its webhooks, and a Service that
-/// leads to this machine.
-fn webhooks(built: &Path, port: u16) -> Result<Vec<Value>> {
-    let mut hooks = manifest::documents(&built.join("manifests/base/webhook/manifests.yaml"))?;
-    for hook in &mut hooks {
-        hook["metadata"]["name"] = json!("validator.training-operator.kubeflow.org");
-        for webhook in hook["webhooks"].as_array_mut().into_iter().flatten() {
-            let service = &mut webhook["clientConfig"]["service"];
-            service["name"] = json!("training-operator");
-            service["namespace"] = json!("kubeflow");
-            service["port"] = json!(port);
+/// Returns the webhooks in a file of an operator under this name, with a Namespace and a Service that lead to a port of this machine.
+fn webhooks(file: &Path, name: &str, service: [&str; 2], port: u16) -> Result<Vec<Value>> {
+    let [namespace, service] = service;
+    let mut all = manifest::documents(file)?;
+    for configuration in &mut all {
+        configuration["metadata"]["name"] = json!(name);
+        let webhooks = configuration["webhooks"].as_array_mut();
+        for webhook in webhooks.into_iter().flatten() {
+            let to = &mut webhook["clientConfig"]["service"];
+            to["name"] = json!(service);
+            to["namespace"] = json!(namespace);
+            to["port"] = json!(port);
         }
     }
-    let named = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": "kubeflow" } });
-    let mut service = named("Service", "training-operator");
-    service["spec"] =
-        json!({ "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] });
-    hooks.extend([
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "kubeflow" } }),
-        named("Secret", "training-operator-webhook-cert"),
-        service,
+    all.extend([
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": service, "namespace": namespace },
+            "spec": { "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] },
+        }),
     ]);
-    Ok(hooks)
+    Ok(all)
 }
 
 /// Waits until no other test of this machine runs a Go operator.

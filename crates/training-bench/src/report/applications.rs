@@ -132,10 +132,7 @@ mod tests {
     }
 
     fn record(floor: &[(&str, f64)], ours: &[(&str, f64)]) -> Record {
-        let pair = Pair {
-            floor: figures(floor),
-            ours: figures(ours),
-        };
+        let pair = Pair::new(figures(floor), figures(ours));
         Record {
             pairs: vec![pair],
             faults: Vec::new(),

@@ -292,6 +292,32 @@ async fn the_first_warning_among_many_events_is_written_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_restart_of_a_gang_of_which_two_failed_at_once_is_written_at_once() {
+    let (sink, written, _) = sink(EventMode::Folded);
+    for created in ["SuccessfulCreatePod", "SuccessfulCreateService"] {
+        sink.post(&job("u"), Note::normal(created, created));
+    }
+    for pod in ["a", "b"] {
+        sink.post(&job("u"), Note::normal("ExitedWithCode", pod));
+        sink.post(
+            &job("u"),
+            Note::warning("PodFailed", format!("{pod} failed")),
+        );
+    }
+    sink.post(
+        &job("u"),
+        Note::warning("XGBoostJobRestarting", "it restarts"),
+    );
+    sleep(SECOND).await;
+    let told = written.messages();
+    assert_eq!(
+        told.last().map(String::as_str),
+        Some("it restarts"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn however_much_happened_before_the_end_of_a_job_is_told() {
     let (sink, written, _) = sink(EventMode::Folded);
     for n in 0..50 {

@@ -8,7 +8,7 @@ const LONGEST: usize = 1_024;
 pub(super) enum Importance {
     /// Objects were created, deleted or lost on the way.
     Course,
-    /// The job is suspended or resumed.
+    /// The job is suspended, resumed or restarted.
     Turn,
     /// The job has ended, why it ended, or what it left behind.
     End,
@@ -24,27 +24,31 @@ pub(super) fn matter(reason: &str) -> Importance {
         "SparkApplicationFailed",
         "SparkApplicationCompleted",
     ];
-    // A failed run does not count: others may follow, many per minute.
+    // A failed run of an application does not count: others may follow, many per minute.
     const TURNS: [&str; 2] = ["SparkApplicationSuspended", "SparkApplicationResuming"];
     let is = |ends: &[&str]| ends.iter().any(|end| reason.ends_with(end));
     if ENDS.contains(&reason) || is(&["JobSucceeded", "JobFailed"]) {
         Importance::End
-    } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed"]) {
+    } else if TURNS.contains(&reason) || is(&["JobSuspended", "JobResumed", "JobRestarting"]) {
         Importance::Turn
     } else {
         Importance::Course
     }
 }
 
-/// Removes control characters from a message and cuts it to the limit. Line ends become spaces, so that words stay separate.
+/// Removes control characters from a message and cuts it to the limit. Line ends become spaces, so that words stay separate. Spaces at the
+/// end stay: published messages have some.
 pub(super) fn clean(message: &str) -> String {
     const CUT: char = '…';
     let mut text = String::with_capacity(message.len().min(LONGEST));
-    let mut characters = message.trim().chars().filter_map(|c| match c {
-        '\n' | '\t' => Some(' '),
-        c if c.is_control() => None,
-        c => Some(c),
-    });
+    let mut characters = message
+        .trim_matches(char::is_control)
+        .chars()
+        .filter_map(|c| match c {
+            '\n' | '\t' => Some(' '),
+            c if c.is_control() => None,
+            c => Some(c),
+        });
     // Leave room for the mark only if text remains.
     let mut fits = 0;
     for c in characters.by_ref() {

@@ -13,9 +13,9 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use training_testkit::control_plane::workspace;
-use training_testkit::manifest;
 
 use crate::submit::sandbox::Sandbox;
+use crate::submit::{SPARK_SUBMIT, server};
 
 /// The namespace of the operator.
 pub(super) const NAMESPACE: &str = "spark-operator";
@@ -50,10 +50,14 @@ impl Submitter {
     /// Begins to listen. Submissions use this kubeconfig.
     pub(super) fn start(scratch: &Path, kubeconfig: &str) -> Result<Self> {
         let home = scratch.join("spark-home");
+        if home.exists() {
+            // That of an operator that was killed.
+            std::fs::remove_dir_all(&home)?;
+        }
         std::fs::create_dir_all(home.join("bin"))?;
         let program = workspace().join("e2e/peers/spark/spark-submit");
         symlink(program, home.join("bin/spark-submit"))?;
-        let socket = scratch.join("submit.sock");
+        let socket = home.join("submit.sock");
         let listener = UnixListener::bind(&socket)?;
         let busy = Arc::new(AtomicUsize::new(0));
         let (sender, queue) = std::sync::mpsc::channel();
@@ -94,7 +98,10 @@ fn answer(sandbox: &mut Sandbox, mut stream: &UnixStream, kubeconfig: &str) -> R
         mut files,
     } = serde_json::from_str(&line)?;
     files.insert("/root/.kube/config".to_owned(), kubeconfig.to_owned());
-    let mut command = vec!["/opt/spark/bin/spark-submit".to_owned()];
+    // The user of the operator's image.
+    let mut command = ["env", "HADOOP_USER_NAME=spark", SPARK_SUBMIT]
+        .map(str::to_owned)
+        .to_vec();
     command.extend(arguments);
     let ended = sandbox.run(&command, &files)?;
     let answer = json!({ "code": ended.code, "output": ended.output });
@@ -103,44 +110,24 @@ fn answer(sandbox: &mut Sandbox, mut stream: &UnixStream, kubeconfig: &str) -> R
 }
 
 /// Returns host and port of the API server, which the operator reads from its environment.
-pub(super) fn server(kubeconfig: &str) -> Result<(String, String)> {
-    let kubeconfig: kube::config::Kubeconfig = serde_saphyr::from_str(kubeconfig)?;
-    let cluster = kubeconfig.clusters.first().and_then(|c| c.cluster.as_ref());
-    let server = cluster.and_then(|c| c.server.as_deref());
-    let address = server.and_then(|server| server.strip_prefix("https://"));
+pub(super) fn address(kubeconfig: &str) -> Result<(String, String)> {
+    let server = server(kubeconfig)?;
+    let address = server.strip_prefix("https://");
     let (host, port) = address
-        .and_then(|address| address.rsplit_once(':'))
-        .context("no server")?;
-    Ok((host.to_owned(), port.trim_end_matches('/').to_owned()))
+        .and_then(|address| address.trim_end_matches('/').rsplit_once(':'))
+        .context("no port")?;
+    Ok((host.to_owned(), port.to_owned()))
 }
 
-/// Returns the operator's webhooks, and a Service that leads to this machine.
-pub(super) fn webhooks(built: &Path, port: u16) -> Result<Vec<Value>> {
-    let mut all = manifest::documents(&built.join("config/webhook/manifests.yaml"))?;
-    for configuration in &mut all {
-        configuration["metadata"]["name"] = json!(WEBHOOKS);
-        for webhook in configuration["webhooks"]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-        {
-            let service = &mut webhook["clientConfig"]["service"];
-            service["name"] = json!(SERVICE);
-            service["namespace"] = json!(NAMESPACE);
-            service["port"] = json!(port);
-            if service["path"] == "/mutate--v1-pod" {
-                // As in the operator's chart.
-                let launched = json!({ "sparkoperator.k8s.io/launched-by-spark-operator": "true" });
-                webhook["objectSelector"] = json!({ "matchLabels": launched });
-            }
+/// Makes the webhook of pods as the operator's chart does: only for those that the operator launched.
+pub(super) fn limit_to_launched(configurations: &mut [Value]) {
+    let launched = json!({ "sparkoperator.k8s.io/launched-by-spark-operator": "true" });
+    let webhooks = configurations
+        .iter_mut()
+        .filter_map(|configuration| configuration.get_mut("webhooks")?.as_array_mut());
+    for webhook in webhooks.flatten() {
+        if webhook["clientConfig"]["service"]["path"] == "/mutate--v1-pod" {
+            webhook["objectSelector"] = json!({ "matchLabels": launched });
         }
     }
-    all.extend([
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": { "name": SERVICE, "namespace": NAMESPACE },
-            "spec": { "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] },
-        }),
-    ]);
-    Ok(all)
 }
