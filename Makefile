@@ -32,7 +32,7 @@ test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images content kueue sdk built pods
 test-deep: ## Repeat much more often what test does once (DEEP=1/3 for a third of it)
 	@$(XTASK) test-deep
-bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d, BENCH_KIND=tf)
+bench: ## Measure speed and memory beside a floor client (BENCH=full, BENCH_ONLY=a,d, BENCH_KIND=tf, BENCH_PEERS=1)
 	@$(XTASK) bench
 cluster: ## Start a local cluster (NAME=dev)
 	@$(XTASK) cluster $(or $(NAME),dev)

@@ -46,7 +46,7 @@ pub const SERVED: [(Kind, Peer); 8] = [
     (SPARK, Peer::Spark),
 ];
 
-/// How long an operator may take until a job is as expected.
+/// How long an operator may usually take until a job is as expected.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Returns the kind's name, with its version if Go operators of several versions serve it.
@@ -106,6 +106,8 @@ pub struct Stages {
     client: Client,
     jobs: Jobs,
     kubelet: Kubelet,
+    /// How long an operator may take until a job is as expected.
+    pub patience: Duration,
     // Dropped last, after its watchers.
     namespace: Namespace,
 }
@@ -123,6 +125,7 @@ impl Stages {
             client,
             jobs,
             kubelet,
+            patience: PATIENCE,
             namespace,
         })
     }
@@ -219,7 +222,7 @@ impl Stages {
                 stages.insert(life.name().to_owned(), stage);
             }
             // An operator on a busy machine may rest in between.
-            let end = *end.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let end = *end.get_or_insert_with(|| Instant::now() + self.patience);
             if all_expected || Instant::now() > end {
                 return Ok((stages, restless));
             }

@@ -24,6 +24,9 @@ use training_testkit::operator::OperatorProcess;
 /// Writes what the Go operators do, instead of comparing it.
 const RECORD: &str = "TRAINYARD_RECORD_PEERS";
 
+/// The longest time in which the Spark operator submits all applications that are taken over.
+const SUBMISSIONS: Duration = Duration::from_mins(5);
+
 /// The longest time between an act and the end of an operator.
 const MOMENT: u64 = 400;
 
@@ -37,6 +40,7 @@ fn by_peer() -> Vec<(Peer, Vec<Kind>)> {
     if let Ok(only) = std::env::var("TRAINYARD_PEER") {
         all.retain(|peer| peer.name() == only);
     }
+    assert!(!all.is_empty(), "TRAINYARD_PEER is no Go operator");
     all.into_iter().map(kinds).collect()
 }
 
@@ -165,7 +169,13 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
     peer.install(&control).await?;
     let go = Some(peer.start(&control, Flags::Tuned).await?);
     let stages = kinds.iter().map(|kind| Stages::on(&control, *kind));
-    let stages = try_join_all(stages).await?;
+    let mut stages = try_join_all(stages).await?;
+    if peer == Peer::Spark {
+        // Two applications at a time are submitted.
+        for stages in &mut stages {
+            stages.patience = SUBMISSIONS;
+        }
+    }
     let rules = training_manifests::differences::read(&workspace())?;
     let over = Mutex::new(TakeOver {
         control: &control,

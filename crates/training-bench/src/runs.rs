@@ -4,19 +4,20 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use serde_json::json;
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::counts::Counts;
 use crate::drive::{Script, status};
 use crate::http::{Ask, CORE};
 use crate::kind;
 use crate::load::{Load, Parties};
 use crate::machine;
 use crate::size::{Setting, Size};
-use crate::stage::{Audit, Meter, Stage};
+use crate::stage::{Audit, Client, Meter, Stage};
 use crate::stats::percentile;
 use crate::store::{Figures, Side};
 
@@ -49,8 +50,24 @@ pub async fn warmed_up(load: &Load<'_>, size: &Size, parties: &mut Parties<'_>) 
     let warm = names("warm", size.warm_up);
     load.create_all(&warm).await?;
     load.until_succeeded(&warm, HANG, parties).await?;
-    tokio::time::sleep(SETTLE).await;
+    settled(parties.stage, parties.client).await?;
     Meter::begin(parties.stage, parties.client).await
+}
+
+/// Waits for events and folded counts. A Go operator may still send its queue of events for minutes.
+async fn settled(stage: &Stage, client: &Client) -> Result<()> {
+    let begun = Instant::now();
+    let mut before = Counts::read(&stage.api).await?;
+    loop {
+        tokio::time::sleep(SETTLE).await;
+        let now = Counts::read(&stage.api).await?;
+        let sent = now.since(&before, Side::Go);
+        if !matches!(client, Client::Go(_)) || sent["writes"] + sent["events"] == 0.0 {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < HANG, "it still sends requests");
+        before = now;
+    }
 }
 
 /// Runs a closed loop and measures jobs per second, CPU and requests per job, with `crowd` foreign pods in the namespace.
@@ -70,7 +87,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     let (jobs, ends) = load
         .closed_loop("job", size.pace_jobs, size.in_flight, HANG, &mut parties)
         .await?;
-    tokio::time::sleep(SETTLE).await;
+    settled(&stage, parties.client).await?;
     let mut figures = meter
         .end(&stage, parties.client, side, number(jobs.len()))
         .await?;
@@ -168,6 +185,9 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
         jobs += failing.len();
     }
     load.verify(&all, 0).await?;
+    if let Client::Go(_) = client {
+        settled(&stage, &client).await?;
+    }
     figures.extend(meter.end(&stage, &client, side, number(jobs)).await?);
     Ok(figures)
 }

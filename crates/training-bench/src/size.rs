@@ -90,7 +90,7 @@ const REDUCED: Size = Size {
     pace_jobs: 400,
     in_flight: 64,
     crowd: 15_000,
-    peers: (160, 3),
+    peers: (40, 3),
     ones: 60,
     hundred: (100, 2),
     thousand: 1_000,
@@ -108,7 +108,7 @@ const REDUCED: Size = Size {
 const FULL: Size = Size {
     name: "full",
     pairs: 9,
-    peers: (160, 20),
+    peers: (40, 20),
     long_pairs: 7,
     part_pairs: 5,
     ones: 150,

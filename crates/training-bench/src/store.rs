@@ -19,7 +19,7 @@ pub enum Side {
     Ours,
     /// The published Go operator with its default flags.
     Go,
-    /// The same with several threads, and without a limit on its requests.
+    /// The same with several threads and 1,000 requests a second.
     Tuned,
 }
 

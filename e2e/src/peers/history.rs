@@ -589,8 +589,8 @@ fn timeless(value: Value) -> Value {
         Value::Object(fields) => fields
             .into_iter()
             .map(|(key, value)| {
-                let time = ["Time", "time", "deletionTimestamp"];
-                let time = time.iter().any(|end| key.ends_with(end)) && value.is_string();
+                let time = key.ends_with("Time") || key == "time" || key == "deletionTimestamp";
+                let time = time && value.is_string();
                 (key, if time { json!("TIME") } else { timeless(value) })
             })
             .collect(),

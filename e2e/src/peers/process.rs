@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -25,6 +26,8 @@ pub const USER: &str = "peer";
 /// Where the training operator's certificates must be; not settable.
 const CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
 
+/// The longest time in which a started `spark-submit` connects to the submitter.
+const CONNECTS: Duration = Duration::from_secs(1);
 /// The Secret with them.
 const CERTIFICATE: &str = "training-operator-webhook-cert";
 
@@ -44,7 +47,7 @@ pub enum Peer {
 pub enum Flags {
     /// Its defaults.
     Default,
-    /// Several threads, and no limit on its requests.
+    /// Several threads, and 1,000 requests a second.
     Tuned,
 }
 
@@ -303,7 +306,12 @@ impl PeerProcess {
             child.wait()?;
         }
         eventually("the end of submissions", HANG, async || {
-            Ok(if self.is_submitting() {
+            // One that has just begun connects within this time.
+            let submitting = self.is_submitting();
+            if self.submitter.is_some() {
+                tokio::time::sleep(CONNECTS).await;
+            }
+            Ok(if submitting || self.is_submitting() {
                 Seen::NotYet("spark-submit runs".to_owned())
             } else {
                 Seen::Yes(())

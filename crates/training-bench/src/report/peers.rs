@@ -15,7 +15,7 @@ const LINES: [(&str, &str, &str, bool); 8] = [
         false,
     ),
     (
-        "100 jobs at once: creation → last pod, median",
+        "20 jobs at once: creation → last pod, median",
         "hundred_p50",
         "ms",
         false,
@@ -26,7 +26,7 @@ const LINES: [(&str, &str, &str, bool); 8] = [
         "ms",
         false,
     ),
-    ("jobs per second, 64 in flight", "jobs_per_s", "/s", true),
+    ("jobs per second, 16 in flight", "jobs_per_s", "/s", true),
     (
         "requests per job, with events",
         "requests_per_job",
@@ -43,7 +43,7 @@ const LINES: [(&str, &str, &str, bool); 8] = [
     ("resident memory after these jobs", "rss_mb", "MB", false),
 ];
 
-/// Returns a figure of one side. Requests are the sum of all sorts but leases.
+/// Returns a figure of one side. Requests are reads, writes and events.
 fn figure(pair: &Pair, side: Side, name: &str) -> Option<f64> {
     let figures = pair.of(side);
     if name != "requests_per_job" {
@@ -141,7 +141,7 @@ mod tests {
             lines,
             [
                 "| PyTorchJob | one job: creation → last pod, median | 5.0 ms | 10.0 ms | 40.0 ms |  | **4.0 ×** (4.0–4.0) |  | 1 |",
-                "| PyTorchJob | jobs per second, 64 in flight |  | 30.0 /s | 15.0 /s |  | **2.0 ×** (2.0–2.0) |  | 1 |",
+                "| PyTorchJob | jobs per second, 16 in flight |  | 30.0 /s | 15.0 /s |  | **2.0 ×** (2.0–2.0) |  | 1 |",
             ]
         );
     }

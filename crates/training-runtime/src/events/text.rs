@@ -42,7 +42,8 @@ pub(super) fn clean(message: &str) -> String {
     const CUT: char = '…';
     let mut text = String::with_capacity(message.len().min(LONGEST));
     let mut characters = message
-        .trim_matches(char::is_control)
+        .trim_start()
+        .trim_end_matches(char::is_control)
         .chars()
         .filter_map(|c| match c {
             '\n' | '\t' => Some(' '),
@@ -94,6 +95,7 @@ mod tests {
     #[test]
     fn mt_23_messages_are_cut_at_a_character_and_cleaned() {
         assert_eq!(clean("a\u{0}b\u{1b}[31m\nc\t\r\n"), "ab[31m c");
+        assert_eq!(clean(" Pod Message: \n"), "Pod Message: ");
         assert_eq!(clean(&"x".repeat(1_024)), "x".repeat(1_024));
         let cut = clean(&"x".repeat(1_025));
         assert_eq!(cut.len(), 1_024);

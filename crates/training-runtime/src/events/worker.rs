@@ -25,12 +25,12 @@ use crate::metrics::{EventOutcome, Metrics};
 /// Notes of one job written as they come within a minute, those on its end included; the tenth write is the sum of the rest.
 const PER_MINUTE: usize = 9;
 
-/// The share of notes that concern neither the end nor a suspension or restart. An end has at most three: that the job ended, which limit it hit,
-/// and what still runs. Without reserved slots the sum would swallow them exactly when much went wrong before.
+/// The share of notes that concern neither the end nor a suspension or restart. An end has at most three: that the job ended, which
+/// limit it hit, and what still runs. Without reserved slots the sum would swallow them exactly when much went wrong before.
 const COURSE: usize = 6;
 
-/// The share with one more: a suspension or restart, or the first Warning, at the cost of the end: suspending a gang, or creating many objects,
-/// alone takes six.
+/// The share with one more: a suspension or restart, or the first Warning, at the cost of the end. Suspending a gang, or creating many
+/// objects, alone takes six.
 const WITH_A_TURN: usize = 7;
 
 /// The window of the rate limit.
