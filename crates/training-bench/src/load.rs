@@ -337,14 +337,12 @@ impl Parties<'_> {
         let (name, ended) = if self.driver.has_ended()? {
             ("drive", true)
         } else {
-            match self.client {
-                Client::Floor(_) => ("floor", self.client.has_ended()?),
-                Client::Ours(_) => ("operator", self.client.has_ended()?),
-                Client::Go(_) => (
-                    kind::peer(&self.stage.kind).name(),
-                    self.client.has_ended()?,
-                ),
-            }
+            let name = match self.client {
+                Client::Floor(_) => "floor",
+                Client::Ours(_) => "operator",
+                Client::Go(_) => kind::peer(&self.stage.kind).name(),
+            };
+            (name, self.client.has_ended()?)
         };
         if ended {
             let said = std::fs::read_to_string(self.stage.log(name)).unwrap_or_default();

@@ -46,7 +46,7 @@ mod submitter;
 mod template;
 mod why;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -229,7 +229,7 @@ async fn bench() -> Result<()> {
         kind::peer(&task.subject.setting.kind).built()?;
     }
     measure(&size, &mut tasks, begun, &say).await?;
-    if std::env::var_os(PEERS).is_some() {
+    if subjects.iter().any(|subject| subject.setting.peers) {
         beside_peers(&size, &subjects, &say)?;
     } else {
         finish(&size, &subjects, &say)?;
@@ -336,25 +336,17 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
         say("a smoke run says nothing about speed; docs/performance.md is left as it is");
         return Ok(());
     }
-    let path = workspace().join("docs/performance.md");
-    let page = std::fs::read_to_string(&path)?;
+    let page = std::fs::read_to_string(page())?;
     let known = kinds.iter().filter(|(_, rows)| report::is_known(rows));
     let known: Vec<&str> = known.map(|(kind, _)| *kind).collect();
-    let run = format!(
-        "{} on {}; {} run.",
-        bodies::now(),
-        machine::describe(),
-        size.name
-    );
+    let run = run(size);
     let note = format!(
         "\n{}\n{}\n{}",
         report::origin(&known, kinds.len(), &run, &page),
         of(&page),
         unmade(&faults)
     );
-    std::fs::write(&path, report::insert(&page, report::TABLE, &note)?)?;
-    say("the table is in docs/performance.md");
-    Ok(())
+    publish(&page, report::TABLE, &note, say)
 }
 
 /// Writes the table beside the Go operators to the terminal, and, unless this is a smoke run, into the page.
@@ -374,15 +366,25 @@ fn beside_peers(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result
     if size.name == "smoke" || kinds.iter().all(|(_, record)| record.pairs.is_empty()) {
         return Ok(());
     }
-    let path = workspace().join("docs/performance.md");
-    let page = std::fs::read_to_string(&path)?;
-    let note = format!(
-        "\nMeasured {} on {}; {} run.\n\n{table}\n",
-        bodies::now(),
-        machine::describe(),
-        size.name
-    );
-    std::fs::write(&path, report::insert(&page, report::PEERS, &note)?)?;
+    let page = std::fs::read_to_string(page())?;
+    let note = format!("\nMeasured {}\n\n{table}\n", run(size));
+    publish(&page, report::PEERS, &note, say)
+}
+
+/// Returns the path of the page with the tables.
+fn page() -> PathBuf {
+    workspace().join("docs/performance.md")
+}
+
+/// Describes when, where and how much was measured.
+fn run(size: &Size) -> String {
+    let (now, machine) = (bodies::now(), machine::describe());
+    format!("{now} on {machine}; {} run.", size.name)
+}
+
+/// Writes the page with this text between two marks.
+fn publish(page: &str, marks: [&str; 2], text: &str, say: &dyn Fn(&str)) -> Result<()> {
+    std::fs::write(self::page(), report::insert(page, marks, text)?)?;
     say("the table is in docs/performance.md");
     Ok(())
 }
