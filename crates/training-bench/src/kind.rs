@@ -1,6 +1,7 @@
 //! The kinds of jobs, their selection words and API paths.
 
 use anyhow::{Context as _, Result};
+use e2e::peers::SERVED;
 use e2e::peers::process::Peer;
 use spark_operator::label;
 use training_testkit::builders::{Kind, MPI, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
@@ -59,14 +60,10 @@ pub fn submits(kind: &Kind) -> bool {
 }
 
 /// Returns the published Go operator of a kind.
-pub fn peer(kind: &Kind) -> Peer {
-    if submits(kind) {
-        Peer::Spark
-    } else if launches(kind) {
-        Peer::Mpi
-    } else {
-        Peer::Training
-    }
+pub fn peer(kind: &Kind) -> Result<Peer> {
+    let served = SERVED.iter().find(|(served, _)| served == kind);
+    let (_, peer) = served.with_context(|| format!("no Go operator of {}", kind.name))?;
+    Ok(*peer)
 }
 
 /// Returns the number of pods of a job.

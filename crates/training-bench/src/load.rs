@@ -340,7 +340,7 @@ impl Parties<'_> {
             let name = match self.client {
                 Client::Floor(_) => "floor",
                 Client::Ours(_) => "operator",
-                Client::Go(_) => kind::peer(&self.stage.kind).name(),
+                Client::Go(_) => kind::peer(&self.stage.kind)?.name(),
             };
             (name, self.client.has_ended()?)
         };

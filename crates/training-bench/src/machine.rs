@@ -16,6 +16,16 @@ pub fn cpu(pid: u32) -> Result<f64> {
         .context("an odd /proc/stat")
 }
 
+/// Returns the CPU time of processes and their ended children. Units: milliseconds.
+pub fn cpu_with_ended(pids: &[u32]) -> f64 {
+    // One that ends meanwhile counts as its parent's child next time.
+    let lines = pids
+        .iter()
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+    let ticks = lines.filter_map(|line| Some(ticks(&line)? + ticks_of_children(&line)?));
+    ticks.sum::<f64>() * TICK
+}
+
 /// The name of tokio's blocking pool threads.
 const POOL: &str = "tokio-rt-worker";
 
@@ -34,10 +44,20 @@ pub fn cpu_without_pool(pid: u32) -> Result<f64> {
 
 /// Returns utime + stime of a `/proc/PID/stat` line.
 fn ticks(line: &str) -> Option<f64> {
+    two_fields(line, 11)
+}
+
+/// Returns cutime + cstime, the times of ended children.
+fn ticks_of_children(line: &str) -> Option<f64> {
+    two_fields(line, 13)
+}
+
+/// Returns the sum of two fields.
+fn two_fields(line: &str, at: usize) -> Option<f64> {
     // The name may contain blanks and brackets; the fields follow the last bracket.
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u32>().ok().map(f64::from);
-    Some(number(11)? + number(12)?)
+    Some(number(at)? + number(at + 1)?)
 }
 
 /// Returns whether a process has had children that ended: their page faults are never zero.
@@ -190,6 +210,7 @@ mod tests {
     fn cpu_times_are_found_behind_an_odd_name() {
         let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 170 30 5 6 20 0 4 0 1 2 3";
         assert_eq!(ticks(line), Some(200.0));
+        assert_eq!(ticks_of_children(line), Some(11.0));
         assert_eq!(faults_of_children(line), Some(0));
         assert_eq!(ticks("42 (x"), None);
     }
@@ -200,6 +221,7 @@ mod tests {
         assert!(ended.success());
         let me = std::process::id();
         assert!(has_had_children(me).unwrap());
+        assert!(cpu_with_ended(&[me]) >= cpu(me).unwrap());
         assert!(name(me).unwrap().starts_with("training"));
     }
 

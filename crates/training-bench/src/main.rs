@@ -141,10 +141,8 @@ struct Subject {
 impl Subject {
     fn open(target: &Path, kind: Kind, size: Size) -> Result<Self> {
         let binary = operator::find(kind.operator)?;
-        let mut setting = Setting::new(kind, size);
-        setting.peers = std::env::var_os(PEERS).is_some();
         Ok(Self {
-            setting,
+            setting: Setting::new(kind, size),
             store: Store::open(target, size.name, kind::word(&kind), &binary)?,
         })
     }
@@ -166,7 +164,7 @@ impl Subject {
 
     fn faults(&self) -> Result<Vec<String>> {
         let mut faults = Vec::new();
-        for metric in ALL.into_iter().filter(|m| *m != Metric::Peers) {
+        for metric in ALL {
             let name = format!("{} {}", self.setting.kind.name, metric.name());
             let of = self.store.read(metric.name())?.faults;
             faults.extend(of.iter().map(|fault| format!("{name}: {fault}")));
@@ -177,6 +175,7 @@ impl Subject {
 
 async fn bench() -> Result<()> {
     let named = variable(SIZE);
+    let peers = std::env::var_os(PEERS).is_some();
     let size = Size::named(&named)
         .with_context(|| format!("{SIZE} is {named:?}, not reduced, full or smoke"))?;
     let chosen = kind::chosen(&variable(KIND)).context(KIND)?;
@@ -201,7 +200,7 @@ async fn bench() -> Result<()> {
         .filter(|subject| chosen.contains(&subject.setting.kind));
     for subject in measured.clone() {
         if std::env::var_os(FRESH).is_some() {
-            if subject.setting.peers {
+            if peers {
                 let none = Record::default();
                 subject.store.write(Metric::Peers.name(), &none)?;
             } else {
@@ -217,19 +216,23 @@ async fn bench() -> Result<()> {
         ));
     }
     let only = variable(ONLY);
-    let mut tasks: Vec<Task<'_>> = measured
-        .flat_map(|subject| Task::all(subject, &only))
-        .collect();
+    let mut tasks: Vec<Task<'_>> = if peers {
+        measured.filter_map(Task::beside_peers).collect()
+    } else {
+        measured
+            .flat_map(|subject| Task::all(subject, &only))
+            .collect()
+    };
     ensure!(
         !tasks.is_empty(),
-        "{ONLY} is {only:?}, which names no row of these kinds"
+        "{ONLY}={only} and {KIND} choose nothing that is measured"
     );
-    for task in tasks.iter().filter(|task| task.metric == Metric::Peers) {
+    for task in tasks.iter().filter(|_| peers) {
         // Before any run, because it takes minutes.
-        kind::peer(&task.subject.setting.kind).built()?;
+        kind::peer(&task.subject.setting.kind)?.built()?;
     }
     measure(&size, &mut tasks, begun, &say).await?;
-    if subjects.iter().any(|subject| subject.setting.peers) {
+    if peers {
         beside_peers(&size, &subjects, &say)?;
     } else {
         finish(&size, &subjects, &say)?;
@@ -254,13 +257,22 @@ impl<'a> Task<'a> {
         let wanted = ALL
             .into_iter()
             .filter(|metric| metric.is_wanted(&subject.setting, only));
-        wanted
-            .map(|metric| Self {
-                subject,
-                metric,
-                given_up: false,
-            })
-            .collect()
+        wanted.map(|metric| Self::new(subject, metric)).collect()
+    }
+
+    /// Returns the comparison of a kind with its Go operator, if it is measured.
+    fn beside_peers(subject: &'a Subject) -> Option<Self> {
+        let peers = Metric::Peers;
+        let is_of = peers.is_of(&subject.setting.kind);
+        is_of.then(|| Self::new(subject, peers))
+    }
+
+    fn new(subject: &'a Subject, metric: Metric) -> Self {
+        Self {
+            subject,
+            metric,
+            given_up: false,
+        }
     }
 
     fn name(&self) -> String {
@@ -309,7 +321,7 @@ async fn measure(
     begun: Instant,
     say: &dyn Fn(&str),
 ) -> Result<()> {
-    for round in 1..=size.pairs.max(size.long_pairs).max(size.peers.1) {
+    for round in 1..=size.pairs.max(size.long_pairs).max(size.rounds) {
         for task in &mut *tasks {
             task.until(round, begun, say).await?;
         }
@@ -342,7 +354,7 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
     let run = run(size);
     let note = format!(
         "\n{}\n{}\n{}",
-        report::origin(&known, kinds.len(), &run, &page),
+        report::origin(&known, kinds.len(), &run, &page, report::TABLE),
         of(&page),
         unmade(&faults)
     );
@@ -353,21 +365,29 @@ fn finish(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
 fn beside_peers(size: &Size, subjects: &[Subject], say: &dyn Fn(&str)) -> Result<()> {
     let mut kinds = Vec::new();
     for subject in subjects {
-        let record = subject.store.read(Metric::Peers.name())?;
-        kinds.push((subject.setting.kind.name, record));
-    }
-    let table = report::peers::table(kinds.iter().map(|(kind, record)| (*kind, record)));
-    eprintln!("\n{table}");
-    for (kind, record) in &kinds {
-        for fault in &record.faults {
-            say(&format!("a run did not count: {kind}: {fault}"));
+        let kind = subject.setting.kind;
+        if Metric::Peers.is_of(&kind) {
+            kinds.push((kind, subject.store.read(Metric::Peers.name())?));
         }
     }
-    if size.name == "smoke" || kinds.iter().all(|(_, record)| record.pairs.is_empty()) {
+    let of = |page: &str| {
+        let kinds = kinds.iter().map(|(kind, record)| (kind, record));
+        report::peers::table(kinds, page)
+    };
+    eprintln!("\n{}", of(""));
+    for (kind, record) in &kinds {
+        for fault in &record.faults {
+            say(&format!("a run did not count: {}: {fault}", kind.name));
+        }
+    }
+    let known = kinds.iter().filter(|(_, record)| !record.pairs.is_empty());
+    let known: Vec<&str> = known.map(|(kind, _)| kind.name).collect();
+    if size.name == "smoke" || known.is_empty() {
         return Ok(());
     }
     let page = std::fs::read_to_string(page())?;
-    let note = format!("\nMeasured {}\n\n{table}\n", run(size));
+    let origin = report::origin(&known, kinds.len(), &run(size), &page, report::PEERS);
+    let note = format!("\n{origin}\n{}\n", of(&page));
     publish(&page, report::PEERS, &note, say)
 }
 

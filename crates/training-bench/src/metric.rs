@@ -14,14 +14,42 @@ use crate::store::{Figures, Pair, Record, Side};
 use crate::submission::submission;
 use crate::why::why;
 
-/// The most warm-up jobs beside a Go operator.
-const WARM_UP: usize = 10;
-/// The most jobs there that run one by one.
-const ONES: usize = 20;
-/// Jobs there that are created at once.
-const AT_ONCE: usize = 20;
-/// Jobs there in the closed loop.
-const IN_FLIGHT: usize = 16;
+/// The numbers of jobs beside a Go operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Few {
+    /// Warm-up jobs.
+    pub warm_up: usize,
+    /// Jobs that run one by one.
+    pub ones: usize,
+    /// Jobs that are created at once.
+    pub at_once: usize,
+    /// Jobs in the closed loop, all in all.
+    pub pace_jobs: usize,
+    /// The same at a time.
+    pub in_flight: usize,
+}
+
+/// Returns the numbers of jobs of a kind that run beside a Go operator.
+pub fn few(kind: &Kind) -> Few {
+    if submits(kind) {
+        // Each takes the Go operator seconds of CPU.
+        return Few {
+            warm_up: 2,
+            ones: 5,
+            at_once: 5,
+            pace_jobs: 15,
+            in_flight: 5,
+        };
+    }
+    // With its default flags it sends five or twenty requests a second.
+    Few {
+        warm_up: 10,
+        ones: 20,
+        at_once: 20,
+        pace_jobs: 40,
+        in_flight: 16,
+    }
+}
 
 /// A type of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +78,8 @@ pub enum Metric {
     Peers,
 }
 
-/// All metrics. Each gets its first pair before any gets its second, so that an interrupted run has them all.
-pub const ALL: [Metric; 11] = [
+/// All metrics of the main table. Each gets its first pair before any gets its second, so that an interrupted run has them all.
+pub const ALL: [Metric; 10] = [
     Metric::Life,
     Metric::Pace,
     Metric::Latency,
@@ -62,7 +90,6 @@ pub const ALL: [Metric; 11] = [
     Metric::Killed,
     Metric::Event,
     Metric::Why,
-    Metric::Peers,
 ];
 
 impl Metric {
@@ -103,24 +130,20 @@ impl Metric {
     }
 
     /// Returns whether a kind uses this metric.
-    fn is_of(self, kind: &Kind) -> bool {
+    pub fn is_of(self, kind: &Kind) -> bool {
         match self {
             Self::Life | Self::Latency | Self::Burst => true,
             Self::Crowd | Self::Event | Self::Why => *kind == WHOLE,
             Self::Pace | Self::Scale => !submits(kind),
             Self::Submission | Self::Killed => submits(kind),
-            Self::Peers => *kind == WHOLE || launches(kind),
+            Self::Peers => *kind == WHOLE || launches(kind) || submits(kind),
         }
     }
 
     /// Returns whether one of its rows belongs to the kind and is selected; an empty selection means all.
     pub fn is_wanted(self, setting: &Setting, only: &str) -> bool {
-        let peers = self == Self::Peers;
-        if !self.is_of(&setting.kind) || peers != setting.peers {
+        if !self.is_of(&setting.kind) {
             return false;
-        }
-        if peers {
-            return true;
         }
         let all = !only.contains(|letter: char| letter.is_ascii_alphanumeric());
         let mut shown = self
@@ -135,7 +158,7 @@ impl Metric {
         match self {
             Self::Life | Self::Scale | Self::Submission | Self::Killed => 1,
             Self::Pace | Self::Latency | Self::Event | Self::Why => size.pairs,
-            Self::Peers => size.peers.1,
+            Self::Peers => size.rounds,
             Self::Burst | Self::Crowd => size.long_pairs,
         }
     }
@@ -190,12 +213,12 @@ impl Metric {
 /// Runs all four sides, each round in another order.
 async fn peers(setting: &Setting, round: usize, say: &dyn Fn(&str)) -> Result<Pair> {
     let mut setting = *setting;
-    // With its default flags a Go operator sends five or twenty requests a second.
-    setting.size.warm_up = setting.size.warm_up.min(WARM_UP);
-    setting.size.pace_jobs = setting.size.peers.0;
-    setting.size.in_flight = IN_FLIGHT;
-    setting.size.ones = setting.size.ones.min(ONES);
-    setting.size.hundred = (AT_ONCE, 1);
+    let few = few(&setting.kind);
+    setting.size.warm_up = few.warm_up;
+    setting.size.pace_jobs = few.pace_jobs;
+    setting.size.in_flight = few.in_flight;
+    setting.size.ones = few.ones;
+    setting.size.hundred = (few.at_once, 1);
     let mut order = [Side::Floor, Side::Ours, Side::Go, Side::Tuned];
     order.rotate_left(round % 4);
     let mut pair = Pair::default();

@@ -14,7 +14,7 @@ use crate::metric::Metric;
 use crate::runs::number;
 use crate::size::Setting;
 use crate::stats::{Estimate, estimate, median};
-use crate::store::{Pair, Record, Store};
+use crate::store::{Figures, Pair, Record, Store};
 
 /// A pair counts as disturbed if other processes used more than this share of the machine.
 const NOISY: f64 = 0.10;
@@ -87,16 +87,7 @@ impl Row {
     }
 
     fn line(&self, kind: &str) -> String {
-        let value = self.value.map_or_else(
-            || "–".to_owned(),
-            |v| {
-                if v.values > 1 {
-                    format!("**{:.2}** ({:.2}–{:.2})", v.median, v.low, v.high)
-                } else {
-                    format!("**{:.2}**", v.median)
-                }
-            },
-        );
+        let value = self.value.map_or_else(|| "–".to_owned(), |v| v.text(2, ""));
         let target = match self.target {
             None => String::new(),
             Some(Target::AtMost(most)) => format!("≤ {most}"),
@@ -109,11 +100,9 @@ impl Row {
             Outcome::Shown => "",
             Outcome::NotMeasured => "not measured",
         };
-        let pairs = match (self.value, self.left_out) {
-            (None, _) => String::new(),
-            (Some(v), 0) => v.values.to_string(),
-            (Some(v), out) => format!("{} ({out} left out)", v.values),
-        };
+        let pairs = self
+            .value
+            .map_or_else(String::new, |v| counted(v.values, self.left_out));
         format!(
             "| {} | {kind} | {} | {} | {} | {value} | {target} | {outcome} | {pairs} |",
             self.id, self.what, self.floor, self.ours
@@ -468,26 +457,37 @@ fn compared(
     let (pairs, left_out) = quiet(record);
     let ratios = pairs.iter().filter_map(|pair| pair.ratio(figure));
     let ratios: Vec<f64> = ratios.map(value).collect();
-    let show = |of: &dyn Fn(&Pair) -> Option<f64>| {
-        let values: Vec<f64> = pairs.iter().filter_map(|pair| of(pair)).collect();
-        if values.is_empty() {
-            return String::new();
-        }
-        let middle = median(&values);
-        if middle < 100.0 {
-            format!("{middle:.1} {unit}")
-        } else {
-            format!("{middle:.0} {unit}")
-        }
+    let show = |of: fn(&Pair) -> &Figures| {
+        let values = pairs.iter().filter_map(|pair| of(pair).get(figure));
+        shown(&values.copied().collect::<Vec<_>>(), unit)
     };
     Row {
         id,
         what: what.to_owned(),
-        floor: show(&|pair| pair.floor.get(figure).copied()),
-        ours: show(&|pair| pair.ours.get(figure).copied()),
+        floor: show(|pair| &pair.floor),
+        ours: show(|pair| &pair.ours),
         value: estimate(&ratios),
         target,
         left_out,
+    }
+}
+
+/// Returns the median of values with their unit; nothing without values.
+fn shown(values: &[f64], unit: &str) -> String {
+    let middle = median(values);
+    let digits = usize::from(middle < 100.0);
+    if values.is_empty() {
+        String::new()
+    } else {
+        format!("{middle:.digits$} {unit}").trim_end().to_owned()
+    }
+}
+
+/// Returns the number of pairs that count.
+fn counted(pairs: usize, left_out: usize) -> String {
+    match left_out {
+        0 => pairs.to_string(),
+        out => format!("{pairs} ({out} left out)"),
     }
 }
 
@@ -548,7 +548,7 @@ pub fn table<'a>(kinds: impl IntoIterator<Item = (&'a str, &'a [Row])>, page: &s
          | --- | --- | --- | ---: | ---: | --- | ---: | --- | ---: |\n",
     );
     for (kind, rows) in kinds {
-        let former = former(page, kind);
+        let former = former(page, TABLE, kind);
         if is_known(rows) || former.is_empty() {
             for row in rows {
                 let _ = writeln!(text, "{}", row.line(kind));
@@ -566,25 +566,24 @@ pub fn is_known(rows: &[Row]) -> bool {
     rows.iter().any(|row| row.value.is_some())
 }
 
-/// Returns a kind's rows in the page.
-fn former<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
+/// Returns a kind's rows in a table of the page.
+fn former<'a>(page: &'a str, marks: [&str; 2], kind: &str) -> Vec<&'a str> {
     let of = |line: &&str| line.starts_with("| ") && line.split(" | ").nth(1) == Some(kind);
-    within(page).lines().filter(of).collect()
+    within(page, marks).lines().filter(of).collect()
 }
 
-/// Returns the text between the page's marks.
-fn within(page: &str) -> &str {
-    let [begin, end] = TABLE;
+/// Returns the page's text between two marks.
+fn within<'a>(page: &'a str, [begin, end]: [&str; 2]) -> &'a str {
     let rest = page.split_once(begin).map_or("", |(_, rest)| rest);
     rest.split_once(end).map_or("", |(within, _)| within)
 }
 
-/// Describes when and where the table's figures were measured. Kinds that keep their rows also keep their note.
-pub fn origin(known: &[&str], all: usize, run: &str, page: &str) -> String {
+/// Describes when and where a table's figures were measured. Kinds that keep their rows also keep their note.
+pub fn origin(known: &[&str], all: usize, run: &str, page: &str, marks: [&str; 2]) -> String {
     if known.len() == all {
         return format!("Measured {run}\n");
     }
-    let lines = within(page).lines();
+    let lines = within(page, marks).lines();
     let former = lines.take_while(|line| !line.starts_with('|'));
     let is_new = |line: &&str| {
         let begins = |kind: &&str| line.starts_with(&format!("`{kind}`: "));
@@ -759,10 +758,10 @@ mod tests {
         assert!(lines[1].starts_with("| b | XGBoostJob |"), "{text}");
         let text = table([("TFJob", &known[..])], &page);
         assert!(!text.contains("0.90"), "{text}");
-        let from = origin(&["XGBoostJob"], 2, "now.", &page);
+        let from = origin(&["XGBoostJob"], 2, "now.", &page, TABLE);
         assert_eq!(from, "Measured then.\n`XGBoostJob`: now.\n");
         assert_eq!(
-            origin(&["TFJob", "XGBoostJob"], 2, "now.", &page),
+            origin(&["TFJob", "XGBoostJob"], 2, "now.", &page, TABLE),
             "Measured now.\n"
         );
     }

@@ -61,8 +61,8 @@ async fn settled(stage: &Stage, client: &Client) -> Result<()> {
     loop {
         tokio::time::sleep(SETTLE).await;
         let now = Counts::read(&stage.api).await?;
-        let sent = now.since(&before, Side::Go);
-        if !matches!(client, Client::Go(_)) || sent["writes"] + sent["events"] == 0.0 {
+        let sent = now.since(&before, client.side());
+        if sent["writes"] + sent["events"] == 0.0 {
             return Ok(());
         }
         ensure!(begun.elapsed() < HANG, "it still sends requests");
@@ -98,8 +98,7 @@ pub async fn pace(side: Side, setting: &Setting, crowd: usize) -> Result<Figures
     );
     let time = ends[to].duration_since(ends[from]).as_secs_f64();
     figures.insert("jobs_per_s".to_owned(), number(to - from) / time.max(0.001));
-    let memory = machine::memory(parties.client.pid())?;
-    figures.insert("rss_mb".to_owned(), memory.rss);
+    figures.insert("rss_mb".to_owned(), parties.client.resident()?);
     load.verify(&jobs, 0).await?;
     Ok(figures)
 }
@@ -185,9 +184,7 @@ pub async fn latency(side: Side, setting: &Setting) -> Result<Figures> {
         jobs += failing.len();
     }
     load.verify(&all, 0).await?;
-    if let Client::Go(_) = client {
-        settled(&stage, &client).await?;
-    }
+    settled(&stage, &client).await?;
     figures.extend(meter.end(&stage, &client, side, number(jobs)).await?);
     Ok(figures)
 }

@@ -27,8 +27,8 @@ pub struct Size {
     pub in_flight: usize,
     /// Foreign pods in the crowded namespace.
     pub crowd: usize,
-    /// Jobs in the closed loop beside the Go operators, and the number of rounds.
-    pub peers: (usize, usize),
+    /// Rounds beside the Go operators.
+    pub rounds: usize,
     /// Jobs that run one by one.
     pub ones: usize,
     /// Jobs in a small burst, and the number of bursts.
@@ -65,7 +65,7 @@ const SMOKE: Size = Size {
     pace_jobs: 40,
     in_flight: 16,
     crowd: 300,
-    peers: (40, 1),
+    rounds: 1,
     ones: 8,
     hundred: (20, 1),
     thousand: 60,
@@ -90,7 +90,7 @@ const REDUCED: Size = Size {
     pace_jobs: 400,
     in_flight: 64,
     crowd: 15_000,
-    peers: (40, 3),
+    rounds: 3,
     ones: 60,
     hundred: (100, 2),
     thousand: 1_000,
@@ -108,7 +108,7 @@ const REDUCED: Size = Size {
 const FULL: Size = Size {
     name: "full",
     pairs: 9,
-    peers: (40, 20),
+    rounds: 20,
     long_pairs: 7,
     part_pairs: 5,
     ones: 150,
@@ -142,8 +142,6 @@ pub struct Setting {
     pub size: Size,
     /// The letters of its rows in the table.
     pub rows: &'static str,
-    /// Only the comparison with the published Go operators is measured.
-    pub peers: bool,
 }
 
 impl Setting {
@@ -152,24 +150,14 @@ impl Setting {
     pub fn new(kind: Kind, size: Size) -> Self {
         if kind == WHOLE {
             let rows = "abcdefgjkl";
-            return Self {
-                kind,
-                size,
-                rows,
-                peers: false,
-            };
+            return Self { kind, size, rows };
         }
         if submits(&kind) {
             // It has its own plan and its own floor client.
             let rows = "abcdehi";
             let pairs = size.long_pairs;
             let size = Size { pairs, ..size };
-            return Self {
-                kind,
-                size,
-                rows,
-                peers: false,
-            };
+            return Self { kind, size, rows };
         }
         let size = Size {
             pairs: size.part_pairs,
@@ -177,12 +165,7 @@ impl Setting {
             ..size
         };
         let rows = if launches(&kind) { "abcd" } else { "abc" };
-        Self {
-            kind,
-            size,
-            rows,
-            peers: false,
-        }
+        Self { kind, size, rows }
     }
 
     /// Returns whether the table has this row for it.

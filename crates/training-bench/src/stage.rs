@@ -64,7 +64,7 @@ impl Stage {
         server.retain(|pid| !before.contains(pid));
         match side {
             Side::Floor | Side::Ours => control.install(kind.operator).await?,
-            Side::Go | Side::Tuned => kind::peer(&kind).install(&control).await?,
+            Side::Go | Side::Tuned => kind::peer(&kind)?.install(&control).await?,
         }
         manifest::apply(&control.client(ADMIN).await?, counts::objects(&kind)).await?;
         let api = Api::new(&control.kubeconfig(LOAD).await?).await?;
@@ -127,7 +127,7 @@ impl Stage {
     }
 
     async fn go(&self, flags: Flags) -> Result<Client> {
-        let peer = kind::peer(&self.kind);
+        let peer = kind::peer(&self.kind)?;
         Ok(Client::Go(peer.start(&self.control, flags).await?))
     }
 
@@ -200,12 +200,50 @@ pub enum Client {
 }
 
 impl Client {
-    /// Its process id.
+    /// The side whose requests it sends.
+    pub fn side(&self) -> Side {
+        match self {
+            Self::Floor(_) => Side::Floor,
+            Self::Ours(_) => Side::Ours,
+            Self::Go(_) => Side::Go,
+        }
+    }
+
+    /// Its process id; of a Go operator, its controller's.
     pub fn pid(&self) -> u32 {
         match self {
             Self::Floor(helper) => helper.pid(),
             Self::Ours(operator) => operator.pid(),
             Self::Go(operator) => operator.pid(),
+        }
+    }
+
+    /// Its process ids, with those of a Go operator's webhook and of the processes that run `spark-submit` for it.
+    fn pids(&self) -> Vec<u32> {
+        let roots = match self {
+            Self::Floor(_) | Self::Ours(_) => return vec![self.pid()],
+            Self::Go(operator) => operator.pids(),
+        };
+        let children = roots.iter().flat_map(|pid| machine::descendants(*pid));
+        children.chain(roots.iter().copied()).collect()
+    }
+
+    /// Returns its CPU time, with that of processes that it started. Units: milliseconds.
+    fn cpu(&self) -> Result<f64> {
+        match self {
+            Self::Floor(_) | Self::Ours(_) => machine::cpu(self.pid()),
+            Self::Go(_) => Ok(machine::cpu_with_ended(&self.pids())),
+        }
+    }
+
+    /// Returns the resident memory of its processes, without `spark-submit`. Units: MB.
+    pub fn resident(&self) -> Result<f64> {
+        match self {
+            Self::Floor(_) | Self::Ours(_) => Ok(machine::memory(self.pid())?.rss),
+            Self::Go(operator) => {
+                let all = operator.programs();
+                all.iter().map(|pid| Ok(machine::memory(*pid)?.rss)).sum()
+            }
         }
     }
 
@@ -235,7 +273,7 @@ impl Meter {
         // First, because the request costs the server CPU.
         let counts = Counts::read(&stage.api).await?;
         Ok(Self {
-            client: machine::cpu(client.pid())?,
+            client: client.cpu()?,
             without_pool: machine::cpu_without_pool(client.pid())?,
             server: stage.server_cpu()?,
             own: own(stage, client)?,
@@ -254,7 +292,7 @@ impl Meter {
     ) -> Result<Figures> {
         let total = machine::total()?;
         let server = stage.server_cpu()? - self.server;
-        let mine = machine::cpu(client.pid())? - self.client;
+        let mine = client.cpu()? - self.client;
         let known = server + mine + own(stage, client)? - self.own;
         let foreign = (total.busy - self.total.busy - known).max(0.0);
         let mut figures = Counts::read(&stage.api).await?.since(&self.counts, side);
@@ -284,7 +322,8 @@ impl Meter {
 /// Returns the CPU time of the load generator and the status driver.
 fn own(stage: &Stage, client: &Client) -> Result<f64> {
     let mut helpers = machine::descendants(std::process::id());
-    helpers.retain(|pid| !stage.server.contains(pid) && *pid != client.pid());
+    let measured = client.pids();
+    helpers.retain(|pid| !stage.server.contains(pid) && !measured.contains(pid));
     // Ignores a helper that has ended meanwhile.
     let helpers: f64 = helpers
         .iter()

@@ -1,5 +1,7 @@
 //! Percentiles, medians and bootstrap intervals.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 /// The number of bootstrap resamples.
@@ -45,6 +47,20 @@ pub struct Estimate {
     pub high: f64,
     /// The number of values.
     pub values: usize,
+}
+
+impl Estimate {
+    /// Renders the median, and the interval of several values.
+    pub fn text(&self, digits: usize, unit: &str) -> String {
+        let Self {
+            median, low, high, ..
+        } = self;
+        let mut text = format!("**{median:.digits$}{unit}**");
+        if self.values > 1 {
+            let _ = write!(text, " ({low:.digits$}–{high:.digits$})");
+        }
+        text
+    }
 }
 
 /// Returns the median with a 95 % interval by bootstrap. The same values give the same interval.

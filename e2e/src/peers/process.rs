@@ -289,9 +289,21 @@ impl PeerProcess {
         busy.is_some_and(|busy| busy.load(Ordering::SeqCst) > 0)
     }
 
-    /// Its process id; of the Spark operator, the controller's.
+    /// The process id of its controller.
     pub fn pid(&self) -> u32 {
         self.children.last().map_or(0, Child::id)
+    }
+
+    /// The process ids of its controller and its webhook.
+    pub fn programs(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
+    }
+
+    /// The same with the processes that run `spark-submit` for it.
+    pub fn pids(&self) -> Vec<u32> {
+        let mut all = self.programs();
+        all.extend(self.submitter.iter().flat_map(|of| &of.pids));
+        all
     }
 
     /// Returns true if it has ended.

@@ -96,6 +96,11 @@ impl Sandbox {
         })
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs a command with these files.
     pub fn run(&mut self, command: &[String], files: &BTreeMap<String, String>) -> Result<Ended> {
         let job = json!({ "command": command, "files": files });

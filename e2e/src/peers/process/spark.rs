@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -44,6 +44,22 @@ pub(super) struct Submitter {
     pub socket: PathBuf,
     /// The submissions that run or wait.
     pub busy: Arc<AtomicUsize>,
+    /// The processes that run them.
+    pub pids: Vec<u32>,
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Submitter {
+    /// Ends the sandboxes, which have copies of the image.
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        // Wakes the thread that listens.
+        let _ = UnixStream::connect(&self.socket);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Submitter {
@@ -62,9 +78,13 @@ impl Submitter {
         let busy = Arc::new(AtomicUsize::new(0));
         let (sender, queue) = std::sync::mpsc::channel();
         let counted = Arc::clone(&busy);
-        // These threads end with the process.
-        thread::spawn(move || {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let listens = thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                if ended.load(Ordering::SeqCst) {
+                    return;
+                }
                 counted.fetch_add(1, Ordering::SeqCst);
                 if sender.send(stream).is_err() {
                     return;
@@ -72,11 +92,13 @@ impl Submitter {
             }
         });
         let queue = Arc::new(std::sync::Mutex::new(queue));
+        let (mut pids, mut threads) = (Vec::new(), vec![listens]);
         for _ in 0..SUBMITTERS {
             let mut sandbox = Sandbox::open(IMAGE)?;
+            pids.push(sandbox.pid());
             let (queue, busy) = (Arc::clone(&queue), Arc::clone(&busy));
             let kubeconfig = kubeconfig.to_owned();
-            thread::spawn(move || {
+            threads.push(thread::spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
                     let Some(stream) = next else { return };
@@ -84,9 +106,16 @@ impl Submitter {
                     let _ = answer(&mut sandbox, &stream, &kubeconfig);
                     busy.fetch_sub(1, Ordering::SeqCst);
                 }
-            });
+            }));
         }
-        Ok(Self { home, socket, busy })
+        Ok(Self {
+            home,
+            socket,
+            busy,
+            pids,
+            ends,
+            threads,
+        })
     }
 }
 
