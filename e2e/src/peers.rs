@@ -1,12 +1,13 @@
 //! The published Go operators, and ours beside them: both take the same jobs through the same lives, and what differs is listed.
 
 pub mod compare;
+pub mod drivers;
 pub mod history;
 pub mod lives;
 pub mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -23,6 +24,7 @@ use training_testkit::operator;
 
 use crate::corpus;
 use crate::submit::server;
+use drivers::Drivers;
 use history::{History, Recorder, Stage};
 use lives::Life;
 use process::Peer;
@@ -46,6 +48,9 @@ pub const SERVED: [(Kind, Peer); 8] = [
     (SPARK, Peer::Spark),
 ];
 
+/// What rules call the executors of applications.
+pub const EXECUTORS: &str = "executors of SparkApplication";
+
 /// How long an operator may usually take until a job is as expected.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -64,12 +69,45 @@ pub fn recording(kind: &Kind) -> PathBuf {
     workspace().join(format!("e2e/tests/data/peers/{name}.json"))
 }
 
+/// Returns the file with the executors of the Go operator's applications.
+pub fn executors_recording() -> PathBuf {
+    workspace().join("e2e/tests/data/executors.json")
+}
+
 /// Reads what the Go operator does.
-pub fn recorded(kind: &Kind) -> Result<History> {
-    let file = recording(kind);
-    let text = std::fs::read_to_string(&file)
+pub fn recorded(file: &Path) -> Result<History> {
+    let text = std::fs::read_to_string(file)
         .with_context(|| format!("{}: run make peer-recordings", file.display()))?;
     history::read(&text).with_context(|| file.display().to_string())
+}
+
+/// Returns the pods and claims that came with the last act.
+pub fn executors(mut all: History) -> History {
+    let is_executor = |key: &str| key.starts_with("Pod ") || key.starts_with("PersistentVolume");
+    for stages in all.0.values_mut() {
+        stages.drain(..stages.len().saturating_sub(1));
+        for stage in stages {
+            stage.objects.retain(|key, _| is_executor(key));
+            stage.events.clear();
+        }
+    }
+    all
+}
+
+/// Returns the names of jobs of which no two have the same objects, but for their names. All jobs without objects are among them.
+pub fn distinct(all: &History) -> Result<BTreeSet<String>> {
+    let mut names = BTreeMap::new();
+    for (name, stages) in &all.0 {
+        let has_objects = stages.iter().any(|stage| !stage.objects.is_empty());
+        let objects = serde_json::to_string(stages)?;
+        let objects = if has_objects {
+            objects.replace(name, "JOB")
+        } else {
+            name.clone()
+        };
+        names.entry(objects).or_insert_with(|| name.clone());
+    }
+    Ok(names.into_values().collect())
 }
 
 /// Returns the options of a control plane on which a Go operator or ours runs.
@@ -108,6 +146,8 @@ pub struct Stages {
     kubelet: Kubelet,
     /// How long an operator may take until a job is as expected.
     pub patience: Duration,
+    /// Runs the drivers of applications, if that is wanted.
+    pub drivers: Option<Drivers>,
     // Dropped last, after its watchers.
     namespace: Namespace,
 }
@@ -126,6 +166,7 @@ impl Stages {
             jobs,
             kubelet,
             patience: PATIENCE,
+            drivers: None,
             namespace,
         })
     }
@@ -174,12 +215,7 @@ impl Stages {
             }
             let acts = lives.iter().map(async |life| {
                 let (name, act) = (life.name(), &life.acts[number]);
-                let done = act.of(
-                    name,
-                    (&self.client, self.namespace()),
-                    &self.jobs,
-                    &self.kubelet,
-                );
+                let done = act.of(name, self);
                 done.await.with_context(|| format!("{name}: {act}"))
             });
             try_join_all(acts).await?;

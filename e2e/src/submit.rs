@@ -11,6 +11,9 @@ use kube::config::Kubeconfig;
 /// The path of `spark-submit` in an image of Spark.
 pub const SPARK_SUBMIT: &str = "/opt/spark/bin/spark-submit";
 
+/// The image with `spark-submit` of the newest supported version, which is also that of the Spark operator's image.
+pub const IMAGE: &str = "trainyard/spark:1";
+
 /// Returns the URL of the API server in a kubeconfig.
 pub fn server(kubeconfig: &str) -> Result<String> {
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(kubeconfig)?;

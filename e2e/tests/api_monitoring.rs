@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, PYTORCH, SPARK};
-use training_testkit::control_plane::workspace;
+use training_testkit::control_plane::{built, workspace};
 use training_testkit::kubelet::lockstep;
 use training_testkit::operator::{OperatorProcess, free_address};
 use training_testkit::wait::{HANG, Seen, eventually};
@@ -94,9 +94,7 @@ impl Drop for Prometheus {
 
 /// Returns the directory of Prometheus' programs.
 fn programs() -> Result<PathBuf> {
-    let built = Command::new(workspace().join("e2e/prometheus/build")).output()?;
-    ensure!(built.status.success(), "{built:?}");
-    Ok(String::from_utf8(built.stdout)?.trim().into())
+    built("e2e/prometheus/build", &[])
 }
 
 fn promtool(programs: &Path, args: &[&str]) -> Result<String> {

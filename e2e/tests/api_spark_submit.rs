@@ -6,6 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::peers::compare::{differences, judge};
+use e2e::peers::drivers::Drivers;
+use e2e::peers::history::Stage as Step;
+use e2e::peers::{
+    EXECUTORS, Stages, distinct, executors, executors_recording, lives, options, ours, recorded,
+};
 use e2e::submit::recording::{Entry, MASTER, SUBMISSION, VERSIONS, masked};
 use e2e::submit::sandbox::{Ended, Sandbox};
 use e2e::submit::{SPARK_SUBMIT, arguments, recording, server};
@@ -16,7 +22,9 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::{Client, Resource, ResourceExt as _};
 use serde_json::{Map, Value, json};
+use training_testkit::builders::SPARK;
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options, workspace};
+use training_testkit::operator::OperatorProcess;
 
 /// The images by Spark version.
 const IMAGES: [(&str, &str); 2] = [
@@ -244,4 +252,45 @@ async fn record(stage: &Stage, only: &str) -> Result<()> {
     }
     let path = directory.join("provenance.json");
     write(&path, &Value::Object(provenance))
+}
+
+/// Spark's real driver creates executors for applications that our operator submits. The Go operator's recorded executors have also
+/// been through its webhook.
+#[tokio::test]
+async fn executors_are_those_of_the_go_operator() -> Result<()> {
+    let mut rules = training_manifests::differences::read(&workspace())?;
+    rules.retain(|rule| rule.kinds == [EXECUTORS]);
+    let control = ControlPlane::start(options()).await?;
+    control.install(SPARK.operator).await?;
+    let mut stages = Stages::on(&control, SPARK).await?;
+    stages.drivers = Some(Drivers::open(&control).await?);
+    let operator =
+        OperatorProcess::start(ours(&control, &SPARK, stages.namespace()).await?).await?;
+    let mut go = recorded(&executors_recording())?;
+    if std::env::var_os("TRAINYARD_DEEP").is_none() {
+        // Each takes a JVM.
+        let distinct = distinct(&go)?;
+        go.0.retain(|name, _| distinct.contains(name));
+    }
+    let mut lives = lives::with_executors()?;
+    lives.retain(|life| go.0.contains_key(life.name()));
+    // An operator on a busy machine may not have submitted everything at the first rest.
+    let has_driver = |_: &str, steps: &[Step]| {
+        let objects = steps.iter().flat_map(|step| step.objects.keys());
+        objects.into_iter().any(|key| key.starts_with("Pod "))
+    };
+    let history = stages.play(&lives, async |_| Ok(()), has_driver);
+    let history = history.await.with_context(|| operator.log_tail())?;
+    let found = differences(&go, &executors(history));
+    let (unexplained, unused) = judge(&rules, &[(EXECUTORS.to_owned(), found)].into());
+    ensure!(
+        unexplained.is_empty(),
+        "unexplained:\n{}",
+        unexplained.join("\n")
+    );
+    ensure!(
+        unused.is_empty(),
+        "these rules explain nothing: {unused:#?}"
+    );
+    Ok(())
 }

@@ -1,21 +1,28 @@
 //! The published Go operators, running. `make test-deep` runs these tests, because it takes minutes to build them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::peers::compare::{Difference, differences, is_expected, is_explained, is_random};
+use e2e::peers::drivers::Drivers;
 use e2e::peers::history::{History, JOB, Stage};
-use e2e::peers::lives;
+use e2e::peers::lives::{self, Life};
 use e2e::peers::process::{Flags, Peer, PeerProcess};
-use e2e::peers::{SERVED, Stages, options, ours, recorded, recording, title};
+use e2e::peers::{
+    EXECUTORS, SERVED, Stages, executors, executors_recording, options, ours, recorded, recording,
+    title,
+};
 use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::{Barrier, Mutex};
 use training_testkit::builders::{Kind, SPARK};
 use training_testkit::control_plane::{ADMIN, ControlPlane, workspace};
@@ -57,15 +64,23 @@ fn is_between_runs(stages: &[Stage]) -> bool {
     state.is_some_and(|state| ["PENDING_RERUN", "RESUMING"].iter().any(|s| state == s))
 }
 
-/// Takes the jobs of some kinds through their lives with their Go operator.
-async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
+/// Takes jobs of some kinds through their lives with their Go operator.
+async fn played(
+    peer: Peer,
+    kinds: &[Kind],
+    lives: impl Fn(&Kind) -> Result<Vec<Life>>,
+) -> Result<Vec<History>> {
     let control = ControlPlane::start(options()).await?;
     peer.install(&control).await?;
     let process = peer.start(&control, Flags::Tuned).await?;
     let played = kinds.iter().map(async |kind| {
-        let stages = Stages::on(&control, *kind).await?;
+        let mut stages = Stages::on(&control, *kind).await?;
+        let lives = lives(kind)?;
+        if lives.iter().any(Life::has_driver) {
+            stages.drivers = Some(Drivers::open(&control).await?);
+        }
         let mut all = History::default();
-        for lives in lives::all(kind)?.chunks(at_a_time(kind)) {
+        for lives in lives.chunks(at_a_time(kind)) {
             let at_rest =
                 |_: &str, stages: &[Stage]| !process.is_submitting() && !is_between_runs(stages);
             let history = stages.play(lives, async |_| Ok(()), at_rest).await;
@@ -79,24 +94,36 @@ async fn played(peer: Peer, kinds: &[Kind]) -> Result<Vec<History>> {
 
 #[tokio::test]
 async fn the_go_operators_do_what_is_recorded() -> Result<()> {
-    let rules = training_manifests::differences::read(&workspace())?;
     for (peer, kinds) in by_peer() {
-        for (kind, history) in kinds.iter().zip(played(peer, &kinds).await?) {
-            let file = recording(kind);
-            if std::env::var_os(RECORD).is_some() {
-                std::fs::create_dir_all(file.parent().context("no directory")?)?;
-                std::fs::write(&file, history.to_text()?)?;
-                continue;
-            }
-            let mut differ = differences(&recorded(kind)?, &history);
-            differ.retain(|difference| {
-                let random = is_random(&rules, &title(kind), difference);
-                is_no_event(difference) && !random
-            });
-            let lines: Vec<String> = differ.iter().map(ToString::to_string).collect();
-            ensure!(lines.is_empty(), "{}:\n{}", title(kind), lines.join("\n"));
+        let all = played(peer, &kinds, lives::all).await?;
+        for (kind, history) in kinds.iter().zip(all) {
+            keep_or_compare(&history, &recording(kind), &title(kind))?;
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_executors_of_the_spark_operator_are_as_recorded() -> Result<()> {
+    if by_peer().iter().all(|(peer, _)| *peer != Peer::Spark) {
+        return Ok(());
+    }
+    for history in played(Peer::Spark, &[SPARK], |_| lives::with_executors()).await? {
+        keep_or_compare(&executors(history), &executors_recording(), EXECUTORS)?;
+    }
+    Ok(())
+}
+
+fn keep_or_compare(history: &History, file: &Path, title: &str) -> Result<()> {
+    if std::env::var_os(RECORD).is_some() {
+        std::fs::create_dir_all(file.parent().context("no directory")?)?;
+        return Ok(std::fs::write(file, history.to_text()?)?);
+    }
+    let rules = training_manifests::differences::read(&workspace())?;
+    let mut differ = differences(&recorded(file)?, history);
+    differ.retain(|difference| is_no_event(difference) && !is_random(&rules, title, difference));
+    let lines: Vec<String> = differ.iter().map(ToString::to_string).collect();
+    ensure!(lines.is_empty(), "{title}:\n{}", lines.join("\n"));
     Ok(())
 }
 
@@ -117,8 +144,18 @@ struct TakeOver<'a> {
 }
 
 impl TakeOver<'_> {
-    /// Kills the Go operator, deletes its webhooks, and starts ours.
-    async fn take(&mut self) -> Result<()> {
+    /// Kills the Go operator, deletes its webhooks, and starts ours. Prints how many jobs are in which state.
+    async fn take(&mut self, act: usize) -> Result<()> {
+        for (kind, namespace) in self.kinds.iter().zip(&self.namespaces) {
+            let client = self.control.client(ADMIN).await?;
+            let jobs: Api<DynamicObject> =
+                Api::namespaced_with(client, namespace, &kind.resource());
+            let mut states: BTreeMap<String, usize> = BTreeMap::new();
+            for job in jobs.list(&ListParams::default()).await? {
+                *states.entry(state(&job.data["status"])).or_default() += 1;
+            }
+            eprintln!("{} taken over in act {act}: {states:?}", title(kind));
+        }
         if let Some(go) = self.go.take() {
             go.kill().await?;
         }
@@ -151,6 +188,14 @@ impl TakeOver<'_> {
         let go = self.go.iter().map(PeerProcess::tail);
         ours.chain(go).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Returns the last true condition, or the state of an application.
+fn state(status: &Value) -> String {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let last = conditions.rfind(|c| c["status"] == "True");
+    let state = last.map_or(&status["applicationState"]["state"], |c| &c["type"]);
+    state.as_str().unwrap_or("without a status").to_owned()
 }
 
 async fn delete_all<K>(client: &Client) -> Result<()>
@@ -198,7 +243,7 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
                 tokio::time::sleep(moment).await;
                 let mut over = over.lock().await;
                 if number == at {
-                    over.take().await?;
+                    over.take(at).await?;
                 } else {
                     over.back().await?;
                 }
@@ -206,7 +251,7 @@ async fn taken_over(peer: Peer, kinds: &[Kind], at: usize, back: Option<usize>) 
             together.wait().await;
             Ok(())
         };
-        let mut go = recorded(kind)?;
+        let mut go = recorded(&recording(kind))?;
         let mut lives = lives::all(kind)?;
         // Jobs that the Go operator serves. Of applications, those to which more happens: each submission takes seconds.
         lives.retain(|life| go.0.get(life.name()).is_some_and(|go| !ends_early(go)));

@@ -457,17 +457,22 @@ fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(NODE_VARIABLE) {
         return Ok(program.into());
     }
-    let build = workspace().join("e2e/cluster/build");
-    let output = Command::new(&build)
+    built("e2e/cluster/build", &[])
+}
+
+/// Runs a script of the workspace that builds something unless it is in the cache. Returns the path that it prints last.
+///
+/// # Errors
+/// If the script can't be run or fails, or prints nothing.
+pub fn built(script: &str, arguments: &[&str]) -> Result<PathBuf> {
+    let output = Command::new(workspace().join(script))
+        .args(arguments)
         .stderr(Stdio::inherit())
         .output()
-        .with_context(|| format!("can't run {}", build.display()))?;
-    anyhow::ensure!(output.status.success(), "{} failed", build.display());
+        .with_context(|| format!("can't run {script}"))?;
+    anyhow::ensure!(output.status.success(), "{script} {arguments:?} failed");
     let text = String::from_utf8(output.stdout)?;
-    Ok(text
-        .lines()
-        .last()
-        .context("the build names no program")?
-        .trim()
-        .into())
+    let last = text.lines().last();
+    let last = last.with_context(|| format!("{script} prints no path"))?;
+    Ok(last.trim().into())
 }

@@ -61,10 +61,16 @@ const RESTLESS: u32 = 40;
 const LIMIT: Duration = Duration::from_mins(10);
 /// The label with the submission of an application's pods.
 const SUBMISSION: &str = "sparkoperator.k8s.io/submission-id";
-/// The API server's port in the properties of an application as JSON, and the addresses of Services.
-const ADDRESSES: [(&str, &str); 2] = [(r"127.0.0.1\\:", "PORT"), ("10.96.", "ADDRESS")];
+/// The API server's port in the properties of an application as JSON and in errors, and the addresses of Services.
+const ADDRESSES: [(&str, &str); 3] = [
+    (r"127.0.0.1\\:", "PORT"),
+    ("127.0.0.1:", "PORT"),
+    ("10.96.", "ADDRESS"),
+];
 /// What the Spark operator says before the output of `spark-submit`.
 const SUBMIT_FAILED: &str = "failed to run spark-submit: failed to run spark-submit: ";
+/// The beginning of an exception that ends a program.
+const EXCEPTION: &str = "Exception in thread";
 /// The name under which a history holds the job itself.
 pub const JOB: &str = "job";
 
@@ -465,10 +471,14 @@ fn with_masked_numbers(text: &str, before: &str, mask: &str) -> String {
     out
 }
 
-/// Returns what the Spark operator says of a submission without the output of `spark-submit`.
-fn without_output(text: &str) -> &str {
-    let at = text.find(SUBMIT_FAILED).map(|at| at + SUBMIT_FAILED.len());
-    at.map_or(text, |at| &text[..at])
+/// Returns what the Spark operator says of a submission. Of the output of `spark-submit`, only the exception stays.
+fn without_output(text: &str) -> String {
+    let Some((before, output)) = text.split_once(SUBMIT_FAILED) else {
+        return text.to_owned();
+    };
+    let exception = output.find(EXCEPTION).map_or("", |at| &output[at..]);
+    let exception = exception.lines().next().unwrap_or_default();
+    format!("{before}{SUBMIT_FAILED}{exception}")
 }
 
 fn text(value: &Value) -> &str {
@@ -496,7 +506,7 @@ fn plain(kind: &str, jobs: &str, object: &Value) -> Value {
         fields.remove("spec");
         let mut status = fields.remove("status").unwrap_or_default();
         if let Some(Value::String(error)) = status.pointer_mut("/applicationState/errorMessage") {
-            *error = without_output(error).to_owned();
+            *error = without_output(error);
         }
         fields.insert("status".to_owned(), timeless(status));
         return object;

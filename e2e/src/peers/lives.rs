@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{
     Job, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, WITH_MASTER, application,
 };
-use training_testkit::job::Jobs;
-use training_testkit::kubelet::{Kubelet, SeenPod, State};
+use training_testkit::kubelet::{SeenPod, State};
 
+use super::Stages;
 use crate::corpus;
 use crate::lives::executor;
 use Act::{
@@ -37,8 +36,10 @@ pub struct Life {
 pub enum Act {
     /// All pods that wait run.
     Run,
-    /// The driver of an application creates this many executors, which run.
+    /// The driver of an application creates this many executors, which run. Not by Spark: their spec says nothing.
     Executors(u32),
+    /// Spark's real driver runs for an application, and creates this many executors.
+    Drive(u32),
     /// The first pod succeeds: of the master or launcher, or else the first worker's.
     SucceedFirst,
     /// All pods succeed.
@@ -64,6 +65,7 @@ impl fmt::Display for Act {
         match self {
             Self::Run => f.write_str("pods run"),
             Self::Executors(count) => write!(f, "{count} executors run"),
+            Self::Drive(count) => write!(f, "the driver creates {count} executor(s)"),
             Self::SucceedFirst => f.write_str("first pod succeeds"),
             Self::Succeed => f.write_str("pods succeed"),
             Self::FailFirst(code) => write!(f, "first pod exits with {code}"),
@@ -82,10 +84,16 @@ impl Act {
     pub async fn of(
         &self,
         job: &str,
-        (client, namespace): (&Client, &str),
-        jobs: &Jobs,
-        kubelet: &Kubelet,
+        Stages {
+            client,
+            jobs,
+            kubelet,
+            drivers,
+            namespace,
+            ..
+        }: &Stages,
     ) -> Result<()> {
+        let namespace = namespace.name.as_str();
         let mut pods = kubelet.pods(namespace, job);
         // Names of a Job's pods are random.
         pods.sort_by_key(|pod| (rank(pod), pod.replica.index, pod.name.clone()));
@@ -110,6 +118,16 @@ impl Act {
                 let all = usize::try_from(*count)? + 1;
                 kubelet.until_pods(namespace, job, all).await?;
                 kubelet.all_running(namespace, job).await.map(drop)
+            }
+            Self::Drive(count) => {
+                let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+                // The operator may not be able to submit it.
+                let Some(driver) = pods.first() else {
+                    return Ok(());
+                };
+                let driver = api.get(&driver.name).await?;
+                let drivers = drivers.as_ref().context("no image of Spark")?;
+                drivers.run(client, &driver, *count).await
             }
             Self::Succeed => {
                 // The pod that decides is last, so that no other is deleted before it has succeeded.
@@ -158,6 +176,11 @@ impl Life {
         self.job["metadata"]["name"].as_str().unwrap_or_default()
     }
 
+    /// Returns true if Spark's real driver runs.
+    pub fn has_driver(&self) -> bool {
+        self.acts.iter().any(|act| matches!(act, Act::Drive(_)))
+    }
+
     /// Returns true if it is no manifest of the corpus.
     pub fn is_eventful(&self) -> bool {
         self.name().starts_with(EVENTFUL)
@@ -180,6 +203,17 @@ pub fn all(kind: &Kind) -> Result<Vec<Life>> {
         .collect();
     lives.extend(eventful(kind));
     Ok(lives)
+}
+
+/// The applications of the corpus, each of which creates an executor.
+pub fn with_executors() -> Result<Vec<Life>> {
+    let all = corpus::submittable()?.into_iter();
+    Ok(all
+        .map(|job| Life {
+            job,
+            acts: vec![Act::Run, Act::Drive(1)],
+        })
+        .collect())
 }
 
 /// Returns true if it depends on the speed of the test when a job ends or is deleted.

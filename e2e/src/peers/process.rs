@@ -8,18 +8,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
-use training_testkit::control_plane::{ADMIN, ControlPlane, User, workspace};
+use training_testkit::control_plane::{ADMIN, ControlPlane, User, built};
 use training_testkit::manifest;
 use training_testkit::operator::{free_address, get};
 use training_testkit::wait::{HANG, Seen, eventually};
+
+use super::SERVED;
 
 /// The user that the Go operators are to the API server.
 pub const USER: &str = "peer";
@@ -92,20 +94,7 @@ impl Peer {
 
     /// Builds it, unless it is in the cache. Returns its directory.
     pub fn built(self) -> Result<PathBuf> {
-        let build = workspace().join("e2e/peers/build");
-        let output = Command::new(&build)
-            .arg(self.name())
-            .stderr(Stdio::inherit())
-            .output()
-            .with_context(|| build.display().to_string())?;
-        ensure!(
-            output.status.success(),
-            "{} {} failed",
-            build.display(),
-            self.name()
-        );
-        let text = String::from_utf8(output.stdout)?;
-        Ok(text.lines().last().context("no directory")?.trim().into())
+        built("e2e/peers/build", &[self.name()])
     }
 
     /// Applies its CRDs.
@@ -199,7 +188,8 @@ impl PeerProcess {
             .arg(format!("--webhook-server-port={port}"));
         self.spawn(command)?;
         self.until_certificates(launch.control).await?;
-        self.until_ready(health).await
+        self.until_ready(health).await?;
+        self.until_served(launch.control).await
     }
 
     async fn start_mpi(&mut self, launch: &Launch<'_>) -> Result<()> {
@@ -372,6 +362,33 @@ impl PeerProcess {
         fs::create_dir_all(CERTIFICATES)?;
         for (name, bytes) in data {
             fs::write(Path::new(CERTIFICATES).join(name), bytes.0)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the webhooks of all kinds, which the training operator serves only after it is ready.
+    async fn until_served(&mut self, control: &ControlPlane) -> Result<()> {
+        let client = control.client(ADMIN).await?;
+        let served = SERVED.iter().filter(|(_, peer)| *peer == Peer::Training);
+        let parameters = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        for (kind, _) in served {
+            let jobs: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), "default", &kind.resource());
+            let job = serde_json::from_value(kind.small_job("probe", 1).build())?;
+            eventually("webhooks", HANG, async || {
+                self.assert_runs()?;
+                match jobs.create(&parameters, &job).await {
+                    Err(kube::Error::Api(status)) if status.code == 500 => {
+                        Ok(Seen::NotYet(status.message))
+                    }
+                    other => Ok(Seen::Yes(other.map(drop)?)),
+                }
+            })
+            .await
+            .with_context(|| self.tail())?;
         }
         Ok(())
     }

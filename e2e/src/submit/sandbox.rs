@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use training_testkit::control_plane::workspace;
+use training_testkit::control_plane::{built, workspace};
 
 /// The path of the image tool, if it was built elsewhere.
 const TOOL_VARIABLE: &str = "TRAINYARD_IMAGE";
@@ -68,11 +68,7 @@ fn tool() -> Result<PathBuf> {
     if let Some(told) = std::env::var_os(TOOL_VARIABLE) {
         return Ok(told.into());
     }
-    let built = Command::new(workspace().join("e2e/image/build"))
-        .stderr(Stdio::inherit())
-        .output()?;
-    ensure!(built.status.success(), "e2e/image/build: {}", built.status);
-    Ok(String::from_utf8(built.stdout)?.trim().into())
+    built("e2e/image/build", &[])
 }
 
 impl Sandbox {

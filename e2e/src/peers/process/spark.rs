@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use training_testkit::control_plane::workspace;
 
 use crate::submit::sandbox::Sandbox;
-use crate::submit::{SPARK_SUBMIT, server};
+use crate::submit::{IMAGE, SPARK_SUBMIT, server};
 
 /// The namespace of the operator.
 pub(super) const NAMESPACE: &str = "spark-operator";
@@ -23,8 +23,6 @@ pub(super) const NAMESPACE: &str = "spark-operator";
 pub(super) const WEBHOOKS: &str = "spark-operator-webhook";
 /// The Service of its webhook.
 pub(super) const SERVICE: &str = "spark-webhook";
-/// The image with the `spark-submit` of the Spark version that the operator's own image has.
-const IMAGE: &str = "trainyard/spark:1";
 /// The number of submissions at a time.
 const SUBMITTERS: usize = 2;
 
