@@ -24,7 +24,7 @@ const SWEEP: &str = "api_sweep";
 /// The test programs that fill the cluster's node or restart operators.
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
-const SUBMIT: &str = "api_spark_submit";
+pub const SUBMIT: &str = "api_spark_submit";
 /// The tests with running Go operators, for `make test-deep`.
 pub const PEERS: &str = "peers_live";
 /// Cargo's switch for incremental builds.
@@ -346,7 +346,7 @@ fn faults(run: &Run) -> Result<(), String> {
     e2e(run, &[FAULTS], Build::Checked, how)
 }
 
-/// Checks that `spark-submit` still creates the recorded objects for a few applications.
+/// Checks that `spark-submit` still creates the recorded objects for a few applications, and Spark's driver the recorded executors.
 fn submit(run: &Run) -> Result<(), String> {
     let image = process::built("e2e/image/build")?;
     let how = How {
