@@ -94,7 +94,7 @@ pub fn executors(mut all: History) -> History {
     all
 }
 
-/// Returns the names of jobs of which no two have the same objects, but for their names. All jobs without objects are among them.
+/// Returns one job of each group whose objects are equal except for names, and all jobs without objects.
 pub fn distinct(all: &History) -> Result<BTreeSet<String>> {
     let mut names = BTreeMap::new();
     for (name, stages) in &all.0 {

@@ -23,9 +23,9 @@ pub struct Few {
     pub ones: usize,
     /// Jobs that are created at once.
     pub at_once: usize,
-    /// Jobs in the closed loop, all in all.
+    /// Jobs in the closed loop.
     pub pace_jobs: usize,
-    /// The same at a time.
+    /// Jobs in flight at the same time.
     pub in_flight: usize,
 }
 
@@ -41,7 +41,7 @@ pub fn few(kind: &Kind) -> Few {
             in_flight: 5,
         };
     }
-    // With its default flags it sends five or twenty requests a second.
+    // With default flags, a Go operator sends five or twenty requests a second.
     Few {
         warm_up: 10,
         ones: 20,

@@ -103,8 +103,9 @@ The published Go operators ({}, built from their modules) and ours took {jobs} j
 the valid manifests of the conformance tests and the examples (with at most 20 replicas, and without limits of less than ten minutes), and
 jobs whose pods fail, restart, are evicted or disappear, and which are suspended, resumed, edited, or end by a limit. After each step,
 pods, services, other objects and statuses are compared field by field, without times, addresses and the contents of Secrets, and so are
-events, with `--events=full`. Executors are those that Spark's own driver creates from what each operator gave it, for the
-Go operator after its webhook. `make test` fails if anything differs that this page doesn't list. [Compatibility](../compatibility.md) also
+events, with `--events=full`. For executors, Spark's own driver runs with what
+each operator gave it, and the Go operator's webhook has changed its executors; `make test` compares one of each group that is alike for the Go
+operator, `make test-deep` all. `make test` fails if anything differs that this page doesn't list. [Compatibility](../compatibility.md) also
 lists what these jobs don't show.
 
 `make peers` builds the Go operators, `make peer-recordings` records what they do. Names of jobs are digests of their manifests (`m-…`), or

@@ -360,7 +360,7 @@ fn submit(run: &Run) -> Result<(), String> {
 pub fn spark_recordings() -> Result<(), String> {
     let mut cargo = cargo_command(["test", "--locked", "--workspace", "--test", SUBMIT]);
     cargo
-        .args(["--", "--nocapture"])
+        .args(["--", "--nocapture", "spark_submit_makes"])
         .env(
             "TRAINYARD_RECORD",
             std::env::var_os("TRAINYARD_RECORD").unwrap_or_default(),

@@ -36,7 +36,7 @@ const PROGRAM: (&str, &str) = (
     "/tmp/wait.py",
     "import time\nfrom pyspark import SparkContext\nSparkContext.getOrCreate()\ntime.sleep(600)\n",
 );
-/// Properties that don't concern executors, and that would need files or ports.
+/// Turns off what needs files or ports.
 const OVERRIDES: [&str; 13] = [
     "spark.dynamicAllocation.enabled=false",
     "spark.ui.enabled=false",
@@ -63,17 +63,19 @@ trusted = ssl.create_default_context(cafile=account + "/ca.crt")
 with open("/tmp/driver.log", "w+") as log:
     driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     created = 0
-    for _ in range(600):
-        with urllib.request.urlopen(request, context=trusted) as answer:
-            created = len(json.load(answer)["items"])
-        if created >= int(count) or driver.poll() is not None:
-            break
-        time.sleep(0.2)
     try:
-        os.killpg(driver.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    driver.wait()
+        for _ in range(600):
+            with urllib.request.urlopen(request, context=trusted, timeout=10) as answer:
+                created = len(json.load(answer)["items"])
+            if created >= int(count) or driver.poll() is not None:
+                break
+            time.sleep(0.2)
+    finally:
+        try:
+            os.killpg(driver.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        driver.wait()
     if created < int(count):
         log.seek(0)
         sys.exit("no executors: " + log.read()[-4000:])
@@ -82,7 +84,7 @@ with open("/tmp/driver.log", "w+") as log:
 /// Copies of the image in which drivers run.
 #[derive(Debug)]
 pub struct Drivers {
-    /// Each with an address of its own, so that drivers in all of them have their ports.
+    /// Each has its own address, so that their drivers can use the same ports.
     sandboxes: Vec<(String, Arc<Mutex<Sandbox>>)>,
     server: String,
     account: BTreeMap<String, String>,

@@ -36,7 +36,7 @@ pub struct Life {
 pub enum Act {
     /// All pods that wait run.
     Run,
-    /// The driver of an application creates this many executors, which run. Not by Spark: their spec says nothing.
+    /// The driver of an application creates this many executors, which run. The test creates them, so their spec isn't compared.
     Executors(u32),
     /// Spark's real driver runs for an application, and creates this many executors.
     Drive(u32),

@@ -95,11 +95,15 @@ impl Submitter {
             let mut sandbox = Sandbox::open(IMAGE)?;
             pids.push(sandbox.pid());
             let (queue, busy) = (Arc::clone(&queue), Arc::clone(&busy));
+            let ended = Arc::clone(&ends);
             let kubeconfig = kubeconfig.to_owned();
             threads.push(thread::spawn(move || {
                 loop {
                     let next = queue.lock().ok().and_then(|queue| queue.recv().ok());
                     let Some(stream) = next else { return };
+                    if ended.load(Ordering::SeqCst) {
+                        return;
+                    }
                     // An operator that was killed does not wait for the answer.
                     let _ = answer(&mut sandbox, &stream, &kubeconfig);
                     busy.fetch_sub(1, Ordering::SeqCst);
