@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use e2e::peers::compare::{differences, is_expected, judge};
 use e2e::peers::history::{History, Stage, read};
 use e2e::peers::{EXECUTORS, SERVED, Stages, lives, options, ours, recorded, recording, title};
@@ -63,15 +63,5 @@ async fn whatever_ours_does_differently_has_a_reason() -> Result<()> {
         anyhow::Ok((title(kind), differences(&go, &ours)))
     });
     let found: BTreeMap<_, _> = try_join_all(played).await?.into_iter().collect();
-    let (unexplained, unused) = judge(&rules, &found);
-    ensure!(
-        unexplained.is_empty(),
-        "unexplained:\n{}",
-        unexplained.join("\n")
-    );
-    ensure!(
-        unused.is_empty(),
-        "these rules explain nothing: {unused:#?}"
-    );
-    Ok(())
+    judge(&rules, &found)
 }

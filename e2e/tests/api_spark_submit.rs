@@ -290,15 +290,5 @@ async fn executors_are_those_of_the_go_operator() -> Result<()> {
     let history = stages.play(&lives, async |_| Ok(()), has_driver);
     let history = history.await.with_context(|| operator.log_tail())?;
     let found = differences(&go, &executors(history));
-    let (unexplained, unused) = judge(&rules, &[(EXECUTORS.to_owned(), found)].into());
-    ensure!(
-        unexplained.is_empty(),
-        "unexplained:\n{}",
-        unexplained.join("\n")
-    );
-    ensure!(
-        unused.is_empty(),
-        "these rules explain nothing: {unused:#?}"
-    );
-    Ok(())
+    judge(&rules, &[(EXECUTORS.to_owned(), found)].into())
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use training_manifests::differences::{ABSENT, Pattern, Rule};
 
@@ -315,11 +316,8 @@ pub fn is_random(rules: &[Rule], kind: &str, difference: &Difference) -> bool {
     matching(rules, kind, difference).any(|(number, _)| rules[number].sometimes)
 }
 
-/// Returns the differences that no rule explains, and the patterns that match none, with their reasons.
-pub fn judge(
-    rules: &[Rule],
-    found: &BTreeMap<String, Vec<Difference>>,
-) -> (Vec<String>, Vec<String>) {
+/// Fails with the differences that no rule explains, or with the patterns that match none and their reasons.
+pub fn judge(rules: &[Rule], found: &BTreeMap<String, Vec<Difference>>) -> Result<()> {
     let mut unexplained = Vec::new();
     let mut used = BTreeSet::new();
     for (kind, differences) in found {
@@ -331,6 +329,11 @@ pub fn judge(
             used.extend(matching);
         }
     }
+    ensure!(
+        unexplained.is_empty(),
+        "unexplained:\n{}",
+        unexplained.join("\n")
+    );
     let mut unused = Vec::new();
     for (number, rule) in rules.iter().enumerate() {
         for (at, pattern) in rule.differ.iter().enumerate() {
@@ -339,5 +342,9 @@ pub fn judge(
             }
         }
     }
-    (unexplained, unused)
+    ensure!(
+        unused.is_empty(),
+        "these rules explain nothing: {unused:#?}"
+    );
+    Ok(())
 }
