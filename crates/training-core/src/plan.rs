@@ -305,7 +305,8 @@ fn created<F: Framework>(
     draft.urgency(Urgency::Parallel);
     draft.starts = !suspended;
     for role in cx.roles {
-        draft.notes.extend(pod::advise(role));
+        let replaced = framework.restart_policy_replaced(cx, role);
+        draft.notes.extend(pod::advise(role, replaced));
     }
     draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));

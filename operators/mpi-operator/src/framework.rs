@@ -12,7 +12,7 @@ use training_core::plan::advice;
 use training_core::verdict::{JobMessage, failures, progressing, say_qualified, say_short};
 use training_core::{
     Census, Digest, EnvOn, EnvSet, Framework, JobCx, Note, ObjectKind, OtherTypes, Rank, Replicas,
-    RoleSet, SpecError, Verdict,
+    RoleSet, RoleSpec, SpecError, Verdict,
 };
 
 use crate::api::{
@@ -144,9 +144,8 @@ impl Framework for Mpi {
             .as_deref()
             .filter(|n| !n.is_empty())
         {
-            let other = |role: &&training_core::RoleSpec<'_>| {
-                main_of(role, setup.main).is_none_or(|c| c.name != name)
-            };
+            let other =
+                |role: &&RoleSpec<'_>| main_of(role, setup.main).is_none_or(|c| c.name != name);
             let others: Vec<_> = roles().filter(other).collect();
             // In a job of v1 one template with this name is enough: usually the first container of the other is its only one.
             let somewhere = setup.origin == Origin::V1 && others.len() < roles().count();
@@ -172,6 +171,21 @@ impl Framework for Mpi {
             notes.push(Note::warning("RiskySetting", text));
         }
         notes
+    }
+
+    fn restart_policy_replaced(
+        &self,
+        cx: &JobCx<'_, MPIJob>,
+        role: &RoleSpec<'_>,
+    ) -> Option<&'static str> {
+        (role.key == LAUNCHER).then(|| match cx.job.spec.origin() {
+            Origin::V1 => {
+                "Restart policy in pod template will be overwritten by restart policy in replica spec"
+            }
+            Origin::V2beta1 => {
+                "Restart policy in pod template overridden by restart policy in replica spec"
+            }
+        })
     }
 
     fn say(&self, cx: &JobCx<'_, MPIJob>, what: &JobMessage<'_>) -> String {

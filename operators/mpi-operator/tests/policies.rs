@@ -107,6 +107,24 @@ fn b_038_b_039_names_owners_finalizers_and_our_labels_in_a_template_have_no_effe
     }
 }
 
+#[test]
+fn a_restart_policy_in_the_launchers_template_gets_the_published_warning_of_its_version() {
+    for (version, is_replaced) in [("v1", "will be overwritten"), ("v2beta1", "overridden")] {
+        let mut world = of(version, |job| {
+            templates(job, |template| {
+                template["spec"]["restartPolicy"] = json!("Never")
+            });
+        });
+        world.settle();
+        let mut events = world.events();
+        events.retain(|event| event.contains("SetPodTemplateRestartPolicy"));
+        let warning = format!(
+            "Warning SetPodTemplateRestartPolicy: Restart policy in pod template {is_replaced} by restart policy in replica spec"
+        );
+        assert_eq!(events, [warning], "{version}");
+    }
+}
+
 /// The controller of Jobs ends the launcher's Job if its deadline is over. True if it is.
 fn deadline_strikes(world: &mut KindWorld, started: Timestamp) -> bool {
     let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();

@@ -21,7 +21,7 @@ use crate::model::memory::{JobState, Memory};
 use crate::model::notes::Note;
 use crate::model::object::{ObjectKind, SecretGenerator};
 use crate::model::phase::{Phase, Progress};
-use crate::model::roles::{Rank, RoleSet};
+use crate::model::roles::{Rank, RoleSet, RoleSpec};
 use crate::model::verdict::{self, JobMessage, Verdict};
 
 /// A custom resource that the operator caches as stored.
@@ -226,6 +226,15 @@ pub trait Framework: Send + Sync + 'static {
     /// Returns the events to record once, at the first reconcile: settings without effect, odd but valid values.
     fn advise(&self, _cx: &JobCx<'_, Self::Job>) -> Vec<Note> {
         Vec::new()
+    }
+
+    /// Returns the published text of the event about a `restartPolicy` in the template of a role. `None` if that role has no such event.
+    fn restart_policy_replaced(
+        &self,
+        _cx: &JobCx<'_, Self::Job>,
+        _role: &RoleSpec<'_>,
+    ) -> Option<&'static str> {
+        Some("Restart policy in pod template will be overwritten by restart policy in replica spec")
     }
 
     /// Returns the published message for a state of the job.

@@ -99,20 +99,18 @@ pub(crate) fn defaulted<F: Framework>(
     Ok(template)
 }
 
-/// Returns one-time events about template settings that are risky or have no effect.
-pub fn advise(role: &RoleSpec<'_>) -> Vec<Note> {
+/// Returns one-time events about template settings that are risky or have no effect. `replaced` is the published text about its restart policy.
+pub fn advise(role: &RoleSpec<'_>, replaced: Option<&str>) -> Vec<Note> {
     let Some(template) = role.template else {
         return Vec::new();
     };
     let path = format!("{}.template", role.path);
     let mut notes = Vec::new();
-    if template
+    let policy = template
         .spec
         .as_ref()
-        .is_some_and(|s| s.restart_policy.is_some())
-    {
-        let text =
-            "Restart policy in pod template will be overwritten by restart policy in replica spec";
+        .and_then(|s| s.restart_policy.as_ref());
+    if let (Some(text), Some(_)) = (replaced, policy) {
         notes.push(Note::warning("SetPodTemplateRestartPolicy", text));
     }
     let mut risky = Vec::new();
