@@ -132,10 +132,7 @@ pub async fn ours(
         return Ok(options);
     }
     let server = server(&std::fs::read_to_string(&kubeconfig)?)?;
-    Ok(options.flag(
-        "spark-master",
-        &format!("k8s://{}", server.trim_end_matches('/')),
-    ))
+    Ok(options.flag("spark-master", &format!("k8s://{server}")))
 }
 
 /// A namespace in which an operator takes jobs through their lives.

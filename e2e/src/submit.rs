@@ -14,10 +14,11 @@ pub const SPARK_SUBMIT: &str = "/opt/spark/bin/spark-submit";
 /// The image with `spark-submit` of the newest supported version, which is also that of the Spark operator's image.
 pub const IMAGE: &str = "trainyard/spark:1";
 
-/// Returns the URL of the API server in a kubeconfig.
+/// Returns the URL of the API server in a kubeconfig, without a slash at its end.
 pub fn server(kubeconfig: &str) -> Result<String> {
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(kubeconfig)?;
     let cluster = kubeconfig.clusters.first().and_then(|c| c.cluster.as_ref());
     let server = cluster.and_then(|c| c.server.clone());
-    server.context("no server")
+    let server = server.context("no server")?;
+    Ok(server.trim_end_matches('/').to_owned())
 }

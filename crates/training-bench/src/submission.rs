@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use e2e::submit::IMAGE;
 use http::Method;
 use kube::config::Kubeconfig;
 use serde::Deserialize;
@@ -24,8 +25,6 @@ use crate::stage::{Audit, Stage};
 use crate::stats::median;
 use crate::store::{Figures, Pair, Side};
 
-/// The image that has `spark-submit`.
-const IMAGE: &str = "trainyard/spark:1";
 /// Warm-up submissions, which read files into the page cache.
 const WARM_UP: usize = 1;
 /// The time limit to unpack the image, and of one submission.

@@ -41,6 +41,9 @@ pub struct Rule {
     /// The Go operator's behaviour is random, so that they may also be equal.
     #[serde(default)]
     pub sometimes: bool,
+    /// They differ only for jobs that ours takes over from the running Go operator.
+    #[serde(default)]
+    pub taken_over: bool,
     /// What differs.
     pub differ: Vec<Pattern>,
 }
@@ -127,6 +130,9 @@ those of [lives](../../e2e/src/peers/lives.rs) (`t-…`).
         };
         if !rule.jobs.is_empty() {
             write!(about, ": {}", rule.jobs.join(", "))?;
+        }
+        if rule.taken_over {
+            about.push_str(", when taken over");
         }
         let what: Vec<String> = rule.differ.iter().map(line).collect();
         writeln!(out, "| {} | {about} | {} |", rule.why, what.join("<br>"))?;

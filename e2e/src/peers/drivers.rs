@@ -10,6 +10,7 @@ use kube::api::Api;
 use kube::config::Kubeconfig;
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
+use spark_operator::label::APP_SELECTOR;
 use tokio::task::spawn_blocking;
 use training_testkit::control_plane::{ADMIN, ControlPlane};
 
@@ -29,8 +30,6 @@ const FILES: [(&str, &str); 2] = [
     ("spark.properties", PROPERTIES),
     ("podspec-configmap-key", TEMPLATE),
 ];
-/// The label with the id of a run.
-const RUN: &str = "spark-app-selector";
 /// The program of every driver.
 const PROGRAM: (&str, &str) = (
     "/tmp/wait.py",
@@ -108,7 +107,7 @@ impl Drivers {
         });
         Ok(Self {
             sandboxes: sandboxes.collect::<Result<_>>()?,
-            server: server(&text)?.trim_end_matches('/').to_owned(),
+            server: server(&text)?,
             account: account
                 .map(|(name, text)| (format!("{ACCOUNT}/{name}"), text))
                 .into(),
@@ -118,7 +117,7 @@ impl Drivers {
     /// Runs the driver of a pod until it has created this many executors, or ends without.
     pub async fn run(&self, client: &Client, driver: &Pod, executors: u32) -> Result<()> {
         let namespace = driver.namespace().context("no namespace")?;
-        let run = driver.labels().get(RUN).context("no run")?;
+        let run = driver.labels().get(APP_SELECTOR).context("no run")?;
         let mut files = self.account.clone();
         files.insert(PROGRAM.0.to_owned(), PROGRAM.1.to_owned());
         let spec = driver.spec.as_ref().context("no spec")?;
@@ -133,7 +132,7 @@ impl Drivers {
         }
         ensure!(files.contains_key(PROPERTIES), "no properties");
         let list = format!(
-            "{}/api/v1/namespaces/{namespace}/pods?labelSelector=spark-role%3Dexecutor%2C{RUN}%3D{run}",
+            "{}/api/v1/namespaces/{namespace}/pods?labelSelector=spark-role%3Dexecutor%2C{APP_SELECTOR}%3D{run}",
             self.server
         );
         let mut command = ["python3", "-c", RUNNER, ACCOUNT, &list]

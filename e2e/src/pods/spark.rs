@@ -19,6 +19,7 @@ use training_testkit::wait::Seen;
 
 use super::{Site, Weight, eventually};
 use crate::look;
+use crate::submit::IMAGE;
 
 /// The label with a pod's application.
 pub const APP_NAME: &str = "sparkoperator.k8s.io/app-name";
@@ -184,7 +185,7 @@ pub fn until_go(name: &str, executors: u32) -> Value {
             "type": "Python",
             "mode": "cluster",
             "sparkVersion": "4.0.1",
-            "image": "trainyard/spark:1",
+            "image": IMAGE,
             "imagePullPolicy": "IfNotPresent",
             "mainApplicationFile": "local:///mnt/programs/until_go.py",
             "restartPolicy": { "type": "Never" },

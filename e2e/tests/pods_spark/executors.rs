@@ -12,7 +12,7 @@ use e2e::pods::spark::{APP_NAME, Diary, Entry, SUBMISSION};
 use e2e::pods::{Site, Weight, eventually};
 use e2e::submit::recording::{self, Difference};
 use e2e::submit::sandbox::Sandbox;
-use e2e::submit::{arguments, recording::SUBMISSION as THEIRS};
+use e2e::submit::{IMAGE, arguments, recording::SUBMISSION as THEIRS};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
@@ -23,7 +23,6 @@ use training_testkit::wait::Seen;
 
 use super::is_deep;
 
-const IMAGE: &str = "trainyard/spark:1";
 /// Compared in every run, because its fields use all ways: property, template and both.
 const ALWAYS: &str = "containers";
 

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::look;
 use e2e::pods::spark::Diary;
 use e2e::pods::{Site, Weight, after, eventually};
+use e2e::submit::IMAGE;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
@@ -47,7 +48,7 @@ fn written(site: &Site, file: &str) -> Result<Vec<Value>> {
             Some("ScheduledSparkApplication") => &mut object["spec"]["template"],
             _ => continue,
         };
-        spec["image"] = json!("trainyard/spark:1");
+        spec["image"] = json!(IMAGE);
         for role in ["driver", "executor"] {
             let of = &mut spec[role];
             of["coreRequest"] = json!("50m");

@@ -478,15 +478,8 @@ impl<'a> Look<'a> {
                 return self.fail_followed(pod, &FailureCause::BackoffLimit, draft);
             }
             draft.memory.counted_failures = spent;
-            draft.memory.recreated = draft.memory.recreated.saturating_add(1);
             draft.remember_failure_of(&pod.name, cx.namespace, &pod.pod);
-            let message = self.mpi.say(cx, &JobMessage::Restarting { role: LAUNCHER });
-            let reason = format!("{KIND}Restarting");
-            draft.set(ConditionType::Restarting, true, &reason, &message);
-            draft.notes.push(Note::warning(reason, message));
-            let reason = FailureReason::of(&pod.pod);
-            draft.transitions.push(Transition::Restarted(reason));
-            return self.begin_anew(draft);
+            return self.restart_followed(LAUNCHER, FailureReason::of(&pod.pod), draft);
         }
         progress::end_at_deadline(self.mpi, cx, seen, draft);
         if draft.memory.is_finished() {
@@ -496,9 +489,37 @@ impl<'a> Look<'a> {
             // The followed launcher can't reach a worker of this operator.
             return self.begin_anew(draft);
         }
+        if self.has_lost_a_worker(pod, census) {
+            return self.restart_followed(WORKER, FailureReason::DISRUPTED, draft);
+        }
         let uid = pod.pod.uid.to_string();
         draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
         self.tell_whether_it_runs(census, draft);
+    }
+
+    /// Returns true if a worker's pod is gone that the followed launcher uses or waits for. A job with more replicas than before has
+    /// lost none: its launcher doesn't know the others.
+    fn has_lost_a_worker(&self, launcher: &BatchPod, census: &Census<'a>) -> bool {
+        let all = self.workers(census).count();
+        let pods = self.workers(census).filter(|slot| slot.pod.is_some());
+        let pods = pods.count();
+        let status = self.cx.job.status.as_ref();
+        let counts = status.and_then(|status| status.replica_statuses.as_ref());
+        let known = counts.and_then(|counts| counts.get(WORKER));
+        let known = known.and_then(|known| usize::try_from(known.active).ok());
+        pods < known.unwrap_or_default().min(all)
+            || pods < all && launcher.pod.phase == PodPhase::Pending
+    }
+
+    /// Restarts a run that the training operator started.
+    fn restart_followed(&self, role: &str, why: FailureReason, draft: &mut Draft) {
+        draft.memory.recreated = draft.memory.recreated.saturating_add(1);
+        let message = self.mpi.say(self.cx, &JobMessage::Restarting { role });
+        let reason = format!("{KIND}Restarting");
+        draft.set(ConditionType::Restarting, true, &reason, &message);
+        draft.notes.push(Note::warning(reason, message));
+        draft.transitions.push(Transition::Restarted(why));
+        self.begin_anew(draft);
     }
 
     /// Returns true if the followed launcher has failed, or its time is over.

@@ -112,7 +112,7 @@ fn a_restart_policy_in_the_launchers_template_gets_the_published_warning_of_its_
     for (version, is_replaced) in [("v1", "will be overwritten"), ("v2beta1", "overridden")] {
         let mut world = of(version, |job| {
             templates(job, |template| {
-                template["spec"]["restartPolicy"] = json!("Never")
+                template["spec"]["restartPolicy"] = json!("Never");
             });
         });
         world.settle();

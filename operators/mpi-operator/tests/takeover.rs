@@ -235,6 +235,44 @@ fn a_retry_of_what_the_training_operator_began_is_ours() {
 }
 
 #[test]
+fn a_run_of_the_training_operator_that_loses_a_worker_starts_again_as_ours() {
+    for starting in [false, true] {
+        let mut world = left(policy("Never"));
+        if starting {
+            // The launcher waits for all workers.
+            world.change_batch_pod(|p| (p.phase, p.ready) = (PodPhase::Pending, false));
+            world.edit(|job| job["status"]["replicaStatuses"]["Worker"] = json!({}));
+        }
+        world.settle();
+        assert!(is_untouched(&world), "{:?}", world.writes);
+        world.happen(Move::Vanish(1));
+        world.settle();
+        let status = world.status_json();
+        let last = status["conditions"].as_array().unwrap().last().unwrap();
+        let message = "job pi is restarting because Worker replica(s) failed.";
+        assert_eq!(
+            (&last["type"], &last["message"]),
+            (&json!("Restarting"), &json!(message))
+        );
+        let_go(&mut world);
+        world.settle();
+        is_ours(&world);
+        assert_eq!(world.pod_names(), ["pi-worker-0", "pi-worker-1"]);
+    }
+}
+
+#[test]
+fn a_run_of_the_training_operator_goes_on_when_its_job_gets_more_or_fewer_workers() {
+    for workers in [4, 1] {
+        let mut world = left(|_| ());
+        world.settle();
+        world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(workers));
+        world.settle();
+        assert!(is_untouched(&world), "{workers}: {:?}", world.writes);
+    }
+}
+
+#[test]
 fn a_followed_launcher_goes_when_its_job_is_suspended_and_the_resume_is_ours() {
     let mut world = left(|_| ());
     world.settle();
