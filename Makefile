@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts spark-recordings peers peer-recordings image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts release spark-recordings peers peer-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -50,8 +50,10 @@ peers: ## Build the Go operators that ours are compared with
 	@$(XTASK) peers
 peer-recordings: ## Record again what they do with the jobs of the comparison
 	@$(XTASK) peer-recordings
-image-%: ## Build an operator's image as a docker-archive (OUT=file)
+image-%: ## Build an operator's image as an archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
+release: ## Write everything that users of a version download (OUT=dir REGISTRY=registry.example)
+	@$(XTASK) release $(or $(OUT),target/release-$(shell git rev-parse --short HEAD))
 charts: ## Write the Helm charts (OUT=dir)
 	@cargo run -q -p training-manifests -- charts $(or $(OUT),target/charts)
 run-%: ## Run an operator outside a cluster, against the current kubeconfig

@@ -138,42 +138,23 @@ func (t *tarball) copy(name string, size int64, open func() (io.ReadCloser, erro
 	return err
 }
 
-// writeArchive writes the docker-archive of one image.
+// writeArchive writes an image as an archive that is an OCI image layout and a
+// docker-archive at once, like those of docker save.
 func writeArchive(w io.Writer, img Image) error {
-	if err := checkRef(img.Ref); err != nil {
-		return err
-	}
-	config, err := img.config()
-	if err != nil {
-		return err
-	}
-	t := newTarball(w)
-	m := archiveManifest{Config: hexSum(config) + ".json", RepoTags: []string{img.Ref}, Layers: []string{}}
-	for _, l := range img.Layers {
-		name := strings.TrimPrefix(l.DiffID, "sha256:") + ".tar"
-		m.Layers = append(m.Layers, name)
-		if err := t.putBlob(name, l); err != nil {
-			return err
-		}
-	}
-	if err := t.put(m.Config, config); err != nil {
-		return err
-	}
-	list, err := json.Marshal([]archiveManifest{m})
-	if err != nil {
-		return err
-	}
-	if err := t.put("manifest.json", list); err != nil {
-		return err
-	}
-	return t.Close()
+	return writeLayout(w, []Image{img}, nil)
 }
 
 type ociDescriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
 	Size        int64             `json:"size"`
+	Platform    *ociPlatform      `json:"platform,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+type ociPlatform struct {
+	Architecture string `json:"architecture"`
+	OS           string `json:"os"`
 }
 
 type ociManifest struct {
@@ -184,11 +165,14 @@ type ociManifest struct {
 	Manifests     []ociDescriptor `json:"manifests,omitempty"`
 }
 
-const ociPrefix = "application/vnd.oci.image."
+const (
+	ociPrefix = "application/vnd.oci.image."
+	blobs     = "blobs/sha256/"
+)
 
 // writeLayout writes an OCI image layout with several images, but without the
 // layers that the reader has already. containerd takes that, since it looks
-// for layers in its own store.
+// for layers in its own store. A layout with all layers is a docker-archive too.
 func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 	t := newTarball(w)
 	put := func(kind string, v any) (ociDescriptor, error) {
@@ -200,23 +184,27 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 			}
 		}
 		d := ociDescriptor{MediaType: ociPrefix + kind, Digest: "sha256:" + hexSum(data), Size: int64(len(data))}
-		return d, t.put("blobs/sha256/"+hexSum(data), data)
+		return d, t.put(blobs+hexSum(data), data)
 	}
 	if err := t.put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
 		return err
 	}
 	index := ociManifest{SchemaVersion: 2, MediaType: ociPrefix + "index.v1+json"}
+	docker := []archiveManifest{}
 	for _, img := range images {
+		a := archiveManifest{RepoTags: []string{img.Ref}, Layers: []string{}}
 		if err := checkRef(img.Ref); err != nil {
 			return err
 		}
 		m := ociManifest{SchemaVersion: 2, MediaType: ociPrefix + "manifest.v1+json"}
 		for _, l := range img.Layers {
 			m.Layers = append(m.Layers, ociDescriptor{MediaType: ociPrefix + "layer.v1.tar", Digest: l.DiffID, Size: l.Size})
+			name := blobs + strings.TrimPrefix(l.DiffID, "sha256:")
+			a.Layers = append(a.Layers, name)
 			if have[l.DiffID] {
 				continue
 			}
-			if err := t.putBlob("blobs/sha256/"+strings.TrimPrefix(l.DiffID, "sha256:"), l); err != nil {
+			if err := t.putBlob(name, l); err != nil {
 				return err
 			}
 		}
@@ -229,11 +217,18 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 			return err
 		}
 		m.Config = &c
+		a.Config = blobs + hexSum(config)
+		docker = append(docker, a)
 		d, err := put("manifest.v1+json", m)
 		if err != nil {
 			return err
 		}
-		d.Annotations = map[string]string{"io.containerd.image.name": fullRef(img.Ref)}
+		d.Platform = &ociPlatform{Architecture: runtime.GOARCH, OS: "linux"}
+		_, tag, _ := strings.Cut(img.Ref[strings.LastIndex(img.Ref, "/")+1:], ":")
+		d.Annotations = map[string]string{
+			"io.containerd.image.name":          fullRef(img.Ref),
+			"org.opencontainers.image.ref.name": tag,
+		}
 		index.Manifests = append(index.Manifests, d)
 	}
 	list, err := json.Marshal(index)
@@ -242,6 +237,14 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 	}
 	if err := t.put("index.json", list); err != nil {
 		return err
+	}
+	if len(have) == 0 {
+		if list, err = json.Marshal(docker); err != nil {
+			return err
+		}
+		if err := t.put("manifest.json", list); err != nil {
+			return err
+		}
 	}
 	return t.Close()
 }

@@ -54,7 +54,7 @@ func checkArchive(t *testing.T, path string) map[string]ociConfig {
 	for _, m := range ms {
 		var c ociConfig
 		must(t, json.Unmarshal(files[m.Config], &c))
-		if m.Config != sum(files[m.Config])+".json" {
+		if m.Config != blobs+sum(files[m.Config]) {
 			t.Errorf("config %s has the digest %s", m.Config, sum(files[m.Config]))
 		}
 		if c.OS != "linux" || c.Architecture != runtime.GOARCH || c.RootFS.Type != "layers" {
@@ -110,7 +110,7 @@ func TestOperatorImage(t *testing.T) {
 	equal(t, c.Config.Entrypoint, []string{"/some-operator"})
 	equal(t, c.Config.User, "65532:65532")
 	equal(t, len(c.RootFS.DiffIDs), 1)
-	layer := entries(t, out)[strings.TrimPrefix(c.RootFS.DiffIDs[0], "sha256:")+".tar"]
+	layer := entries(t, out)[blobs+strings.TrimPrefix(c.RootFS.DiffIDs[0], "sha256:")]
 	var names []string
 	for _, line := range listing(t, layer) {
 		names = append(names, strings.Fields(line)[3])
@@ -151,6 +151,10 @@ func TestLayoutHasEachLayerOnceOrNotAtAll(t *testing.T) {
 		must(t, json.Unmarshal(files["index.json"], &index))
 		delete(files, "index.json")
 		delete(files, "oci-layout")
+		if _, ok := files["manifest.json"]; ok != (have == nil) {
+			t.Errorf("manifest.json: %v, although have is %v", ok, have)
+		}
+		delete(files, "manifest.json")
 		for name, data := range files {
 			if name != "blobs/sha256/"+sum(data) {
 				t.Errorf("%s has the digest %s", name, sum(data))
@@ -164,6 +168,8 @@ func TestLayoutHasEachLayerOnceOrNotAtAll(t *testing.T) {
 		for i, name := range []string{"docker.io/a/base:1", "docker.io/library/more:1"} {
 			d := index.Manifests[i]
 			equal(t, d.Annotations["io.containerd.image.name"], name)
+			equal(t, d.Annotations["org.opencontainers.image.ref.name"], "1")
+			equal(t, *d.Platform, ociPlatform{runtime.GOARCH, "linux"})
 			data := files["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")]
 			equal(t, int64(len(data)), d.Size)
 			var m ociManifest

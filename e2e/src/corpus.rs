@@ -39,8 +39,12 @@ pub fn submittable() -> Result<Vec<Value>> {
 
 fn with_examples(kind: &Kind, mut all: Vec<Value>) -> Result<Vec<Value>> {
     let version = kind.resource().api_version;
-    for directory in std::fs::read_dir(workspace().join("examples"))? {
-        for file in manifest::files(&directory?.path())? {
+    for entry in std::fs::read_dir(workspace().join("examples"))? {
+        let directory = entry?.path();
+        if !directory.is_dir() {
+            continue;
+        }
+        for file in manifest::files(&directory)? {
             let documents = manifest::documents(&file)?.into_iter();
             all.extend(documents.filter(|d| d["kind"] == kind.name && d["apiVersion"] == version));
         }

@@ -13,6 +13,7 @@
 //! - [`reliability`]: the ids of the reliability programme
 //! - [`monitoring`]: alerts and dashboards
 //! - [`modules`]: dependencies between modules, without cycles
+//! - [`schema`]: JSON schemas of the kinds
 //! - [`sources`]: the tests in the sources
 //! - [`strict`]: the policy of strict mode
 //! - [`tree`]: the files below a directory
@@ -32,6 +33,7 @@ pub mod operator;
 pub mod reference;
 pub mod reliability;
 pub mod rights;
+pub mod schema;
 pub mod sources;
 pub mod strict;
 pub mod tree;

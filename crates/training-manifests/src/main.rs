@@ -1,5 +1,5 @@
 //! `training-manifests generate` writes manifests and reference documents; with `--check` it only reports differences.
-//! `training-manifests charts DIR` writes the Helm charts.
+//! `training-manifests charts DIR` writes the Helm charts, `training-manifests schemas DIR` JSON schemas of the kinds.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,8 +16,12 @@ fn main() -> anyhow::Result<ExitCode> {
             training_manifests::chart::write(Path::new(directory), &operator::all()?)?;
             return Ok(ExitCode::SUCCESS);
         }
+        ["schemas", directory] => {
+            training_manifests::schema::write(Path::new(directory), &operator::all()?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         _ => {
-            eprintln!("usage: training-manifests generate [--check] | charts DIR");
+            eprintln!("usage: training-manifests generate [--check] | charts DIR | schemas DIR");
             return Ok(ExitCode::from(2));
         }
     };

@@ -52,7 +52,7 @@ fn anchor(heading: &str) -> String {
 /// Returns the documents of the repository, by path relative to its root.
 fn documents(root: &Path) -> BTreeMap<PathBuf, Document> {
     let mut paths = Vec::new();
-    for directory in ["crates", "docs", "e2e", "operators"] {
+    for directory in ["crates", "docs", "e2e", "examples", "operators"] {
         paths.extend(files_below(&root.join(directory)).unwrap());
     }
     let top = std::fs::read_dir(root).unwrap();

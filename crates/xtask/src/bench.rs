@@ -2,12 +2,11 @@
 
 use std::{env, fs};
 
-use crate::{image, paths, process};
+use crate::image::{self, Build, PLUGIN};
+use crate::{paths, process};
 
 /// The benchmark program.
 const BENCH: &str = "training-bench";
-/// The kubectl plugin.
-const PLUGIN: &str = "kubectl-trainyard";
 
 /// Builds everything as shipped and runs the bench. The bench's own variables pass through.
 pub fn run() -> Result<(), String> {
@@ -16,23 +15,21 @@ pub fn run() -> Result<(), String> {
     // Builds all of them for any choice: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
     let triple = paths::triple();
-    for (package, profile) in [(PLUGIN, "plugin"), (BENCH, "release")] {
-        let arguments = [
-            "build",
-            "--profile",
-            profile,
-            "--locked",
-            "--target",
-            &triple,
-            "-p",
-            package,
-        ];
-        // The same flags as the operators, whose dependencies the bench shares. The plugin's profile has its own.
-        let mut build = process::command("cargo", arguments);
-        process::run(build.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    }
-    let binaries = paths::binaries(image::Build::Shipped);
-    let small = binaries.with_file_name("plugin").join(PLUGIN);
+    image::plugin()?;
+    let arguments = [
+        "build",
+        "--release",
+        "--locked",
+        "--target",
+        &triple,
+        "-p",
+        BENCH,
+    ];
+    // The same flags as the operators, whose dependencies the bench shares.
+    let mut build = process::command("cargo", arguments);
+    process::run(build.env("RUSTFLAGS", image::flags()))?;
+    let binaries = paths::binaries(Build::Shipped);
+    let small = image::plugin_path(Build::Shipped);
     let copy = binaries.join(PLUGIN);
     // Cargo's own file of this name is a hard link, which a copy would write through.
     let _ = fs::remove_file(&copy);

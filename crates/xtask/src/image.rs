@@ -17,6 +17,9 @@ pub const OPERATORS: &[&str] = &[
     "xgboost-operator",
 ];
 
+/// The kubectl plugin.
+pub const PLUGIN: &str = "kubectl-trainyard";
+
 /// How programs are built.
 #[derive(Clone, Copy, Debug)]
 pub enum Build {
@@ -26,12 +29,23 @@ pub enum Build {
     Checked,
 }
 
+/// Returns the flags of static programs. They contain no path of this machine, so that two checkouts give the same bytes.
+pub fn flags() -> String {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let paths = [(home, "cargo"), (Some(paths::root()), "trainyard")];
+    let remap = paths.into_iter().filter_map(|(path, name)| {
+        Some(format!(" --remap-path-prefix={}=/{name}", path?.display()))
+    });
+    format!("-C target-feature=+crt-static{}", remap.collect::<String>())
+}
+
 /// Returns a cargo command that builds static programs: their images need neither a C library nor a shell.
 pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut cargo = process::command("cargo", args);
     cargo
         .env("CARGO_BUILD_TARGET", paths::triple())
-        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+        .env("RUSTFLAGS", flags());
     if let Ok(build) = process::quiet(&mut process::command(
         "git",
         ["rev-parse", "--short=12", "HEAD"],
@@ -50,9 +64,28 @@ pub fn binaries(operators: &[&str]) -> Result<(), String> {
     process::run(&mut static_cargo(args))
 }
 
-/// Packs the built binary of an operator as a docker-archive.
+/// Builds the shipped kubectl plugin. Its profile is its own.
+pub fn plugin() -> Result<(), String> {
+    let args = ["build", "--locked", "--profile", "plugin", "-p", PLUGIN];
+    process::run(&mut static_cargo(args))
+}
+
+/// Returns the path of the built plugin.
+pub fn plugin_path(how: Build) -> PathBuf {
+    let directory = paths::binaries(how);
+    match how {
+        Build::Shipped => directory.with_file_name("plugin").join(PLUGIN),
+        Build::Checked => directory.join(PLUGIN),
+    }
+}
+
+/// Packs the built binary of an operator as an image archive, under the name in the manifests.
 pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), String> {
-    let reference = format!("trainyard/{operator}:{tag}");
+    pack_as(operator, how, &format!("trainyard/{operator}:{tag}"), out)
+}
+
+/// Packs the built binary of an operator as an image archive with this reference.
+pub fn pack_as(operator: &str, how: Build, reference: &str, out: &Path) -> Result<(), String> {
     let licences = licences::place(operator, how);
     licences::write(operator, &licences)?;
     let files = [
@@ -60,10 +93,10 @@ pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), Str
         (paths::root().join("LICENSE"), "/licenses/LICENSE"),
     ];
     let binary = paths::binaries(how).join(operator);
-    archive(&binary, &files, &reference, out)
+    archive(&binary, &files, reference, out)
 }
 
-/// Packs one static program with additional files as a docker-archive.
+/// Packs one static program with additional files as an image archive, which `docker load` and tools for OCI layouts read.
 pub fn archive(
     binary: &Path,
     files: &[(PathBuf, &str)],

@@ -23,13 +23,18 @@ const NAMES: [&str; 6] = [
     "UNLICENSE",
 ];
 
+/// In place of the expression of a crate that names a file.
+pub const AS_ITS_FILES: &str = "as its files say";
+
 /// A linked component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
-    name: String,
-    version: String,
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Its version, if it has one.
+    pub version: String,
     /// Its SPDX expression.
-    expression: String,
+    pub expression: String,
     /// Its texts, by file name.
     texts: Vec<(String, String)>,
 }
@@ -49,11 +54,16 @@ pub fn place(operator: &str, how: Build) -> PathBuf {
 
 /// Writes an operator's licence file.
 pub fn write(operator: &str, to: &Path) -> Result<(), String> {
-    let mut parts = crates(operator)?;
+    let text = render(operator, &parts(operator)?);
+    fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))
+}
+
+/// Returns what is linked into a program.
+pub fn parts(program: &str) -> Result<Vec<Part>, String> {
+    let mut parts = crates(program)?;
     parts.extend(toolchain());
     parts.sort();
-    let text = render(operator, &parts);
-    fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))
+    Ok(parts)
 }
 
 /// Returns the third-party crates that are linked into an operator.
@@ -93,7 +103,7 @@ fn crates(operator: &str) -> Result<Vec<Part>, String> {
         }
         let mut expression = text(package, "license");
         if expression.is_empty() {
-            "as its files say".clone_into(&mut expression);
+            AS_ITS_FILES.clone_into(&mut expression);
         }
         parts.push(Part {
             name,

@@ -17,6 +17,7 @@ mod mutate;
 mod paths;
 mod process;
 mod programs;
+mod release;
 mod sdk;
 mod stages;
 mod table;
@@ -39,7 +40,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   kubectl [NAME] -- ARG...     run kubectl against it
   load [NAME] FILE...          import docker-archives into it
   kueue [NAME]                 deploy Kueue on it
-  image OPERATOR OUT           build an operator's image as a docker-archive
+  image OPERATOR OUT           build an operator's image as an archive
+  release DIR                  write everything that users of a version download
   licences OPERATOR OUT        write the licence texts of an operator's dependencies
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         ["kueue"] => kueue::install(cluster::DEFAULT),
         ["kueue", name] => kueue::install(name),
         ["image", operator, out] => image::operator(operator, out).map(|_| ()),
+        ["release", out] => release::run(out),
         ["licences", operator, out] => licences::write(operator, out.as_ref()),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),

@@ -1,6 +1,7 @@
 //! `make test`: runs every stage, in parallel where that saves time, and prints one table at the end.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +12,9 @@ use crate::image::{Build, OPERATORS};
 use crate::programs::How;
 use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Row, render};
-use crate::{cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, sdk};
+use crate::{
+    cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, release, sdk,
+};
 
 /// The cluster of the tests; it doesn't affect a demo's cluster.
 const NAME: &str = "test";
@@ -60,6 +63,7 @@ const STAGES: &[Stage] = &[
     stage("docs", &[], &["libs-alone"], docs),
     tests("unit", &["built"], &["docs"], unit),
     stage("manifests", &["built"], &["unit"], manifests),
+    stage("release", &["built", "node"], &["manifests"], release),
     tests("go", &["node"], &[], go),
     stage("dockerfile", &["built", "packages"], &[], dockerfile),
     tests("api", &["built", "node"], &["manifests", "dockerfile"], api),
@@ -256,6 +260,17 @@ fn manifests(run: &Run) -> Result<(), String> {
     run.run(build.args(["--test", "manifests"]))?;
     let program = paths::binaries(Build::Checked).join("training-manifests");
     run.run(&mut process::command(program, ["generate", "--check"]))
+}
+
+/// Writes the artefacts of a release, of the programs that `built` compiled.
+fn release(run: &Run) -> Result<(), String> {
+    let out = paths::target().join("release-test");
+    // It may not exist.
+    let _ = fs::remove_dir_all(&out);
+    release::write(&out, Build::Checked)?;
+    let check = ["--check", "--quiet", release::SUMS];
+    run.run(process::command("sha256sum", check).current_dir(&out))?;
+    fs::remove_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))
 }
 
 fn go(run: &Run) -> Result<(), String> {

@@ -1,0 +1,108 @@
+//! Checks that the Dockerfiles of the examples have what the manifests beside them use, in the versions that tests run.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The directories with an image of their own.
+const DIRECTORIES: [&str; 6] = ["jax", "mpi", "pytorch", "spark", "tensorflow", "xgboost"];
+/// Where images have the programs of examples.
+const PROGRAMS: &str = "/opt/trainyard/";
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The manifests of a directory, by name.
+fn manifests(directory: &str) -> Vec<(String, String)> {
+    let files = fs::read_dir(root().join("examples").join(directory)).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let names = names.filter(|name| name.ends_with(".yaml"));
+    let read = |name: String| {
+        let text = read(&format!("examples/{directory}/{name}"));
+        (name, text)
+    };
+    names.map(read).collect()
+}
+
+/// The words after this text, up to a character that no path or version has.
+fn after<'a>(text: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(begin).skip(1).map(|rest| {
+        let is_end = |c: char| !c.is_alphanumeric() && !"/._-:".contains(c);
+        rest.split(is_end).next().unwrap_or_default()
+    })
+}
+
+#[test]
+fn each_dockerfile_builds_the_image_of_its_manifests() {
+    for directory in DIRECTORIES {
+        let file = read(&format!("examples/{directory}/Dockerfile"));
+        let built = after(&file, "docker build -t ").next().unwrap();
+        let manifests = manifests(directory);
+        let used = manifests
+            .iter()
+            .flat_map(|(_, text)| after(text, "image: "));
+        assert_eq!(used.collect::<BTreeSet<_>>(), [built].into(), "{directory}");
+    }
+}
+
+#[test]
+fn each_dockerfile_copies_the_programs_of_its_manifests() {
+    for directory in DIRECTORIES {
+        let file = read(&format!("examples/{directory}/Dockerfile"));
+        let manifests = manifests(directory);
+        let programs = manifests.iter().flat_map(|(_, text)| after(text, PROGRAMS));
+        for program in programs {
+            let path = format!("examples/{directory}/{program}");
+            assert!(root().join(&path).is_file(), "{path}");
+            let copied = [
+                format!("COPY *.py {PROGRAMS}"),
+                format!("COPY {program} {PROGRAMS}"),
+            ];
+            assert!(copied.iter().any(|line| file.contains(line)), "{path}");
+        }
+        for line in file.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+            let mut words = line.split(' ').filter(|word| !word.starts_with("--"));
+            let source = words.next().unwrap();
+            let path = format!("examples/{directory}/{source}");
+            assert!(
+                source.contains('*') || root().join(&path).is_file(),
+                "{path}"
+            );
+        }
+    }
+}
+
+#[test]
+fn dockerfiles_install_the_versions_that_tests_run() {
+    let tested = read("e2e/image/recipe.go");
+    for directory in DIRECTORIES {
+        let file = read(&format!("examples/{directory}/Dockerfile"));
+        for package in file.split_whitespace().filter(|word| word.contains("==")) {
+            let listed = format!("\"{package}\"");
+            assert!(tested.contains(&listed), "{directory}: {package}");
+        }
+    }
+}
+
+#[test]
+fn the_page_lists_every_manifest_with_a_job() {
+    let page = read("examples/README.md");
+    for directory in DIRECTORIES.into_iter().chain(["quickstart"]) {
+        assert!(page.contains(&format!("| `{directory}` |")), "{directory}");
+        for (name, text) in manifests(directory) {
+            let is_job = text.contains("kubeflow.org/") || text.contains("sparkoperator");
+            assert!(
+                !is_job || page.contains(&format!("`{name}`")),
+                "{directory}/{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! `make release`: everything that users of a version download. Two clones of a commit give the same bytes.
+
+use std::collections::BTreeMap;
+use std::env::{consts, var};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::image::{self, Build, OPERATORS, PLUGIN};
+use crate::licences::{self, Part};
+use crate::{paths, process};
+
+/// The version of everything.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The checksums of all files.
+pub const SUMS: &str = "SHA256SUMS";
+/// The statement about the build.
+const PROVENANCE: &str = "provenance.json";
+/// In place of an answer that nobody has, in SPDX.
+const NO_ASSERTION: &str = "NOASSERTION";
+/// The registry in front of the images' names, such as `registry.example`; the charts' `global.imageRegistry`.
+const REGISTRY: &str = "REGISTRY";
+/// Where the artefacts will be, for the plugin's manifest.
+const URL: &str = "URL";
+/// The key for `cosign`, which signs the checksums.
+const KEY: &str = "COSIGN_KEY";
+
+/// The commit that is built.
+struct Commit {
+    id: String,
+    /// In RFC 3339, so that documents don't depend on the time of the build.
+    time: String,
+    /// Files differ from it.
+    modified: bool,
+}
+
+/// What is written where.
+struct Release<'a> {
+    out: &'a Path,
+    how: Build,
+    registry: Option<String>,
+    commit: Commit,
+}
+
+/// Builds everything as shipped, and writes it to a new directory.
+pub fn run(out: &str) -> Result<(), String> {
+    let out = paths::root().join(out);
+    image::binaries(OPERATORS)?;
+    image::plugin()?;
+    write(&out, Build::Shipped)?;
+    if let Ok(key) = var(KEY) {
+        let signature = format!("{SUMS}.sig");
+        let args = [
+            "sign-blob",
+            "--yes",
+            "--key",
+            &key,
+            "--output-signature",
+            &signature,
+            SUMS,
+        ];
+        process::run(process::command("cosign", args).current_dir(&out))?;
+    }
+    let mut list = process::command("du", ["--apparent-size", "-ah", "."]);
+    process::run(list.current_dir(&out))
+}
+
+/// Writes the artefacts of programs that were built.
+pub fn write(out: &Path, how: Build) -> Result<(), String> {
+    if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(format!(
+            "{} is not empty; name a new directory with OUT",
+            out.display()
+        ));
+    }
+    let release = Release {
+        out,
+        how,
+        registry: var(REGISTRY).ok().filter(|registry| !registry.is_empty()),
+        commit: Commit::read()?,
+    };
+    release.images()?;
+    release.installations()?;
+    release.charts()?;
+    release.schemas()?;
+    release.plugin()?;
+    release.provenance()?;
+    let mut files = files(out)?;
+    files.sort();
+    let sums = process::output(process::command("sha256sum", &files).current_dir(out))?;
+    put(&out.join(SUMS), &sums)
+}
+
+impl Commit {
+    fn read() -> Result<Self, String> {
+        let git = |args: &[&str]| {
+            let mut git = process::command("git", args);
+            process::quiet(git.env("TZ", "UTC")).map(|text| text.trim().to_owned())
+        };
+        let format = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
+        Ok(Self {
+            id: git(&["rev-parse", "HEAD"])?,
+            time: git(&["show", "-s", "--format=%cd", format, "HEAD"])?,
+            modified: !git(&["status", "--porcelain"])?.is_empty(),
+        })
+    }
+}
+
+impl Release<'_> {
+    fn directory(&self, name: &str) -> Result<PathBuf, String> {
+        let path = self.out.join(name);
+        fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Writes an image and the list of its software for each operator.
+    fn images(&self) -> Result<(), String> {
+        let (images, lists) = (self.directory("images")?, self.directory("sbom")?);
+        for operator in OPERATORS {
+            let file = images.join(format!("{}.tar", artefact(operator)));
+            let name = self.image(operator);
+            image::pack_as(operator, self.how, &name, &file)?;
+            let list = self.spdx(operator, &licences::parts(operator)?)?;
+            put(
+                &lists.join(format!("{operator}-{VERSION}.spdx.json")),
+                &list,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The reference of an operator's image.
+    fn image(&self, operator: &str) -> String {
+        let name = format!("trainyard/{operator}:{VERSION}");
+        match &self.registry {
+            Some(registry) => format!("{registry}/{name}"),
+            None => name,
+        }
+    }
+
+    /// Writes the objects of each kustomization, and of all.
+    fn installations(&self) -> Result<(), String> {
+        let directory = self.directory("install")?;
+        let node = process::built("e2e/cluster/build")?;
+        for name in OPERATORS.iter().copied().chain(["all"]) {
+            let path = format!("manifests/{name}");
+            let mut kustomize = process::command(&node, ["kubectl", "kustomize", &path]);
+            let mut objects = process::output(&mut kustomize)?;
+            for operator in OPERATORS {
+                let of_manifests = format!("trainyard/{operator}:{VERSION}");
+                objects = objects.replace(&of_manifests, &self.image(operator));
+            }
+            put(&directory.join(format!("{name}.yaml")), &objects)?;
+        }
+        Ok(())
+    }
+
+    fn charts(&self) -> Result<(), String> {
+        let directory = self.directory("charts")?;
+        let path = directory.to_string_lossy();
+        self.generated(&["charts", &path])?;
+        for entry in fs::read_dir(&directory).map_err(|e| format!("{path}: {e}"))? {
+            let chart = entry.map_err(|e| e.to_string())?.path();
+            let name = chart.file_name().unwrap_or_default().to_string_lossy();
+            let file = directory.join(format!("{name}-{VERSION}.tgz"));
+            archive(&file, &directory, &[&name])?;
+            fs::remove_dir_all(&chart).map_err(|e| format!("{}: {e}", chart.display()))?;
+        }
+        Ok(())
+    }
+
+    fn schemas(&self) -> Result<(), String> {
+        self.generated(&["schemas", &self.directory("schemas")?.to_string_lossy()])
+    }
+
+    /// Runs the generator of manifests.
+    fn generated(&self, args: &[&str]) -> Result<(), String> {
+        if matches!(self.how, Build::Checked) {
+            let program = paths::binaries(self.how).join("training-manifests");
+            return process::run(&mut process::command(program, args));
+        }
+        let run = ["run", "--locked", "-q", "-p", "training-manifests", "--"];
+        process::run(process::command("cargo", run).args(args))
+    }
+
+    /// Writes the plugin's archive, its list of software, and its manifest for krew.
+    fn plugin(&self) -> Result<(), String> {
+        let directory = self.directory("plugin")?;
+        let program = image::plugin_path(self.how);
+        for (from, to) in [
+            (program, PLUGIN),
+            (paths::root().join("LICENSE"), "LICENSE"),
+        ] {
+            let to = directory.join(to);
+            fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
+        }
+        licences::write(PLUGIN, &directory.join("THIRD-PARTY.txt"))?;
+        let file = format!("{}.tar.gz", artefact(PLUGIN));
+        let parts = ["LICENSE", "THIRD-PARTY.txt", PLUGIN];
+        archive(&directory.join(&file), &directory, &parts)?;
+        for part in parts {
+            fs::remove_file(directory.join(part)).map_err(|e| format!("{part}: {e}"))?;
+        }
+        let list = self.spdx(PLUGIN, &licences::parts(PLUGIN)?)?;
+        put(
+            &self.out.join(format!("sbom/{PLUGIN}-{VERSION}.spdx.json")),
+            &list,
+        )?;
+        let url = var(URL).unwrap_or_else(|_| "https://example.com".to_owned());
+        let krew = krew(&url, &file, &sum(&directory.join(&file))?);
+        put(&directory.join("trainyard.yaml"), &krew)
+    }
+
+    /// Returns the list of a program's software as SPDX 2.3.
+    fn spdx(&self, program: &str, parts: &[Part]) -> Result<String, String> {
+        let sums = locked(
+            &fs::read_to_string(paths::root().join("Cargo.lock")).map_err(|e| e.to_string())?,
+        );
+        let own = package("SPDXRef-program", program, VERSION, "Apache-2.0");
+        let mut packages = vec![own];
+        let mut relations = vec![relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-program")];
+        for (number, part) in parts.iter().enumerate() {
+            let id = format!("SPDXRef-part-{number}");
+            let mut of = package(&id, &part.name, &part.version, &part.expression);
+            let key = (part.name.clone(), part.version.clone());
+            if let Some(sum) = sums.get(&key) {
+                of["checksums"] = json!([{ "algorithm": "SHA256", "checksumValue": sum }]);
+                let purl = format!("pkg:cargo/{}@{}", part.name, part.version);
+                of["externalRefs"] = json!([{
+                    "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl,
+                }]);
+            }
+            packages.push(of);
+            relations.push(relation("SPDXRef-program", "STATIC_LINK", &id));
+        }
+        let name = format!("{program}-{VERSION}");
+        let document = json!({
+            "spdxVersion": "SPDX-2.3",
+            "dataLicense": "CC0-1.0",
+            "SPDXID": "SPDXRef-DOCUMENT",
+            "name": name,
+            "documentNamespace": format!("https://trainyard.dev/spdx/{name}-{}", self.commit.id),
+            "creationInfo": {
+                "created": self.commit.time,
+                "creators": [format!("Tool: trainyard-xtask-{VERSION}")],
+            },
+            "packages": packages,
+            "relationships": relations,
+        });
+        Ok(format!("{document:#}\n"))
+    }
+
+    /// Writes what was built from what, as a statement of in-toto with a predicate of SLSA.
+    fn provenance(&self) -> Result<(), String> {
+        let mut subjects = Vec::new();
+        let mut files = files(self.out)?;
+        files.sort();
+        for file in files {
+            let sum = sum(&self.out.join(&file))?;
+            subjects.push(json!({ "name": file, "digest": { "sha256": sum } }));
+        }
+        let rust = process::quiet(&mut process::command("rustc", ["--version"]))?;
+        let lock = sum(&paths::root().join("Cargo.lock"))?;
+        let statement = json!({
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": subjects,
+            "predicateType": "https://slsa.dev/provenance/v1",
+            "predicate": {
+                "buildDefinition": {
+                    "buildType": "https://trainyard.dev/make-release/v1",
+                    "externalParameters": {
+                        "registry": self.registry, "modified": self.commit.modified,
+                    },
+                    "resolvedDependencies": [
+                        { "name": "source", "digest": { "gitCommit": self.commit.id } },
+                        { "name": "Cargo.lock", "digest": { "sha256": lock } },
+                        { "name": rust.trim() },
+                    ],
+                },
+                "runDetails": { "builder": { "id": "https://trainyard.dev/make-release" } },
+            },
+        });
+        put(&self.out.join(PROVENANCE), &format!("{statement:#}\n"))
+    }
+}
+
+/// The name of a program's artefact for this machine.
+fn artefact(program: &str) -> String {
+    format!("{program}-{VERSION}-linux-{}", architecture())
+}
+
+/// The architecture's name in images.
+fn architecture() -> &'static str {
+    match consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn package(id: &str, name: &str, version: &str, licence: &str) -> Value {
+    // Some crates use the form of before SPDX.
+    let licence = if licence == licences::AS_ITS_FILES {
+        NO_ASSERTION.to_owned()
+    } else {
+        licence.replace('/', " OR ")
+    };
+    let mut package = json!({
+        "SPDXID": id, "name": name, "downloadLocation": NO_ASSERTION, "filesAnalyzed": false,
+        "licenseConcluded": NO_ASSERTION, "licenseDeclared": licence, "copyrightText": NO_ASSERTION,
+    });
+    if !version.is_empty() {
+        package["versionInfo"] = json!(version);
+    }
+    package
+}
+
+fn relation(of: &str, what: &str, to: &str) -> Value {
+    json!({ "spdxElementId": of, "relationshipType": what, "relatedSpdxElement": to })
+}
+
+/// Returns the checksums in Cargo's lock file by name and version.
+fn locked(lock: &str) -> BTreeMap<(String, String), String> {
+    let field = |package: &str, name: &str| {
+        let begin = format!("{name} = \"");
+        let line = package.lines().find_map(|line| line.strip_prefix(&begin))?;
+        Some(line.trim_end_matches('"').to_owned())
+    };
+    let packages = lock.split("[[package]]");
+    let packages = packages.filter_map(|package| {
+        let key = (field(package, "name")?, field(package, "version")?);
+        Some((key, field(package, "checksum")?))
+    });
+    packages.collect()
+}
+
+/// Returns the plugin's manifest for krew, kubectl's plugin manager.
+fn krew(url: &str, file: &str, sum: &str) -> String {
+    format!(
+        "apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata:
+  name: trainyard
+spec:
+  version: v{VERSION}
+  shortDescription: Says why a training job waits or failed
+  description: |
+    Shows why a training job or Spark application waits or failed, checks whether a cluster is ready for Trainyard's
+    operators, and migrates from Kubeflow's operators.
+  platforms:
+    - selector:
+        matchLabels:
+          os: linux
+          arch: {}
+      uri: {}/plugin/{file}
+      sha256: {sum}
+      bin: {PLUGIN}
+",
+        architecture(),
+        url.trim_end_matches('/'),
+    )
+}
+
+/// Packs files or directories. Neither times nor users nor the order of a directory change the bytes.
+fn archive(to: &Path, directory: &Path, names: &[&str]) -> Result<(), String> {
+    let mut tar = process::command("tar", ["--sort=name", "--format=ustar", "--mtime=@0"]);
+    tar.args([
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mode=u+rw,go=rX",
+    ])
+    .args(["--use-compress-program", "gzip -n9", "-cf"])
+    .arg(to)
+    .arg("-C")
+    .arg(directory)
+    .args(names);
+    process::run(&mut tar)
+}
+
+fn sum(file: &Path) -> Result<String, String> {
+    let out = process::output(&mut process::command("sha256sum", [file]))?;
+    let sum = out.split_whitespace().next().unwrap_or_default();
+    Ok(sum.to_owned())
+}
+
+fn put(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Returns all files below a directory, relative to it.
+fn files(directory: &Path) -> Result<Vec<String>, String> {
+    let found =
+        process::output(process::command("find", [".", "-type", "f"]).current_dir(directory))?;
+    let found = found.lines().map(|line| line.trim_start_matches("./"));
+    Ok(found.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_software_has_versions_licences_and_checksums() {
+        let release = Release {
+            out: Path::new("/nowhere"),
+            how: Build::Shipped,
+            registry: None,
+            commit: Commit {
+                id: "c0ffee".to_owned(),
+                time: "2026-01-01T00:00:00Z".to_owned(),
+                modified: false,
+            },
+        };
+        let parts = licences::parts("jax-operator").unwrap();
+        let list: Value =
+            serde_json::from_str(&release.spdx("jax-operator", &parts).unwrap()).unwrap();
+        let packages = list["packages"].as_array().unwrap();
+        let find = |name: &str| packages.iter().find(|p| p["name"] == name).unwrap();
+        assert_eq!(find("jax-operator")["licenseDeclared"], "Apache-2.0");
+        let tokio = find("tokio");
+        assert_eq!(tokio["licenseDeclared"], "MIT");
+        assert_eq!(
+            tokio["checksums"][0]["checksumValue"]
+                .as_str()
+                .unwrap()
+                .len(),
+            64
+        );
+        let purl = tokio["externalRefs"][0]["referenceLocator"]
+            .as_str()
+            .unwrap();
+        assert!(purl.starts_with("pkg:cargo/tokio@1."), "{purl}");
+        for package in packages {
+            let licence = package["licenseDeclared"].as_str().unwrap();
+            assert!(!licence.contains('/') && !licence.is_empty(), "{package}");
+        }
+        assert_eq!(
+            list["relationships"].as_array().unwrap().len(),
+            packages.len()
+        );
+    }
+
+    #[test]
+    fn an_archive_depends_on_names_and_contents_alone() {
+        let bytes = |order: [&str; 2]| {
+            let directory = tempfile::tempdir().unwrap();
+            let chart = directory.path().join("chart");
+            fs::create_dir(&chart).unwrap();
+            for name in order {
+                fs::write(chart.join(name), name).unwrap();
+            }
+            let file = directory.path().join("a.tgz");
+            archive(&file, directory.path(), &["chart"]).unwrap();
+            fs::read(file).unwrap()
+        };
+        assert_eq!(bytes(["a", "b"]), bytes(["b", "a"]));
+    }
+
+    #[test]
+    fn artefacts_never_replace_others() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a"), "").unwrap();
+        let error = write(directory.path(), Build::Checked).unwrap_err();
+        assert!(
+            error.ends_with("is not empty; name a new directory with OUT"),
+            "{error}"
+        );
+    }
+}
