@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use training_manifests::tree::files_below;
+
 /// The directories with an image of their own.
 const DIRECTORIES: [&str; 6] = ["jax", "mpi", "pytorch", "spark", "tensorflow", "xgboost"];
 /// Where images have the programs of examples.
@@ -22,14 +24,16 @@ fn read(path: &str) -> String {
 
 /// The manifests of a directory, by name.
 fn manifests(directory: &str) -> Vec<(String, String)> {
-    let files = fs::read_dir(root().join("examples").join(directory)).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let names = names.filter(|name| name.ends_with(".yaml"));
-    let read = |name: String| {
-        let text = read(&format!("examples/{directory}/{name}"));
-        (name, text)
+    let mut paths = files_below(&root().join("examples").join(directory)).unwrap();
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "yaml")
+    });
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, fs::read_to_string(path).unwrap())
     };
-    names.map(read).collect()
+    paths.into_iter().map(read).collect()
 }
 
 /// The words after this text, up to a character that no path or version has.
