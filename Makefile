@@ -52,8 +52,8 @@ peer-recordings: ## Record again what they do with the jobs of the comparison
 	@$(XTASK) peer-recordings
 image-%: ## Build an operator's image as an archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
-release: ## Write everything that users of a version download (OUT=dir REGISTRY=registry.example)
-	@$(XTASK) release $(or $(OUT),target/release-$(shell git rev-parse --short HEAD))
+release: ## Write all release artifacts (OUT=dir REGISTRY=registry.example URL=https://…)
+	@$(XTASK) release "$(or $(OUT),target/release-$(shell git rev-parse --short HEAD))" "$(REGISTRY)" "$(URL)"
 charts: ## Write the Helm charts (OUT=dir)
 	@cargo run -q -p training-manifests -- charts $(or $(OUT),target/charts)
 run-%: ## Run an operator outside a cluster, against the current kubeconfig

@@ -17,7 +17,7 @@ import (
 // A Builder makes layers and archives below a cache directory:
 //
 //	layers/HASH.tar, HASH.json   a layer and its digest
-//	images/NAME-HASH.tar         a docker-archive
+//	images/NAME-HASH.tar         an image archive
 //	tmp/                         work in progress; what has no owner is removed
 type Builder struct {
 	Cache string

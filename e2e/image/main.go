@@ -27,7 +27,7 @@ const usage = `usage:
   trainyard-image key [--heavy] [--examples DIR]
       print a hash over all workload images (--heavy: without example files)
   trainyard-image workloads --cache DIR [--examples DIR] [NAME...]
-      build what is missing; print one line for each image: the docker-archive's path
+      build what is missing; print one line for each image: the archive's path
   trainyard-image stream --cache DIR [--examples DIR] [--have FILE] [NAME...]
       build what is missing; write one OCI layout with the images to standard
       output for "ctr images import -", each layer once and without those whose
@@ -35,10 +35,10 @@ const usage = `usage:
   trainyard-image run --cache DIR [--examples DIR] [--env K=V]... NAME COMMAND [ARG...]
       run a command in a throw-away copy of an image, in the host's network
   trainyard-image operator --binary FILE --name REF --out FILE [--file SRC=DST]...
-      write the docker-archive of a static program
+      write the image archive of a static program
   trainyard-image pack --rootfs-tar FILE... --name REF --out FILE [--env K=V]...
       [--user UID:GID] [--entrypoint ARG]... [--cmd ARG]...
-      write a docker-archive of layers that are there already
+      write an image archive of layers that are there already
 `
 
 type list []string

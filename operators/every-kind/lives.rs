@@ -174,10 +174,13 @@ fn b_145_policies_that_change_after_the_end_are_followed_and_restart_nothing() {
 fn an_edit_without_effect_is_observed_by_one_write_before_and_after_the_end() {
     for job in shapes() {
         let mut world = world(job).started();
-        for limit in [7, 8] {
+        for queue in ["a", "b"] {
             let before = world.status();
             world.writes.clear();
-            world.set("/spec/runPolicy/backoffLimit", json!(limit));
+            world.set(
+                "/spec/runPolicy/schedulingPolicy",
+                json!({ "queue": queue }),
+            );
             world.settle();
             assert_eq!(world.writes, ["status"]);
             let observed = before.observed_generation.map(|seen| seen + 1);

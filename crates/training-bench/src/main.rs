@@ -227,9 +227,11 @@ async fn bench() -> Result<()> {
         !tasks.is_empty(),
         "{ONLY}={only} and {KIND} choose nothing that is measured"
     );
-    for task in tasks.iter().filter(|_| peers) {
-        // Before any run, because it takes minutes.
-        kind::peer(&task.subject.setting.kind)?.built()?;
+    if peers {
+        for task in &tasks {
+            // Before any run, because it takes minutes.
+            kind::peer(&task.subject.setting.kind)?.built()?;
+        }
     }
     measure(&size, &mut tasks, begun, &say).await?;
     if peers {

@@ -305,8 +305,8 @@ fn created<F: Framework>(
     draft.urgency(Urgency::Parallel);
     draft.starts = !suspended;
     for role in cx.roles {
-        let replaced = framework.restart_policy_replaced(cx, role);
-        draft.notes.extend(pod::advise(role, replaced));
+        let ignored_policy = framework.ignored_restart_policy(cx, role);
+        draft.notes.extend(pod::advise(role, ignored_policy));
     }
     draft.notes.extend(advice::of_policies(cx));
     draft.notes.extend(framework.advise(cx));

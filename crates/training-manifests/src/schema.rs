@@ -50,49 +50,60 @@ fn files(operators: &[Operator]) -> anyhow::Result<BTreeMap<PathBuf, String>> {
 
 /// Converts a schema of a CRD. Unknown fields are errors, as for `kubectl apply --validate=strict`.
 fn converted(schema: &Map<String, Value>) -> Value {
+    with(schema, true)
+}
+
+/// `strict` schemas say which fields an object may have. Those within `anyOf` and the like only add conditions.
+fn with(schema: &Map<String, Value>, strict: bool) -> Value {
     let holds = |key: &str| schema.get(key) == Some(&Value::Bool(true));
+    let of = |value: &Value, strict: bool| {
+        let object = value.as_object();
+        object.map_or_else(|| value.clone(), |schema| with(schema, strict))
+    };
     let mut out = Map::new();
     for (key, value) in schema {
         let value = match key.as_str() {
             // Rules of CEL, list types, and the like.
             key if key.starts_with("x-kubernetes-") || key == "nullable" => continue,
-            "properties" => of_each(value),
-            "items" | "additionalProperties" | "not" => of_one(value),
+            "anyOf" | "oneOf" if holds(INT_OR_STRING) => continue,
+            "properties" => {
+                let all = value.as_object().into_iter().flatten();
+                Value::Object(
+                    all.map(|(key, one)| (key.clone(), of(one, strict)))
+                        .collect(),
+                )
+            }
+            "items" | "additionalProperties" => of(value, strict),
+            "not" => of(value, false),
             "anyOf" | "allOf" | "oneOf" => {
                 let all = value.as_array().into_iter().flatten();
-                Value::Array(all.map(of_one).collect())
+                Value::Array(all.map(|one| of(one, false)).collect())
             }
             _ => value.clone(),
         };
         out.insert(key.clone(), value);
     }
     let open = holds(PRESERVE) || holds(EMBEDDED) || out.contains_key("additionalProperties");
-    if out.contains_key("properties") && !open {
+    if strict && out.contains_key("properties") && !open {
         out.insert("additionalProperties".to_owned(), json!(false));
     }
     if holds(INT_OR_STRING) {
         out.insert("type".to_owned(), json!(["integer", "string"]));
     }
-    if holds("nullable")
-        && let Some(known) = out.get("type").cloned()
-    {
-        let mut all = match known {
-            Value::Array(all) => all,
-            one => vec![one],
-        };
-        all.push(json!("null"));
-        out.insert("type".to_owned(), Value::Array(all));
+    if holds("nullable") {
+        if let Some(known) = out.get_mut("type") {
+            let mut all = match known.take() {
+                Value::Array(all) => all,
+                one => vec![one],
+            };
+            all.push(json!("null"));
+            *known = Value::Array(all);
+        }
+        if let Some(Value::Array(values)) = out.get_mut("enum") {
+            values.push(Value::Null);
+        }
     }
     Value::Object(out)
-}
-
-fn of_one(schema: &Value) -> Value {
-    schema.as_object().map_or_else(|| schema.clone(), converted)
-}
-
-fn of_each(schemas: &Value) -> Value {
-    let all = schemas.as_object().into_iter().flatten();
-    Value::Object(all.map(|(key, one)| (key.clone(), of_one(one))).collect())
 }
 
 #[cfg(test)]
@@ -106,16 +117,19 @@ mod tests {
             "type": "object",
             "properties": {
                 "port": { "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }, { "type": "string" }] },
+                "policy": { "type": "string", "nullable": true, "enum": ["A"] },
                 "labels": { "type": "object", "additionalProperties": { "type": "string" } },
                 "parts": { "type": "array", "nullable": true, "items": { "type": "object", "properties": { "a": {} } } },
                 "any": { "type": "object", "properties": {}, "x-kubernetes-preserve-unknown-fields": true },
             },
             "x-kubernetes-validations": [{ "rule": "true" }],
+            "anyOf": [{ "properties": { "any": { "minProperties": 1 } } }],
         });
         let expected = json!({
             "type": "object",
             "properties": {
-                "port": { "type": ["integer", "string"], "anyOf": [{ "type": "integer" }, { "type": "string" }] },
+                "port": { "type": ["integer", "string"] },
+                "policy": { "type": ["string", "null"], "enum": ["A", null] },
                 "labels": { "type": "object", "additionalProperties": { "type": "string" } },
                 "parts": {
                     "type": ["array", "null"],
@@ -124,8 +138,64 @@ mod tests {
                 "any": { "type": "object", "properties": {} },
             },
             "additionalProperties": false,
+            "anyOf": [{ "properties": { "any": { "minProperties": 1 } } }],
         });
-        assert_eq!(of_one(&schema), expected);
+        assert_eq!(converted(schema.as_object().unwrap()), expected);
+    }
+
+    /// Returns the first field that a schema doesn't know.
+    fn unknown(schema: &Value, value: &Value, path: &str) -> Option<String> {
+        match value {
+            Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+                let path = format!("{path}.{key}");
+                let of = &schema["properties"][key];
+                match &schema["additionalProperties"] {
+                    _ if !of.is_null() => unknown(of, value, &path),
+                    Value::Bool(false) => Some(path),
+                    other => unknown(other, value, &path),
+                }
+            }),
+            Value::Array(values) => {
+                let mut values = values.iter();
+                values.find_map(|value| unknown(&schema["items"], value, path))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn schemas_know_the_fields_of_all_examples_and_no_others() {
+        let files = files(&operator::all().unwrap()).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut paths = crate::tree::files_below(&root.join("examples")).unwrap();
+        paths.retain(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        });
+        let mut known = 0;
+        for path in paths {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+            for mut document in documents {
+                let kind = document["kind"].as_str().unwrap().to_lowercase();
+                let version = document["apiVersion"].as_str().unwrap().to_owned();
+                let Some((group, version)) = version.split_once('/') else {
+                    continue;
+                };
+                let Some(schema) =
+                    files.get(&Path::new(group).join(format!("{kind}_{version}.json")))
+                else {
+                    continue;
+                };
+                let schema: Value = serde_json::from_str(schema).unwrap();
+                assert_eq!(unknown(&schema, &document, ""), None, "{}", path.display());
+                document["spec"]["Typo"] = json!(1);
+                let typo = unknown(&schema, &document, "");
+                assert_eq!(typo.as_deref(), Some(".spec.Typo"), "{}", path.display());
+                known += 1;
+            }
+        }
+        assert!(known > 10, "{known}");
     }
 
     #[test]

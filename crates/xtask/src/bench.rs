@@ -27,7 +27,7 @@ pub fn run() -> Result<(), String> {
     ];
     // The same flags as the operators, whose dependencies the bench shares.
     let mut build = process::command("cargo", arguments);
-    process::run(build.env("RUSTFLAGS", image::flags()))?;
+    process::run(build.env(image::FLAGS, image::flags()))?;
     let binaries = paths::binaries(Build::Shipped);
     let small = image::plugin_path(Build::Shipped);
     let copy = binaries.join(PLUGIN);

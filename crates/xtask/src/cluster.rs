@@ -42,7 +42,7 @@ impl Cluster {
         process::run(&mut self.kubectl(["-n", namespace].into_iter().chain(args)))
     }
 
-    /// Imports docker-archives. This isn't possible for the user's own cluster: its nodes pull from their own registry.
+    /// Imports image archives. This isn't possible for the user's own cluster: its nodes pull from their own registry.
     pub fn load(&self, files: &[&str]) -> Result<(), String> {
         let Some(name) = &self.name else {
             return Ok(());
@@ -227,7 +227,7 @@ pub fn kubectl_interactive(name: &str, args: &[&str]) -> Result<(), String> {
     process::run(&mut running(name)?.kubectl(args.iter().copied()))
 }
 
-/// Imports docker-archives into a running cluster.
+/// Imports image archives into a running cluster.
 pub fn load(name: &str, files: &[&str]) -> Result<(), String> {
     let node = process::built("e2e/cluster/build")?.into();
     Cluster {

@@ -29,15 +29,27 @@ pub enum Build {
     Checked,
 }
 
-/// Returns the flags of static programs. They contain no path of this machine, so that two checkouts give the same bytes.
-pub fn flags() -> String {
+/// Returns the directories of this machine that programs are compiled from.
+pub fn sources() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let paths = [(home, "cargo"), (Some(paths::root()), "trainyard")];
-    let remap = paths.into_iter().filter_map(|(path, name)| {
-        Some(format!(" --remap-path-prefix={}=/{name}", path?.display()))
-    });
-    format!("-C target-feature=+crt-static{}", remap.collect::<String>())
+    let all = [Some(paths::root()), Some(paths::target()), home];
+    all.into_iter().flatten().collect()
+}
+
+/// The variable with rustc's flags, in which paths may have spaces.
+pub const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+
+/// Returns rustc's flags for static programs. They contain no path of this machine, so that two checkouts give the same bytes.
+pub fn flags() -> String {
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    let remapped = sources().into_iter().enumerate();
+    flags.extend(
+        remapped.map(|(number, path)| {
+            format!("--remap-path-prefix={}=/source-{number}", path.display())
+        }),
+    );
+    flags.join("\x1f")
 }
 
 /// Returns a cargo command that builds static programs: their images need neither a C library nor a shell.
@@ -45,7 +57,7 @@ pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     let mut cargo = process::command("cargo", args);
     cargo
         .env("CARGO_BUILD_TARGET", paths::triple())
-        .env("RUSTFLAGS", flags());
+        .env(FLAGS, flags());
     if let Ok(build) = process::quiet(&mut process::command(
         "git",
         ["rev-parse", "--short=12", "HEAD"],

@@ -23,6 +23,10 @@ const NAMES: [&str; 6] = [
     "UNLICENSE",
 ];
 
+/// The name of Rust's standard library.
+pub const RUST: &str = "Rust's standard library";
+/// The name of the C library.
+pub const LIBC: &str = "the GNU C library";
 /// In place of the expression of a crate that names a file.
 pub const AS_ITS_FILES: &str = "as its files say";
 
@@ -166,13 +170,14 @@ fn toolchain() -> Vec<Part> {
         };
         paths.iter().filter_map(named).collect()
     };
-    let libc =
-        ["libc6-dev", "libc6"].map(|p| PathBuf::from(format!("/usr/share/doc/{p}/copyright")));
-    let mut libc = some(&libc);
+    let packages = ["libc6-dev", "libc6"];
+    let mut libc = some(&packages.map(|p| PathBuf::from(format!("/usr/share/doc/{p}/copyright"))));
     libc.truncate(1);
+    let of_libc = ["-W", "-f=${Version}", packages[0]];
+    let of_libc = process::quiet(&mut process::command("dpkg-query", of_libc)).unwrap_or_default();
     vec![
         Part {
-            name: "Rust's standard library".to_owned(),
+            name: RUST.to_owned(),
             version: version
                 .split_whitespace()
                 .nth(1)
@@ -182,8 +187,8 @@ fn toolchain() -> Vec<Part> {
             texts: some(&[rust.join("Apache-2.0.txt"), rust.join("MIT.txt")]),
         },
         Part {
-            name: "the GNU C library".to_owned(),
-            version: String::new(),
+            name: LIBC.to_owned(),
+            version: of_libc,
             expression: "LGPL-2.1-or-later".to_owned(),
             texts: libc,
         },

@@ -38,10 +38,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   cluster [NAME]               start a local cluster (default name: dev)
   cluster-down [NAME]          remove every trace of it
   kubectl [NAME] -- ARG...     run kubectl against it
-  load [NAME] FILE...          import docker-archives into it
+  load [NAME] FILE...          import image archives into it
   kueue [NAME]                 deploy Kueue on it
   image OPERATOR OUT           build an operator's image as an archive
-  release DIR                  write everything that users of a version download
+  release DIR [REGISTRY [URL]] write all release artifacts
   licences OPERATOR OUT        write the licence texts of an operator's dependencies
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
@@ -70,7 +70,10 @@ fn main() -> ExitCode {
         ["kueue"] => kueue::install(cluster::DEFAULT),
         ["kueue", name] => kueue::install(name),
         ["image", operator, out] => image::operator(operator, out).map(|_| ()),
-        ["release", out] => release::run(out),
+        ["release", out, rest @ ..] if rest.len() <= 2 => {
+            let [registry, url] = [0, 1].map(|at| rest.get(at).copied().unwrap_or_default());
+            release::run(out, release::Choice { registry, url })
+        }
         ["licences", operator, out] => licences::write(operator, out.as_ref()),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),

@@ -1,7 +1,7 @@
-//! `make release`: everything that users of a version download. Two clones of a commit give the same bytes.
+//! `make release`: all release artifacts. Two clones of a commit give the same bytes.
 
 use std::collections::BTreeMap;
-use std::env::{consts, var};
+use std::env::{consts, current_dir, var};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +19,17 @@ pub const SUMS: &str = "SHA256SUMS";
 const PROVENANCE: &str = "provenance.json";
 /// In place of an answer that nobody has, in SPDX.
 const NO_ASSERTION: &str = "NOASSERTION";
-/// The registry in front of the images' names, such as `registry.example`; the charts' `global.imageRegistry`.
-const REGISTRY: &str = "REGISTRY";
-/// Where the artefacts will be, for the plugin's manifest.
-const URL: &str = "URL";
 /// The key for `cosign`, which signs the checksums.
 const KEY: &str = "COSIGN_KEY";
+
+/// What the user chooses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice<'a> {
+    /// The registry in front of the images' names, such as `registry.example`; the charts' `global.imageRegistry`. Empty: none.
+    pub registry: &'a str,
+    /// Where the artifacts will be, for the plugin's manifest. Empty: there is no such manifest.
+    pub url: &'a str,
+}
 
 /// The commit that is built.
 struct Commit {
@@ -39,45 +44,54 @@ struct Commit {
 struct Release<'a> {
     out: &'a Path,
     how: Build,
-    registry: Option<String>,
+    choice: Choice<'a>,
     commit: Commit,
 }
 
 /// Builds everything as shipped, and writes it to a new directory.
-pub fn run(out: &str) -> Result<(), String> {
+pub fn run(out: &str, choice: Choice<'_>) -> Result<(), String> {
     let out = paths::root().join(out);
+    // Before the build, which takes a quarter of an hour.
+    is_new(&out)?;
     image::binaries(OPERATORS)?;
     image::plugin()?;
-    write(&out, Build::Shipped)?;
+    write(&out, Build::Shipped, choice)?;
     if let Ok(key) = var(KEY) {
-        let signature = format!("{SUMS}.sig");
-        let args = [
-            "sign-blob",
-            "--yes",
-            "--key",
-            &key,
-            "--output-signature",
-            &signature,
-            SUMS,
-        ];
-        process::run(process::command("cosign", args).current_dir(&out))?;
+        // A key may be a file or the address of a key service.
+        let here = current_dir().map_err(|e| e.to_string())?.join(&key);
+        let key = if here.exists() {
+            here.display().to_string()
+        } else {
+            key
+        };
+        let sums = out.join(SUMS).display().to_string();
+        let signature = format!("{sums}.sig");
+        let args = ["sign-blob", "--yes", "--tlog-upload=false", "--key", &key];
+        let mut sign = process::command("cosign", args);
+        process::run(sign.args(["--output-signature", &signature, &sums]))?;
     }
     let mut list = process::command("du", ["--apparent-size", "-ah", "."]);
     process::run(list.current_dir(&out))
 }
 
-/// Writes the artefacts of programs that were built.
-pub fn write(out: &Path, how: Build) -> Result<(), String> {
+fn is_new(out: &Path) -> Result<(), String> {
     if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(format!(
-            "{} is not empty; name a new directory with OUT",
-            out.display()
-        ));
+        let out = out.display();
+        return Err(format!("{out} is not empty; name a new directory with OUT"));
     }
+    Ok(())
+}
+
+/// Writes the artifacts of programs that were built.
+pub fn write(out: &Path, how: Build, choice: Choice<'_>) -> Result<(), String> {
+    is_new(out)?;
     let release = Release {
         out,
         how,
-        registry: var(REGISTRY).ok().filter(|registry| !registry.is_empty()),
+        choice: Choice {
+            registry: choice.registry.trim_end_matches('/'),
+            url: choice.url.trim_end_matches('/'),
+        },
         commit: Commit::read()?,
     };
     release.images()?;
@@ -102,7 +116,7 @@ impl Commit {
         Ok(Self {
             id: git(&["rev-parse", "HEAD"])?,
             time: git(&["show", "-s", "--format=%cd", format, "HEAD"])?,
-            modified: !git(&["status", "--porcelain"])?.is_empty(),
+            modified: !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty(),
         })
     }
 }
@@ -114,11 +128,11 @@ impl Release<'_> {
         Ok(path)
     }
 
-    /// Writes an image and the list of its software for each operator.
+    /// Writes an image and the SBOM for each operator.
     fn images(&self) -> Result<(), String> {
         let (images, lists) = (self.directory("images")?, self.directory("sbom")?);
         for operator in OPERATORS {
-            let file = images.join(format!("{}.tar", artefact(operator)));
+            let file = images.join(format!("{}.tar", artifact(operator)));
             let name = self.image(operator);
             image::pack_as(operator, self.how, &name, &file)?;
             let list = self.spdx(operator, &licences::parts(operator)?)?;
@@ -133,9 +147,9 @@ impl Release<'_> {
     /// The reference of an operator's image.
     fn image(&self, operator: &str) -> String {
         let name = format!("trainyard/{operator}:{VERSION}");
-        match &self.registry {
-            Some(registry) => format!("{registry}/{name}"),
-            None => name,
+        match self.choice.registry {
+            "" => name,
+            registry => format!("{registry}/{name}"),
         }
     }
 
@@ -149,6 +163,10 @@ impl Release<'_> {
             let mut objects = process::output(&mut kustomize)?;
             for operator in OPERATORS {
                 let of_manifests = format!("trainyard/{operator}:{VERSION}");
+                let of = [operator, "all"].contains(&name);
+                if of && !objects.contains(&of_manifests) {
+                    return Err(format!("{path} has no image {of_manifests}"));
+                }
                 objects = objects.replace(&of_manifests, &self.image(operator));
             }
             put(&directory.join(format!("{name}.yaml")), &objects)?;
@@ -160,7 +178,10 @@ impl Release<'_> {
         let directory = self.directory("charts")?;
         let path = directory.to_string_lossy();
         self.generated(&["charts", &path])?;
-        for entry in fs::read_dir(&directory).map_err(|e| format!("{path}: {e}"))? {
+        let charts = fs::read_dir(&directory).map_err(|e| format!("{path}: {e}"))?;
+        // All of them first, because archives are written to the same directory.
+        let charts: Vec<_> = charts.collect();
+        for entry in charts {
             let chart = entry.map_err(|e| e.to_string())?.path();
             let name = chart.file_name().unwrap_or_default().to_string_lossy();
             let file = directory.join(format!("{name}-{VERSION}.tgz"));
@@ -184,7 +205,7 @@ impl Release<'_> {
         process::run(process::command("cargo", run).args(args))
     }
 
-    /// Writes the plugin's archive, its list of software, and its manifest for krew.
+    /// Writes the plugin's archive, its SBOM, and its manifest for krew.
     fn plugin(&self) -> Result<(), String> {
         let directory = self.directory("plugin")?;
         let program = image::plugin_path(self.how);
@@ -196,7 +217,7 @@ impl Release<'_> {
             fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
         }
         licences::write(PLUGIN, &directory.join("THIRD-PARTY.txt"))?;
-        let file = format!("{}.tar.gz", artefact(PLUGIN));
+        let file = format!("{}.tar.gz", artifact(PLUGIN));
         let parts = ["LICENSE", "THIRD-PARTY.txt", PLUGIN];
         archive(&directory.join(&file), &directory, &parts)?;
         for part in parts {
@@ -207,12 +228,14 @@ impl Release<'_> {
             &self.out.join(format!("sbom/{PLUGIN}-{VERSION}.spdx.json")),
             &list,
         )?;
-        let url = var(URL).unwrap_or_else(|_| "https://example.com".to_owned());
-        let krew = krew(&url, &file, &sum(&directory.join(&file))?);
+        if self.choice.url.is_empty() {
+            return Ok(());
+        }
+        let krew = krew(self.choice.url, &file, &sum(&directory.join(&file))?);
         put(&directory.join("trainyard.yaml"), &krew)
     }
 
-    /// Returns the list of a program's software as SPDX 2.3.
+    /// Returns a program's SBOM as SPDX 2.3.
     fn spdx(&self, program: &str, parts: &[Part]) -> Result<String, String> {
         let sums = locked(
             &fs::read_to_string(paths::root().join("Cargo.lock")).map_err(|e| e.to_string())?,
@@ -226,21 +249,27 @@ impl Release<'_> {
             let key = (part.name.clone(), part.version.clone());
             if let Some(sum) = sums.get(&key) {
                 of["checksums"] = json!([{ "algorithm": "SHA256", "checksumValue": sum }]);
-                let purl = format!("pkg:cargo/{}@{}", part.name, part.version);
-                of["externalRefs"] = json!([{
-                    "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl,
-                }]);
             }
+            of["externalRefs"] = json!([{
+                "referenceCategory": "PACKAGE-MANAGER",
+                "referenceType": "purl",
+                "referenceLocator": purl(&part.name, &part.version),
+            }]);
             packages.push(of);
             relations.push(relation("SPDXRef-program", "STATIC_LINK", &id));
         }
         let name = format!("{program}-{VERSION}");
+        let state = if self.commit.modified {
+            "-modified"
+        } else {
+            ""
+        };
         let document = json!({
             "spdxVersion": "SPDX-2.3",
             "dataLicense": "CC0-1.0",
             "SPDXID": "SPDXRef-DOCUMENT",
             "name": name,
-            "documentNamespace": format!("https://trainyard.dev/spdx/{name}-{}", self.commit.id),
+            "documentNamespace": format!("https://trainyard.dev/spdx/{name}-{}{state}", self.commit.id),
             "creationInfo": {
                 "created": self.commit.time,
                 "creators": [format!("Tool: trainyard-xtask-{VERSION}")],
@@ -261,6 +290,7 @@ impl Release<'_> {
             subjects.push(json!({ "name": file, "digest": { "sha256": sum } }));
         }
         let rust = process::quiet(&mut process::command("rustc", ["--version"]))?;
+        let rust = rust.split_whitespace().nth(1).unwrap_or_default();
         let lock = sum(&paths::root().join("Cargo.lock"))?;
         let statement = json!({
             "_type": "https://in-toto.io/Statement/v1",
@@ -269,13 +299,12 @@ impl Release<'_> {
             "predicate": {
                 "buildDefinition": {
                     "buildType": "https://trainyard.dev/make-release/v1",
-                    "externalParameters": {
-                        "registry": self.registry, "modified": self.commit.modified,
-                    },
+                    "externalParameters": { "registry": self.choice.registry, "url": self.choice.url },
+                    "internalParameters": { "modified": self.commit.modified },
                     "resolvedDependencies": [
                         { "name": "source", "digest": { "gitCommit": self.commit.id } },
                         { "name": "Cargo.lock", "digest": { "sha256": lock } },
-                        { "name": rust.trim() },
+                        { "uri": purl(licences::RUST, rust) },
                     ],
                 },
                 "runDetails": { "builder": { "id": "https://trainyard.dev/make-release" } },
@@ -285,8 +314,8 @@ impl Release<'_> {
     }
 }
 
-/// The name of a program's artefact for this machine.
-fn artefact(program: &str) -> String {
+/// The name of a program's artifact for this machine.
+fn artifact(program: &str) -> String {
     format!("{program}-{VERSION}-linux-{}", architecture())
 }
 
@@ -296,6 +325,17 @@ fn architecture() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    }
+}
+
+/// Returns the address of a part as a package URL.
+fn purl(name: &str, version: &str) -> String {
+    let version = version.replace('+', "%2B");
+    match name {
+        licences::RUST => format!("pkg:generic/rust@{version}"),
+        licences::LIBC if version.is_empty() => "pkg:generic/glibc".to_owned(),
+        licences::LIBC => format!("pkg:deb/debian/glibc@{version}"),
+        name => format!("pkg:cargo/{name}@{version}"),
     }
 }
 
@@ -358,7 +398,7 @@ spec:
       bin: {PLUGIN}
 ",
         architecture(),
-        url.trim_end_matches('/'),
+        url,
     )
 }
 
@@ -399,14 +439,18 @@ fn files(directory: &Path) -> Result<Vec<String>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
-    fn a_list_of_software_has_versions_licences_and_checksums() {
+    fn an_sbom_has_versions_licences_and_checksums() {
         let release = Release {
             out: Path::new("/nowhere"),
             how: Build::Shipped,
-            registry: None,
+            choice: Choice::default(),
             commit: Commit {
                 id: "c0ffee".to_owned(),
                 time: "2026-01-01T00:00:00Z".to_owned(),
@@ -444,25 +488,31 @@ mod tests {
 
     #[test]
     fn an_archive_depends_on_names_and_contents_alone() {
-        let bytes = |order: [&str; 2]| {
+        let bytes = |age: u64, mode: u32, order: &mut dyn Iterator<Item = u32>| {
             let directory = tempfile::tempdir().unwrap();
             let chart = directory.path().join("chart");
             fs::create_dir(&chart).unwrap();
             for name in order {
-                fs::write(chart.join(name), name).unwrap();
+                let path = chart.join(name.to_string());
+                fs::write(&path, name.to_string()).unwrap();
+                let then = SystemTime::now() - Duration::from_secs(age);
+                let file = fs::File::options().write(true).open(&path).unwrap();
+                file.set_modified(then).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             }
             let file = directory.path().join("a.tgz");
             archive(&file, directory.path(), &["chart"]).unwrap();
             fs::read(file).unwrap()
         };
-        assert_eq!(bytes(["a", "b"]), bytes(["b", "a"]));
+        let first = bytes(5, 0o644, &mut (0..100));
+        assert_eq!(first, bytes(5_000, 0o600, &mut (0..100).rev()));
     }
 
     #[test]
-    fn artefacts_never_replace_others() {
+    fn artifacts_never_replace_others() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("a"), "").unwrap();
-        let error = write(directory.path(), Build::Checked).unwrap_err();
+        let error = write(directory.path(), Build::Checked, Choice::default()).unwrap_err();
         assert!(
             error.ends_with("is not empty; name a new directory with OUT"),
             "{error}"

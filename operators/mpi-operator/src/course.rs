@@ -489,26 +489,14 @@ impl<'a> Look<'a> {
             // The followed launcher can't reach a worker of this operator.
             return self.begin_anew(draft);
         }
-        if self.has_lost_a_worker(pod, census) {
+        let is_missing = |slot: &Slot<'_>| slot.pod.is_none();
+        if pod.pod.phase == PodPhase::Pending && self.workers(census).any(is_missing) {
+            // It would wait for that worker for ever. A running one fails without it, or is elastic and goes on.
             return self.restart_followed(WORKER, FailureReason::DISRUPTED, draft);
         }
         let uid = pod.pod.uid.to_string();
         draft.memory.made_once.insert(LAUNCHER_BARE.to_owned(), uid);
         self.tell_whether_it_runs(census, draft);
-    }
-
-    /// Returns true if a worker's pod is gone that the followed launcher uses or waits for. A job with more replicas than before has
-    /// lost none: its launcher doesn't know the others.
-    fn has_lost_a_worker(&self, launcher: &BatchPod, census: &Census<'a>) -> bool {
-        let all = self.workers(census).count();
-        let pods = self.workers(census).filter(|slot| slot.pod.is_some());
-        let pods = pods.count();
-        let status = self.cx.job.status.as_ref();
-        let counts = status.and_then(|status| status.replica_statuses.as_ref());
-        let known = counts.and_then(|counts| counts.get(WORKER));
-        let known = known.and_then(|known| usize::try_from(known.active).ok());
-        pods < known.unwrap_or_default().min(all)
-            || pods < all && launcher.pod.phase == PodPhase::Pending
     }
 
     /// Restarts a run that the training operator started.
@@ -1060,6 +1048,22 @@ impl<'a> Look<'a> {
         })
     }
 
+    /// Returns the change of a Job that makes its limits those of the spec, if the user has edited them.
+    fn edited_limits(&self, batch: &BatchView) -> Option<Value> {
+        let policy = &self.cx.job.spec.run_policy;
+        let mut spec = serde_json::Map::new();
+        if batch.deadline != policy.active_deadline_seconds {
+            let key = "activeDeadlineSeconds".to_owned();
+            spec.insert(key, json!(policy.active_deadline_seconds));
+        }
+        // Without a limit, the API server has set its own.
+        if policy.backoff_limit.is_some() && batch.backoff_limit != policy.backoff_limit {
+            spec.insert("backoffLimit".to_owned(), json!(policy.backoff_limit));
+        }
+        let edited = batch.end.is_none() && !spec.is_empty();
+        edited.then(|| json!({ "spec": spec }))
+    }
+
     fn settle_launcher(
         &self,
         common: &Common<'_>,
@@ -1080,6 +1084,11 @@ impl<'a> Look<'a> {
             return Ok(());
         };
         self.remember_launcher(view, batch, draft);
+        if let Some(limits) = self.edited_limits(batch).filter(|_| !view.terminating) {
+            draft.steps.push(change(view, limits));
+            draft.again = true;
+            return Ok(());
+        }
         if view.terminating || !batch.suspended || !may_run || self.former_lives() {
             return Ok(());
         }

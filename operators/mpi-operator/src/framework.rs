@@ -173,18 +173,20 @@ impl Framework for Mpi {
         notes
     }
 
-    fn restart_policy_replaced(
+    fn ignored_restart_policy(
         &self,
         cx: &JobCx<'_, MPIJob>,
         role: &RoleSpec<'_>,
-    ) -> Option<&'static str> {
+    ) -> Option<(&'static str, &'static str)> {
         (role.key == LAUNCHER).then(|| match cx.job.spec.origin() {
-            Origin::V1 => {
-                "Restart policy in pod template will be overwritten by restart policy in replica spec"
-            }
-            Origin::V2beta1 => {
-                "Restart policy in pod template overridden by restart policy in replica spec"
-            }
+            Origin::V1 => (
+                "SettedPodTemplateRestartPolicy",
+                "Restart policy in pod template will be overwritten by restart policy in replica spec",
+            ),
+            Origin::V2beta1 => (
+                "SetPodTemplateRestartPolicy",
+                "Restart policy in pod template overridden by restart policy in replica spec",
+            ),
         })
     }
 

@@ -109,7 +109,14 @@ fn b_038_b_039_names_owners_finalizers_and_our_labels_in_a_template_have_no_effe
 
 #[test]
 fn a_restart_policy_in_the_launchers_template_gets_the_published_warning_of_its_version() {
-    for (version, is_replaced) in [("v1", "will be overwritten"), ("v2beta1", "overridden")] {
+    for (version, reason, is_replaced) in [
+        (
+            "v1",
+            "SettedPodTemplateRestartPolicy",
+            "will be overwritten",
+        ),
+        ("v2beta1", "SetPodTemplateRestartPolicy", "overridden"),
+    ] {
         let mut world = of(version, |job| {
             templates(job, |template| {
                 template["spec"]["restartPolicy"] = json!("Never");
@@ -117,11 +124,60 @@ fn a_restart_policy_in_the_launchers_template_gets_the_published_warning_of_its_
         });
         world.settle();
         let mut events = world.events();
-        events.retain(|event| event.contains("SetPodTemplateRestartPolicy"));
+        events.retain(|event| event.contains("PodTemplateRestartPolicy"));
         let warning = format!(
-            "Warning SetPodTemplateRestartPolicy: Restart policy in pod template {is_replaced} by restart policy in replica spec"
+            "Warning {reason}: Restart policy in pod template {is_replaced} by restart policy in replica spec"
         );
         assert_eq!(events, [warning], "{version}");
+    }
+}
+
+#[test]
+fn edited_limits_apply_to_a_running_launcher() {
+    for version in MPI_VERSIONS {
+        let mut world = of(version, |job| {
+            job["spec"]["runPolicy"] = json!({"activeDeadlineSeconds": 60});
+        });
+        let mut world = {
+            world.settle();
+            world.started()
+        };
+        let limits = |world: &KindWorld| {
+            let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
+            json!([
+                job["spec"]["activeDeadlineSeconds"],
+                job["spec"]["backoffLimit"]
+            ])
+        };
+        let before = limits(&world);
+        assert_eq!(before[0], 60, "{version}");
+        for (policy, expected) in [
+            (
+                json!({"activeDeadlineSeconds": 600, "backoffLimit": 3}),
+                json!([600, 3]),
+            ),
+            (json!({"backoffLimit": 3}), json!([null, 3])),
+            (json!({}), json!([null, 3])),
+        ] {
+            world.set("/spec/runPolicy", policy.clone());
+            world.writes.clear();
+            world.settle();
+            assert_eq!(limits(&world), expected, "{version} {policy}");
+            let changes = world.writes.iter().filter(|w| w.starts_with("change Job"));
+            let expected = usize::from(policy != json!({}));
+            assert_eq!(
+                changes.count(),
+                expected,
+                "{version} {policy}: {:?}",
+                world.writes
+            );
+        }
+        // An ended Job stays as it is.
+        world.complete_batch(LAUNCHER);
+        world.settle();
+        world.set("/spec/runPolicy", json!({"activeDeadlineSeconds": 5}));
+        world.settle();
+        assert_eq!(limits(&world), json!([null, 3]), "{version}");
     }
 }
 

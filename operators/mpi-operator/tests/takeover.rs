@@ -235,40 +235,43 @@ fn a_retry_of_what_the_training_operator_began_is_ours() {
 }
 
 #[test]
-fn a_run_of_the_training_operator_that_loses_a_worker_starts_again_as_ours() {
-    for starting in [false, true] {
-        let mut world = left(policy("Never"));
-        if starting {
-            // The launcher waits for all workers.
-            world.change_batch_pod(|p| (p.phase, p.ready) = (PodPhase::Pending, false));
-            world.edit(|job| job["status"]["replicaStatuses"]["Worker"] = json!({}));
-        }
-        world.settle();
-        assert!(is_untouched(&world), "{:?}", world.writes);
-        world.happen(Move::Vanish(1));
-        world.settle();
-        let status = world.status_json();
-        let last = status["conditions"].as_array().unwrap().last().unwrap();
-        let message = "job pi is restarting because Worker replica(s) failed.";
-        assert_eq!(
-            (&last["type"], &last["message"]),
-            (&json!("Restarting"), &json!(message))
-        );
-        let_go(&mut world);
-        world.settle();
-        is_ours(&world);
-        assert_eq!(world.pod_names(), ["pi-worker-0", "pi-worker-1"]);
-    }
+fn a_run_of_the_training_operator_starts_again_as_ours_if_its_launcher_waits_for_a_lost_worker() {
+    let mut world = left(policy("Never"));
+    world.change_batch_pod(|p| (p.phase, p.ready) = (PodPhase::Pending, false));
+    world.settle();
+    assert!(is_untouched(&world), "{:?}", world.writes);
+    // A kubelet sets the phase of a deleted pod before it removes the pod.
+    world.happen(Move::Delete(1));
+    world.change("pi-worker-1", |p| p.phase = PodPhase::Succeeded);
+    world.settle();
+    assert!(is_untouched(&world), "{:?}", world.writes);
+    world.happen(Move::Gone(0));
+    world.settle();
+    let status = world.status_json();
+    let last = status["conditions"].as_array().unwrap().last().unwrap();
+    let message = "job pi is restarting because Worker replica(s) failed.";
+    assert_eq!(
+        (&last["type"], &last["message"]),
+        (&json!("Restarting"), &json!(message))
+    );
+    let_go(&mut world);
+    world.settle();
+    is_ours(&world);
+    assert_eq!(world.pod_names(), ["pi-worker-0", "pi-worker-1"]);
 }
 
 #[test]
-fn a_run_of_the_training_operator_goes_on_when_its_job_gets_more_or_fewer_workers() {
-    for workers in [4, 1] {
+fn a_running_launcher_of_the_training_operator_decides_what_a_lost_worker_or_an_edit_means() {
+    for change in ["lost", "more", "fewer"] {
         let mut world = left(|_| ());
         world.settle();
-        world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(workers));
+        match change {
+            "lost" => world.happen(Move::Vanish(1)),
+            "more" => world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(4)),
+            _ => world.set("/spec/mpiReplicaSpecs/Worker/replicas", json!(1)),
+        }
         world.settle();
-        assert!(is_untouched(&world), "{workers}: {:?}", world.writes);
+        assert!(is_untouched(&world), "{change}: {:?}", world.writes);
     }
 }
 

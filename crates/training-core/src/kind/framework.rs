@@ -228,13 +228,17 @@ pub trait Framework: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns the published text of the event about a `restartPolicy` in the template of a role. `None` if that role has no such event.
-    fn restart_policy_replaced(
+    /// Returns the published reason and text of the event about a `restartPolicy` in the template of a role. `None` if that role has
+    /// no such event.
+    fn ignored_restart_policy(
         &self,
         _cx: &JobCx<'_, Self::Job>,
         _role: &RoleSpec<'_>,
-    ) -> Option<&'static str> {
-        Some("Restart policy in pod template will be overwritten by restart policy in replica spec")
+    ) -> Option<(&'static str, &'static str)> {
+        Some((
+            "SetPodTemplateRestartPolicy",
+            "Restart policy in pod template will be overwritten by restart policy in replica spec",
+        ))
     }
 
     /// Returns the published message for a state of the job.

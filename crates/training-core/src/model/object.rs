@@ -82,10 +82,13 @@ impl ObjectView {
                 view.keys = keys(spec.and_then(|s| s.selector.as_ref()));
             }
             Object::Job(job) => {
-                let spec = job.spec.as_ref().and_then(|s| s.template.spec.as_ref());
-                view.keys = keys(spec.and_then(|s| s.node_selector.as_ref()));
+                let spec = job.spec.as_ref();
+                let pod = spec.and_then(|s| s.template.spec.as_ref());
+                view.keys = keys(pod.and_then(|s| s.node_selector.as_ref()));
                 view.batch = Some(Box::new(BatchView {
-                    suspended: job.spec.as_ref().and_then(|s| s.suspend) == Some(true),
+                    suspended: spec.and_then(|s| s.suspend) == Some(true),
+                    deadline: spec.and_then(|s| s.active_deadline_seconds),
+                    backoff_limit: spec.and_then(|s| s.backoff_limit),
                     ..BatchView::default()
                 }));
             }
@@ -109,6 +112,10 @@ impl ObjectView {
 pub struct BatchView {
     /// `spec.suspend`.
     pub suspended: bool,
+    /// `spec.activeDeadlineSeconds`. Unit: seconds.
+    pub deadline: Option<i64>,
+    /// `spec.backoffLimit`.
+    pub backoff_limit: Option<i32>,
     /// True if `status.startTime` is set. The Job's template is immutable from then on.
     pub started: bool,
     /// `status.startTime`.

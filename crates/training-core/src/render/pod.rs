@@ -99,8 +99,9 @@ pub(crate) fn defaulted<F: Framework>(
     Ok(template)
 }
 
-/// Returns one-time events about template settings that are risky or have no effect. `replaced` is the published text about its restart policy.
-pub fn advise(role: &RoleSpec<'_>, replaced: Option<&str>) -> Vec<Note> {
+/// Returns one-time events about template settings that are risky or have no effect. `ignored_policy` has reason and text of the event about its
+/// restart policy.
+pub fn advise(role: &RoleSpec<'_>, ignored_policy: Option<(&str, &str)>) -> Vec<Note> {
     let Some(template) = role.template else {
         return Vec::new();
     };
@@ -110,8 +111,8 @@ pub fn advise(role: &RoleSpec<'_>, replaced: Option<&str>) -> Vec<Note> {
         .spec
         .as_ref()
         .and_then(|s| s.restart_policy.as_ref());
-    if let (Some(text), Some(_)) = (replaced, policy) {
-        notes.push(Note::warning("SetPodTemplateRestartPolicy", text));
+    if let (Some((reason, text)), Some(_)) = (ignored_policy, policy) {
+        notes.push(Note::warning(reason, text));
     }
     let mut risky = Vec::new();
     let mut ignored = |text: String| notes.push(Note::warning("SettingIgnored", text));

@@ -96,9 +96,11 @@ pub struct SlimBatch {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct SlimBatchSpec {
     suspend: Option<bool>,
+    active_deadline_seconds: Option<i64>,
+    backoff_limit: Option<i32>,
     template: SlimBatchTemplate,
 }
 
@@ -192,6 +194,8 @@ impl Whole for SlimBatch {
             });
         view.batch = Some(Box::new(BatchView {
             suspended: self.spec.suspend == Some(true),
+            deadline: self.spec.active_deadline_seconds,
+            backoff_limit: self.spec.backoff_limit,
             started: status.start_time.is_some(),
             since: status.start_time.as_ref().map(|t| t.0),
             failed: status
@@ -301,7 +305,7 @@ mod tests {
                     "uid": "11111111-00aa-4bcd-8eff-000012345678"
                 }]
             },
-            "spec": {"suspend": true, "template": {}},
+            "spec": {"suspend": true, "activeDeadlineSeconds": 60, "backoffLimit": 6, "template": {}},
             "status": {}
         });
         change(&mut value);
@@ -313,7 +317,9 @@ mod tests {
     fn a_job_is_somebodys_by_its_owner_in_whatever_version() {
         let owned = batch(|_| ()).unwrap();
         assert_eq!(owned.key, JobKey::new("ns", "pi"));
-        assert!(owned.view.batch.unwrap().suspended);
+        let view = owned.view.batch.unwrap();
+        assert!(view.suspended);
+        assert_eq!((view.deadline, view.backoff_limit), (Some(60), Some(6)));
         let v1 =
             batch(|o| o["metadata"]["ownerReferences"][0]["apiVersion"] = json!("kubeflow.org/v1"));
         assert!(v1.is_some());

@@ -170,6 +170,8 @@ impl<F: Lifecycle> World<F> {
                         (view.digest, view.keys) = (fresh.digest, fresh.keys);
                         if let (Some(now), Some(fresh)) = (view.batch.as_mut(), fresh.batch) {
                             now.suspended = fresh.suspended;
+                            now.deadline = fresh.deadline;
+                            now.backoff_limit = fresh.backoff_limit;
                         }
                     }
                 }
