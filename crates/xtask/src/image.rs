@@ -29,7 +29,7 @@ pub enum Build {
     Checked,
 }
 
-/// Returns the directories of this machine that programs are compiled from.
+/// Returns the directories of this machine that programs are compiled from: the checkout, what is built, and Cargo's own.
 pub fn sources() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));

@@ -133,6 +133,7 @@ impl Release<'_> {
         let (images, lists) = (self.directory("images")?, self.directory("sbom")?);
         for operator in OPERATORS {
             let file = images.join(format!("{}.tar", artifact(operator)));
+            self.has_no_paths(&paths::binaries(self.how).join(operator))?;
             let name = self.image(operator);
             image::pack_as(operator, self.how, &name, &file)?;
             let list = self.spdx(operator, &licences::parts(operator)?)?;
@@ -140,6 +141,25 @@ impl Release<'_> {
                 &lists.join(format!("{operator}-{VERSION}.spdx.json")),
                 &list,
             )?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a program is the same wherever it was built.
+    fn has_no_paths(&self, program: &Path) -> Result<(), String> {
+        let bytes = fs::read(program).map_err(|e| format!("{}: {e}", program.display()))?;
+        let mut sources = image::sources();
+        if matches!(self.how, Build::Checked) {
+            // Assembly has debug information, which shipped programs don't.
+            sources.truncate(2);
+        }
+        for path in sources.iter().map(|path| path.display().to_string()) {
+            if bytes
+                .windows(path.len())
+                .any(|part| part == path.as_bytes())
+            {
+                return Err(format!("{} contains {path}", program.display()));
+            }
         }
         Ok(())
     }
@@ -209,6 +229,7 @@ impl Release<'_> {
     fn plugin(&self) -> Result<(), String> {
         let directory = self.directory("plugin")?;
         let program = image::plugin_path(self.how);
+        self.has_no_paths(&program)?;
         for (from, to) in [
             (program, PLUGIN),
             (paths::root().join("LICENSE"), "LICENSE"),
