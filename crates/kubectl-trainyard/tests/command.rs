@@ -23,7 +23,9 @@ fn text(bytes: &[u8]) -> &str {
 fn examples() -> Vec<PathBuf> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let kinds = std::fs::read_dir(all).unwrap();
-    let files = kinds.flat_map(|kind| std::fs::read_dir(kind.unwrap().path()).unwrap());
+    let kinds = kinds.map(|kind| kind.unwrap().path());
+    let kinds = kinds.filter(|kind| kind.is_dir());
+    let files = kinds.flat_map(|kind| std::fs::read_dir(kind).unwrap());
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| {
         let is_job = !path.ends_with("volume.yaml") && !path.ends_with("script.yaml");

@@ -359,7 +359,7 @@ fn purl(name: &str, version: &str) -> String {
 }
 
 fn package(id: &str, name: &str, version: &str, licence: &str) -> Value {
-    // Some crates use the form of before SPDX.
+    // Some crates still use the old form, with a slash.
     let licence = if licence == licences::AS_ITS_FILES {
         NO_ASSERTION.to_owned()
     } else {

@@ -99,8 +99,8 @@ pub(crate) fn defaulted<F: Framework>(
     Ok(template)
 }
 
-/// Returns one-time events about template settings that are risky or have no effect. `ignored_policy` has reason and text of the event about its
-/// restart policy.
+/// Returns one-time events about template settings that are risky or have no effect. `ignored_policy` is the reason and text of the
+/// event about a restart policy.
 pub fn advise(role: &RoleSpec<'_>, ignored_policy: Option<(&str, &str)>) -> Vec<Note> {
     let Some(template) = role.template else {
         return Vec::new();
