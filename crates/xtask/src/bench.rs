@@ -14,20 +14,10 @@ pub fn run() -> Result<(), String> {
     // Built separately: together with the bench they would get the bench's features and differ from the shipped ones.
     // Builds all of them for any choice: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
-    let triple = paths::triple();
     image::plugin()?;
-    let arguments = [
-        "build",
-        "--release",
-        "--locked",
-        "--target",
-        &triple,
-        "-p",
-        BENCH,
-    ];
-    // The same flags as the operators, whose dependencies the bench shares.
-    let mut build = process::command("cargo", arguments);
-    process::run(build.env(image::FLAGS, image::flags()))?;
+    // Like the operators, whose dependencies the bench shares.
+    let bench = ["build", "--locked", "--release", "-p", BENCH];
+    process::run(&mut image::static_cargo(bench))?;
     let binaries = paths::binaries(Build::Shipped);
     let small = image::plugin_path(Build::Shipped);
     let copy = binaries.join(PLUGIN);

@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{licences, paths, process};
+use crate::licences::{self, Part};
+use crate::{paths, process};
 
 /// All operators.
 pub const OPERATORS: &[&str] = &[
@@ -37,11 +38,9 @@ pub fn sources() -> Vec<PathBuf> {
     all.into_iter().flatten().collect()
 }
 
-/// The variable with rustc's flags, in which paths may have spaces.
-pub const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
-
-/// Returns rustc's flags for static programs. They contain no path of this machine, so that two checkouts give the same bytes.
-pub fn flags() -> String {
+/// Returns rustc's flags for static programs, as Cargo encodes them. The programs contain no path of this machine, so that two
+/// checkouts give the same bytes.
+fn flags() -> String {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     let remapped = sources().into_iter().enumerate();
     flags.extend(
@@ -57,7 +56,7 @@ pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     let mut cargo = process::command("cargo", args);
     cargo
         .env("CARGO_BUILD_TARGET", paths::triple())
-        .env(FLAGS, flags());
+        .env("CARGO_ENCODED_RUSTFLAGS", flags());
     if let Ok(build) = process::quiet(&mut process::command(
         "git",
         ["rev-parse", "--short=12", "HEAD"],
@@ -93,19 +92,25 @@ pub fn plugin_path(how: Build) -> PathBuf {
 
 /// Packs the built binary of an operator as an image archive, under the name in the manifests.
 pub fn pack(operator: &str, how: Build, tag: &str, out: &Path) -> Result<(), String> {
-    pack_as(operator, how, &format!("trainyard/{operator}:{tag}"), out)
+    pack_as(operator, how, &format!("trainyard/{operator}:{tag}"), out).map(drop)
 }
 
-/// Packs the built binary of an operator as an image archive with this reference.
-pub fn pack_as(operator: &str, how: Build, reference: &str, out: &Path) -> Result<(), String> {
+/// Packs the built binary of an operator as an image archive with this reference. Returns what is linked into it.
+pub fn pack_as(
+    operator: &str,
+    how: Build,
+    reference: &str,
+    out: &Path,
+) -> Result<Vec<Part>, String> {
     let licences = licences::place(operator, how);
-    licences::write(operator, &licences)?;
+    let parts = licences::write(operator, &licences)?;
     let files = [
         (licences, "/licenses/THIRD-PARTY.txt"),
         (paths::root().join("LICENSE"), "/licenses/LICENSE"),
     ];
     let binary = paths::binaries(how).join(operator);
-    archive(&binary, &files, reference, out)
+    archive(&binary, &files, reference, out)?;
+    Ok(parts)
 }
 
 /// Packs one static program with additional files as an image archive, which `docker load` and tools for OCI layouts read.

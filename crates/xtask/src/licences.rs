@@ -56,10 +56,12 @@ pub fn place(operator: &str, how: Build) -> PathBuf {
     paths::binaries(how).join(format!("{operator}.licences"))
 }
 
-/// Writes an operator's licence file.
-pub fn write(operator: &str, to: &Path) -> Result<(), String> {
-    let text = render(operator, &parts(operator)?);
-    fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))
+/// Writes a program's licence file. Returns what is linked into the program.
+pub fn write(program: &str, to: &Path) -> Result<Vec<Part>, String> {
+    let parts = parts(program)?;
+    let text = render(program, &parts);
+    fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))?;
+    Ok(parts)
 }
 
 /// Returns what is linked into a program.

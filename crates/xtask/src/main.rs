@@ -74,7 +74,7 @@ fn main() -> ExitCode {
             let [registry, url] = [0, 1].map(|at| rest.get(at).copied().unwrap_or_default());
             release::run(out, release::Choice { registry, url })
         }
-        ["licences", operator, out] => licences::write(operator, out.as_ref()),
+        ["licences", operator, out] => licences::write(operator, out.as_ref()).map(drop),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),
         _ => Err(USAGE.to_owned()),

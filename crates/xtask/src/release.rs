@@ -46,6 +46,8 @@ struct Release<'a> {
     how: Build,
     choice: Choice<'a>,
     commit: Commit,
+    /// The checksums of crates by name and version.
+    crates: BTreeMap<(String, String), String>,
 }
 
 /// Builds everything as shipped, and writes it to a new directory.
@@ -93,17 +95,17 @@ pub fn write(out: &Path, how: Build, choice: Choice<'_>) -> Result<(), String> {
             url: choice.url.trim_end_matches('/'),
         },
         commit: Commit::read()?,
+        crates: locked()?,
     };
     release.images()?;
     release.installations()?;
     release.charts()?;
     release.schemas()?;
     release.plugin()?;
-    release.provenance()?;
-    let mut files = files(out)?;
-    files.sort();
-    let sums = process::output(process::command("sha256sum", &files).current_dir(out))?;
-    put(&out.join(SUMS), &sums)
+    let sums = sums(out, &files(out)?)?;
+    release.provenance(&sums)?;
+    let own = self::sums(out, &[PROVENANCE.to_owned()])?;
+    put(&out.join(SUMS), &(sums + &own))
 }
 
 impl Commit {
@@ -135,8 +137,8 @@ impl Release<'_> {
             let file = images.join(format!("{}.tar", artifact(operator)));
             self.has_no_paths(&paths::binaries(self.how).join(operator))?;
             let name = self.image(operator);
-            image::pack_as(operator, self.how, &name, &file)?;
-            let list = self.spdx(operator, &licences::parts(operator)?)?;
+            let parts = image::pack_as(operator, self.how, &name, &file)?;
+            let list = self.spdx(operator, &parts);
             put(
                 &lists.join(format!("{operator}-{VERSION}.spdx.json")),
                 &list,
@@ -235,14 +237,14 @@ impl Release<'_> {
             let to = directory.join(to);
             fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
         }
-        licences::write(PLUGIN, &directory.join("THIRD-PARTY.txt"))?;
+        let linked = licences::write(PLUGIN, &directory.join("THIRD-PARTY.txt"))?;
         let file = format!("{}.tar.gz", artifact(PLUGIN));
         let parts = ["LICENSE", "THIRD-PARTY.txt", PLUGIN];
         archive(&directory.join(&file), &directory, &parts)?;
         for part in parts {
             fs::remove_file(directory.join(part)).map_err(|e| format!("{part}: {e}"))?;
         }
-        let list = self.spdx(PLUGIN, &licences::parts(PLUGIN)?)?;
+        let list = self.spdx(PLUGIN, &linked);
         put(
             &self.out.join(format!("sbom/{PLUGIN}-{VERSION}.spdx.json")),
             &list,
@@ -255,10 +257,7 @@ impl Release<'_> {
     }
 
     /// Returns a program's SBOM as SPDX 2.3.
-    fn spdx(&self, program: &str, parts: &[Part]) -> Result<String, String> {
-        let sums = locked(
-            &fs::read_to_string(paths::root().join("Cargo.lock")).map_err(|e| e.to_string())?,
-        );
+    fn spdx(&self, program: &str, parts: &[Part]) -> String {
         let own = package("SPDXRef-program", program, VERSION, "Apache-2.0");
         let mut packages = vec![own];
         let mut relations = vec![relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-program")];
@@ -266,7 +265,7 @@ impl Release<'_> {
             let id = format!("SPDXRef-part-{number}");
             let mut of = package(&id, &part.name, &part.version, &part.expression);
             let key = (part.name.clone(), part.version.clone());
-            if let Some(sum) = sums.get(&key) {
+            if let Some(sum) = self.crates.get(&key) {
                 of["checksums"] = json!([{ "algorithm": "SHA256", "checksumValue": sum }]);
             }
             of["externalRefs"] = json!([{
@@ -296,18 +295,15 @@ impl Release<'_> {
             "packages": packages,
             "relationships": relations,
         });
-        Ok(format!("{document:#}\n"))
+        format!("{document:#}\n")
     }
 
     /// Writes what was built from what, as a statement of in-toto with a predicate of SLSA.
-    fn provenance(&self) -> Result<(), String> {
-        let mut subjects = Vec::new();
-        let mut files = files(self.out)?;
-        files.sort();
-        for file in files {
-            let sum = sum(&self.out.join(&file))?;
-            subjects.push(json!({ "name": file, "digest": { "sha256": sum } }));
-        }
+    fn provenance(&self, sums: &str) -> Result<(), String> {
+        let subjects = sums.lines().filter_map(|line| line.split_once("  "));
+        let subjects = subjects
+            .map(|(sum, file)| json!({ "name": file, "digest": { "sha256": sum } }))
+            .collect::<Vec<_>>();
         let rust = process::quiet(&mut process::command("rustc", ["--version"]))?;
         let rust = rust.split_whitespace().nth(1).unwrap_or_default();
         let lock = sum(&paths::root().join("Cargo.lock"))?;
@@ -380,7 +376,8 @@ fn relation(of: &str, what: &str, to: &str) -> Value {
 }
 
 /// Returns the checksums in Cargo's lock file by name and version.
-fn locked(lock: &str) -> BTreeMap<(String, String), String> {
+fn locked() -> Result<BTreeMap<(String, String), String>, String> {
+    let lock = fs::read_to_string(paths::root().join("Cargo.lock")).map_err(|e| e.to_string())?;
     let field = |package: &str, name: &str| {
         let begin = format!("{name} = \"");
         let line = package.lines().find_map(|line| line.strip_prefix(&begin))?;
@@ -391,7 +388,7 @@ fn locked(lock: &str) -> BTreeMap<(String, String), String> {
         let key = (field(package, "name")?, field(package, "version")?);
         Some((key, field(package, "checksum")?))
     });
-    packages.collect()
+    Ok(packages.collect())
 }
 
 /// Returns the plugin's manifest for krew, kubectl's plugin manager.
@@ -438,9 +435,14 @@ fn archive(to: &Path, directory: &Path, names: &[&str]) -> Result<(), String> {
     process::run(&mut tar)
 }
 
+/// Returns a line for each file, its digest first.
+fn sums(directory: &Path, files: &[String]) -> Result<String, String> {
+    process::output(process::command("sha256sum", files).current_dir(directory))
+}
+
 fn sum(file: &Path) -> Result<String, String> {
-    let out = process::output(&mut process::command("sha256sum", [file]))?;
-    let sum = out.split_whitespace().next().unwrap_or_default();
+    let line = sums(&paths::root(), &[file.display().to_string()])?;
+    let sum = line.split_whitespace().next().unwrap_or_default();
     Ok(sum.to_owned())
 }
 
@@ -448,12 +450,14 @@ fn put(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Returns all files below a directory, relative to it.
+/// Returns all files below a directory, relative to it and in order.
 fn files(directory: &Path) -> Result<Vec<String>, String> {
     let found =
         process::output(process::command("find", [".", "-type", "f"]).current_dir(directory))?;
     let found = found.lines().map(|line| line.trim_start_matches("./"));
-    Ok(found.map(str::to_owned).collect())
+    let mut files: Vec<String> = found.map(str::to_owned).collect();
+    files.sort();
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -475,10 +479,10 @@ mod tests {
                 time: "2026-01-01T00:00:00Z".to_owned(),
                 modified: false,
             },
+            crates: locked().unwrap(),
         };
         let parts = licences::parts("jax-operator").unwrap();
-        let list: Value =
-            serde_json::from_str(&release.spdx("jax-operator", &parts).unwrap()).unwrap();
+        let list: Value = serde_json::from_str(&release.spdx("jax-operator", &parts)).unwrap();
         let packages = list["packages"].as_array().unwrap();
         let find = |name: &str| packages.iter().find(|p| p["name"] == name).unwrap();
         assert_eq!(find("jax-operator")["licenseDeclared"], "Apache-2.0");

@@ -137,11 +137,8 @@ fn edited_limits_apply_to_a_running_launcher() {
     for version in MPI_VERSIONS {
         let mut world = of(version, |job| {
             job["spec"]["runPolicy"] = json!({"activeDeadlineSeconds": 60});
-        });
-        let mut world = {
-            world.settle();
-            world.started()
-        };
+        })
+        .started();
         let limits = |world: &KindWorld| {
             let job = world.object(ObjectKind::Job, LAUNCHER).unwrap();
             json!([
