@@ -14,13 +14,7 @@ pub fn check() -> Result<(), String> {
 
 /// Checks the package in a directory and what it depends on.
 fn check_package(directory: &Path) -> Result<String, String> {
-    let root = paths::cache().join(format!("cargo-deny-{VERSION}"));
-    let program = root.join("bin/cargo-deny");
-    if !program.exists() {
-        let install = ["install", "--quiet", "--locked", "--version", VERSION];
-        let mut install = process::command("cargo", install);
-        process::run(install.arg("--root").arg(&root).arg("cargo-deny"))?;
-    }
+    let program = process::cargo_tool("cargo-deny", VERSION, &[])?;
     let mut deny = process::command(program, ["--manifest-path"]);
     deny.arg(directory.join("Cargo.toml")).arg("--config");
     deny.arg(paths::root().join("deny.toml"));

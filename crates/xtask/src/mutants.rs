@@ -1,7 +1,6 @@
 //! Runs cargo-mutants, which complements [`crate::mutate`] with generated mutations of files that have unit tests.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -19,7 +18,7 @@ const LIMIT: &str = "7200";
 
 /// Runs this part of the mutations; a mutation that no test detects is a failure.
 pub fn stage(run: &Run) -> Result<(), String> {
-    let tool = installed(run)?;
+    let tool = process::cargo_tool("cargo-mutants", VERSION, &[])?;
     let out = paths::target().join("mutants");
     fs::create_dir_all(&out).map_err(|e| e.to_string())?;
     let mut cargo = process::command("timeout", ["--kill-after=10", LIMIT]);
@@ -48,16 +47,6 @@ pub fn stage(run: &Run) -> Result<(), String> {
     }
     // It also exits with an error if a mutation was missed.
     if failed { Ok(()) } else { ended }
-}
-
-fn installed(run: &Run) -> Result<PathBuf, String> {
-    let root = paths::cache().join(format!("cargo-mutants-{VERSION}"));
-    let tool = root.join("bin/cargo-mutants");
-    if !tool.exists() {
-        let args = ["install", "--locked", "cargo-mutants", "--version", VERSION];
-        run.run(process::command("cargo", args).arg("--root").arg(&root))?;
-    }
-    Ok(tool)
 }
 
 /// Reads the results of cargo-mutants. Mutations that don't compile prove nothing and are skipped.

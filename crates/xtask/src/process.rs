@@ -1,7 +1,7 @@
 //! Runs other programs.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Returns a command that runs in the repository's root.
@@ -61,6 +61,22 @@ pub fn built(script: &str) -> Result<String, String> {
     Ok(output(&mut command(&script, [] as [&str; 0]))?
         .trim()
         .to_owned())
+}
+
+/// Returns the path of a tool from crates.io, which it installs into the cache first if needed.
+pub fn cargo_tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf, String> {
+    let root = crate::paths::cache().join(format!("{name}-{version}"));
+    let tool = root.join("bin").join(name);
+    if !tool.exists() {
+        let args = ["install", "--quiet", "--locked", name, "--version", version];
+        quiet(
+            command("cargo", args)
+                .args(options)
+                .arg("--root")
+                .arg(&root),
+        )?;
+    }
+    Ok(tool)
 }
 
 /// Returns whether this process is root on Debian: then it installs missing packages without asking.
