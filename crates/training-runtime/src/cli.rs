@@ -9,7 +9,7 @@ mod job;
 mod normalise;
 mod value;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -225,13 +225,26 @@ pub struct RuntimeArgs {
     #[arg(long = "log-format", env = "TRAINYARD_LOG_FORMAT", value_enum)]
     log_format: Option<LogFormat>,
 
-    /// Collector that traces are sent to by OTLP over gRPC, such as `http://collector:4317`. Default: none are sent
+    /// Collector that traces are sent to by OTLP over gRPC, such as `https://collector:4317`. Default: none are sent
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
+
+    /// File with the certificates (PEM) of the authorities that the collector's certificate is checked with. `https://` needs it
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE")]
+    pub otlp_ca_file: Option<PathBuf>,
 
     /// Arguments of existing operators that change nothing here.
     #[command(flatten)]
     pub inert: InertArgs,
+}
+
+/// Where traces go.
+#[derive(Clone, Copy, Debug)]
+pub struct Collector<'a> {
+    /// The URL of its OTLP receiver for gRPC.
+    pub endpoint: &'a str,
+    /// The certificates (PEM) that its own is checked with.
+    pub ca_file: Option<&'a Path>,
 }
 
 impl RuntimeArgs {
@@ -294,13 +307,19 @@ impl RuntimeArgs {
         if self.backoff_cap < self.backoff_base {
             return refuse("--backoff-cap must not be shorter than --backoff-base".to_owned());
         }
-        if let Some(endpoint) = self.otlp_endpoint()
-            && !endpoint.starts_with("http://")
-        {
-            return refuse(format!(
-                "--otlp-endpoint must start with http://, not \"{endpoint}\": traces are sent without TLS, \
-                 so let a collector next to the operator encrypt them"
-            ));
+        if let Some(Collector { endpoint, ca_file }) = self.collector() {
+            let is_secure = endpoint.starts_with("https://");
+            if !is_secure && !endpoint.starts_with("http://") {
+                return refuse(format!(
+                    "--otlp-endpoint must start with https:// or http://, not \"{endpoint}\""
+                ));
+            }
+            if is_secure && ca_file.is_none() {
+                return refuse(
+                    "--otlp-endpoint with https:// needs --otlp-ca-file: the operator's image has no certificates"
+                        .to_owned(),
+                );
+            }
         }
         Ok(())
     }
@@ -365,11 +384,12 @@ impl RuntimeArgs {
             .unwrap_or_default()
     }
 
-    /// Returns the OTLP endpoint for traces, if any.
-    pub fn otlp_endpoint(&self) -> Option<&str> {
-        self.otlp_endpoint
-            .as_deref()
-            .filter(|endpoint| !endpoint.is_empty())
+    /// Returns the collector of traces, if any.
+    pub fn collector(&self) -> Option<Collector<'_>> {
+        let endpoint = self.otlp_endpoint.as_deref().filter(|e| !e.is_empty())?;
+        let ca_file = self.otlp_ca_file.as_deref();
+        let ca_file = ca_file.filter(|path| !path.as_os_str().is_empty());
+        Some(Collector { endpoint, ca_file })
     }
 
     /// Returns the given flags that have no effect, to log at start.

@@ -79,12 +79,7 @@ pub async fn run<O: Operator>(operator: O, args: RuntimeArgs) -> anyhow::Result<
     operator.validate()?;
     let stop = shutdown::listen()?;
     let name = O::NAME;
-    let telemetry = telemetry::init(
-        name,
-        args.log_filter(),
-        args.log_format(),
-        args.otlp_endpoint(),
-    )?;
+    let telemetry = telemetry::init(name, args.log_filter(), args.log_format(), args.collector())?;
     let identity = Identity::new(name, env!("CARGO_PKG_VERSION"), BUILD);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

@@ -3,12 +3,16 @@
 //! Without an endpoint nothing is sent anywhere. With one, spans go through a bounded queue to a separate thread: a slow, broken or
 //! absent collector costs spans, never a reconcile.
 
+use std::fs;
 use std::io;
 use std::thread;
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+use opentelemetry_otlp::{
+    ExporterBuildError, SpanExporter, WithExportConfig as _, WithTonicConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use thiserror::Error;
@@ -19,7 +23,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use crate::cli::LogFormat;
+use crate::cli::{Collector, LogFormat};
 
 /// Time limit for sending one batch of spans.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +48,14 @@ pub enum TelemetryError {
     /// The endpoint is invalid.
     #[error("use the OTLP endpoint: {0}")]
     Endpoint(#[from] ExporterBuildError),
+    /// The collector's authorities can't be read.
+    #[error("read --otlp-ca-file {path}: {source}")]
+    CaFile {
+        /// The file.
+        path: String,
+        /// The error.
+        source: io::Error,
+    },
     /// The exporter's thread could not be started.
     #[error("start the exporter's thread: {0}")]
     Thread(#[from] io::Error),
@@ -90,10 +102,10 @@ pub fn init(
     service: &str,
     filter: &str,
     format: LogFormat,
-    otlp_endpoint: Option<&str>,
+    collector: Option<Collector<'_>>,
 ) -> Result<Telemetry, TelemetryError> {
-    let traces = otlp_endpoint
-        .map(|endpoint| Traces::start(service, endpoint))
+    let traces = collector
+        .map(|collector| Traces::start(service, collector))
         .transpose()?;
     let spans = traces.as_ref().map(|traces| {
         let source: SdkTracer = traces.provider.tracer(service.to_owned());
@@ -139,18 +151,33 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
 }
 
 impl Traces {
-    fn start(service: &str, endpoint: &str) -> Result<Self, TelemetryError> {
+    fn start(service: &str, collector: Collector<'_>) -> Result<Self, TelemetryError> {
+        let Collector { endpoint, ca_file } = collector;
+        let authorities = ca_file.map(|path| {
+            fs::read(path).map_err(|source| TelemetryError::CaFile {
+                path: path.display().to_string(),
+                source,
+            })
+        });
+        let authorities = authorities.transpose()?;
         // The connection's tasks need their own runtime, which runs while the process's runtime works and while the last flush blocks it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let exporter = {
             let _inside = runtime.enter();
-            SpanExporter::builder()
+            let builder = SpanExporter::builder()
                 .with_tonic()
                 .with_endpoint(endpoint)
-                .with_timeout(EXPORT_TIMEOUT)
-                .build()?
+                .with_timeout(EXPORT_TIMEOUT);
+            match authorities {
+                Some(pem) if endpoint.starts_with("https://") => {
+                    let authority = Certificate::from_pem(pem);
+                    builder.with_tls_config(ClientTlsConfig::new().ca_certificate(authority))
+                }
+                _ => builder,
+            }
+            .build()?
         };
         let (keep, end) = oneshot::channel::<()>();
         thread::Builder::new()
@@ -182,6 +209,14 @@ mod tests {
 
     use super::*;
 
+    /// A collector without TLS.
+    fn at(endpoint: &str) -> Collector<'_> {
+        Collector {
+            endpoint,
+            ca_file: None,
+        }
+    }
+
     #[test]
     fn filters_are_read_and_libraries_kept_quiet_unless_named() {
         for (filter, quiet) in [
@@ -212,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn an_absent_collector_neither_blocks_nor_fails() {
         // Nothing listens on port 9, and if something does, it speaks no gRPC.
-        let traces = Traces::start("test", "http://127.0.0.1:9").unwrap();
+        let traces = Traces::start("test", at("http://127.0.0.1:9")).unwrap();
         let source = traces.provider.tracer("test");
         for _ in 0..10_000 {
             source.start("span").end();
@@ -244,7 +279,7 @@ mod tests {
                     preface
                 })
         });
-        let traces = Traces::start("test", &endpoint).unwrap();
+        let traces = Traces::start("test", at(&endpoint)).unwrap();
         traces.provider.tracer("test").start("span").end();
         Telemetry {
             traces: Some(traces),
@@ -256,6 +291,12 @@ mod tests {
 
     #[test]
     fn a_wrong_endpoint_is_an_error_at_start() {
-        assert!(Traces::start("test", "not an address").is_err());
+        assert!(Traces::start("test", at("not an address")).is_err());
+        let collector = Collector {
+            endpoint: "https://127.0.0.1:9",
+            ca_file: Some("/no/such/file".as_ref()),
+        };
+        let error = Traces::start("test", collector).err().unwrap().to_string();
+        assert!(error.contains("--otlp-ca-file /no/such/file"), "{error}");
     }
 }

@@ -335,9 +335,14 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// I-50: its only connections are to its API server and from clients of its two ports, and it listens on no other port.
+    /// I-50: its only connections are to its API server, to its collector of traces and from clients of its two ports, and it listens
+    /// on no other port.
     pub fn assert_connections(&self) -> Result<()> {
-        let server = server(&self.options.kubeconfig)?;
+        let mut servers = vec![server(&self.options.kubeconfig)?];
+        let mut flags = self.options.flags.iter();
+        if let Some(url) = flags.find_map(|flag| flag.strip_prefix("--otlp-endpoint=")) {
+            servers.push(address(url)?);
+        }
         let ports = [self.health.port(), self.metrics.port()];
         let process = PathBuf::from("/proc").join(self.pid().to_string());
         // An exited process has none.
@@ -355,7 +360,7 @@ impl OperatorProcess {
         let mut wrong = Vec::new();
         for table in ["tcp", "tcp6", "udp", "udp6"] {
             let table = fs::read_to_string(process.join("net").join(table)).unwrap_or_default();
-            wrong.extend(strangers(&table, &sockets, server, &ports));
+            wrong.extend(strangers(&table, &sockets, &servers, &ports));
         }
         anyhow::ensure!(wrong.is_empty(), "I-50: {}", wrong.join("\n"));
         Ok(())
@@ -445,39 +450,44 @@ fn server(kubeconfig: &Path) -> Result<SocketAddr> {
     let config = Kubeconfig::read_from(kubeconfig)?;
     let cluster = config.clusters.first().and_then(|c| c.cluster.as_ref());
     let server = cluster.and_then(|cluster| cluster.server.as_ref());
-    let server = server.context("a kubeconfig without a server")?;
     // A test's proxy has no TLS.
-    let (_, address) = server.split_once("://").unwrap_or(("", server));
+    address(server.context("a kubeconfig without a server")?)
+}
+
+/// The address in a URL without a path.
+fn address(url: &str) -> Result<SocketAddr> {
+    let (_, address) = url.split_once("://").unwrap_or(("", url));
     address
         .trim_end_matches('/')
         .parse()
-        .with_context(|| format!("{server} is no address"))
+        .with_context(|| format!("{url} is no address"))
 }
 
-/// The lines of a `/proc/net` table for a process's sockets that connect to anything but its server, or listen on anything but its
+/// The lines of a `/proc/net` table for a process's sockets that connect to anything but its servers, or listen on anything but its
 /// ports.
 fn strangers(
     table: &str,
     sockets: &BTreeSet<String>,
-    server: SocketAddr,
+    servers: &[SocketAddr],
     ports: &[u16],
 ) -> Vec<String> {
     const INODE: usize = 9;
     let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
     // The kernel prints the address in memory order.
-    let server = match server.ip() {
+    let shown = |server: &SocketAddr| match server.ip() {
         IpAddr::V4(ip) => {
             let ip = u32::from_le_bytes(ip.octets());
             format!("{ip:08X}:{:04X}", server.port())
         }
         IpAddr::V6(_) => String::new(),
     };
+    let servers: Vec<String> = servers.iter().map(shown).collect();
     let lines = table.lines().skip(1).filter(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let inode = fields.get(INODE);
         let ours = inode.is_some_and(|inode| sockets.contains(*inode));
         let own = || port(fields[1]).is_some_and(|port| ports.contains(&port));
-        ours && !own() && fields[2] != server
+        ours && !own() && !servers.iter().any(|server| fields[2] == server)
     });
     lines.map(str::to_owned).collect()
 }
@@ -533,7 +543,7 @@ mod tests {
         let sockets = BTreeSet::from(["7".to_owned()]);
         let strange = |local: &str, remote: &str, inode: u32| {
             let table = format!("head\n{}", row(local, remote, inode));
-            strangers(&table, &sockets, server, &[8080]).len()
+            strangers(&table, &sockets, &[server], &[8080]).len()
         };
         assert_eq!(
             strange("0100007F:C000", "0100007F:192B", 7),

@@ -257,7 +257,8 @@ fn contradictions_are_refused_by_name() {
         ("--lease-retry-period=0", "--lease-retry-period"),
         ("--call-deadline=0", "--call-deadline"),
         ("--backoff-cap=1s", "--backoff-cap"),
-        ("--otlp-endpoint=https://collector:4317", "--otlp-endpoint"),
+        ("--otlp-endpoint=collector:4317", "--otlp-endpoint"),
+        ("--otlp-endpoint=https://collector:4317", "--otlp-ca-file"),
     ] {
         let error = both(&[flag]).validate().unwrap_err().to_string();
         assert!(error.contains(named), "{flag}: {error}");
