@@ -1,19 +1,26 @@
-//! Metrics of jobs, and the alerts and dashboards that use them, by a real Prometheus.
+//! Metrics of jobs, and the alerts and dashboards that use them, by a real Prometheus. Traces, by a real OpenTelemetry collector.
+
+#[path = "api_monitoring/drawing.rs"]
+mod drawing;
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use drawing::Line;
 use e2e::lives::{Life, MpiLife, SparkLife};
 use e2e::{World, for_each_kind};
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, PYTORCH, SPARK};
 use training_testkit::control_plane::{built, workspace};
-use training_testkit::kubelet::lockstep;
+use training_testkit::kubelet::{Act, Replica, State, Step, lockstep};
 use training_testkit::operator::{OperatorProcess, free_address};
 use training_testkit::wait::{HANG, Seen, eventually};
 
@@ -77,19 +84,22 @@ async fn counted(kind: Kind) -> Result<()> {
     world.assert_clean(&operator).await
 }
 
-/// A Prometheus that scrapes operators. It ends with the test.
-struct Prometheus {
-    child: Child,
-    programs: PathBuf,
-    address: SocketAddr,
-}
+/// A program that ends with the test.
+struct Server(Child);
 
-impl Drop for Prometheus {
+impl Drop for Server {
     fn drop(&mut self) {
         // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
+}
+
+/// A Prometheus that scrapes operators.
+struct Prometheus {
+    _server: Server,
+    programs: PathBuf,
+    address: SocketAddr,
 }
 
 /// Returns the directory of Prometheus' programs.
@@ -140,10 +150,24 @@ impl Prometheus {
             .stderr(log)
             .spawn()?;
         Ok(Self {
-            child,
+            _server: Server(child),
             programs,
             address,
         })
+    }
+
+    /// Returns the results of a query for each second since a time, which is in seconds since 1970.
+    fn query_range(&self, expr: &str, begin: f64) -> Result<Value> {
+        let server = format!("http://{}", self.address);
+        let [begin, end] = [begin, now()].map(|time| format!("{time:.0}"));
+        let args = [
+            "query", "-o", "json", "range", "--start", &begin, "--end", &end,
+        ];
+        let text = promtool(
+            &self.programs,
+            &[&args[..], &["--step", "1s", &server, expr]].concat(),
+        )?;
+        Ok(serde_json::from_str(&text)?)
     }
 
     /// Returns the results of a query, a line for each.
@@ -168,29 +192,109 @@ fn monitoring() -> PathBuf {
     workspace().join("manifests/monitoring")
 }
 
-/// Returns the expressions of a shipped dashboard, with all values of its variables.
-fn expressions(dashboard: &str) -> Result<Vec<String>> {
-    let text = fs::read_to_string(monitoring().join(format!("{dashboard}.json")))?;
-    let dashboard: Value = serde_json::from_str(&text)?;
-    let panels = dashboard["panels"].as_array().context("no panels")?;
-    let targets = panels
-        .iter()
-        .filter_map(|panel| panel["targets"].as_array());
-    let exprs = targets
-        .flatten()
-        .filter_map(|target| target["expr"].as_str());
-    let exprs = exprs.map(|expr| {
-        let expr = expr.replace("$__rate_interval", "1m");
-        ["$kind", "$job_namespace", "$job"]
+const DASHBOARDS: [&str; 3] = ["trainyard-jobs", "trainyard-operators", "trainyard-spark"];
+
+/// Reads a shipped dashboard.
+fn dashboard(name: &str) -> Result<Value> {
+    let text = fs::read_to_string(monitoring().join(format!("{name}.json")))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Returns a panel's expressions, with all values of the dashboard's variables, and their legends.
+fn targets(panel: &Value) -> Vec<(String, &str)> {
+    let targets = panel["targets"].as_array().into_iter().flatten();
+    let read = targets.filter_map(|target| {
+        let expr = target["expr"].as_str()?.replace("$__rate_interval", "1m");
+        let expr = ["$kind", "$job_namespace", "$job"]
             .into_iter()
-            .fold(expr, |expr, variable| expr.replace(variable, ".*"))
+            .fold(expr, |expr, variable| expr.replace(variable, ".*"));
+        Some((expr, target["legendFormat"].as_str().unwrap_or_default()))
     });
-    Ok(exprs.collect())
+    read.collect()
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    Timestamp::now().as_duration().as_secs_f64()
+}
+
+/// Where to draw the dashboards after some minutes with many jobs: `make pictures` sets it. Otherwise they are drawn into a temporary
+/// directory.
+const PICTURES: &str = "TRAINYARD_PICTURES";
+/// The jobs of those minutes.
+const JOBS: u32 = 30;
+
+/// Pods of the jobs `day-N` start within seconds, and end within a minute: a few badly.
+fn day(pod: &Replica) -> Vec<Step> {
+    let Some(number) = pod.job.strip_prefix("day-") else {
+        return Vec::new();
+    };
+    let number: u64 = number.parse().unwrap_or_default();
+    let exit = |exit_code| State::Failed {
+        exit_code,
+        message: String::new(),
+    };
+    let end = match (number % 6, pod.incarnation, &*pod.role, pod.index) {
+        (1, 0, "worker", 0) => exit(137),
+        (2, 0, "worker", 0) => State::Evicted,
+        (4, _, "worker", 0) => exit(1),
+        _ => State::Succeeded,
+    };
+    let run = if number % 10 == 9 {
+        State::Waiting {
+            reason: "ErrImagePull".to_owned(),
+            message: "not found".to_owned(),
+        }
+    } else {
+        State::Running
+    };
+    vec![
+        Step::after_ms(1_000 + number * 700 % 6_000, Act::Become(run)),
+        Step::after_ms(12_000 + number * 7_000 % 40_000, Act::Become(end)),
+    ]
+}
+
+/// A few minutes with many jobs.
+async fn live_a_day(torch: &World, spark: &World) -> Result<()> {
+    let lives = [SparkLife::Succeeds, SparkLife::Retried, SparkLife::Fails];
+    for (number, life) in (0..JOBS).zip(lives.into_iter().cycle()) {
+        let job = PYTORCH.small_job(&format!("day-{number}"), 2);
+        let job = job.restart_policy("Worker", "ExitCode");
+        torch.jobs.create(&job.build()).await?;
+        let app = format!("day-{number}");
+        Life::Spark(life).conduct(&spark.actor(&app)).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    Ok(())
+}
+
+/// Draws all dashboards.
+fn draw(prometheus: &Prometheus, directory: &Path, begin: f64) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    for name in DASHBOARDS {
+        let file = directory.join(format!("{name}.svg"));
+        let lines = |panel: &Value| -> Result<Vec<Line>> {
+            let mut lines = Vec::new();
+            for (expr, legend) in targets(panel) {
+                let results = prometheus.query_range(&expr, begin)?;
+                lines.extend(Line::read(&results, legend, begin)?);
+            }
+            Ok(lines)
+        };
+        let note = "a test run with scripted pods";
+        drawing::draw(&file, &dashboard(name)?, note, now() - begin, lines)?;
+        let text = fs::read_to_string(&file)?;
+        for panel in dashboard(name)?["panels"].as_array().into_iter().flatten() {
+            let title = panel["title"].as_str().context("no title")?;
+            ensure!(text.contains(title), "{name}: {title} is not drawn");
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test]
 async fn every_query_of_the_dashboards_has_results() -> Result<()> {
-    let Some(torch) = World::of(PYTORCH, "dashboards", lockstep()).await? else {
+    let Some(torch) = World::of(PYTORCH, "dashboards", Arc::new(day)).await? else {
         return Ok(());
     };
     let Some(spark) = World::of(SPARK, "dashboards", lockstep()).await? else {
@@ -205,6 +309,7 @@ async fn every_query_of_the_dashboards_has_results() -> Result<()> {
     ];
     let prometheus = Prometheus::start(&directory, &scraped)?;
     prometheus.until_results("sum(up) == 2").await?;
+    let begin = now();
 
     // One job's service has a name that somebody else's has.
     let services: Api<Service> = Api::namespaced(torch.client.clone(), torch.namespace());
@@ -227,15 +332,24 @@ async fn every_query_of_the_dashboards_has_results() -> Result<()> {
     ] {
         Life::Spark(life).conduct(&spark.actor(name)).await?;
     }
-    for dashboard in ["trainyard-jobs", "trainyard-operators", "trainyard-spark"] {
-        for expr in expressions(dashboard)? {
-            prometheus.until_results(&expr).await?;
+    for name in DASHBOARDS {
+        for panel in dashboard(name)?["panels"].as_array().context("no panels")? {
+            for (expr, _) in targets(panel) {
+                prometheus.until_results(&expr).await?;
+            }
         }
     }
     let stuck = "trainyard_jobs_waiting{reason=\"NameConflict\"} == 1";
     prometheus.until_results(stuck).await?;
     for rule in rules()? {
         prometheus.query(rule["expr"].as_str().context("no expression")?)?;
+    }
+    match std::env::var_os(PICTURES) {
+        Some(pictures) => {
+            live_a_day(&torch, &spark).await?;
+            draw(&prometheus, Path::new(&pictures), begin)?;
+        }
+        None => draw(&prometheus, &directory, begin)?,
     }
     torch.jobs.delete("stuck").await?;
     torch.assert_clean(&operators.0).await?;
@@ -277,4 +391,84 @@ fn alerts_fire_when_they_should_and_only_then() -> Result<()> {
     let result = promtool(&programs, &["test", "rules", &file("tests.yaml")]);
     fs::remove_dir_all(&directory)?;
     result.map(drop)
+}
+
+async fn until_logged(log: &Path, words: &[&str]) -> Result<()> {
+    eventually(&format!("{words:?}"), HANG, async || {
+        let text = fs::read_to_string(log)?;
+        Ok(match words.iter().find(|part| !text.contains(**part)) {
+            None => Seen::Yes(()),
+            Some(part) => Seen::NotYet(format!("no {part} in {}: {text}", log.display())),
+        })
+    })
+    .await
+}
+
+/// Starts a collector with this certificate. It writes the spans that it receives into its log.
+async fn collector(
+    directory: &Path,
+    certificate: &rcgen::CertifiedKey<rcgen::KeyPair>,
+) -> Result<(Server, SocketAddr)> {
+    let address = free_address()?;
+    let file = |name: &str| directory.join(name);
+    fs::write(file("tls.crt"), certificate.cert.pem())?;
+    fs::write(file("tls.key"), certificate.signing_key.serialize_pem())?;
+    let tls = json!({ "cert_file": file("tls.crt"), "key_file": file("tls.key") });
+    let grpc = json!({ "endpoint": address.to_string(), "tls": tls });
+    let config = json!({
+        "receivers": { "otlp": { "protocols": { "grpc": grpc } } },
+        "exporters": { "debug": { "verbosity": "detailed" } },
+        "service": {
+            "telemetry": { "metrics": { "level": "none" } },
+            "pipelines": { "traces": { "receivers": ["otlp"], "exporters": ["debug"] } },
+        },
+    });
+    fs::write(file("collector.json"), config.to_string())?;
+    let child = Command::new(built("e2e/collector/build", &[])?)
+        .arg(format!(
+            "--config=file:{}",
+            file("collector.json").display()
+        ))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(file("collector.log"))?)
+        .spawn()?;
+    let server = Server(child);
+    until_logged(&file("collector.log"), &["Everything is ready"]).await?;
+    Ok((server, address))
+}
+
+#[tokio::test]
+async fn traces_reach_a_collector_over_tls_if_its_certificate_is_trusted() -> Result<()> {
+    let Some(world) = World::of(PYTORCH, "traces", lockstep()).await? else {
+        return Ok(());
+    };
+    let made = || rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
+    let directory = world.file("collector");
+    fs::create_dir_all(&directory)?;
+    let (_server, address) = collector(&directory, &made()?).await?;
+    fs::write(directory.join("other.crt"), made()?.cert.pem())?;
+    let trusting = async |file: &str| {
+        let kubeconfig = world.control.kubeconfig(&world.kind.user()).await?;
+        let options = world
+            .options(&kubeconfig)
+            .flag("otlp-endpoint", &format!("https://{address}"))
+            .flag("otlp-ca-file", &directory.join(file).display().to_string());
+        OperatorProcess::start(options).await
+    };
+    let log = directory.join("collector.log");
+    // A collector that it doesn't trust costs spans, not jobs.
+    let mut operator = trusting("other.crt").await?;
+    retried(PYTORCH).conduct(&world.actor("unseen")).await?;
+    operator.terminate(HANG).await?;
+    ensure!(
+        !fs::read_to_string(&log)?.contains("unseen"),
+        "{}",
+        log.display()
+    );
+    let operator = trusting("tls.crt").await?;
+    retried(PYTORCH).conduct(&world.actor("seen")).await?;
+    let span = ["service.name: Str(pytorch-operator)", "reconcile", "seen"];
+    until_logged(&log, &span).await?;
+    world.assert_clean(&operator).await
 }
