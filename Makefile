@@ -2,7 +2,7 @@
 XTASK := cargo run -q -p xtask --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests charts release spark-recordings peers peer-recordings image-% run-% clean clean-cache
+.PHONY: help demo demo-tf demo-xgboost demo-jax demo-mpi demo-spark demo-down test check test-unit test-api test-pods test-deep bench cluster cluster-down kubectl kueue manifests docs pictures charts release spark-recordings peers peer-recordings image-% run-% clean clean-cache
 
 help: ## Show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
@@ -46,14 +46,18 @@ manifests: ## Generate manifests and reference documents from the types
 	@cargo run -q -p training-manifests -- generate
 spark-recordings: ## Record again what spark-submit makes of the applications that ours is compared with
 	@$(XTASK) spark-recordings
+pictures: ## Draw the dashboards again, from the metrics of a test run
+	@TRAINYARD_PICTURES=$(CURDIR)/docs/pictures TRAINYARD_TESTS=every_query_of_the_dashboards $(XTASK) test node built api
 peers: ## Build the Go operators that ours are compared with
 	@$(XTASK) peers
-peer-recordings: ## Record again what they do with the jobs of the comparison
-	@$(XTASK) peer-recordings
+peer-recordings: ## Record again what they do with the jobs of the comparison (ONLY=missing)
+	@$(XTASK) peer-recordings $(ONLY)
 image-%: ## Build an operator's image as an archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
 release: ## Write all release artifacts (OUT=dir REGISTRY=registry.example URL=https://…)
 	@$(XTASK) release "$(or $(OUT),target/release-$(shell git rev-parse --short HEAD))" "$(REGISTRY)" "$(URL)"
+docs: ## Build the documents as a book with search
+	@$(XTASK) book
 charts: ## Write the Helm charts (OUT=dir)
 	@cargo run -q -p training-manifests -- charts $(or $(OUT),target/charts)
 run-%: ## Run an operator outside a cluster, against the current kubeconfig

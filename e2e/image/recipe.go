@@ -57,10 +57,17 @@ var Recipes = []Recipe{
 		},
 	},
 	{
-		Name: "trainyard/pytorch-cpu:1",
-		From: "trainyard/python:1",
-		// scikit-learn is there for the digits data set that it ships.
-		Apt: []string{"python3-torch", "python3-sklearn"},
+		Name:  "trainyard/pytorch-cpu:1",
+		Suite: "trixie", // with PyTorch 2.6
+		// scikit-learn is there for the digits data set that it ships; the last
+		// line is what Transformers needs.
+		Apt: []string{
+			"ca-certificates", "python3", "python3-torch", "python3-sklearn",
+			"python3-filelock", "python3-fsspec", "python3-psutil", "python3-regex", "python3-requests", "python3-tqdm", "python3-yaml",
+		},
+		Pip: []string{
+			"accelerate==1.10.1", "huggingface-hub==0.34.4", "safetensors==0.6.2", "tokenizers==0.21.4", "transformers==4.55.4",
+		},
 		// The packages bring compilers, graphics drivers and their test suites;
 		// a fifth of the layer. torch/testing and the like, which the libraries
 		// import themselves, don't match.
@@ -69,22 +76,32 @@ var Recipes = []Recipe{
 			"/usr/include",
 			"/usr/lib/*.a",
 			"/usr/lib/*/dri",
-			"/usr/lib/*/libLLVM-*",
+			"/usr/lib/*/libLLVM*",
 			"/usr/lib/*/mfx",
 			"/usr/lib/gcc/*/cc1*",
 			"/usr/lib/gcc/*/lto*",
-			"/usr/lib/python3*/dist-packages/*/tests",
+			"/usr/libexec/gcc",
+			"/usr/lib/python3/dist-packages/scipy/*/tests",
+			"/usr/lib/python3/dist-packages/sklearn/*/tests",
+			"/usr/lib/python3/dist-packages/sympy/*/tests",
 			"/usr/lib/python3/dist-packages/torch/bin/test_*",
 			"/usr/share/proj",
 		},
-		// Iterating over an enum leaves out its zero since Python 3.11, which
-		// torchrun 1.13 trips over.
-		Edits: []Edit{{
-			Path: "/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.py",
-			Old:  "for s in Std:",
-			New:  "for s in (Std.NONE, Std.OUT, Std.ERR, Std.ALL):",
-		}},
-		Files: scripts("pytorch", "ddp.py"),
+		Env: []string{
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"LANG=C.UTF-8",
+			"PYTHONUNBUFFERED=1",
+			"USE_LIBUV=0",
+		},
+		// Debian builds PyTorch without libuv, which torchrun uses unless told
+		// otherwise: by the variable, and here, where it doesn't look at that.
+		Edits: []Edit{
+			withoutLibuv("rendezvous.py", "is_master=False,"),
+			withoutLibuv("elastic/rendezvous/static_tcp_rendezvous.py", "multi_tenant=True,"),
+			withoutLibuv("elastic/rendezvous/c10d_rendezvous_backend.py", "multi_tenant=True,"),
+			withoutLibuv("elastic/rendezvous/dynamic_rendezvous.py", "multi_tenant=True,"),
+		},
+		Files: scripts("pytorch", "ddp.py", "resume.py", "fsdp.py", "finetune.py"),
 	},
 	{
 		Name: "trainyard/tensorflow-cpu:1",
@@ -260,6 +277,15 @@ func scripts(framework string, names ...string) []File {
 	return out
 }
 
+// withoutLibuv adds an argument after this one, in a file of PyTorch's.
+func withoutLibuv(name, argument string) Edit {
+	return Edit{
+		Path: "/usr/lib/python3/dist-packages/torch/distributed/" + name,
+		Old:  argument,
+		New:  argument + " use_libuv=False,",
+	}
+}
+
 // openMPI4 are Open MPI of Debian 12, SSH and the bindings of Python.
 var openMPI4 = []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"}
 
@@ -325,7 +351,7 @@ var mpiEntrypoint = File{Src: "mpi/entrypoint.sh", Dst: "/usr/local/bin/mpi-entr
 // sparkPrograms are the examples, where manifests look for those of Spark.
 func sparkPrograms() []File {
 	var out []File
-	for _, n := range []string{"pi.py", "clouds.py"} {
+	for _, n := range []string{"pi.py", "clouds.py", "sales.py"} {
 		out = append(out, File{Src: "spark/" + n, Dst: "/opt/trainyard/" + n, Mode: 0o644})
 	}
 	return out

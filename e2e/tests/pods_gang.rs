@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::look;
 use e2e::pods::{
-    OPERATORS, Site, UNTIL_GO, Weight, container, eventually, operator_pods, pair_of, shell_of,
+    OPERATORS, Site, UNTIL_GO, Weight, container, eventually, example, operator_pods, pair_of,
+    shell_of,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -258,6 +259,16 @@ impl Yard {
         self.until_no("PodGroup").await
     }
 
+    /// The example trains as a gang.
+    async fn run_the_example(&self) -> Result<()> {
+        let site = &self.site;
+        site.jobs.create(&example("pytorch/gang.yaml")?).await?;
+        let pods = site.until_running("gang", 2).await?;
+        let group = |pod: &Value| pod["spec"]["schedulingGroup"].is_object();
+        ensure!(pods.iter().all(group), "{pods:?}");
+        site.until_true("gang", "Succeeded").await.map(drop)
+    }
+
     async fn until_no(&self, kind: &str) -> Result<()> {
         let group = GroupVersionKind::gvk("scheduling.k8s.io", "v1beta1", kind);
         let groups: Api<DynamicObject> = Api::namespaced_with(
@@ -390,6 +401,9 @@ async fn two_jobs_that_need_more_than_half_of_the_node_block_each_other_unless_t
         if kind != MPI {
             // Its workers are hosts, which don't end.
             yard.replace_a_pod_beside_one_that_is_done().await?;
+        }
+        if kind == PYTORCH {
+            yard.run_the_example().await?;
         }
         Ok::<_, anyhow::Error>(saw)
     };

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e::look;
-use e2e::pods::{Site, UNTIL_GO, Weight, active, eventually, pair_of, shell_of};
+use e2e::pods::{Site, UNTIL_GO, Weight, active, eventually, example, pair_of, shell_of};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI, PYTORCH};
+use training_testkit::control_plane::workspace;
 use training_testkit::job::{condition, conditions, is_true};
+use training_testkit::manifest;
 use training_testkit::wait::{Seen, holds_for};
 
 /// Long enough to see that something does not happen.
@@ -453,6 +455,30 @@ async fn an_mpi_job_gives_way_to_one_of_higher_priority_and_ends_well_later() ->
         queue.assert_finished_well(job).await?;
     }
     queue.finish("preempted once, resumed, succeeded").await
+}
+
+#[tokio::test]
+async fn the_example_trains_after_its_queue_has_admitted_it() -> Result<()> {
+    let site = Site::of(PYTORCH, "kueue-example", Weight::Heavy).await?;
+    let Some(queue) = Queue::of(site, SMALL).await? else {
+        return Ok(());
+    };
+    let site = &queue.site;
+    let file = workspace().join("examples/pytorch/queue.yaml");
+    let mut objects = manifest::documents(&file)?;
+    for object in &mut objects {
+        if object["kind"] == "LocalQueue" {
+            object["metadata"]["namespace"] = json!(queue.name());
+        }
+    }
+    manifest::apply(&site.client, objects).await?;
+    site.jobs.create(&example("pytorch/queued.yaml")?).await?;
+    let job = site.until_true("queued", "Succeeded").await?;
+    let suspended = condition(&job, "Suspended").context("Kueue did not suspend it")?;
+    assert_eq!(suspended.status, "False", "{job}");
+    let log = site.log("queued-master-0").await?;
+    ensure!(log.contains("rank 0/2 done"), "{log}");
+    queue.finish("trained after it was admitted").await
 }
 
 #[tokio::test]

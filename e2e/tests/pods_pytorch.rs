@@ -9,6 +9,8 @@ use e2e::pods::Site;
 mod elastic;
 #[path = "pods_pytorch/ending.rs"]
 mod ending;
+#[path = "pods_pytorch/examples.rs"]
+mod examples;
 #[path = "pods_pytorch/faults.rs"]
 mod faults;
 #[path = "pods_pytorch/kubectl.rs"]

@@ -55,6 +55,24 @@ async fn the_example_learns_on_two_executors_whose_driver_made_them() -> Result<
 }
 
 #[tokio::test]
+async fn the_example_extracts_transforms_and_loads() -> Result<()> {
+    let site = Site::spark("spark-sales", Weight::Heavy).await?;
+    let mut app = example("spark/sales.yaml")?;
+    let path = format!("/var/lib/trainyard-examples/sales-{}", site.namespace);
+    app["spec"]["volumes"][0]["hostPath"]["path"] = json!(path);
+    site.jobs.create(&app).await?;
+    site.until_completed("sales").await?;
+    let log = site.log("sales-driver").await?;
+    ensure!(log.contains("stored 48 sums of 12 months"), "{log}");
+    let good: u32 = log
+        .lines()
+        .find_map(|line| line.split_once(" of 20000 sales are good")?.0.parse().ok())
+        .with_context(|| log.clone())?;
+    ensure!((19_600..20_000).contains(&good), "{good}");
+    site.finish(&format!("{good} sales in 48 sums")).await
+}
+
+#[tokio::test]
 async fn java_runs_and_a_driver_that_fails_is_tried_again_and_says_why() -> Result<()> {
     let site = Site::spark("spark-java", Weight::Heavy).await?;
     site.jobs.create(&example("spark/pi.yaml")?).await?;

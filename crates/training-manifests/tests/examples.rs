@@ -99,7 +99,7 @@ fn recipe(image: &str, field: &str) -> BTreeSet<String> {
 
 #[test]
 fn dockerfiles_install_what_tests_run() {
-    // PyTorch is Debian's in tests, and Spark comes with Python's packages.
+    // PyTorch is Debian's in tests, with what Transformers needs, and Spark comes with Python's packages.
     for directory in ["jax", "mpi", "tensorflow", "xgboost"] {
         let file = read(&format!("examples/{directory}/Dockerfile"));
         let image = after(&file, "docker build -t ").next().unwrap();
@@ -114,9 +114,24 @@ fn dockerfiles_install_what_tests_run() {
 }
 
 #[test]
+fn dockerfiles_and_tests_agree_on_versions() {
+    for directory in ["pytorch", "spark"] {
+        let file = read(&format!("examples/{directory}/Dockerfile"));
+        let image = after(&file, "docker build -t ").next().unwrap();
+        let tested = recipe(image, "Pip");
+        for package in file.split_whitespace().filter(|word| word.contains("==")) {
+            let (name, _) = package.split_once("==").unwrap();
+            let name = format!("{name}==");
+            let same = tested.iter().find(|other| other.starts_with(&name));
+            assert!(same.is_none_or(|same| same == package), "{package}");
+        }
+    }
+}
+
+#[test]
 fn the_page_lists_every_manifest_with_a_job() {
     let page = read("examples/README.md");
-    for directory in DIRECTORIES.into_iter().chain(["quickstart"]) {
+    for directory in DIRECTORIES.into_iter().chain(["quickstart", "gpu"]) {
         assert!(page.contains(&format!("| `{directory}` |")), "{directory}");
         for (name, text) in manifests(directory) {
             let is_job = text.contains("kubeflow.org/") || text.contains("sparkoperator");

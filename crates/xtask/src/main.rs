@@ -3,6 +3,7 @@
 //! It has few dependencies, so that it runs seconds after a fresh clone and can start the long builds in parallel.
 
 mod bench;
+mod book;
 mod cases;
 mod cluster;
 mod deep;
@@ -32,7 +33,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   deep-merge DIR...            merge the results of all parts into one table
   spark-recordings             record the objects of spark-submit again, for the comparison with ours
   peers                        build the Go operators that ours are compared with
-  peer-recordings              record again what they do
+  peer-recordings [missing]    record again what they do, or only with jobs that have no recording
   bench                        measure speed and memory; BENCH=full for all of it
   mutate [WORD...]             break single lines of a copy, and check that tests fail; only those with a word in their names
   cluster [NAME]               start a local cluster (default name: dev)
@@ -43,6 +44,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   image OPERATOR OUT           build an operator's image as an archive
   release DIR [REGISTRY [URL]] write all release artifacts
   licences OPERATOR OUT        write the licence texts of an operator's dependencies
+  book                         build the documents as a book with search, and check its links
   deps                         check licences, sources and banned crates
   clean-cache                  remove everything that is cached outside target";
 
@@ -57,7 +59,8 @@ fn main() -> ExitCode {
         ["deep-merge", dirs @ ..] if !dirs.is_empty() => deep::merge(dirs),
         ["spark-recordings"] => tests::spark_recordings(),
         ["peers"] => tests::peers(),
-        ["peer-recordings"] => tests::peer_recordings(),
+        ["peer-recordings"] => tests::peer_recordings("all"),
+        ["peer-recordings", "missing"] => tests::peer_recordings("missing"),
         ["bench"] => bench::run(),
         ["mutate", words @ ..] => mutate::run(words),
         ["cluster"] => cluster::up(cluster::DEFAULT).map(|_| ()),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
             release::run(out, release::Choice { registry, url })
         }
         ["licences", operator, out] => licences::write(operator, out.as_ref()).map(drop),
+        ["book"] => book::build().map(|page| eprintln!("open {}", page.display())),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),
         _ => Err(USAGE.to_owned()),

@@ -13,7 +13,8 @@ use crate::programs::How;
 use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Row, render};
 use crate::{
-    cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, release, sdk,
+    book, cases, demo, deps, image, kueue, leftovers, licences, paths, process, programs, release,
+    sdk,
 };
 
 /// The cluster of the tests; it doesn't affect a demo's cluster.
@@ -251,7 +252,8 @@ fn libs_alone(run: &Run) -> Result<(), String> {
 
 fn docs(run: &Run) -> Result<(), String> {
     let mut cargo = cargo_command(["doc", "--locked", "--workspace", "--no-deps"]);
-    run.run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
+    run.run(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
+    book::build().map(drop)
 }
 
 fn manifests(run: &Run) -> Result<(), String> {
@@ -397,12 +399,12 @@ pub fn peers() -> Result<(), String> {
     Ok(())
 }
 
-/// Records what the Go operators do with every job of the comparison.
-pub fn peer_recordings() -> Result<(), String> {
+/// Records what the Go operators do with every job of the comparison, or only with those that have no recording.
+pub fn peer_recordings(which: &str) -> Result<(), String> {
     let mut cargo = cargo_command(["test", "--locked", "--workspace", "--test", PEERS]);
     cargo
         .args(["--", "--nocapture", "recorded"])
-        .env("TRAINYARD_RECORD_PEERS", "1")
+        .env("TRAINYARD_RECORD_PEERS", which)
         .env("TRAINYARD_NODE", process::built("e2e/cluster/build")?);
     process::run(&mut cargo)
 }

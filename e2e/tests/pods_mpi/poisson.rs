@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::look;
-use e2e::pods::{Site, Weight, attempt, container, eventually, example, said};
+use e2e::pods::{Site, Weight, after, attempt, container, eventually, example, said};
 use serde_json::{Value, json};
 use training_testkit::builders::{Kind, MPI};
 use training_testkit::job::Jobs;
@@ -71,6 +71,18 @@ async fn the_example_solves_its_equation_on_both_workers_without_root() -> Resul
     })
     .await?;
     site.finish(&saw).await
+}
+
+#[tokio::test]
+async fn the_example_estimates_pi_on_both_workers() -> Result<()> {
+    let site = site("mpi-pi").await?;
+    site.jobs.create(&example("mpi/pi.yaml")?).await?;
+    site.until_true("pi", "Succeeded").await?;
+    let log = log(&site, "pi").await?;
+    assert_ranks_on(&log, &workers("pi", 2))?;
+    let pi: f64 = after(&log, "pi is about ")?.parse()?;
+    ensure!((3.1..3.2).contains(&pi), "{log}");
+    site.finish(&format!("pi is about {pi}")).await
 }
 
 #[tokio::test]

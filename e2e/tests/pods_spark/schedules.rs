@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::pods::spark::{Diary, Entry, has_ended, until_go};
-use e2e::pods::{Site, Weight, eventually};
+use e2e::pods::{Site, Weight, eventually, example};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use training_testkit::job::Jobs;
@@ -199,4 +199,26 @@ async fn runs_that_overlap_are_kept_apart_cut_short_or_let_be_as_the_policy_says
         count(&failing),
     ))
     .await
+}
+
+#[tokio::test]
+async fn the_example_of_a_schedule_runs_as_soon_as_its_schedule_says_so() -> Result<()> {
+    let site = Site::spark("spark-nightly", Weight::Heavy).await?;
+    let schedules = schedules(&site);
+    schedules.create(&example("spark/nightly.yaml")?).await?;
+    let soon = json!({ "spec": { "schedule": "@every 2s" } });
+    schedules.merge("nightly", &soon).await?;
+    let run = eventually("a run", async || {
+        let schedule = schedules.get("nightly").await?;
+        Ok(match schedule["status"]["lastRunName"].as_str() {
+            Some(run) => Seen::Yes(run.to_owned()),
+            None => Seen::NotYet(schedule["status"].to_string()),
+        })
+    })
+    .await?;
+    site.until_completed(&run).await?;
+    let log = site.log(&format!("{run}-driver")).await?;
+    ensure!(log.contains("Pi is roughly 3.1"), "{log}");
+    schedules.delete("nightly").await?;
+    site.finish(&run).await
 }
