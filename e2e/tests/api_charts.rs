@@ -81,12 +81,15 @@ fn objects(text: &str) -> Result<Vec<Value>> {
     Ok(all.into_iter().filter(Value::is_object).collect())
 }
 
-/// Returns the objects of a kustomization.
+/// Returns the objects of a shipped kustomization.
 fn kustomization(directory: &str) -> Result<Vec<Value>> {
-    let path = workspace().join("manifests").join(directory);
+    kustomized(&workspace().join("manifests").join(directory))
+}
+
+fn kustomized(directory: &Path) -> Result<Vec<Value>> {
     objects(&run(Command::new(node()?)
         .args(["kubectl", "kustomize"])
-        .arg(path))?)
+        .arg(directory))?)
 }
 
 /// Returns kind, namespace and name.
@@ -226,11 +229,13 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
     let resources =
         json!({ "limits": { "memory": "2Gi" }, "requests": { "cpu": "1", "memory": "1Gi" } });
     let variable = json!({ "name": "TZ", "value": "UTC" });
+    let volume = json!({ "name": "ca", "configMap": { "name": "ca" } });
+    let mount = json!({ "name": "ca", "mountPath": "/ca" });
     let rule = json!({ "ports": [{ "port": 4317 }] });
     let values = json!({
         "global": { "imageRegistry": "registry.local/ml/", "imagePullSecrets": ["pull", { "name": "two" }] },
         "image": { "repository": "operator", "tag": "v2", "pullPolicy": "Always" },
-        "replicas": 2, "namespaces": ["a", "123"], "env": [variable],
+        "replicas": 2, "namespaces": ["a", "123"], "env": [variable], "volumes": [volume], "volumeMounts": [mount],
         "flags": { "log-filter": "debug, #x: {{y}}", "job-cache-mib": 20_000_000, "zap-devel": true, "events": ["off", "full"] },
         "resources": resources, "nodeSelector": { "pool": "infra" }, "tolerations": [toleration],
         "affinity": affinity, "topologySpreadConstraints": [spread], "priorityClassName": "high",
@@ -277,6 +282,11 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
             "/containers/0/resources": resources, "/containers/0/env/3": variable,
         });
         assert_at(pod, &expected).context(operator)?;
+        // Those of the manifests come first.
+        let last = |list: &Value| list.as_array().and_then(|items| items.last().cloned());
+        assert_eq!(last(&pod["volumes"]), Some(volume.clone()), "{operator}");
+        let mounts = &pod["containers"][0]["volumeMounts"];
+        assert_eq!(last(mounts), Some(mount.clone()), "{operator}");
         let egress = json!({
             "/spec/egress/0/to": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }], "/spec/egress/2": rule,
         });
@@ -292,6 +302,45 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
         };
         ensure!(objects.iter().find(left_out).is_none(), "{operator}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_overlay_of_the_page_about_installing_has_its_settings() -> Result<()> {
+    let page = std::fs::read_to_string(workspace().join("docs/install.md"))?;
+    let block = page
+        .split_once("### Your own overlay")
+        .and_then(|(_, rest)| rest.split_once("```yaml\n"))
+        .and_then(|(_, rest)| rest.split_once("```"));
+    let (overlay, _) = block.context("no overlay")?;
+    let directory = target_directory()?.join(format!("overlay-{}", std::process::id()));
+    let checkout = directory.join("trainyard");
+    std::fs::create_dir_all(&checkout)?;
+    std::fs::write(directory.join("kustomization.yaml"), overlay)?;
+    run(Command::new("cp")
+        .arg("-r")
+        .args([workspace().join("manifests"), checkout]))?;
+    let objects = kustomized(&directory)?;
+    std::fs::remove_dir_all(&directory)?;
+    let deployment = only(&objects, "Deployment")?;
+    let image = "registry.example.com/pytorch-operator:42";
+    let expected = json!({
+        "/spec/replicas": 2,
+        "/spec/template/spec/containers/0/image": image,
+        "/spec/template/spec/containers/0/args/1": format!("--pytorch-init-container-image={image}"),
+        "/spec/template/spec/containers/0/args/2": "--gang=volcano",
+        "/spec/template/spec/containers/0/volumeMounts/1/name": "otlp",
+        "/spec/template/spec/volumes/1/name": "otlp",
+    });
+    assert_at(deployment, &expected)?;
+    let egress = json!({ "/spec/egress/2/ports/0/port": 4317 });
+    assert_at(only(&objects, "NetworkPolicy")?, &egress)?;
+    let gang = |object: &&Value| object["metadata"]["name"] == "pytorch-operator-gang-volcano";
+    let gang = objects
+        .iter()
+        .find(gang)
+        .context("no rights for the gang scheduler")?;
+    assert_eq!(gang["kind"], "ClusterRole");
     Ok(())
 }
 

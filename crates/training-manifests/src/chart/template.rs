@@ -16,7 +16,8 @@ const JOBS: &str = "__job_namespace__";
 const JSON: &str = "__json_";
 /// Before a value whose key is left out if it is empty.
 const OPTIONAL: &str = "__optional_";
-
+/// Before a value whose items are added to a list.
+const ITEMS: &str = "__items_";
 /// Before the name of a value whose entries are added to a map.
 const MAP: &str = "__map_";
 /// Before an argument that the value `flags` overrides.
@@ -74,7 +75,7 @@ pub fn placed(file: &str, mut objects: Vec<Value>) -> Vec<Value> {
         let egress = &mut objects[0]["spec"]["egress"];
         egress[0]["to"] = "__api_servers__".into();
         if let Some(rules) = egress.as_array_mut() {
-            rules.push("__extra_egress__".into());
+            rules.push(format!("{ITEMS}networkPolicy.extraEgress__").into());
         }
     }
     if file != "deployment.yaml" {
@@ -97,7 +98,9 @@ pub fn placed(file: &str, mut objects: Vec<Value>) -> Vec<Value> {
     pod["securityContext"] = format!("{JSON}podSecurityContext__").into();
     pod["affinity"] = "__affinity__".into();
     pod["imagePullSecrets"] = "__pull_secrets__".into();
+    add_items(&mut pod["volumes"], "volumes");
     let container = &mut pod["containers"][0];
+    add_items(&mut container["volumeMounts"], "volumeMounts");
     container["resources"] = format!("{JSON}resources__").into();
     container["imagePullPolicy"] = format!("{JSON}image.pullPolicy__").into();
     container["securityContext"] = format!("{JSON}securityContext__").into();
@@ -105,12 +108,19 @@ pub fn placed(file: &str, mut objects: Vec<Value>) -> Vec<Value> {
         let text = argument.as_str().unwrap_or_default();
         *argument = format!("{ARGUMENT}{}__", text.trim_start_matches('-')).into();
     }
-    for (key, placeholder) in [("args", "__args__"), ("env", "__env__")] {
-        if let Some(list) = container[key].as_array_mut() {
-            list.push(placeholder.into());
-        }
+    if let Some(list) = container["args"].as_array_mut() {
+        list.push("__args__".into());
     }
+    add_items(&mut container["env"], "env");
     objects
+}
+
+/// Adds the items of a value to a list, or makes them the list.
+fn add_items(list: &mut Value, value: &str) {
+    match list.as_array_mut() {
+        Some(items) => items.push(format!("{ITEMS}{value}__").into()),
+        None => *list = format!("{OPTIONAL}{value}__").into(),
+    }
 }
 
 /// Moves objects from their namespace to the namespace of jobs.
@@ -225,6 +235,13 @@ fn of_item(operator: &Operator, content: &str) -> Option<Vec<String>> {
     if let Some(argument) = content.strip_prefix(&format!("- {ARGUMENT}")) {
         return Some(argument_lines(operator, argument.trim_end_matches("__")));
     }
+    if let Some(value) = content.strip_prefix(&format!("- {ITEMS}")) {
+        return Some(vec![
+            format!("{{{{- range .Values.{} }}}}", value.trim_end_matches("__")),
+            "- {{ toJson . }}".to_owned(),
+            "{{- end }}".to_owned(),
+        ]);
+    }
     let lines: &[&str] = match content {
         "affinity: __affinity__" => return Some(affinity(operator)),
         "- __args__" if operator.replicas.is_some() => &[
@@ -256,12 +273,6 @@ fn of_item(operator: &Operator, content: &str) -> Option<Vec<String>> {
             "{{- end }}",
             "{{- end }}",
         ],
-        "- __extra_egress__" => &[
-            "{{- range .Values.networkPolicy.extraEgress }}",
-            "- {{ toJson . }}",
-            "{{- end }}",
-        ],
-        "- __env__" => &["{{- range .Values.env }}", "- {{ toJson . }}", "{{- end }}"],
         _ => return None,
     };
     let lines = lines.iter().flat_map(|lines| lines.lines());

@@ -36,6 +36,10 @@ pub struct Values {
     pub flags: BTreeMap<String, Flag>,
     /// Environment variables of the operator.
     pub env: Vec<Value>,
+    /// Volumes of the operator's pods, such as a `ConfigMap` with certificates.
+    pub volumes: Vec<Value>,
+    /// Mounts of these volumes in the operator's container.
+    pub volume_mounts: Vec<Value>,
     /// Rights and policies for optional features, which also need their flags.
     pub options: BTreeMap<String, bool>,
     /// The namespaces in which the account of drivers is created. An uninstall keeps it, because running drivers need it.
@@ -223,6 +227,8 @@ impl Values {
             gang_rights: BTreeSet::new(),
             flags: BTreeMap::new(),
             env: Vec::new(),
+            volumes: Vec::new(),
+            volume_mounts: Vec::new(),
             options: options(operator).map(|name| (name, false)).collect(),
             job_namespaces: BTreeSet::new(),
             job_account_annotations: BTreeMap::new(),
