@@ -229,7 +229,7 @@ pub struct RuntimeArgs {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
-    /// File with the certificates (PEM) of the authorities that the collector's certificate is checked with. `https://` needs it
+    /// File with the CA certificates (PEM) that verify the collector's certificate; read once at start. `https://` needs it
     #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE")]
     pub otlp_ca_file: Option<PathBuf>,
 
@@ -311,12 +311,12 @@ impl RuntimeArgs {
             let is_secure = endpoint.starts_with("https://");
             if !is_secure && !endpoint.starts_with("http://") {
                 return refuse(format!(
-                    "--otlp-endpoint must start with https:// or http://, not \"{endpoint}\""
+                    "--otlp-endpoint must start with https:// or http://, such as https://collector:4317, not \"{endpoint}\""
                 ));
             }
             if is_secure && ca_file.is_none() {
                 return refuse(
-                    "--otlp-endpoint with https:// needs --otlp-ca-file: the operator's image has no certificates"
+                    "--otlp-endpoint with https:// needs --otlp-ca-file, the file with the CA certificates: the operator's image has none"
                         .to_owned(),
                 );
             }

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use opentelemetry_otlp::{
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing_subscriber::filter::ParseError;
@@ -48,13 +51,13 @@ pub enum TelemetryError {
     /// The endpoint is invalid.
     #[error("use the OTLP endpoint: {0}")]
     Endpoint(#[from] ExporterBuildError),
-    /// The collector's authorities can't be read.
-    #[error("read --otlp-ca-file {path}: {source}")]
+    /// The CA certificates can't be read.
+    #[error("read --otlp-ca-file {path}: {reason}")]
     CaFile {
         /// The file.
         path: String,
-        /// The error.
-        source: io::Error,
+        /// The reason.
+        reason: String,
     },
     /// The exporter's thread could not be started.
     #[error("start the exporter's thread: {0}")]
@@ -153,13 +156,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Registry> + Send + Sync> {
 impl Traces {
     fn start(service: &str, collector: Collector<'_>) -> Result<Self, TelemetryError> {
         let Collector { endpoint, ca_file } = collector;
-        let authorities = ca_file.map(|path| {
-            fs::read(path).map_err(|source| TelemetryError::CaFile {
-                path: path.display().to_string(),
-                source,
-            })
-        });
-        let authorities = authorities.transpose()?;
+        let authorities = ca_file.map(certificates).transpose()?;
         // The connection's tasks need their own runtime, which runs while the process's runtime works and while the last flush blocks it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -198,6 +195,23 @@ impl Traces {
             provider,
             _thread: keep,
         })
+    }
+}
+
+/// Reads CA certificates. The library would accept a file without any, and trust nobody.
+fn certificates(path: &Path) -> Result<Vec<u8>, TelemetryError> {
+    let wrong = |reason: String| TelemetryError::CaFile {
+        path: path.display().to_string(),
+        reason,
+    };
+    let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(pem),
+        Ok(_) => Err(wrong(
+            "it has no certificate; give CA certificates in PEM format".to_owned(),
+        )),
+        Err(error) => Err(wrong(error.to_string())),
     }
 }
 
@@ -292,11 +306,23 @@ mod tests {
     #[test]
     fn a_wrong_endpoint_is_an_error_at_start() {
         assert!(Traces::start("test", at("not an address")).is_err());
-        let collector = Collector {
-            endpoint: "https://127.0.0.1:9",
-            ca_file: Some("/no/such/file".as_ref()),
-        };
-        let error = Traces::start("test", collector).err().unwrap().to_string();
-        assert!(error.contains("--otlp-ca-file /no/such/file"), "{error}");
+        for (ca_file, reason) in [
+            ("/no/such/file", "No such file"),
+            (
+                concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+                "no certificate",
+            ),
+        ] {
+            let collector = Collector {
+                endpoint: "https://127.0.0.1:9",
+                ca_file: Some(ca_file.as_ref()),
+            };
+            let error = Traces::start("test", collector).err().unwrap().to_string();
+            assert!(
+                error.contains(&format!("--otlp-ca-file {ca_file}")),
+                "{error}"
+            );
+            assert!(error.contains(reason), "{error}");
+        }
     }
 }

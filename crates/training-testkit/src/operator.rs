@@ -335,8 +335,8 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// I-50: its only connections are to its API server, to its collector of traces and from clients of its two ports, and it listens
-    /// on no other port.
+    /// I-50: its only connections are to its API server, to its collector of traces (an address, no name) and from clients of its two
+    /// ports, and it listens on no other port.
     pub fn assert_connections(&self) -> Result<()> {
         let mut servers = vec![server(&self.options.kubeconfig)?];
         let mut flags = self.options.flags.iter();

@@ -89,7 +89,8 @@ pub fn draw(
         let at = (x? * COLUMN, y? * ROW);
         let part = area.clone().shrink(at, (w? * COLUMN, h? * ROW));
         let lines = lines(panel)?;
-        ensure!(!lines.is_empty(), "{} shows nothing", panel["title"]);
+        let is_drawn = lines.iter().any(|line| !line.points.is_empty());
+        ensure!(is_drawn, "{} shows nothing", panel["title"]);
         draw_panel(&part, panel, &lines, seconds)?;
     }
     area.present().map_err(wrong)
