@@ -93,8 +93,8 @@ var Recipes = []Recipe{
 			"PYTHONUNBUFFERED=1",
 			"USE_LIBUV=0",
 		},
-		// Debian builds PyTorch without libuv, which torchrun uses unless told
-		// otherwise: by the variable, and here, where it doesn't look at that.
+		// Debian builds PyTorch without libuv, which torchrun uses by default.
+		// The variable turns it off, except in these files, which ignore it.
 		Edits: []Edit{
 			withoutLibuv("rendezvous.py", "is_master=False,"),
 			withoutLibuv("elastic/rendezvous/static_tcp_rendezvous.py", "multi_tenant=True,"),
@@ -102,6 +102,33 @@ var Recipes = []Recipe{
 			withoutLibuv("elastic/rendezvous/dynamic_rendezvous.py", "multi_tenant=True,"),
 		},
 		Files: scripts("pytorch", "ddp.py", "resume.py", "fsdp.py", "finetune.py"),
+	},
+	{
+		// An older one, for the tests of elastic jobs: it restarts its processes
+		// without an end of the container when a worker joins.
+		Name: "trainyard/pytorch1-cpu:1",
+		From: "trainyard/python:1",
+		Apt:  []string{"python3-torch", "python3-sklearn"},
+		Remove: []string{
+			"/usr/bin/*-lto-dump-*",
+			"/usr/include",
+			"/usr/lib/*.a",
+			"/usr/lib/*/dri",
+			"/usr/lib/*/libLLVM-*",
+			"/usr/lib/*/mfx",
+			"/usr/lib/gcc/*/cc1*",
+			"/usr/lib/gcc/*/lto*",
+			"/usr/lib/python3*/dist-packages/*/tests",
+			"/usr/lib/python3/dist-packages/torch/bin/test_*",
+			"/usr/share/proj",
+		},
+		// Iterating over an enum leaves out its zero since Python 3.11, which
+		// torchrun 1.13 trips over.
+		Edits: []Edit{{
+			Path: "/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.py",
+			Old:  "for s in Std:",
+			New:  "for s in (Std.NONE, Std.OUT, Std.ERR, Std.ALL):",
+		}},
 	},
 	{
 		Name: "trainyard/tensorflow-cpu:1",

@@ -119,14 +119,26 @@ async fn the_executors_of_the_spark_operator_are_as_recorded() -> Result<()> {
     Ok(())
 }
 
-/// Whether to record, and then whether to record nothing but what is missing.
-fn records() -> Option<bool> {
-    std::env::var_os(RECORD).map(|value| value == "missing")
+/// What to record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Record {
+    All,
+    /// Only lives without a recording.
+    Missing,
+}
+
+fn record() -> Option<Record> {
+    let value = std::env::var_os(RECORD)?;
+    Some(if value == "missing" {
+        Record::Missing
+    } else {
+        Record::All
+    })
 }
 
 /// Returns the lives that have to be played: all, or those whose recording is missing.
 fn without_recording(mut lives: Vec<Life>, file: &Path) -> Result<Vec<Life>> {
-    if records() == Some(true) {
+    if record() == Some(Record::Missing) {
         let known = recorded(file)?;
         lives.retain(|life| !known.0.contains_key(&look::name(&life.job)));
     }
@@ -135,8 +147,8 @@ fn without_recording(mut lives: Vec<Life>, file: &Path) -> Result<Vec<Life>> {
 
 /// Records what the Go operator did, or compares it with the recording. `wanted` are all lives that the recording has to have.
 fn keep_or_compare(mut history: History, file: &Path, title: &str, wanted: &[Life]) -> Result<()> {
-    if let Some(missing) = records() {
-        if missing {
+    if let Some(record) = record() {
+        if record == Record::Missing {
             let mut known = recorded(file)?;
             known.0.append(&mut history.0);
             let names: BTreeSet<String> = wanted.iter().map(|life| look::name(&life.job)).collect();

@@ -466,9 +466,17 @@ async fn the_example_trains_after_its_queue_has_admitted_it() -> Result<()> {
     let site = &queue.site;
     let file = workspace().join("examples/pytorch/queue.yaml");
     let mut objects = manifest::documents(&file)?;
+    // Cluster-scoped objects get a unique name.
+    let name = format!("{}-example", queue.name());
     for object in &mut objects {
         if object["kind"] == "LocalQueue" {
             object["metadata"]["namespace"] = json!(queue.name());
+            object["spec"]["clusterQueue"] = json!(name);
+        } else {
+            object["metadata"]["name"] = json!(name);
+        }
+        if let Some(flavor) = object.pointer_mut("/spec/resourceGroups/0/flavors/0/name") {
+            *flavor = json!(name);
         }
     }
     manifest::apply(&site.client, objects).await?;
@@ -478,7 +486,12 @@ async fn the_example_trains_after_its_queue_has_admitted_it() -> Result<()> {
     assert_eq!(suspended.status, "False", "{job}");
     let log = site.log("queued-master-0").await?;
     ensure!(log.contains("rank 0/2 done"), "{log}");
-    queue.finish("trained after it was admitted").await
+    let cluster = site.cluster.clone();
+    queue.finish("trained after it was admitted").await?;
+    for kind in ["clusterqueue", "resourceflavor"] {
+        cluster.kubectl(&["delete", kind, &name, "--wait=false"])?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

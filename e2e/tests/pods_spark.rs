@@ -69,6 +69,9 @@ async fn the_example_extracts_transforms_and_loads() -> Result<()> {
         .find_map(|line| line.split_once(" of 20000 sales are good")?.0.parse().ok())
         .with_context(|| log.clone())?;
     ensure!((19_600..20_000).contains(&good), "{good}");
+    if site.cluster.is_open() {
+        site.cluster.inside(&["rm", "-r", &path])?;
+    }
     site.finish(&format!("{good} sales in 48 sums")).await
 }
 

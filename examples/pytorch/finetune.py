@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Fine-tunes a language model to classify sentences, with Transformers' Trainer on all ranks.
+"""Trains a BERT to classify sentences, with Transformers' Trainer on all ranks.
 
-Nothing is downloaded: the model is a tiny BERT with random weights, the vocabulary is that of the
-sentences. For your own job, replace both by from_pretrained("...") and the sentences by your data.
+Nothing is downloaded: the model is tiny and has random weights, the vocabulary is that of the
+sentences. To fine-tune, replace both by from_pretrained("...") and the sentences by your data.
 """
 
 import os
@@ -19,7 +19,7 @@ BAD = ["awful", "boring", "dreadful", "poor"]
 
 
 def sentences(count, seed):
-    """Returns sentences that praise (1) or pan (0) something."""
+    """Returns sentences that praise (1) or criticize (0) something."""
     dice = random.Random(seed)
     for _ in range(count):
         label = dice.randrange(2)

@@ -19,7 +19,7 @@ def write_sales(path):
     """Writes the input, which a job of yours would find there."""
     dice = random.Random(1)
     os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, "sales.csv"), "w", newline="") as file:
+    with open(os.path.join(path, "sales.csv"), "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["day", "shop", "cents"])
         for _ in range(SALES):

@@ -28,8 +28,16 @@ fn examples() -> Vec<PathBuf> {
     let files = kinds.flat_map(|kind| std::fs::read_dir(kind).unwrap());
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|path| {
-        let is_job = !path.ends_with("volume.yaml") && !path.ends_with("script.yaml");
-        is_job && path.extension().is_some_and(|e| e == "yaml")
+        let is_manifest = path.extension().is_some_and(|e| e == "yaml");
+        let text = if is_manifest {
+            std::fs::read_to_string(path).unwrap()
+        } else {
+            String::new()
+        };
+        // Others are scripts, volumes and queues. A schedule has no pods.
+        let is_job = text.contains("apiVersion: kubeflow.org/")
+            || text.contains("apiVersion: sparkoperator.k8s.io/");
+        is_job && !text.contains("kind: ScheduledSparkApplication")
     });
     files.sort();
     files

@@ -118,7 +118,15 @@ fn dockerfiles_and_tests_agree_on_versions() {
     for directory in ["pytorch", "spark"] {
         let file = read(&format!("examples/{directory}/Dockerfile"));
         let image = after(&file, "docker build -t ").next().unwrap();
-        let tested = recipe(image, "Pip");
+        let mut tested = recipe(image, "Pip");
+        if let Some(version) = after(&file, "FROM apache/spark:").next() {
+            let version = version.split('-').next().unwrap();
+            assert!(tested.contains(&format!("pyspark=={version}")), "{version}");
+            tested.clear();
+        }
+        for package in &tested {
+            assert!(file.contains(package), "{package}");
+        }
         for package in file.split_whitespace().filter(|word| word.contains("==")) {
             let (name, _) = package.split_once("==").unwrap();
             let name = format!("{name}==");

@@ -41,6 +41,7 @@ const STAGES: &[Stage] = &[
     stage("packages", &[], &[], |_| {
         cluster::prerequisites()?;
         sdk::prerequisites()?;
+        process::built("e2e/collector/build")?;
         process::built("e2e/prometheus/build").map(drop)
     }),
     stage("node", &[], &[], |_| {

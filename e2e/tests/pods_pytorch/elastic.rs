@@ -33,7 +33,7 @@ async fn trainer(site: &Site, program: &str, mut volume: Value) -> Result<Value>
         "terminationGracePeriodSeconds": 1,
         "containers": [{
             "name": "pytorch",
-            "image": "trainyard/pytorch-cpu:1",
+            "image": "trainyard/pytorch1-cpu:1",
             "imagePullPolicy": "IfNotPresent",
             "command": [program, "/script/resumable.py"],
             "env": [
