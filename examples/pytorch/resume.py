@@ -10,7 +10,7 @@ import socket
 
 import torch
 import torch.distributed as dist
-from ddp import BATCH, SEED, accuracy, digits, leave, network, train_epoch
+from ddp import BATCH, SEED, accuracy, digits, finish, network, train_epoch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -54,10 +54,7 @@ def main():
             print(f"epoch {epoch}/{EPOCHS} loss {loss:.4f}", flush=True)
 
     share = accuracy(model.module, test, rank, world)
-    if rank == 0:
-        print(f"trained {EPOCHS} epochs, accuracy {share:.4f}", flush=True)
-    dist.barrier()
-    leave(f"accuracy {share:.4f} is below 0.9" if share < 0.9 else None)
+    finish(rank, EPOCHS, share)
 
 
 if __name__ == "__main__":
