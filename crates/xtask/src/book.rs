@@ -123,13 +123,14 @@ fn resolve(document: &Path, link: &str) -> PathBuf {
 /// Returns the links of HTML pages that lead to no file or to no element.
 fn dead_links(html: &Path) -> Result<Vec<String>, String> {
     let mut pages = BTreeMap::new();
-    for page in files(html)? {
+    for page in paths::files_below(html)?.into_iter().map(PathBuf::from) {
         if page
             .extension()
             .is_some_and(|extension| extension == "html")
         {
-            let text = fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
-            pages.insert(page.strip_prefix(html).unwrap_or(&page).to_owned(), text);
+            let path = html.join(&page);
+            let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            pages.insert(page, text);
         }
     }
     let mut dead = Vec::new();
@@ -167,20 +168,6 @@ fn attributes<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     parts
         .into_iter()
         .filter_map(|rest| rest.split_once('"').map(|(value, _)| value))
-}
-
-fn files(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    for entry in entries {
-        let path = entry.map_err(|e| e.to_string())?.path();
-        if path.is_dir() {
-            found.extend(files(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

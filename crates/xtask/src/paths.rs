@@ -39,3 +39,14 @@ pub fn binaries(build: Build) -> PathBuf {
         Build::Checked => "debug",
     })
 }
+
+/// Returns all files below a directory, relative to it and in order.
+pub fn files_below(directory: &Path) -> Result<Vec<String>, String> {
+    let found = crate::process::output(
+        crate::process::command("find", [".", "-type", "f"]).current_dir(directory),
+    )?;
+    let found = found.lines().map(|line| line.trim_start_matches("./"));
+    let mut files: Vec<String> = found.map(str::to_owned).collect();
+    files.sort();
+    Ok(files)
+}

@@ -102,7 +102,7 @@ pub fn write(out: &Path, how: Build, choice: Choice<'_>) -> Result<(), String> {
     release.charts()?;
     release.schemas()?;
     release.plugin()?;
-    let sums = sums(out, &files(out)?)?;
+    let sums = sums(out, &paths::files_below(out)?)?;
     release.provenance(&sums)?;
     let own = self::sums(out, &[PROVENANCE.to_owned()])?;
     put(&out.join(SUMS), &(sums + &own))
@@ -448,16 +448,6 @@ fn sum(file: &Path) -> Result<String, String> {
 
 fn put(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-/// Returns all files below a directory, relative to it and in order.
-fn files(directory: &Path) -> Result<Vec<String>, String> {
-    let found =
-        process::output(process::command("find", [".", "-type", "f"]).current_dir(directory))?;
-    let found = found.lines().map(|line| line.trim_start_matches("./"));
-    let mut files: Vec<String> = found.map(str::to_owned).collect();
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
