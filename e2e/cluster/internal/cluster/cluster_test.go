@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -102,5 +103,28 @@ func TestCopyContentSharesNoDatabase(t *testing.T) {
 		if os.SameFile(a, b) != shared {
 			t.Errorf("%s: same file is %t", f, !shared)
 		}
+	}
+}
+
+func TestContentOfTheSameNameIsSuperseded(t *testing.T) {
+	cache := t.TempDir()
+	for _, dir := range []string{"containerd-0123", "containerd-4567", "containerd-89ab.tmp", "containerd-pause-0123", "image-4567"} {
+		if err := os.MkdirAll(filepath.Join(cache, dir, "blobs"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeSuperseded(cache, "0123", t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, e := range left {
+		names = append(names, e.Name())
+	}
+	if want := []string{"containerd-0123", "containerd-89ab.tmp", "containerd-pause-0123", "image-4567"}; !slices.Equal(names, want) {
+		t.Errorf("left: %v", names)
 	}
 }
