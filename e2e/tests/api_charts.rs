@@ -305,15 +305,16 @@ fn every_value_of_a_chart_takes_effect() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_overlay_of_the_page_about_installing_has_its_settings() -> Result<()> {
-    let page = std::fs::read_to_string(workspace().join("docs/install.md"))?;
-    let block = page
-        .split_once("### Your own overlay")
+/// Renders the overlay below a heading of a page, which lies beside a checkout.
+fn overlay(page: &str, heading: &str) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(workspace().join(page))?;
+    let block = text
+        .split_once(heading)
         .and_then(|(_, rest)| rest.split_once("```yaml\n"))
         .and_then(|(_, rest)| rest.split_once("```"));
-    let (overlay, _) = block.context("no overlay")?;
-    let directory = target_directory()?.join(format!("overlay-{}", std::process::id()));
+    let (overlay, _) = block.with_context(|| format!("{page} has no overlay below {heading:?}"))?;
+    let name = format!("overlay-{}-{}", std::process::id(), page.replace('/', "-"));
+    let directory = target_directory()?.join(name);
     let checkout = directory.join("trainyard");
     std::fs::create_dir_all(&checkout)?;
     std::fs::write(directory.join("kustomization.yaml"), overlay)?;
@@ -322,6 +323,28 @@ fn the_overlay_of_the_page_about_installing_has_its_settings() -> Result<()> {
         .args([workspace().join("manifests"), checkout]))?;
     let objects = kustomized(&directory)?;
     std::fs::remove_dir_all(&directory)?;
+    Ok(objects)
+}
+
+#[test]
+fn the_overlay_of_the_page_about_metrics_labels_what_prometheus_selects() -> Result<()> {
+    let objects = overlay("docs/metrics.md", "## Alerts and dashboards")?;
+    let label = json!({ "/metadata/labels/release": "kube-prometheus-stack" });
+    assert_at(only(&objects, "PrometheusRule")?, &label)?;
+    let monitor = only(&objects, "ServiceMonitor")?;
+    assert_at(monitor, &label)?;
+    ensure!(
+        monitor
+            .pointer("/spec/selector/matchLabels/release")
+            .is_none(),
+        "the operators' Services don't have the label"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_overlay_of_the_page_about_installing_has_its_settings() -> Result<()> {
+    let objects = overlay("docs/install.md", "### Your own overlay")?;
     let deployment = only(&objects, "Deployment")?;
     let image = "registry.example.com/pytorch-operator:42";
     let expected = json!({

@@ -84,7 +84,7 @@ pub const ALERTS: [Alert; 11] = [
         hold: "15m",
         severity: "warning",
         summary: "{{ $value | printf \"%.0f\" }} jobs have waited for a reconcile of {{ $labels.job }} for 15 minutes",
-        action: "Raise `--qps` and `--controller-threads`, and look at the CPU limit and at the latency of the API server.",
+        action: "Raise `--controller-threads`, and look at the CPU limit and at the latency of the API server.",
     },
     Alert {
         name: "TrainyardEventsLost",

@@ -397,3 +397,41 @@ fn the_arguments_of_every_operator_fit_together() {
         operator.command.debug_assert();
     }
 }
+
+#[test]
+fn every_operator_of_its_kinds_accepts_the_flags_of_the_training_operator() {
+    for operator in operators() {
+        if operator.replicas.is_none() {
+            continue;
+        }
+        let flags = [
+            "--metrics-bind-address=:8080",
+            "--health-probe-bind-address=:8081",
+            "--leader-elect=false",
+            "--leader-election-id=1ca428e5.training-operator.kubeflow.org",
+            "--enable-scheme=tfjob",
+            "--enable-scheme=pytorchjob",
+            "--gang-scheduler-name=volcano",
+            "--namespace=team-a",
+            "--controller-threads=4",
+            "--kube-api-qps=50",
+            "--kube-api-burst=100",
+            "--pytorch-init-container-image=example.com/alpine:3.10",
+            "--pytorch-init-container-template-file=/etc/config/initContainer.yaml",
+            "--pytorch-init-container-max-tries=100",
+            "--mpi-kubectl-delivery-image=example.com/kubectl-delivery:1",
+            "--webhook-server-port=9443",
+            "--webhook-service-name=training-operator",
+            "--webhook-secret-name=training-operator-webhook-cert",
+            "--zap-devel=false",
+            "--zap-encoder=json",
+            "--zap-log-level=info",
+            "--zap-stacktrace-level=error",
+            "--zap-time-encoding=rfc3339",
+        ];
+        let words = std::iter::once(operator.name).chain(flags);
+        if let Err(error) = operator.command.clone().try_get_matches_from(words) {
+            panic!("{}: {error}", operator.name);
+        }
+    }
+}

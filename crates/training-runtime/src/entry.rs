@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use training_core::Lifecycle;
 
-use crate::cli::{JobArgs, RuntimeArgs, normalise_args};
+use crate::cli::{JobArgs, PyTorchInertArgs, RuntimeArgs, normalise_args};
 use crate::run::Operator;
 use crate::training::Training;
 
@@ -29,8 +29,11 @@ pub struct Cli<A: Args> {
 }
 
 /// No arguments beyond the common ones.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub struct NoArgs {}
+#[derive(Args, Clone, Debug, Default)]
+pub struct NoArgs {
+    #[command(flatten)]
+    inert: PyTorchInertArgs,
+}
 
 /// Returns an operator's command line, as its help shows it.
 pub fn command<F: Lifecycle, A: Args>(about: &'static str) -> clap::Command {

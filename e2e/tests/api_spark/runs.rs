@@ -267,9 +267,6 @@ async fn a_suspended_application_has_nothing_and_resumes_anew() -> Result<()> {
     stage.assert_clean().await
 }
 
-/// A finalizer that keeps a deleted pod, as a driver's grace period does.
-const HOLD: &str = "example.org/hold";
-
 #[tokio::test]
 async fn a_terminating_driver_keeps_what_its_run_needs_until_it_has_ended() -> Result<()> {
     let Some(stage) = Stage::open("spark-order").await? else {
@@ -281,9 +278,14 @@ async fn a_terminating_driver_keeps_what_its_run_needs_until_it_has_ended() -> R
     stage.until(State::Running).await?;
     let executors = stage.makes_executors(2).await?;
     let pods = stage.api::<Pod>();
-    let finalizers = |of: &[&str]| Patch::Merge(json!({ "metadata": { "finalizers": of } }));
-    let patch = PatchParams::default();
-    pods.patch(DRIVER, &patch, &finalizers(&[HOLD])).await?;
+    // On a node, whose kubelet would end it, a deleted pod stays. Without a node, the pod garbage collector ends it.
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": DRIVER },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": "n1" },
+    });
+    let _: Value = pods
+        .create_subresource("binding", DRIVER, &PostParams::default(), &binding)
+        .await?;
     let audit = stage.control.audit()?;
     let since = audit.mark().await?;
     stage.edit(json!({ "suspend": true })).await?;
@@ -315,7 +317,8 @@ async fn a_terminating_driver_keeps_what_its_run_needs_until_it_has_ended() -> R
         stage.names::<Service>().await?.len(),
     );
     assert_eq!(kept, (2, 2));
-    pods.patch(DRIVER, &patch, &finalizers(&[])).await?;
+    let at_once = DeleteParams::default().grace_period(0);
+    pods.delete(DRIVER, &at_once).await?;
     stage.until(State::Suspended).await?;
     for executor in &executors {
         stage.until_gone(executor).await?;

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgAction, Parser};
+use training_runtime::cli::PyTorchInertArgs;
 use training_runtime::{JobArgs, RuntimeArgs, cli};
 
 use crate::Mpi;
@@ -75,6 +76,10 @@ pub struct Cli {
         help_heading = JOBS
     )]
     pub ttl_deletes_job: bool,
+
+    /// Flags of the training operator for another kind.
+    #[command(flatten)]
+    pub pytorch: PyTorchInertArgs,
 
     /// Without effect: the kubeconfig names the API server
     #[arg(long, value_name = "URL", help_heading = INERT)]

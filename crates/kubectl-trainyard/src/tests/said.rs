@@ -81,16 +81,21 @@ fn a_restarting_job_shows_the_failure_and_the_next_restart() {
     scene.run(&["pt-master-0", "pt-worker-0", "pt-worker-1"]);
     scene.settle();
     for _ in 0..2 {
-        scene.fail("pt-worker-1", 137, "OOMKilled", "CUDA error: out of memory");
+        scene.fail(
+            "pt-worker-1",
+            137,
+            "OOMKilled",
+            "DataLoader worker (pid 7) is killed by signal: Killed",
+        );
         scene.settle();
     }
     scene.world.tick(5);
     assert_eq!(
         texts(&scene.report().lines()),
         [
-            "pt  PyTorchJob  RESTARTING 5s  ready 2/3  exit 137 (OOMKilled) in pt-worker-1: CUDA error: out of memory",
+            "pt  PyTorchJob  RESTARTING 5s  ready 2/3  exit 137 (OOMKilled) in pt-worker-1: DataLoader worker (pid 7) is killed by signal: Killed",
             "  last failure 13:46:40Z  pt-worker-1  exit code 137: used more memory than its limit and was killed; raise the memory limit or use less (container pytorch on node n1)",
-            "    termination message: CUDA error: out of memory",
+            "    termination message: DataLoader worker (pid 7) is killed by signal: Killed",
             "  next: worker-1 restarts at 13:46:50Z, in 5s",
             "  next: 2 of 3 restarts used (backoffLimit)",
             "  next: the job fails at 14:46:40Z, in 59m, unless it finishes first (activeDeadlineSeconds)",

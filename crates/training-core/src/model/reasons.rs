@@ -172,7 +172,7 @@ const CATALOGUE: &[Entry] = &[
         reason: "SubmissionRefused",
         severity: Severity::Warning,
         meaning: "The API server refuses the application's driver, or an object that the driver needs; the message is the API server's.",
-        hint: "Do what the message asks for; the application is submitted again by itself while its restartPolicy has retries left.",
+        hint: "Do what the message asks for. What may pass, such as a quota, is retried until it does; other refusals as often as onSubmissionFailureRetries allows.",
     },
     Entry {
         reason: "InternalError",

@@ -4,10 +4,13 @@ use clap::{ArgAction, Args};
 
 use super::value::LogFormat;
 
+/// The help heading of these flags.
+const HEADING: &str = "Accepted for compatibility, without effect";
+
 /// Flags that existing operators of these kinds publish and that change nothing here, except that
 /// the log level and encoder are taken over where `--log-filter` and `--log-format` are not given.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Accepted for compatibility, without effect")]
+#[command(next_help_heading = HEADING)]
 pub struct InertArgs {
     /// Without effect: requests are paced by the API server's own fairness
     #[arg(long, value_name = "RATE")]
@@ -32,6 +35,10 @@ pub struct InertArgs {
     /// Without effect: no webhook is needed
     #[arg(long, value_name = "NAME")]
     webhook_secret_name: Option<String>,
+
+    /// Without effect: launchers reach their workers by SSH
+    #[arg(long, value_name = "IMAGE")]
+    mpi_kubectl_delivery_image: Option<String>,
 
     /// Without effect
     #[arg(
@@ -71,6 +78,7 @@ impl InertArgs {
             webhook_server_port,
             webhook_service_name,
             webhook_secret_name,
+            mpi_kubectl_delivery_image,
             zap_devel,
             zap_encoder: _,
             zap_log_level: _,
@@ -84,6 +92,10 @@ impl InertArgs {
             ("--webhook-server-port", webhook_server_port.is_some()),
             ("--webhook-service-name", webhook_service_name.is_some()),
             ("--webhook-secret-name", webhook_secret_name.is_some()),
+            (
+                "--mpi-kubectl-delivery-image",
+                mpi_kubectl_delivery_image.is_some(),
+            ),
             ("--zap-devel", zap_devel.is_some()),
             ("--zap-stacktrace-level", zap_stacktrace_level.is_some()),
             ("--zap-time-encoding", zap_time_encoding.is_some()),
@@ -111,4 +123,21 @@ impl InertArgs {
             _ => Some(LogFormat::Json),
         }
     }
+}
+
+/// Flags of the Kubeflow training operator that concern `PyTorchJobs`: one Deployment's arguments serve the operators of all its kinds.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = HEADING)]
+pub struct PyTorchInertArgs {
+    /// Without effect: concerns PyTorchJobs
+    #[arg(long, value_name = "IMAGE")]
+    pytorch_init_container_image: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "FILE")]
+    pytorch_init_container_template_file: Option<String>,
+
+    /// Without effect, as above
+    #[arg(long, value_name = "COUNT")]
+    pytorch_init_container_max_tries: Option<String>,
 }
