@@ -219,8 +219,7 @@ async fn gang_restart(site: &Site) -> Result<Option<String>> {
         .master()
         .workers(2)
         .restart_policy("Master", "ExitCode")
-        // The kubelet alone would restart the container in its pod.
-        .restart_policy("Worker", "OnFailure")
+        .restart_policy("Worker", "ExitCode")
         .set(MASTER, pod.clone())
         .set(WORKER, pod)
         .set("/spec/nprocPerNode", "1")

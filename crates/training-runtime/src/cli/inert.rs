@@ -128,6 +128,10 @@ impl InertArgs {
 /// Flags of the Kubeflow training operator that concern `PyTorchJobs`: one Deployment's arguments serve the operators of all its kinds.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = HEADING)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the fields are named like the flags"
+)]
 pub struct PyTorchInertArgs {
     /// Without effect: concerns PyTorchJobs
     #[arg(long, value_name = "IMAGE")]
