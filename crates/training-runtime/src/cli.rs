@@ -17,7 +17,7 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use crate::cache::Cache;
 
-pub use inert::{InertArgs, PyTorchInertArgs};
+pub use inert::{INERT, InertArgs, PyTorchInertArgs};
 pub use job::JobArgs;
 pub use normalise::{is_flag, normalise_args, renamed};
 pub use value::{Bind, GangMode, LogFormat, UsageError, parse_bool, parse_domain, parse_duration};

@@ -4,7 +4,7 @@ use e2e::refusal::{Refusal, until_accepted, until_refused};
 use e2e::{World, look};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use training_testkit::kubelet::lockstep;
+use training_testkit::kubelet::{bind, lockstep};
 
 use super::*;
 
@@ -279,13 +279,7 @@ async fn a_terminating_driver_keeps_what_its_run_needs_until_it_has_ended() -> R
     let executors = stage.makes_executors(2).await?;
     let pods = stage.api::<Pod>();
     // On a node, whose kubelet would end it, a deleted pod stays. Without a node, the pod garbage collector ends it.
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": DRIVER },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": "n1" },
-    });
-    let _: Value = pods
-        .create_subresource("binding", DRIVER, &PostParams::default(), &binding)
-        .await?;
+    bind(&pods, DRIVER, None, "n1").await?;
     let audit = stage.control.audit()?;
     let since = audit.mark().await?;
     stage.edit(json!({ "suspend": true })).await?;

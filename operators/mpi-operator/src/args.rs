@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgAction, Parser};
-use training_runtime::cli::PyTorchInertArgs;
+use training_runtime::cli::{INERT, PyTorchInertArgs};
 use training_runtime::{JobArgs, RuntimeArgs, cli};
 
 use crate::Mpi;
@@ -15,8 +15,6 @@ pub const OWN_IMAGE: &str = concat!("trainyard/mpi-operator:", env!("CARGO_PKG_V
 
 /// The help heading of these flags; without it they would appear under the preceding heading.
 const JOBS: &str = "MPIJobs";
-/// The help heading of flags without effect.
-const INERT: &str = "Accepted for compatibility, without effect";
 
 /// Runs `MPIJobs` (kubeflow.org/v2beta1 and v1)
 #[derive(Parser, Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, Parser};
 use k8s_openapi::api::networking::v1::IngressTLS;
-use training_runtime::cli::{self, parse_bool, parse_duration};
+use training_runtime::cli::{self, INERT, parse_bool, parse_duration};
 use training_runtime::{RuntimeArgs, run::Operator as _};
 
 use crate::course::Rules;
@@ -22,8 +22,6 @@ use crate::work::metrics::{Naming, SparkMetrics};
 
 /// The help heading of these flags; otherwise they would appear under the previous heading.
 const APPS: &str = "SparkApplications";
-/// The help heading of flags without effect.
-const INERT: &str = "Accepted for compatibility, without effect";
 /// Batch schedulers with built-in support.
 const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
 

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
-
-/// The help heading of flags without effect.
-const INERT: &str = "Accepted for compatibility, without effect";
+use training_runtime::cli::INERT;
 
 /// Renders the page of one operator.
 pub fn page(operator: &str, command: &Command) -> String {

@@ -4,13 +4,13 @@ use clap::{ArgAction, Args};
 
 use super::value::LogFormat;
 
-/// The help heading of these flags.
-const HEADING: &str = "Accepted for compatibility, without effect";
+/// The help heading of flags without effect, also of those of one operator.
+pub const INERT: &str = "Accepted for compatibility, without effect";
 
 /// Flags that existing operators of these kinds publish and that change nothing here, except that
 /// the log level and encoder are taken over where `--log-filter` and `--log-format` are not given.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = HEADING)]
+#[command(next_help_heading = INERT)]
 pub struct InertArgs {
     /// Without effect: requests are paced by the API server's own fairness
     #[arg(long, value_name = "RATE")]
@@ -127,7 +127,7 @@ impl InertArgs {
 
 /// Flags of the Kubeflow training operator that concern `PyTorchJobs`: one Deployment's arguments serve the operators of all its kinds.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = HEADING)]
+#[command(next_help_heading = INERT)]
 #[expect(
     clippy::struct_field_names,
     reason = "the fields are named like the flags"

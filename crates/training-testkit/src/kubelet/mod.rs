@@ -17,13 +17,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Client, ResourceExt};
 use kube_runtime::watcher::{self, Event, watcher};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::task::{AbortHandle, JoinHandle};
 
+pub use node::bind;
 pub use pod::{Replica, SeenPod};
 pub use script::{Act, Script, Step, lockstep, run_and_succeed};
 pub use status::{State, now};
@@ -374,7 +375,7 @@ impl Shared {
         let node = self.node.lock().clone();
         if let Some(node) = node
             && !pod.bound
-            && let Err(error) = self.bind(&pod, &node).await
+            && let Err(error) = bind(&self.api(&pod), &pod.name, Some(&pod.uid), &node).await
         {
             self.note(&pod, &error);
             return;
@@ -405,19 +406,6 @@ impl Shared {
 
     fn api(&self, pod: &SeenPod) -> Api<SlimPod> {
         Api::namespaced(self.client.clone(), &pod.namespace)
-    }
-
-    async fn bind(&self, pod: &SeenPod, node: &str) -> Result<()> {
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": { "name": pod.name, "uid": pod.uid },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
-        });
-        let _: serde_json::Value = self
-            .api(pod)
-            .create_subresource("binding", &pod.name, &PostParams::default(), &binding)
-            .await?;
-        Ok(())
     }
 
     async fn become_state(&self, pod: &SeenPod, state: &State, restarts: i32) -> Result<()> {

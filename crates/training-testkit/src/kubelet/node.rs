@@ -1,5 +1,6 @@
 //! The node of the scripted pods.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::status::condition;
@@ -60,6 +62,27 @@ async fn beat(client: &Client, name: &str) -> Result<()> {
     let parameters = PatchParams::apply("scripted-kubelet").force();
     leases
         .patch(name, &parameters, &Patch::Apply(&lease))
+        .await?;
+    Ok(())
+}
+
+/// Binds a pod to a node, as the scheduler does.
+///
+/// # Errors
+/// If the API server refuses it: the pod is bound, or has another uid.
+pub async fn bind<K: Clone + DeserializeOwned + Debug>(
+    pods: &Api<K>,
+    name: &str,
+    uid: Option<&str>,
+    node: &str,
+) -> Result<()> {
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": { "name": name, "uid": uid },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    let _: serde_json::Value = pods
+        .create_subresource("binding", name, &PostParams::default(), &binding)
         .await?;
     Ok(())
 }
