@@ -14,7 +14,9 @@ use crate::image::{self, Build, OPERATORS};
 use crate::programs::{self, How};
 use crate::stages::{Run, Stage, run as run_stages};
 use crate::table::{Count, End, Row, render};
-use crate::tests::{CRASHES, FAULTS, PEERS, SUBMIT, e2e, go_test, judged, stage, tests, with_pods};
+use crate::tests::{
+    CRASHES, FAULTS, PEERS, RECORDED, SUBMIT, e2e, go_test, judged, stage, tests, with_pods,
+};
 use crate::{mutants, mutate, paths, process};
 
 /// The part to run, such as `2/3`; if unset, everything runs.
@@ -314,13 +316,13 @@ fn faults(run: &Run) -> Result<(), String> {
     e2e(run, &[FAULTS], Build::Shipped, how)
 }
 
-/// Runs the published Go operators, compares them with their recordings, and takes over from them. Compares all executors.
+/// Runs the published Go operators, compares them and ours with their recordings, and takes over from them. Compares all executors.
 fn peers(run: &Run) -> Result<(), String> {
     let how = How {
         threads: Some(1),
         ..deep(1)
     };
-    e2e(run, &[PEERS, SUBMIT], Build::Shipped, how)
+    e2e(run, &[PEERS, RECORDED, SUBMIT], Build::Shipped, how)
 }
 
 /// Replaces the operators of a former revision while jobs run.

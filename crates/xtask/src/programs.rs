@@ -141,10 +141,10 @@ pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
     if how.again {
         let cases = run.cases();
         let failed = cases.iter().filter(|c| c.failed() && !c.name.is_empty());
-        for case in failed.take(AGAIN) {
-            if let Some(known) = programs.iter().find(|p| p.name == case.program) {
-                alone(run, known, &case.name, how)?;
-            }
+        let known = failed
+            .filter_map(|case| Some((programs.iter().find(|p| p.name == case.program)?, case)));
+        for (program, case) in known.take(AGAIN) {
+            alone(run, program, &case.name, how)?;
         }
     }
     Ok(())

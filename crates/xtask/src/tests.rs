@@ -29,6 +29,9 @@ const SWEEP: &str = "api_sweep";
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
 pub const SUBMIT: &str = "api_spark_submit";
+/// The comparison with recordings of the Go operators. It allows some seconds for each step, so no other test of its stage runs
+/// beside it.
+pub const RECORDED: &str = "api_peers";
 /// The tests with running Go operators, for `make test-deep`.
 pub const PEERS: &str = "peers_live";
 /// Cargo's switch for incremental builds.
@@ -422,8 +425,9 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
         })
         // Other stages run these, by their full names.
         .filter(|name| {
-            let apart =
-                |name: &str| [FAULTS, CRASHES, SUBMIT].contains(&name) || EXCLUSIVE.contains(&name);
+            let apart = |name: &str| {
+                [FAULTS, CRASHES, SUBMIT, RECORDED].contains(&name) || EXCLUSIVE.contains(&name)
+            };
             if apart(name) {
                 return prefixes.contains(&name.as_str());
             }
@@ -443,20 +447,22 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
 
 /// Runs the tests on our own control plane; on the user's own cluster, those that can run there.
 fn api(run: &Run) -> Result<(), String> {
-    let is_own = std::env::var_os(OWN).is_some();
-    let how = How {
-        side_by_side: if is_own { 1 } else { 2 },
+    let how = |side_by_side| How {
+        side_by_side,
         again: true,
         ..How::default()
     };
-    if !is_own {
-        return e2e(run, &["api_", "harness"], Build::Checked, how);
-    }
-    run.skip(
-        "e2e/harness",
-        &format!("it tests our own control plane and {OWN} is set"),
-    );
-    e2e(run, &["api_"], Build::Checked, how)
+    let others = if std::env::var_os(OWN).is_none() {
+        e2e(run, &["api_", "harness"], Build::Checked, how(2))
+    } else {
+        run.skip(
+            "e2e/harness",
+            &format!("it tests our own control plane and {OWN} is set"),
+        );
+        e2e(run, &["api_"], Build::Checked, how(1))
+    };
+    let compared = e2e(run, &[RECORDED], Build::Checked, how(1));
+    others.and(compared)
 }
 
 /// Runs the tests that need the cluster for themselves. The next stage continues with the cluster.

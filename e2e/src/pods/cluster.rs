@@ -65,13 +65,14 @@ impl Cluster {
         self.state.is_some()
     }
 
-    /// Returns the id of a container's first process inside the node.
+    /// Returns the id of a container's first process inside the node, if the container has its own process namespace.
     pub fn first_process(&self, container: &str) -> Result<String> {
         let id = container.rsplit('/').next().unwrap_or(container);
-        // The lowest id: all others are its children.
+        // The one with the id 1 in the container. Ids in the node wrap around, so the lowest need not be the first.
         let script = r#"
-            for pid in $(ls /proc | grep -E '^[0-9]+$' | sort -n); do
-                if grep -qs "$0" "/proc/$pid/cgroup"; then echo "$pid"; exit; fi
+            for dir in /proc/[0-9]*; do
+                if grep -qs "$0" "$dir/cgroup" && grep -qsE '^NSpid:.*[[:space:]]1$' "$dir/status"
+                then echo "${dir#/proc/}"; exit; fi
             done
             echo "no process of $0" >&2; exit 1"#;
         Ok(self.inside(&["sh", "-c", script, id])?.trim().to_owned())

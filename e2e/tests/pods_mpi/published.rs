@@ -15,7 +15,7 @@ use super::{
     assert_ranks_on, launchers, log, workers,
 };
 
-/// A user's manifest, except for the images and the CPUs: the node has two.
+/// A user's manifest, except for the images and the requests: several such jobs and those of other tests share a node with two CPUs.
 fn written(file: &str, mpi: &Mpi) -> Result<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pods_mpi/manifests");
     let mut objects = manifest::documents(&path.join(file))?;
@@ -27,8 +27,8 @@ fn written(file: &str, mpi: &Mpi) -> Result<Value> {
             container["image"] = json!(mpi.image);
             // With Always, the node would ask a registry.
             container["imagePullPolicy"] = json!("IfNotPresent");
-            if let Some(cpu) = container.pointer_mut("/resources/limits/cpu") {
-                *cpu = json!("200m");
+            if container["resources"]["limits"].is_object() {
+                container["resources"]["requests"] = json!({ "cpu": "20m", "memory": "64Mi" });
             }
         }
     }

@@ -705,7 +705,7 @@ impl<'a> Look<'a> {
         let Some(since) = self.without_pod_since(batch).filter(|_| runs) else {
             return;
         };
-        let patience = backoff(batch.failed) + LAUNCHER_POD;
+        let patience = backoff(failures(batch)) + LAUNCHER_POD;
         if since.duration_until(draft.now).as_secs() < patience {
             return draft.requeue_after(since, patience);
         }
@@ -719,8 +719,8 @@ impl<'a> Look<'a> {
     /// Returns since when the launcher's Job has had no pod: since its start, or since its last pod failed. `None` if it has one, or
     /// if the time is unknown because a failed pod was deleted.
     fn without_pod_since(&self, batch: &BatchView) -> Option<Timestamp> {
-        // A pod that the Job doesn't count yet has just ended or is the next one.
-        let counted = self.launchers().count() == usize::try_from(batch.failed).ok()?;
+        // A pod beyond these has just ended or is the next one. A pod that is missing of them has been deleted.
+        let counted = self.launchers().count() == usize::try_from(failures(batch)).ok()?;
         let failed = |p: &BatchPod| p.pod.phase == PodPhase::Failed;
         if !counted || !self.launchers().all(failed) {
             return None;
@@ -1281,6 +1281,11 @@ impl<'a> Look<'a> {
 fn runs(slot: &Slot<'_>) -> bool {
     slot.pod
         .is_some_and(|p| p.phase == PodPhase::Running && !p.terminating)
+}
+
+/// Returns how many pods of the launcher's Job have failed, also those that the Job controller has yet to count.
+fn failures(batch: &BatchView) -> u32 {
+    batch.failed.saturating_add(batch.uncounted)
 }
 
 /// Returns the seconds for which the Job controller may wait before it creates the next pod after so many failed ones.

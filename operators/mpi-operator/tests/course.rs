@@ -937,6 +937,23 @@ fn a_launcher_whose_pod_nobody_can_make_stalls_the_job_after_thirty_seconds() {
 }
 
 #[test]
+fn a_launcher_whose_pod_is_gone_before_its_job_counts_it_is_not_reported_as_missing() {
+    let mut world = running(|_| ());
+    let start = world.now;
+    world.change_batch(LAUNCHER, |b| b.since = Some(start));
+    world.settle();
+    world.tick(60);
+    // The Job controller lists a pod as uncounted, lets it go, and counts it.
+    world.change_batch(LAUNCHER, |b| b.uncounted = 1);
+    world.lose_living_batch_pods();
+    world.settle();
+    assert_ne!(condition(&world, "Stalled")["status"], "True");
+    world.change_batch(LAUNCHER, |b| (b.uncounted, b.failed) = (0, 1));
+    world.settle();
+    assert_ne!(condition(&world, "Stalled")["status"], "True");
+}
+
+#[test]
 fn a_retry_whose_pod_nobody_can_make_stalls_the_job_when_the_jobs_own_backoff_is_over() {
     let mut world = running(|_| ());
     for (failed, patience) in (1..).zip([40, 50, 70, 110, 190, 350, 630]) {

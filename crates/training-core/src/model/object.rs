@@ -122,6 +122,8 @@ pub struct BatchView {
     pub since: Option<Timestamp>,
     /// The number of failed pods.
     pub failed: u32,
+    /// The number of failed pods that `failed` doesn't include yet. They may be gone.
+    pub uncounted: u32,
     /// How the Job ended, if it has.
     pub end: Option<BatchEnd>,
 }

@@ -122,7 +122,14 @@ struct SlimBatchStatus {
     start_time: Option<Time>,
     completion_time: Option<Time>,
     failed: Option<i32>,
+    uncounted_terminated_pods: Option<SlimUncounted>,
     conditions: Option<Vec<SlimBatchCondition>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimUncounted {
+    failed: Option<Vec<String>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -201,6 +208,12 @@ impl Whole for SlimBatch {
             failed: status
                 .failed
                 .and_then(|n| u32::try_from(n).ok())
+                .unwrap_or(0),
+            uncounted: status
+                .uncounted_terminated_pods
+                .as_ref()
+                .and_then(|pods| pods.failed.as_ref())
+                .and_then(|uids| u32::try_from(uids.len()).ok())
                 .unwrap_or(0),
             end,
         }));
@@ -355,6 +368,20 @@ mod tests {
             assert_eq!(end(early, "True"), None);
         }
         assert_eq!(end("Failed", "False"), None);
+    }
+
+    #[test]
+    fn failed_pods_that_a_job_has_not_counted_yet_are_read() {
+        let uncounted = |pods: Value| {
+            let view = batch(|o| o["status"] = json!({"uncountedTerminatedPods": pods}));
+            view.unwrap().view.batch.unwrap().uncounted
+        };
+        assert_eq!(
+            uncounted(json!({"failed": ["a", "b"], "succeeded": ["c"]})),
+            2
+        );
+        assert_eq!(uncounted(json!({"succeeded": ["c"]})), 0);
+        assert_eq!(uncounted(Value::Null), 0);
     }
 
     #[test]
