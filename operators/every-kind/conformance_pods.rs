@@ -239,6 +239,24 @@ fn the_replica_policy_becomes_the_pods_and_exit_code_becomes_never() {
 }
 
 #[test]
+fn a_failed_container_of_a_gang_fails_its_pod_so_that_all_restart() {
+    for (policy, pods) in [
+        ("ExitCode", "Never"),
+        ("Never", "Never"),
+        ("Always", "Always"),
+        ("OnFailure", "Never"),
+    ] {
+        let job = pt(1).restart_policy("Worker", policy);
+        let made = made(job.annotation("trainyard.dev/restart-scope", "Gang"));
+        assert_eq!(
+            made[&pod(worker(0))]["spec"]["restartPolicy"],
+            pods,
+            "{policy}"
+        );
+    }
+}
+
+#[test]
 fn workers_lowered_from_three_to_two_lose_the_last_and_raised_again_get_it_back() {
     let mut world = world(pt(3));
     world.settle();

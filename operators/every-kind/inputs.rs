@@ -236,7 +236,7 @@ fn mt_27_selectors_and_the_labels_that_they_select_are_the_operators_own() {
 #[test]
 fn mt_55_no_annotation_of_a_job_changes_what_its_pods_may_do() {
     let annotations = json!({
-        "trainyard.dev/restart-scope": "Gang", "trainyard.dev/attempt": "7.7", "trainyard.dev/policy": "x",
+        "trainyard.dev/restart-scope": "Replica", "trainyard.dev/attempt": "7.7", "trainyard.dev/policy": "x",
         "trainyard.dev/restart-request": "x", "trainyard.dev/epoch": "1", "trainyard.dev/go": "x", "trainyard.dev/stop": "x",
         "trainyard.dev/launcher-gate": "false", "trainyard.dev/ssh-port": "1", "trainyard.dev/unknown": "true",
         "scheduling.volcano.sh/queue-name": "q", "kubectl.kubernetes.io/default-container": "x",
@@ -246,6 +246,17 @@ fn mt_55_no_annotation_of_a_job_changes_what_its_pods_may_do() {
         objects(pt(1)),
         objects(pt(1).set("/metadata/annotations", annotations))
     );
+    // The pods of a gang fail with their containers. Nothing else depends on the scope.
+    let on_failure = || pt(1).restart_policy("Worker", "OnFailure");
+    let mut expected = objects(on_failure());
+    for object in &mut expected {
+        if object["spec"]["restartPolicy"] == "OnFailure" {
+            object["spec"]["restartPolicy"] = json!("Never");
+        }
+    }
+    let gang = on_failure().annotation("trainyard.dev/restart-scope", "Gang");
+    assert_eq!(objects(gang), expected);
+    assert_ne!(objects(on_failure()), expected);
 }
 
 #[test]

@@ -219,7 +219,8 @@ async fn gang_restart(site: &Site) -> Result<Option<String>> {
         .master()
         .workers(2)
         .restart_policy("Master", "ExitCode")
-        .restart_policy("Worker", "ExitCode")
+        // The kubelet alone would restart the container in its pod.
+        .restart_policy("Worker", "OnFailure")
         .set(MASTER, pod.clone())
         .set(WORKER, pod)
         .set("/spec/nprocPerNode", "1")

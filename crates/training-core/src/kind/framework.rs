@@ -21,6 +21,7 @@ use crate::model::memory::{JobState, Memory};
 use crate::model::notes::Note;
 use crate::model::object::{ObjectKind, SecretGenerator};
 use crate::model::phase::{Phase, Progress};
+use crate::model::restart::RestartScope;
 use crate::model::roles::{Rank, RoleSet, RoleSpec};
 use crate::model::verdict::{self, JobMessage, Verdict};
 
@@ -297,6 +298,14 @@ impl<'a, J: TrainingJob> JobCx<'a, J> {
     /// Returns the part of the environment that is the same for all replicas. It is computed once per reconcile, not once per pod.
     pub fn once(&self, make: impl FnOnce() -> String) -> &str {
         self.once.get_or_init(make)
+    }
+
+    /// Returns what restarts when a replica fails.
+    pub fn restart_scope(&self) -> RestartScope {
+        match self.annotation(labels::RESTART_SCOPE) {
+            Some("Gang") => RestartScope::Gang,
+            Some(_) | None => RestartScope::Replica,
+        }
     }
 
     /// Returns an annotation of the job.

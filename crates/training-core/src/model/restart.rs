@@ -6,6 +6,28 @@ use training_api::RestartPolicy;
 use crate::model::memory::ReplicaMemory;
 use crate::model::view::PodView;
 
+/// What restarts when a replica fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartScope {
+    /// The failed replica.
+    Replica,
+    /// All replicas together.
+    Gang,
+}
+
+impl RestartScope {
+    /// Returns the restart policy of a replica's pod.
+    ///
+    /// With `OnFailure` the kubelet restarts a failed container in its pod, and the other replicas of a gang go on without it. So
+    /// the pod has to fail.
+    pub fn for_pod(self, policy: RestartPolicy) -> &'static str {
+        match (self, policy) {
+            (Self::Gang, RestartPolicy::OnFailure) => RestartPolicy::Never.for_pod(),
+            (Self::Replica | Self::Gang, policy) => policy.for_pod(),
+        }
+    }
+}
+
 /// The restart policy's decision about a failed pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {

@@ -1,6 +1,6 @@
 //! Fails jobs, and restarts replicas within the limits.
 
-use training_api::{CleanPodPolicy, ConditionType, labels};
+use training_api::{CleanPodPolicy, ConditionType};
 
 use super::draft::Draft;
 use super::running::has_run;
@@ -11,27 +11,13 @@ use crate::model::memory::{Memory, ReplicaMemory};
 use crate::model::notes::Note;
 use crate::model::observed::Observed;
 use crate::model::reasons::FailureReason;
-use crate::model::restart::{Decision, decide, ran_long};
+use crate::model::restart::{Decision, RestartScope, decide, ran_long};
 use crate::model::step::{Transition, Urgency};
 use crate::model::verdict::{FailureCause, JobMessage, RankFailure};
 use crate::model::view::{Attempt, PodPhase, PodView};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-
-/// What restarts when a replica fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
-    Replica,
-    Gang,
-}
-
-fn scope<J: TrainingJob>(cx: &JobCx<'_, J>) -> Scope {
-    match cx.annotation(labels::RESTART_SCOPE) {
-        Some("Gang") => Scope::Gang,
-        Some(_) | None => Scope::Replica,
-    }
-}
 
 /// The maximum number of replicas whose attempts a status stores: about 13 KiB of the status's 32 KiB.
 const MOST_ATTEMPTS: usize = 192;
@@ -45,7 +31,9 @@ pub fn batch<J: TrainingJob>(
     failures: Vec<RankFailure>,
     memory: &mut Memory,
 ) -> Vec<RankFailure> {
-    if scope(cx) == Scope::Gang || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS {
+    if cx.restart_scope() == RestartScope::Gang
+        || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS
+    {
         return failures;
     }
     let gang = memory.gang_attempt;
@@ -100,11 +88,11 @@ pub fn retry<F: Framework>(
 ) {
     let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
     let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
-    let scope = scope(cx);
+    let scope = cx.restart_scope();
     let charged = failures.iter().filter(|f| !f.disrupted).count();
     let cost = match scope {
-        Scope::Replica => u32::try_from(charged).unwrap_or(u32::MAX),
-        Scope::Gang => u32::from(charged > 0),
+        RestartScope::Replica => u32::try_from(charged).unwrap_or(u32::MAX),
+        RestartScope::Gang => u32::from(charged > 0),
     };
     let spent = draft.memory.counted_failures.saturating_add(cost);
     if let Some(limit) = cx.job.run_policy().backoff_limit.filter(|l| *l >= 0)
@@ -116,8 +104,8 @@ pub fn retry<F: Framework>(
     }
     draft.memory.counted_failures = spent;
     match scope {
-        Scope::Replica => next_attempts(cx, census, failures, draft),
-        Scope::Gang => {
+        RestartScope::Replica => next_attempts(cx, census, failures, draft),
+        RestartScope::Gang => {
             restart::all(framework, cx, seen, draft);
             // The first pod to fail is the likely culprit.
             let first = pods.iter().min_by_key(|pod| ended(pod));
