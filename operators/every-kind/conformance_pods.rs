@@ -254,6 +254,13 @@ fn a_failed_container_of_a_gang_fails_its_pod_so_that_all_restart() {
             "{policy}"
         );
     }
+    // A pod with several containers would not fail before the last one has ended.
+    let container = |name: &str| json!({ "name": name, "image": "train:1" });
+    let both = json!([container(KIND.container), container("log")]);
+    let job = pt(1).restart_policy("Worker", "OnFailure");
+    let job = job.set(&format!("{WORKER}/template/spec/containers"), both);
+    let made = made(job.annotation("trainyard.dev/restart-scope", "Gang"));
+    assert_eq!(made[&pod(worker(0))]["spec"]["restartPolicy"], "OnFailure");
 }
 
 #[test]

@@ -246,7 +246,10 @@ fn mt_55_no_annotation_of_a_job_changes_what_its_pods_may_do() {
         objects(pt(1)),
         objects(pt(1).set("/metadata/annotations", annotations))
     );
-    // The pods of a gang fail with their containers. Nothing else depends on the scope.
+}
+
+#[test]
+fn the_restart_scope_changes_nothing_but_the_restart_policy_of_pods() {
     let on_failure = || pt(1).restart_policy("Worker", "OnFailure");
     let mut expected = objects(on_failure());
     for object in &mut expected {

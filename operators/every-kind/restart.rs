@@ -1,9 +1,9 @@
 //! Failed pods under each restart policy, and how restarts are counted, delayed and reported.
 
 use super::ranks::{by_role, counts, each, index, succeed, worker};
-use crate::scene::{CHIEF, CHIEF_DECIDES, FAILED, KIND, Scene, pt, world};
+use crate::scene::{CHIEF, CHIEF_DECIDES, FAILED, KIND, KindWorld, Scene, pt, world};
 use k8s_openapi::jiff::SignedDuration;
-use training_core::{PodPhase, Transition};
+use training_core::{PodPhase, Transition, Trouble};
 use training_testkit::world::{Fate, Move};
 
 /// Returns the last condition after worker 1 ended in this way, and whether it was recreated.
@@ -207,12 +207,12 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
 }
 
 /// The container of a failed pod that ran for this time.
-fn ran_for(seconds: i64, world: &crate::scene::KindWorld) -> Box<training_core::Trouble> {
+fn ran_for(seconds: i64, world: &crate::scene::KindWorld) -> Box<Trouble> {
     let (now, ran) = (world.now, SignedDuration::from_secs(seconds));
-    Box::new(training_core::Trouble {
+    Box::new(Trouble {
         since: Some(now),
         ran_since: Some(now - ran),
-        ..training_core::Trouble::default()
+        ..Trouble::default()
     })
 }
 
@@ -374,6 +374,61 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
     );
 }
 
+/// Fails a pod now, as its kubelet reports it: with the exit code of its main container, or of an init container.
+fn fail_now(world: &mut KindWorld, pod: &str, code: Option<i32>) {
+    let trouble = Trouble {
+        init: code.is_none(),
+        since: Some(world.now),
+        ..Trouble::default()
+    };
+    world.change(pod, |p| p.trouble = Some(Box::new(trouble)));
+    world.end(pod, PodPhase::Failed, code);
+}
+
+#[test]
+fn a_gang_restarts_some_seconds_after_a_failure_unless_the_job_ends_meanwhile() {
+    let mut world = world(pt(2).annotation("trainyard.dev/restart-scope", "Gang"));
+    world.settle();
+    world.run_all();
+    world.settle();
+    fail_now(&mut world, worker(1), Some(1));
+    world.settle();
+    world.view_all();
+    let failed = world.now;
+    assert_eq!(
+        world.plan().wake.map(|at| (at - failed).get_seconds()),
+        Some(5)
+    );
+    assert_eq!(world.memory().counted_failures, 0);
+    let mut ends = world.clone();
+    world.tick(5);
+    world.settle();
+    assert_eq!(world.memory().counted_failures, 1);
+    if CHIEF_DECIDES {
+        ends.finish(CHIEF);
+        ends.settle();
+        assert_eq!(
+            ends.conditions().last().map(String::as_str),
+            Some("Succeeded=True")
+        );
+    }
+}
+
+#[test]
+fn a_gang_does_not_restart_when_an_init_container_fails_that_the_kubelet_would_restart() {
+    for (policy, is_alone, counted) in [("OnFailure", true, 0), ("ExitCode", false, 1)] {
+        let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");
+        let mut world = world(job.restart_policy("Worker", policy));
+        world.settle();
+        let all = u32::try_from(world.pod_names().len()).unwrap();
+        fail_now(&mut world, worker(1), None);
+        world.settle();
+        assert_eq!(world.memory().counted_failures, counted, "{policy}");
+        let recreated = if is_alone { 1 } else { all };
+        assert_eq!(world.memory().recreated, recreated, "{policy}");
+    }
+}
+
 #[test]
 fn a_requested_restart_replaces_all_pods_once_and_costs_nothing_of_the_backoff_limit() {
     let mut world = world(pt(2).run_policy("backoffLimit", 0));
@@ -511,12 +566,12 @@ fn the_last_failure_is_told_once_with_its_words() {
     world.settle();
     world.notes.clear();
     world.change(worker(0), |p| {
-        p.trouble = Some(Box::new(training_core::Trouble {
+        p.trouble = Some(Box::new(Trouble {
             reason: "OOMKilled".to_owned(),
             message: "CUDA\u{1b}[31m error".to_owned(),
             container: KIND.container.to_owned(),
             node: "n1".to_owned(),
-            ..training_core::Trouble::default()
+            ..Trouble::default()
         }));
     });
     world.fail(worker(0), 137);
@@ -559,9 +614,9 @@ fn of_several_failures_the_first_in_time_is_the_one_that_stays() {
     let now = world.now;
     for (pod, seconds) in [(CHIEF, 1), (worker(0), 9), (worker(1), 2)] {
         world.change(pod, |p| {
-            p.trouble = Some(Box::new(training_core::Trouble {
+            p.trouble = Some(Box::new(Trouble {
                 since: Some(now - SignedDuration::from_secs(seconds)),
-                ..training_core::Trouble::default()
+                ..Trouble::default()
             }));
         });
         world.fail(pod, 1);

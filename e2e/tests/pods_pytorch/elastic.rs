@@ -219,7 +219,7 @@ async fn gang_restart(site: &Site) -> Result<Option<String>> {
         .master()
         .workers(2)
         .restart_policy("Master", "ExitCode")
-        // The kubelet alone would restart the container in its pod.
+        // Left alone, the kubelet would restart the container in its pod.
         .restart_policy("Worker", "OnFailure")
         .set(MASTER, pod.clone())
         .set(WORKER, pod)

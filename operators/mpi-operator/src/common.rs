@@ -2,6 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
+use training_core::restart::RestartScope;
+
 use crate::setup::Setup;
 
 /// Inputs shared by all objects of a job.
@@ -17,6 +19,8 @@ pub struct Common<'a> {
     pub domain: &'a str,
     /// The init container that makes the launcher wait for its hosts, if enabled.
     pub gate: Option<Gate<'a>>,
+    /// What restarts when a worker fails.
+    pub scope: RestartScope,
 }
 
 /// The launcher's init container.

@@ -17,7 +17,7 @@ use training_core::plan::draft::shorten;
 use training_core::plan::gang::PodCreation;
 use training_core::plan::{edits, failing, finished, gang, lost, progress, restart, suspended};
 use training_core::reasons::FailureReason;
-use training_core::restart::{Decision, decide};
+use training_core::restart::{Decision, RestartScope, decide};
 use training_core::{
     BatchEnd, BatchPod, BatchView, Cause, Census, Digest, Draft, FailureCause, Framework as _,
     JobCx, Lifecycle, Memory, Note, Object, ObjectKind, ObjectView, Observed, PodPhase,
@@ -367,6 +367,10 @@ impl<'a> Look<'a> {
                 image,
                 port: self.cx.annotation(init::SSH_PORT),
             }),
+            scope: match self.setup.origin {
+                Origin::V1 => self.cx.restart_scope(),
+                Origin::V2beta1 => RestartScope::Replica,
+            },
         }
     }
 

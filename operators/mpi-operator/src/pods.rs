@@ -97,7 +97,7 @@ impl Draft {
         if spec.host_network == Some(true) {
             spec.dns_policy = Some("ClusterFirstWithHostNet".to_owned());
         }
-        spec.restart_policy = Some(role.restart.for_pod().to_owned());
+        spec.restart_policy = Some(cx.scope.for_pod(role).to_owned());
         if let Some(main) = main_container(spec, cx.setup.main)
             && main.termination_message_policy.is_none()
         {

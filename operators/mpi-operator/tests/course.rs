@@ -546,6 +546,30 @@ fn a_requested_restart_replaces_the_launcher_also_if_a_failure_restarts_the_work
 }
 
 #[test]
+fn a_failed_container_fails_its_worker_in_a_gang_of_v1() {
+    for (version, policy) in [("v1", "Never"), ("v2beta1", "OnFailure")] {
+        let mut world = world_of(|job| {
+            job["apiVersion"] = json!(format!("kubeflow.org/{version}"));
+            job["spec"]["submittedAs"] = json!(version);
+            job["metadata"]["annotations"] = json!({ "trainyard.dev/restart-scope": "Gang" });
+            job["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] = json!("OnFailure");
+        });
+        let mut policies = Vec::new();
+        for _ in 0..4 {
+            world.view_all();
+            for step in world.plan().steps {
+                if let Step::CreatePod(pod) = step {
+                    policies.extend(pod.spec.unwrap().restart_policy);
+                }
+            }
+            world.reconcile();
+        }
+        policies.dedup();
+        assert_eq!(policies, [policy], "{version}");
+    }
+}
+
+#[test]
 fn a_former_launchers_deadline_does_not_end_a_job_whose_spec_cant_be_read_any_more() {
     let mut world = running(|job| job["spec"]["runPolicy"]["activeDeadlineSeconds"] = json!(60));
     world.happen(Move::RequestRestart(1));

@@ -11,6 +11,7 @@ use mpi_operator::keys::KeyPair;
 use mpi_operator::{MPIJob, Setup, objects, pods};
 use training_core::Attempt;
 use training_core::pod::owner;
+use training_core::restart::RestartScope;
 
 fn pi() -> Value {
     let template = |container: Value| json!({ "spec": { "containers": [container] } });
@@ -64,6 +65,7 @@ fn with_gate(job: &MPIJob, domain: &str, gate: Option<Gate<'_>>) -> Made {
         secret: &secret,
         domain,
         gate,
+        scope: RestartScope::default(),
     };
     let json = |object: &dyn erased::Erased| object.json();
     let keys = KeyPair::generate().unwrap();

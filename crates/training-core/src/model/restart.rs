@@ -4,25 +4,30 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use training_api::RestartPolicy;
 
 use crate::model::memory::ReplicaMemory;
+use crate::model::roles::RoleSpec;
 use crate::model::view::PodView;
 
 /// What restarts when a replica fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartScope {
     /// The failed replica.
+    #[default]
     Replica,
     /// All replicas together.
     Gang,
 }
 
 impl RestartScope {
-    /// Returns the restart policy of a replica's pod.
+    /// Returns the restart policy of a role's pods.
     ///
-    /// With `OnFailure` the kubelet restarts a failed container in its pod, and the other replicas of a gang go on without it. So
-    /// the pod has to fail.
-    pub fn for_pod(self, policy: RestartPolicy) -> &'static str {
-        match (self, policy) {
-            (Self::Gang, RestartPolicy::OnFailure) => RestartPolicy::Never.for_pod(),
+    /// Under `OnFailure` the kubelet restarts a failed container in its pod, and the other replicas of a gang would go on without
+    /// it. So the pod itself has to fail. With several containers it would not fail before the last one has ended, so it keeps
+    /// `OnFailure`; sidecars that are init containers don't count.
+    pub fn for_pod(self, role: &RoleSpec<'_>) -> &'static str {
+        let spec = role.template.and_then(|t| t.spec.as_ref());
+        let alone = spec.is_some_and(|spec| spec.containers.len() == 1);
+        match (self, role.restart) {
+            (Self::Gang, RestartPolicy::OnFailure) if alone => RestartPolicy::Never.for_pod(),
             (Self::Replica | Self::Gang, policy) => policy.for_pod(),
         }
     }

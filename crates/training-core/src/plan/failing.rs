@@ -1,6 +1,6 @@
 //! Fails jobs, and restarts replicas within the limits.
 
-use training_api::{CleanPodPolicy, ConditionType};
+use training_api::{CleanPodPolicy, ConditionType, RestartPolicy};
 
 use super::draft::Draft;
 use super::running::has_run;
@@ -88,12 +88,21 @@ pub fn retry<F: Framework>(
 ) {
     let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
     let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
-    let scope = cx.restart_scope();
+    let mut scope = cx.restart_scope();
+    if scope == RestartScope::Gang
+        && let Some(first) = just_failed(census, &pods, draft.now)
+    {
+        return draft.requeue_after(first, GRACE);
+    }
     let charged = failures.iter().filter(|f| !f.disrupted).count();
-    let cost = match scope {
+    let mut cost = match scope {
         RestartScope::Replica => u32::try_from(charged).unwrap_or(u32::MAX),
         RestartScope::Gang => u32::from(charged > 0),
     };
+    if scope == RestartScope::Gang && have_not_begun(cx, failures, &pods) {
+        // As in a pod that the kubelet restarts: nobody else notices, and it is not counted.
+        (scope, cost) = (RestartScope::Replica, 0);
+    }
     let spent = draft.memory.counted_failures.saturating_add(cost);
     if let Some(limit) = cx.job.run_policy().backoff_limit.filter(|l| *l >= 0)
         && cost > 0
@@ -127,6 +136,36 @@ pub fn retry<F: Framework>(
     draft.set(ConditionType::Restarting, true, &reason, &message);
     draft.notes.push(Note::warning(reason, message));
     draft.urgency(Urgency::First);
+}
+
+/// How long a gang's restart waits after a failure. Unit: seconds. At the end of a job, one replica may fail because another one has
+/// just succeeded, and their kubelets report that in any order.
+const GRACE: i64 = 5;
+
+/// Returns when the first pod failed, if that was within the last seconds and another replica still runs. By a clock that is ahead, it
+/// was not.
+fn just_failed(census: &Census<'_>, failed: &[&PodView], now: Timestamp) -> Option<Timestamp> {
+    let first = failed.iter().map(|pod| ended(pod)).min()?;
+    let runs = |slot: &Slot<'_>| {
+        let running = slot.pod.filter(|p| p.phase == PodPhase::Running);
+        slot.state == SlotState::Live && running.is_some_and(|p| !p.terminating)
+    };
+    let age = now.duration_since(first).as_secs();
+    ((0..GRACE).contains(&age) && census.slots.iter().any(runs)).then_some(first)
+}
+
+/// Returns true if init containers failed, in pods that the kubelet would restart if they were no gang's.
+fn have_not_begun<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    failures: &[RankFailure],
+    pods: &[&PodView],
+) -> bool {
+    let restarts = |f: &RankFailure| {
+        let role = cx.roles.iter().nth(f.role);
+        role.is_some_and(|role| role.restart == RestartPolicy::OnFailure)
+    };
+    let initial = |pod: &&PodView| pod.trouble.as_deref().is_some_and(|t| t.init);
+    failures.iter().all(restarts) && pods.len() == failures.len() && pods.iter().all(initial)
 }
 
 /// Gives every failed replica the attempt after its pod's.

@@ -46,7 +46,7 @@ pub fn render<F: Framework>(
     }
     let spec = template.spec.get_or_insert_with(PodSpec::default);
     let replaced = env.install(spec, F::ENV_ON, F::CONTAINER);
-    spec.restart_policy = Some(cx.restart_scope().for_pod(me.role.restart).to_owned());
+    spec.restart_policy = Some(cx.restart_scope().for_pod(me.role).to_owned());
     // Peers find a pod by its name, which is the default host name. A host name from the template would be the same for all
     // replicas.
     (spec.hostname, spec.subdomain, spec.hostname_override) = (None, None, None);
