@@ -387,11 +387,11 @@ async fn f60_a_lost_node_is_told_and_waited_for_or_given_up_where_the_operator_i
     let message = until_stalled(&world, "NodeLost").await?;
     assert!(
         message.starts_with(&format!(
-            "2 pods (pt-worker-0, pt-worker-1): nothing heard from node {node} since "
+            "2 pods (pt-worker-0, pt-worker-1): node {node} hasn't reported since "
         )) || message.starts_with(&format!(
-            "Pod pt-worker-0: nothing heard from node {node} since "
+            "Pod pt-worker-0: node {node} hasn't reported since "
         )) || message.starts_with(&format!(
-            "Pod pt-worker-1: nothing heard from node {node} since "
+            "Pod pt-worker-1: node {node} hasn't reported since "
         )),
         "{message}"
     );

@@ -290,7 +290,7 @@ fn a_crash_loop_is_one_trouble_until_the_container_has_run_for_a_minute() {
     crash(&mut world, 2, true);
     assert_eq!(stalled(&world).1, "CrashLoopBackOff");
     let said = &*format!(
-        "Pod {}: container {} fails again and again: exit code 1: the program reported an error",
+        "Pod {}: container {} fails repeatedly: exit code 1: the program reported an error",
         worker(0),
         KIND.container
     );
@@ -391,7 +391,7 @@ fn f_60_a_lost_node_is_said_with_its_name_and_time_and_waited_for() {
     let (_, reason, message) = stalled(&world);
     assert_eq!(reason, "NodeLost");
     let head = format!(
-        "2 pods ({}, {}): nothing heard from node n1 since {since}. ",
+        "2 pods ({}, {}): node n1 hasn't reported since {since}. ",
         worker(0),
         worker(1)
     );
@@ -488,10 +488,7 @@ fn mt_23_what_a_pod_says_harms_no_terminal_and_stays_short() {
         !message.contains(|c: char| c.is_control() || c == '\u{202e}'),
         "{message}"
     );
-    assert!(
-        message.ends_with("See what kubectl describe pod says."),
-        "{message}"
-    );
+    assert!(message.ends_with("Run kubectl describe pod."), "{message}");
 }
 
 #[test]
@@ -503,8 +500,8 @@ fn a_claim_that_is_missing_is_named_with_what_to_do() {
     assert_eq!(
         stalled(&world).2,
         format!(
-            "Pod {}: no node takes it: persistentvolumeclaim \"data\" not found. \
-             Create the PersistentVolumeClaim data in the job's namespace; the job goes on by itself.",
+            "Pod {}: no node fits it: persistentvolumeclaim \"data\" not found. \
+             Create the PersistentVolumeClaim data in the job's namespace; the job continues automatically.",
             worker(0)
         )
     );

@@ -55,7 +55,7 @@ async fn goes_on(site: &Site, job: &str, reason: &str) -> Result<()> {
     .await?;
     site.go().await?;
     site.until_true(job, "Succeeded").await?;
-    let over = Condition::new("Stalled", "False", reason, "The job goes on.");
+    let over = Condition::new("Stalled", "False", reason, "The job continues.");
     let object = site
         .assert_reads(
             job,

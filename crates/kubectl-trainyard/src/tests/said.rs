@@ -45,9 +45,9 @@ fn a_job_that_waits_for_a_node_has_cause_pods_held_devices_and_remedy() {
         texts(&scene.report().lines()),
         [
             "pt  PyTorchJob  WAITING 6m  ready 2/3  Unschedulable",
-            "  x Pod pt-worker-1: no node takes it: 0/8 nodes are available: 8 Insufficient nvidia.com/gpu",
+            "  x Pod pt-worker-1: no node fits it: 0/8 nodes are available: 8 Insufficient nvidia.com/gpu",
             "    1 ready pod already holds 8 nvidia.com/gpu",
-            "  > Free or add what is lacking, or ask for less: resources, node selectors, affinity, tolerations; the job goes on by itself",
+            "  > Add the missing resources, or request less: resources, node selectors, affinity, tolerations; the job continues automatically",
         ]
     );
     assert_documented("why ddp", &texts(&scene.report().lines()));
@@ -66,8 +66,8 @@ fn a_missing_claim_has_its_own_remedy() {
     assert_eq!(
         texts(&scene.report().lines())[1..],
         [
-            "  x Pod pt-worker-1: no node takes it: persistentvolumeclaim \"data\" not found",
-            "  > Create the PersistentVolumeClaim data in the job's namespace; the job goes on by itself",
+            "  x Pod pt-worker-1: no node fits it: persistentvolumeclaim \"data\" not found",
+            "  > Create the PersistentVolumeClaim data in the job's namespace; the job continues automatically",
         ]
     );
 }
@@ -230,7 +230,7 @@ fn the_cause_comes_from_pods_if_the_status_has_none() {
         [
             "pt  PyTorchJob  STARTING 0s  ready 0/3  ImagePullBackOff",
             "  x pt-master-0, pt-worker-0, pt-worker-1: the image of container pytorch can't be pulled: not found",
-            "  > Check name and tag of the image, and imagePullSecrets for a private registry; the job goes on by itself once it can be pulled",
+            "  > Check the image's name and tag, and imagePullSecrets for a private registry; the job continues automatically once the image can be pulled",
         ]
     );
 }

@@ -50,7 +50,7 @@ pub enum Cause {
     CreateContainerError,
     /// A container can't be started, usually because of a wrong command.
     RunContainerError,
-    /// A container fails again and again, with increasing backoff.
+    /// A container fails repeatedly, with increasing backoff.
     CrashLoopBackOff,
     /// A container waits for a reason that Trainyard doesn't know.
     ContainerWaiting,
@@ -102,13 +102,13 @@ impl Cause {
         let (reason, meaning, hint) = match self {
             Self::NodeLost => (
                 "NodeLost",
-                "The node of a pod is not heard of any more; the message says which and since when. Its processes may still run.",
-                "Bring the node back, delete its Node object, or taint it node.kubernetes.io/out-of-service; the job waits for that",
+                "The node of a pod no longer reports its status; the message names the node and the time. The pod's processes may still run.",
+                "Bring the node back, delete its Node object, or taint it node.kubernetes.io/out-of-service; the job waits until then",
             ),
             Self::PodStuckTerminating => (
                 "PodStuckTerminating",
-                "A pod that was told to go is still there 30 s after its grace period. Its replacement can't be made before it is gone.",
-                "Look at its node and at the pod's finalizers; the replacement comes when the pod is gone",
+                "A pod still exists 30 s after its grace period. Its replacement can't be created before it is gone.",
+                "Check its node and the pod's finalizers; the replacement is created when the pod is gone",
             ),
             Self::InvalidImageName => (
                 "InvalidImageName",
@@ -122,48 +122,48 @@ impl Cause {
             ),
             Self::ImagePullBackOff => (
                 "ImagePullBackOff",
-                "A container's image can't be pulled, or not at the moment; the message is the registry's. It stands for ErrImagePull as well.",
-                "Check name and tag of the image, and imagePullSecrets for a private registry; the job goes on by itself once it can be pulled",
+                "A container's image can't be pulled, or not at present; the message is the registry's. This includes ErrImagePull.",
+                "Check the image's name and tag, and imagePullSecrets for a private registry; the job continues automatically once the image can be pulled",
             ),
             Self::CreateContainerConfigError => (
                 "CreateContainerConfigError",
-                "A container refers to a ConfigMap, Secret or key that is missing, or asks for a setting that is not allowed.",
-                "Create the ConfigMap, Secret or key that is named, and the job goes on by itself; a setting that isn't allowed has to be changed in the template",
+                "A container refers to a missing ConfigMap, Secret or key, or requests a setting that is not allowed.",
+                "Create the named ConfigMap, Secret or key, and the job continues automatically; a setting that isn't allowed must be changed in the template",
             ),
             Self::CreateContainerError => (
                 "CreateContainerError",
-                "The node's container runtime can't make a container.",
-                "Look at what the template asks for, such as mounts and devices, and at the node's container runtime",
+                "The node's container runtime can't create a container.",
+                "Check what the template requests, such as mounts and devices, and the node's container runtime",
             ),
             Self::RunContainerError => (
                 "RunContainerError",
-                "A container was made but can't be started: a command that the image doesn't have, as a rule.",
+                "A container was created but can't be started, usually because the image doesn't have its command.",
                 "Check command, working directory and mounts in the template, and submit the job again",
             ),
             Self::CrashLoopBackOff => (
                 "CrashLoopBackOff",
-                "A container ends badly again and again; the kubelet waits longer each time before it starts it anew. It counts as over when the container has run for a minute.",
+                "A container fails repeatedly; the kubelet waits longer each time before it restarts the container. The problem counts as solved when the container has run for a minute.",
                 "Read the log of the container that ended: kubectl logs --previous",
             ),
             Self::ContainerWaiting => (
                 "ContainerWaiting",
-                "A container doesn't start, for a reason that the operator has no name for; the message has the kubelet's.",
-                "See what kubectl describe pod says",
+                "A container doesn't start, for a reason that the operator doesn't know; the message names it.",
+                "Run kubectl describe pod",
             ),
             Self::PodNotStarting => (
                 "PodNotStarting",
-                "A pod has had a node for two minutes, but its volumes or its network are not there: a missing Secret or ConfigMap that is mounted, a volume that can't be attached, no address.",
-                "See kubectl describe pod for what is missing; the job goes on by itself once it is there",
+                "A pod has had a node for two minutes, but its volumes or its network are not ready: a mounted Secret or ConfigMap is missing, a volume can't be attached, or there is no free address.",
+                "Run kubectl describe pod to see what is missing; the job continues automatically once it is available",
             ),
             Self::Unschedulable => (
                 "Unschedulable",
-                "No node has taken a pod for ten seconds; the message is the scheduler's.",
-                "Free or add what is lacking, or ask for less: resources, node selectors, affinity, tolerations; the job goes on by itself",
+                "No node has fit a pod for ten seconds; the message is the scheduler's.",
+                "Add the missing resources, or request less: resources, node selectors, affinity, tolerations; the job continues automatically",
             ),
             Self::SchedulingGated => (
                 "SchedulingGated",
-                "The scheduling gates of a pod have held it back for ten seconds.",
-                "Whoever set the pod's schedulingGates has to remove them; a queueing system does so when it admits the job",
+                "Scheduling gates have held a pod back for ten seconds.",
+                "Whoever set the pod's schedulingGates must remove them; a queueing system does so when it admits the job",
             ),
         };
         Entry {
@@ -224,12 +224,12 @@ impl Cause {
             format!("node {}", trouble.node)
         };
         match self {
-            Self::NodeLost => format!("nothing heard from {node}{}", since(trouble.since)),
+            Self::NodeLost => format!("{node} hasn't reported{}", since(trouble.since)),
             Self::PodStuckTerminating => {
-                format!(
-                    "still on {node}, though due to be gone{}",
-                    since(trouble.gone_by)
-                )
+                let ended = trouble
+                    .gone_by
+                    .map(|t| format!(", though its grace period ended at {t}"));
+                format!("still exists on {node}{}", ended.unwrap_or_default())
             }
             Self::InvalidImageName => format!("the image name of {container} is not valid"),
             Self::ErrImageNeverPull => {
@@ -241,7 +241,7 @@ impl Cause {
             }
             Self::CreateContainerError => format!("{container} can't be created"),
             Self::RunContainerError => format!("{container} can't be started"),
-            Self::CrashLoopBackOff => format!("{container} fails again and again"),
+            Self::CrashLoopBackOff => format!("{container} fails repeatedly"),
             Self::ContainerWaiting => format!("{container} waits ({})", trouble.reason),
             Self::PodNotStarting => {
                 format!(
@@ -249,7 +249,7 @@ impl Cause {
                     since(trouble.since)
                 )
             }
-            Self::Unschedulable => "no node takes it".to_owned(),
+            Self::Unschedulable => "no node fits it".to_owned(),
             Self::SchedulingGated => "held back by scheduling gates".to_owned(),
         }
     }

@@ -76,7 +76,7 @@ pub(super) fn report<J: TrainingJob>(
         }
     } else if let Some(condition) = known {
         let reason = condition.reason.as_deref().unwrap_or("Resolved");
-        draft.set(ConditionType::Stalled, false, reason, "The job goes on.");
+        draft.set(ConditionType::Stalled, false, reason, "The job continues.");
         draft.urgency(Urgency::Parallel);
     }
 }
@@ -238,7 +238,7 @@ fn sentence(job: &str, cause: Cause, cases: &[Case<'_>]) -> Sentence {
         Some(name) => (
             format!(": persistentvolumeclaim \"{name}\" not found"),
             format!(
-                "Create the PersistentVolumeClaim {name} in the job's namespace; the job goes on by itself"
+                "Create the PersistentVolumeClaim {name} in the job's namespace; the job continues automatically"
             ),
         ),
         None if quoted.is_empty() => (String::new(), cause.hint().to_owned()),
