@@ -82,7 +82,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
             "!has(TEMPLATE.metadata) || (!has(TEMPLATE.metadata.name) && !has(TEMPLATE.metadata.namespace))",
         ),
         every(
-            "finalizers within a template are not passed on; a deleted pod would not be replaced until somebody removes them",
+            "finalizers within a template are ignored; a deleted pod could not be replaced until they are removed",
             "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.finalizers)",
         ),
         every(

@@ -75,7 +75,7 @@ pub const ALERTS: [Alert; 11] = [
         expr: "sum by (namespace, job, outcome) (increase(trainyard_reconciles_total{outcome=~\"denied|rejected|bug\"}[15m])) > 5",
         hold: "15m",
         severity: "warning",
-        summary: "Reconciles of {{ $labels.job }} end as {{ $labels.outcome }} again and again",
+        summary: "Reconciles of {{ $labels.job }} end as {{ $labels.outcome }} repeatedly",
         action: "`denied`: apply the present RBAC manifests, or look for a policy that refuses requests. `rejected`: the API server finds an object invalid. `bug`: report it. The log names the jobs.",
     },
     Alert {

@@ -353,7 +353,7 @@ impl Caller {
     /// # Errors
     /// If the pod exists and was not changed. A pod that is gone or replaced is no error: its delete handles that.
     pub async fn fail_pod(&self, url: &str, name: &str, uid: Uid) -> Result<(), Fault> {
-        let message = "nothing was heard of its node for the time of --force-delete-lost-after";
+        let message = "its node has not reported for the duration of --force-delete-lost-after";
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "LostPodDeleted", "message": message,
             "lastTransitionTime": Time(Timestamp::now()),

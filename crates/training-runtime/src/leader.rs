@@ -33,7 +33,7 @@ pub enum ElectionError {
     #[error("start the election thread: {0}")]
     Start(#[from] std::io::Error),
     /// The thread is gone; the process should exit, because it can never lead again.
-    #[error("the election thread ended by itself: {0}")]
+    #[error("the election thread ended unexpectedly: {0}")]
     Ended(String),
 }
 

@@ -395,7 +395,7 @@ async fn lead_again_and_again<O: Operator>(
         if stop.is_cancelled() {
             return Ok(());
         }
-        tracing::warn!("not leading any more: standing by");
+        tracing::warn!("no longer leading; standing by");
     }
 }
 

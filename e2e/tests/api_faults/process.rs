@@ -348,7 +348,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         // A leader that gave up at its deadline, before the standby noticed, has lost it as well.
         let log = operator.log();
         anyhow::ensure!(log.contains("leading"), "it never led");
-        anyhow::ensure!(!log.contains("not leading any more"), "the lease was lost");
+        anyhow::ensure!(!log.contains("stops leading"), "the lease was lost");
         standby.kill()?;
         trial.world.jobs.create(&Trial::job().build()).await?;
         trial.end(Phase::Creating).await

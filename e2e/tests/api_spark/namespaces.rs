@@ -76,7 +76,7 @@ async fn namespaces_are_served_while_they_have_the_labels_and_named_ones_always(
     label(&stage, other, "serves", None).await?;
     eventually("the namespace to be left alone", HANG, async || {
         let log = stage.operator.lock().await.log();
-        Ok(if log.contains("not served any more") {
+        Ok(if log.contains("stopped serving the namespace") {
             Seen::Yes(())
         } else {
             Seen::NotYet("it is served".to_owned())

@@ -127,7 +127,7 @@ fn a_job_without_processes_says_that_it_can_not_end() {
     let mut world = world(jx(0));
     world.settle();
     assert_eq!(world.pod_names(), Vec::<&str>::new());
-    let text = "spec.jaxReplicaSpecs[Worker].replicas is 0, and nobody else decides when the job ends: set it to at least 1";
+    let text = "spec.jaxReplicaSpecs[Worker].replicas is 0, and no other role decides when the job ends: set it to at least 1";
     let events = world.events();
     assert!(events.iter().any(|e| e.ends_with(text)), "{events:?}");
 }

@@ -251,7 +251,7 @@ const GRANTS: &[Grant] = &[
         group: "batch",
         resources: &["jobs/status"],
         verbs: &["patch"],
-        why: "A resumed launcher gets its nodes and labels anew. The template of a Job that has started is mutable only after its start time is cleared.",
+        why: "A resumed launcher gets new node selectors and labels. The template of a Job that has started is mutable only after its start time is cleared.",
     },
 ];
 

@@ -204,15 +204,15 @@ fn a_job_whose_deciding_role_has_no_replicas_is_said_to_never_end() {
     for (roles, says) in [
         (
             &[("Chief", 0), ("Worker", 1)][..],
-            "spec.tfReplicaSpecs[Chief].replicas is 0, and nobody else decides when the job ends: set it to 1, or leave the Chief out, and the Workers decide",
+            "spec.tfReplicaSpecs[Chief].replicas is 0, and no other role decides when the job ends: set it to 1, or leave the Chief out, and the Workers decide",
         ),
         (
             &[("Master", 0), ("PS", 1)],
-            "spec.tfReplicaSpecs[Master].replicas is 0, and nobody else decides when the job ends: set it to at least 1",
+            "spec.tfReplicaSpecs[Master].replicas is 0, and no other role decides when the job ends: set it to at least 1",
         ),
         (
             &[("PS", 1), ("Worker", 0)],
-            "spec.tfReplicaSpecs[Worker].replicas is 0, and nobody else decides when the job ends: set it to at least 1",
+            "spec.tfReplicaSpecs[Worker].replicas is 0, and no other role decides when the job ends: set it to at least 1",
         ),
     ] {
         let mut world = running(of(roles));

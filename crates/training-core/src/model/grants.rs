@@ -26,7 +26,7 @@ pub const REPLICAS: &[Grant] = &[
         group: "",
         resources: &["events"],
         verbs: &["create", "patch"],
-        why: "Users read events on their jobs; repeats are counted on the event that is there.",
+        why: "Users read events on their jobs; a repeated event raises the count of the existing one.",
     },
 ];
 

@@ -117,7 +117,7 @@ fn of_pod(reason: &str) -> Option<&'static str> {
             "evicted, because the node ran out of something; ask for what the pod needs in resources.requests, or use less"
         }
         "DeadlineExceeded" => "ran longer than the activeDeadlineSeconds of the pod template",
-        "NodeLost" => "given up, because its node was not heard of any more",
+        "NodeLost" => "given up, because its node no longer reported",
         "NodeShutdown" | "Terminated" => "ended, because its node was shut down",
         "OutOfcpu"
         | "OutOfmemory"

@@ -176,7 +176,7 @@ pub fn no_replica_decides(
         "set it to at least 1".to_owned()
     };
     Some(format!(
-        "{path}.replicas is 0, and nobody else decides when the job ends: {way}"
+        "{path}.replicas is 0, and no other role decides when the job ends: {way}"
     ))
 }
 

@@ -223,7 +223,7 @@ pub fn settle<F: Framework>(
                 draft.steps.push(mark::<F>(cx, group, &wanted, version));
             }
             let text = format!(
-                "the {} of the former run is being deleted; the job goes on when it is gone",
+                "the {} of the former run is being deleted; the job continues when it is gone",
                 kind.kind()
             );
             return hold(draft, census, "GangWaiting", text);

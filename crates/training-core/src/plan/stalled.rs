@@ -86,7 +86,8 @@ const INVALID_SPEC: &str = "InvalidSpec";
 
 /// Reports an invalid spec of a running job.
 pub(super) fn by_spec(draft: &mut Draft, error: &SpecError) {
-    let rest = "; what runs goes on, and the job follows its spec again once the field is fixed";
+    let rest =
+        "; running pods continue, and the job follows its spec again once the field is fixed";
     let message = shorten(&error.to_string(), LONGEST - rest.len()) + rest;
     draft.stall = Some((INVALID_SPEC, message));
 }

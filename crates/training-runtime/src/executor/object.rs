@@ -228,7 +228,7 @@ fn taken(
     let kind = job_kind(job);
     let whose = match owner {
         Some((kind, name)) => format!("it belongs to {kind} {name}"),
-        None => "it belongs to nobody".to_owned(),
+        None => "it has no owner".to_owned(),
     };
     let message = format!(
         "Resource \"{}\" of Kind \"{}\" already exists and is not managed by {kind}; {whose}",

@@ -48,7 +48,7 @@ impl Namespaces {
 
     fn remove(&self, namespace: &str) {
         if self.labelled.lock().remove(namespace) && !self.named.contains(namespace) {
-            tracing::info!(namespace, "not served any more");
+            tracing::info!(namespace, "stopped serving the namespace");
         }
     }
 

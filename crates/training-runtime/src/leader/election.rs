@@ -91,7 +91,7 @@ impl<S: LeaseStore> Election<S> {
                 return self.config.retry_period;
             }
             Ok(Err(Fault::NotLeading)) => {
-                tracing::warn!("another replica holds the lease: not leading any more");
+                tracing::warn!("another replica holds the lease; this one stops leading");
                 self.lose();
                 return self.standby_pause();
             }
@@ -99,7 +99,7 @@ impl<S: LeaseStore> Election<S> {
             Err(_) => {}
         }
         if Instant::now() >= deadline {
-            tracing::warn!("the lease could not be renewed in time: not leading any more");
+            tracing::warn!("the lease could not be renewed in time; this replica stops leading");
             self.lose();
             return self.standby_pause();
         }

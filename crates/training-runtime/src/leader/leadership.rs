@@ -74,7 +74,7 @@ impl Inner {
             return true;
         }
         // Another process may lead by now: write nothing before the Lease is read and renewed.
-        tracing::warn!("the wall clock jumped beyond the lease: not leading any more");
+        tracing::warn!("the wall clock jumped beyond the lease; this replica stops leading");
         self.lose();
         false
     }

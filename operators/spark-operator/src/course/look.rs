@@ -263,7 +263,7 @@ impl Pod {
                 let not = ready.filter(|c| c.status == "False" && scheduled.is_some())?;
                 Some(Waits {
                     reason: NOT_STARTING.to_owned(),
-                    message: "it has a node, but its volumes or its network are not there"
+                    message: "it has a node, but its volumes or its network are not ready"
                         .to_owned(),
                     since: since(Some(not)),
                 })

@@ -61,7 +61,7 @@ impl GangProvider for Kueue {
                 "the operator leaves gangs to Kueue, but the job has no label {KUEUE_QUEUE}: its pods are scheduled one by one"
             ),
             Some(queue) if gang.kueue == Some(false) => format!(
-                "label {KUEUE_QUEUE}: the job asks for the queue {queue}, but the cluster does not serve Kueue: nobody holds the job back, and its pods are scheduled one by one"
+                "label {KUEUE_QUEUE}: the job requests the queue {queue}, but the cluster does not serve Kueue: the job is not queued, and its pods are scheduled one by one"
             ),
             Some(_) => return Vec::new(),
         };
