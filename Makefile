@@ -54,7 +54,7 @@ peer-recordings: ## Record again what they do with the jobs of the comparison (O
 	@$(XTASK) peer-recordings $(ONLY)
 image-%: ## Build an operator's image as an archive (OUT=file)
 	@$(XTASK) image $* $(or $(OUT),target/$*.tar)
-release: ## Write all release artifacts (OUT=dir REGISTRY=registry.example URL=https://…)
+release: ## Write all release artifacts (OUT=dir REGISTRY=registry.example URL=https://… ARCHITECTURES=amd64)
 	@$(XTASK) release "$(or $(OUT),target/release-$(shell git rev-parse --short HEAD))" "$(REGISTRY)" "$(URL)"
 docs: ## Build the documents as a book with search
 	@$(XTASK) book

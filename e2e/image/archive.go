@@ -25,6 +25,7 @@ type Blob struct {
 // An Image is what goes into an archive.
 type Image struct {
 	Ref        string
+	Arch       string // this machine's if empty
 	Layers     []Blob
 	Env        []string
 	Entrypoint []string
@@ -67,10 +68,17 @@ type archiveManifest struct {
 	Layers   []string
 }
 
+func (i Image) arch() string {
+	if i.Arch == "" {
+		return runtime.GOARCH
+	}
+	return i.Arch
+}
+
 func (i Image) config() ([]byte, error) {
 	created := epoch.UTC().Format("2006-01-02T15:04:05Z")
 	c := ociConfig{
-		Created: created, Architecture: runtime.GOARCH, OS: "linux",
+		Created: created, Architecture: i.arch(), OS: "linux",
 		Config: ociRun{User: i.User, Env: i.Env, Entrypoint: i.Entrypoint, Cmd: i.Cmd, WorkingDir: i.WorkingDir},
 		RootFS: ociRootFS{Type: "layers", DiffIDs: []string{}},
 	}
@@ -167,6 +175,7 @@ type ociManifest struct {
 
 const (
 	ociPrefix = "application/vnd.oci.image."
+	ociLayout = `{"imageLayoutVersion":"1.0.0"}`
 	blobs     = "blobs/sha256/"
 )
 
@@ -186,7 +195,7 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 		d := ociDescriptor{MediaType: ociPrefix + kind, Digest: "sha256:" + hexSum(data), Size: int64(len(data))}
 		return d, t.put(blobs+hexSum(data), data)
 	}
-	if err := t.put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
+	if err := t.put("oci-layout", []byte(ociLayout)); err != nil {
 		return err
 	}
 	index := ociManifest{SchemaVersion: 2, MediaType: ociPrefix + "index.v1+json"}
@@ -223,12 +232,8 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		d.Platform = &ociPlatform{Architecture: runtime.GOARCH, OS: "linux"}
-		_, tag, _ := strings.Cut(img.Ref[strings.LastIndex(img.Ref, "/")+1:], ":")
-		d.Annotations = map[string]string{
-			"io.containerd.image.name":          fullRef(img.Ref),
-			"org.opencontainers.image.ref.name": tag,
-		}
+		d.Platform = &ociPlatform{Architecture: img.arch(), OS: "linux"}
+		d.Annotations = naming(img.Ref)
 		index.Manifests = append(index.Manifests, d)
 	}
 	list, err := json.Marshal(index)
@@ -247,6 +252,91 @@ func writeLayout(w io.Writer, images []Image, have map[string]bool) error {
 		}
 	}
 	return t.Close()
+}
+
+// writeIndex joins archives of one image for several architectures into an OCI
+// image layout with one index of them.
+func writeIndex(w io.Writer, ref string, archives []string) error {
+	if err := checkRef(ref); err != nil {
+		return err
+	}
+	t := newTarball(w)
+	if err := t.put("oci-layout", []byte(ociLayout)); err != nil {
+		return err
+	}
+	all := ociManifest{SchemaVersion: 2, MediaType: ociPrefix + "index.v1+json"}
+	known := map[ociPlatform]string{}
+	for _, path := range archives {
+		d, err := t.putBlobsOf(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if other, ok := known[*d.Platform]; ok {
+			return fmt.Errorf("%s and %s are both for %s", other, path, d.Platform.Architecture)
+		}
+		known[*d.Platform] = path
+		d.Annotations = nil
+		all.Manifests = append(all.Manifests, d)
+	}
+	data, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	if err := t.put(blobs+hexSum(data), data); err != nil {
+		return err
+	}
+	top := ociManifest{SchemaVersion: 2, MediaType: all.MediaType, Manifests: []ociDescriptor{{
+		MediaType: all.MediaType, Digest: "sha256:" + hexSum(data), Size: int64(len(data)), Annotations: naming(ref),
+	}}}
+	if data, err = json.Marshal(top); err != nil {
+		return err
+	}
+	if err := t.put("index.json", data); err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+// putBlobsOf copies the blobs of an archive with one image, and returns the
+// descriptor of its manifest.
+func (t *tarball) putBlobsOf(path string) (ociDescriptor, error) {
+	var index ociManifest
+	f, err := os.Open(path)
+	if err != nil {
+		return ociDescriptor{}, err
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return ociDescriptor{}, err
+		}
+		switch {
+		case h.Name == "index.json":
+			err = json.NewDecoder(r).Decode(&index)
+		case strings.HasPrefix(h.Name, blobs):
+			err = t.copy(h.Name, h.Size, func() (io.ReadCloser, error) { return io.NopCloser(r), nil })
+		}
+		if err != nil {
+			return ociDescriptor{}, err
+		}
+	}
+	if len(index.Manifests) != 1 || index.Manifests[0].Platform == nil {
+		return ociDescriptor{}, fmt.Errorf("want one image with its platform, have %d", len(index.Manifests))
+	}
+	return index.Manifests[0], nil
+}
+
+// naming is how tools find an image's name in a layout.
+func naming(ref string) map[string]string {
+	_, tag, _ := strings.Cut(ref[strings.LastIndex(ref, "/")+1:], ":")
+	return map[string]string{
+		"io.containerd.image.name":          fullRef(ref),
+		"org.opencontainers.image.ref.name": tag,
+	}
 }
 
 // fullRef is what containerd calls an image.

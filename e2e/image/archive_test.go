@@ -78,11 +78,16 @@ func checkArchive(t *testing.T, path string) map[string]ociConfig {
 
 func staticProgram(t *testing.T, name string) string {
 	t.Helper()
+	return staticProgramFor(t, name, runtime.GOARCH)
+}
+
+func staticProgramFor(t *testing.T, name, arch string) string {
+	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "main.go", "package main\nfunc main() {}\n")
 	path := filepath.Join(dir, name)
 	cmd := exec.Command("go", "build", "-o", path, filepath.Join(dir, "main.go"))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOARCH="+arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -120,13 +125,63 @@ func TestOperatorImage(t *testing.T) {
 	equal(t, len(left), 0)
 }
 
+func TestAnIndexHasAnImageForEachArchitecture(t *testing.T) {
+	dir := t.TempDir()
+	const ref = "trainyard/some-operator:1"
+	var archives []string
+	for _, arch := range []string{"amd64", "arm64"} {
+		program, out := staticProgramFor(t, "some-operator", arch), filepath.Join(dir, arch+".tar")
+		must(t, run(context.Background(), []string{"operator", "--binary", program, "--name", ref, "--out", out}))
+		archives = append(archives, out)
+	}
+	out := filepath.Join(dir, "all.tar")
+	index := append([]string{"index", "--name", ref, "--out", out}, archives...)
+	must(t, run(context.Background(), index))
+
+	files := entries(t, out)
+	read := func(name string, into any) {
+		t.Helper()
+		must(t, json.Unmarshal(files[name], into))
+	}
+	blob := func(d ociDescriptor, into any) {
+		t.Helper()
+		read(blobs+strings.TrimPrefix(d.Digest, "sha256:"), into)
+	}
+	var top, all ociManifest
+	read("index.json", &top)
+	equal(t, len(top.Manifests), 1)
+	equal(t, top.Manifests[0].Annotations, naming(ref))
+	blob(top.Manifests[0], &all)
+	var found []string
+	for _, d := range all.Manifests {
+		var m ociManifest
+		var c ociConfig
+		blob(d, &m)
+		blob(*m.Config, &c)
+		equal(t, c.Architecture, d.Platform.Architecture)
+		for _, l := range m.Layers {
+			data, ok := files[blobs+strings.TrimPrefix(l.Digest, "sha256:")]
+			if !ok || l.Digest != "sha256:"+sum(data) {
+				t.Errorf("layer %s of %s", l.Digest, c.Architecture)
+			}
+		}
+		found = append(found, c.Architecture)
+	}
+	equal(t, found, []string{"amd64", "arm64"})
+
+	index[len(index)-1] = archives[0]
+	if err := run(context.Background(), index); err == nil || !strings.Contains(err.Error(), "both for amd64") {
+		t.Error(err)
+	}
+}
+
 func TestOperatorMustBeStatic(t *testing.T) {
 	sh, err := filepath.EvalSymlinks("/bin/sh")
 	must(t, err)
-	if err := checkStatic(sh); err == nil || !strings.Contains(err.Error(), "statically") {
+	if _, err := checkStatic(sh); err == nil || !strings.Contains(err.Error(), "statically") {
 		t.Error(err)
 	}
-	if err := checkStatic(write(t, t.TempDir(), "script", "#!/bin/sh\n")); err == nil {
+	if _, err := checkStatic(write(t, t.TempDir(), "script", "#!/bin/sh\n")); err == nil {
 		t.Error("a script was taken")
 	}
 }

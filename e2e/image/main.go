@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,6 +35,8 @@ const usage = `usage:
       run a command in a throw-away copy of an image, in the host's network
   trainyard-image operator --binary FILE --name REF --out FILE [--file SRC=DST]...
       write the image archive of a static program
+  trainyard-image index --name REF --out FILE ARCHIVE...
+      join the archives of an image for several architectures: an OCI layout
   trainyard-image pack --rootfs-tar FILE... --name REF --out FILE [--env K=V]...
       [--user UID:GID] [--entrypoint ARG]... [--cmd ARG]...
       write an image archive of layers that are there already
@@ -97,6 +98,8 @@ func run(ctx context.Context, args []string) error {
 		return workloadsCommand(ctx, args[0], args[1:])
 	case "operator":
 		return operatorCommand(args[1:])
+	case "index":
+		return indexCommand(args[1:])
 	case "pack":
 		return packCommand(args[1:])
 	case "help", "-h", "--help":
@@ -291,7 +294,8 @@ func operatorCommand(args []string) error {
 	if *binary == "" || *name == "" || *out == "" || fs.NArg() > 0 {
 		return errUsage
 	}
-	if err := checkStatic(*binary); err != nil {
+	arch, err := checkStatic(*binary)
+	if err != nil {
 		return err
 	}
 	data, err := os.ReadFile(*binary)
@@ -325,29 +329,43 @@ func operatorCommand(args []string) error {
 	}
 	return withLayer(layer.Bytes(), func(blob Blob) error {
 		return writeImage(*out, Image{
-			Ref: *name, Layers: []Blob{blob}, User: "65532:65532", WorkingDir: "/",
+			Ref: *name, Arch: arch, Layers: []Blob{blob}, User: "65532:65532", WorkingDir: "/",
 			Entrypoint: []string{program}, CreatedBy: []string{"trainyard-image operator"},
 		})
 	})
 }
 
-// checkStatic refuses a program that wouldn't start in an empty file system.
-func checkStatic(path string) error {
+func indexCommand(args []string) error {
+	fs := flags("index")
+	name := fs.String("name", "", "")
+	out := fs.String("out", "", "")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if *name == "" || *out == "" || fs.NArg() == 0 {
+		return errUsage
+	}
+	return atomically(*out, func(w io.Writer) error { return writeIndex(w, *name, fs.Args()) })
+}
+
+// checkStatic refuses a program that wouldn't start in an empty file system,
+// and returns its architecture.
+func checkStatic(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return fmt.Errorf("%s isn't statically linked, so that it can't be the only file of an image", path)
+			return "", fmt.Errorf("%s isn't statically linked, so that it can't be the only file of an image", path)
 		}
 	}
-	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
-	if want, ok := machines[runtime.GOARCH]; ok && f.Machine != want {
-		return fmt.Errorf("%s is for %v, but this machine's images are for %s", path, f.Machine, runtime.GOARCH)
+	arch, ok := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[f.Machine]
+	if !ok {
+		return "", fmt.Errorf("%s is for %v, and images are for amd64 and arm64", path, f.Machine)
 	}
-	return nil
+	return arch, nil
 }
 
 // withLayer puts a layer into a temporary file for as long as use runs.

@@ -14,7 +14,7 @@ pub fn run() -> Result<(), String> {
     // Built separately: together with the bench they would get the bench's features and differ from the shipped ones.
     // Builds all of them for any choice: results belong to a build, and the table shows those of every kind.
     image::binaries(image::OPERATORS)?;
-    image::plugin()?;
+    image::plugin(image::Build::Shipped)?;
     // Like the operators, whose dependencies the bench shares.
     let bench = ["build", "--locked", "--release", "-p", BENCH];
     process::run(&mut image::static_cargo(bench))?;

@@ -1,11 +1,12 @@
 //! Operator images: one static program and its licences in an otherwise empty file system.
 
+use std::env::consts;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::licences::{self, Part};
-use crate::{paths, process};
+use crate::{cross, paths, process};
 
 /// All operators.
 pub const OPERATORS: &[&str] = &[
@@ -26,8 +27,46 @@ pub const PLUGIN: &str = "kubectl-trainyard";
 pub enum Build {
     /// As shipped: for images, demos, benchmarks and the deep tests.
     Shipped,
+    /// As shipped, for arm64, from an amd64 machine.
+    Arm64,
     /// For the tests: takes a seventh of the time, and panics on overflows and failed debug assertions.
     Checked,
+}
+
+impl Build {
+    /// Returns the target triple of its programs.
+    pub fn triple(self) -> String {
+        match self {
+            Self::Shipped | Self::Checked => paths::triple(),
+            Self::Arm64 => cross::TRIPLE.to_owned(),
+        }
+    }
+
+    /// Returns the architecture's name in images.
+    pub fn architecture(self) -> &'static str {
+        match (self, consts::ARCH) {
+            (Self::Arm64, _) | (_, "aarch64") => "arm64",
+            (_, "x86_64") => "amd64",
+            (_, other) => other,
+        }
+    }
+
+    /// Returns the compiler of its programs.
+    pub fn compiler(self) -> &'static str {
+        match self {
+            Self::Shipped | Self::Checked => "rustc",
+            Self::Arm64 => cross::compiler().unwrap_or("rustc"),
+        }
+    }
+
+    /// Returns a cargo command for its programs.
+    fn cargo<S: AsRef<OsStr>>(self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut cargo = static_cargo(args);
+        if let Self::Arm64 = self {
+            cross::set(&mut cargo);
+        }
+        cargo
+    }
 }
 
 /// Returns the directories of this machine that programs are compiled from: the checkout, what is built, and Cargo's own.
@@ -66,26 +105,31 @@ pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     cargo
 }
 
-/// Builds the shipped binaries of the named operators.
+/// Builds the shipped binaries of the named operators for this machine.
 pub fn binaries(operators: &[&str]) -> Result<(), String> {
+    binaries_for(Build::Shipped, operators)
+}
+
+/// Builds the shipped binaries of the named operators.
+pub fn binaries_for(how: Build, operators: &[&str]) -> Result<(), String> {
     let mut args = vec!["build", "--locked", "--release"];
     for operator in operators {
         args.extend(["-p", operator]);
     }
-    process::run(&mut static_cargo(args))
+    process::run(&mut how.cargo(args))
 }
 
 /// Builds the shipped kubectl plugin. Its profile is its own.
-pub fn plugin() -> Result<(), String> {
+pub fn plugin(how: Build) -> Result<(), String> {
     let args = ["build", "--locked", "--profile", "plugin", "-p", PLUGIN];
-    process::run(&mut static_cargo(args))
+    process::run(&mut how.cargo(args))
 }
 
 /// Returns the path of the built plugin.
 pub fn plugin_path(how: Build) -> PathBuf {
     let directory = paths::binaries(how);
     match how {
-        Build::Shipped => directory.with_file_name("plugin").join(PLUGIN),
+        Build::Shipped | Build::Arm64 => directory.with_file_name("plugin").join(PLUGIN),
         Build::Checked => directory.join(PLUGIN),
     }
 }
@@ -103,7 +147,7 @@ pub fn pack_as(
     out: &Path,
 ) -> Result<Vec<Part>, String> {
     let licences = licences::place(operator, how);
-    let parts = licences::write(operator, &licences)?;
+    let parts = licences::write(operator, how, &licences)?;
     let files = [
         (licences, "/licenses/THIRD-PARTY.txt"),
         (paths::root().join("LICENSE"), "/licenses/LICENSE"),
@@ -127,6 +171,13 @@ pub fn archive(
         pack.arg("--file").arg(format!("{}={to}", from.display()));
     }
     process::run(&mut pack)
+}
+
+/// Joins the archives of one image for several architectures. The result is an OCI image layout.
+pub fn join(archives: &[PathBuf], reference: &str, out: &Path) -> Result<(), String> {
+    let tool = process::built("e2e/image/build")?;
+    let mut join = process::command(tool, ["index", "--name", reference, "--out"]);
+    process::run(join.arg(out).args(archives))
 }
 
 /// Builds and packs an operator with the version in the manifests.

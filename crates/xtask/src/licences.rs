@@ -57,24 +57,24 @@ pub fn place(operator: &str, how: Build) -> PathBuf {
 }
 
 /// Writes a program's licence file. Returns what is linked into the program.
-pub fn write(program: &str, to: &Path) -> Result<Vec<Part>, String> {
-    let parts = parts(program)?;
+pub fn write(program: &str, how: Build, to: &Path) -> Result<Vec<Part>, String> {
+    let parts = parts(program, how)?;
     let text = render(program, &parts);
     fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))?;
     Ok(parts)
 }
 
 /// Returns what is linked into a program.
-pub fn parts(program: &str) -> Result<Vec<Part>, String> {
-    let mut parts = crates(program)?;
-    parts.extend(toolchain());
+pub fn parts(program: &str, how: Build) -> Result<Vec<Part>, String> {
+    let mut parts = crates(program, how)?;
+    parts.extend(toolchain(how));
     parts.sort();
     Ok(parts)
 }
 
 /// Returns the third-party crates that are linked into an operator.
-fn crates(operator: &str) -> Result<Vec<Part>, String> {
-    let triple = paths::triple();
+fn crates(operator: &str, how: Build) -> Result<Vec<Part>, String> {
+    let triple = how.triple();
     // Procedural macros are not part of the program.
     let edges = "normal,no-proc-macro";
     let tree = [
@@ -159,12 +159,19 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Returns the components of the compiler and the machine: a static program contains the C library.
-fn toolchain() -> Vec<Part> {
-    let sysroot = ["--print", "sysroot"];
-    let sysroot = process::quiet(&mut process::command("rustc", sysroot)).unwrap_or_default();
-    let version = process::quiet(&mut process::command("rustc", ["--version"]));
-    let version = version.unwrap_or_default();
+fn toolchain(how: Build) -> Vec<Part> {
+    let rustc = |args: &[&str]| {
+        let shown = process::quiet(&mut process::command(how.compiler(), args));
+        shown.unwrap_or_default()
+    };
+    let (sysroot, version) = (rustc(&["--print", "sysroot"]), rustc(&["--version"]));
     let rust = Path::new(sysroot.trim()).join("share/doc/rust/licenses");
+    let mut of_rust = vec![rust.join("Apache-2.0.txt"), rust.join("MIT.txt")];
+    let mut packages = vec!["libc6-dev", "libc6"];
+    if let Build::Arm64 = how {
+        of_rust.push("/usr/share/doc/libstd-rust-web-dev/copyright".into());
+        packages.insert(0, "libc6-dev-arm64-cross");
+    }
     let some = |paths: &[PathBuf]| -> Vec<(String, String)> {
         let named = |path: &PathBuf| {
             let name = path.file_name()?.to_string_lossy().into_owned();
@@ -172,8 +179,8 @@ fn toolchain() -> Vec<Part> {
         };
         paths.iter().filter_map(named).collect()
     };
-    let packages = ["libc6-dev", "libc6"];
-    let mut libc = some(&packages.map(|p| PathBuf::from(format!("/usr/share/doc/{p}/copyright"))));
+    let copyright = |package: &&str| PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
+    let mut libc = some(&packages.iter().map(copyright).collect::<Vec<_>>());
     libc.truncate(1);
     let of_libc = ["-W", "-f=${Version}", packages[0]];
     let of_libc = process::quiet(&mut process::command("dpkg-query", of_libc)).unwrap_or_default();
@@ -186,7 +193,7 @@ fn toolchain() -> Vec<Part> {
                 .unwrap_or_default()
                 .to_owned(),
             expression: "MIT OR Apache-2.0".to_owned(),
-            texts: some(&[rust.join("Apache-2.0.txt"), rust.join("MIT.txt")]),
+            texts: some(&of_rust),
         },
         Part {
             name: LIBC.to_owned(),
@@ -279,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_linked_into_an_operator_has_its_licences() {
-        let parts = crates("jax-operator").unwrap();
+        let parts = crates("jax-operator", Build::Shipped).unwrap();
         let names: BTreeSet<&str> = parts.iter().map(|p| &*p.name).collect();
         for linked in ["tokio", "rustls", "ring", "kube-client"] {
             assert!(names.contains(linked), "{linked}: {names:?}");
@@ -290,7 +297,7 @@ mod tests {
         assert!(parts.iter().all(|p| !p.expression.is_empty()));
         let with = parts.iter().filter(|p| !p.texts.is_empty()).count();
         assert!(with * 10 > parts.len() * 9, "{with} of {}", parts.len());
-        let mut again = crates("jax-operator").unwrap();
+        let mut again = crates("jax-operator", Build::Shipped).unwrap();
         again.reverse();
         again.sort();
         let mut sorted = parts;

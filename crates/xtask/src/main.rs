@@ -6,6 +6,7 @@ mod bench;
 mod book;
 mod cases;
 mod cluster;
+mod cross;
 mod deep;
 mod demo;
 mod deps;
@@ -77,7 +78,9 @@ fn main() -> ExitCode {
             let [registry, url] = [0, 1].map(|at| rest.get(at).copied().unwrap_or_default());
             release::run(out, release::Choice { registry, url })
         }
-        ["licences", operator, out] => licences::write(operator, out.as_ref()).map(drop),
+        ["licences", operator, out] => {
+            licences::write(operator, image::Build::Shipped, out.as_ref()).map(drop)
+        }
         ["book"] => book::build().map(|page| eprintln!("open {}", page.display())),
         ["deps"] => deps::check(),
         ["clean-cache"] => cluster::clean_cache(),

@@ -3,6 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::cross;
 use crate::image::Build;
 
 /// The repository's root.
@@ -27,17 +28,19 @@ pub fn cache() -> PathBuf {
     base.unwrap_or_else(home).join("trainyard")
 }
 
-/// The target triple of operators: a static program needs no other file in its image.
+/// The target triple of this machine's operators: a static program needs no other file in its image.
 pub fn triple() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }
 
 /// The directory of static programs for a build.
 pub fn binaries(build: Build) -> PathBuf {
-    target().join(triple()).join(match build {
-        Build::Shipped => "release",
-        Build::Checked => "debug",
-    })
+    let (target, profile) = match build {
+        Build::Shipped => (target(), "release"),
+        Build::Arm64 => (cross::target(), "release"),
+        Build::Checked => (target(), "debug"),
+    };
+    target.join(build.triple()).join(profile)
 }
 
 /// Returns all files below a directory, relative to it and in order.

@@ -1,7 +1,7 @@
 //! `make release`: all release artifacts. Two clones of a commit give the same bytes.
 
 use std::collections::BTreeMap;
-use std::env::{consts, current_dir, var};
+use std::env::{current_dir, var};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::image::{self, Build, OPERATORS, PLUGIN};
 use crate::licences::{self, Part};
-use crate::{paths, process};
+use crate::{cross, paths, process};
 
 /// The version of everything.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -19,6 +19,8 @@ pub const SUMS: &str = "SHA256SUMS";
 const PROVENANCE: &str = "provenance.json";
 /// In place of an answer that nobody has, in SPDX.
 const NO_ASSERTION: &str = "NOASSERTION";
+/// The architectures of images and plugins.
+const ARCHITECTURES: &str = "ARCHITECTURES";
 /// The key for `cosign`, which signs the checksums.
 const KEY: &str = "COSIGN_KEY";
 
@@ -43,7 +45,8 @@ struct Commit {
 /// What is written where.
 struct Release<'a> {
     out: &'a Path,
-    how: Build,
+    /// One build for each architecture.
+    builds: &'a [Build],
     choice: Choice<'a>,
     commit: Commit,
     /// The checksums of crates by name and version.
@@ -53,11 +56,14 @@ struct Release<'a> {
 /// Builds everything as shipped, and writes it to a new directory.
 pub fn run(out: &str, choice: Choice<'_>) -> Result<(), String> {
     let out = paths::root().join(out);
-    // Before the build, which takes a quarter of an hour.
+    // Before the builds, which take a quarter of an hour each.
     is_new(&out)?;
-    image::binaries(OPERATORS)?;
-    image::plugin()?;
-    write(&out, Build::Shipped, choice)?;
+    let builds = builds(&var(ARCHITECTURES).unwrap_or_default())?;
+    for how in &builds {
+        image::binaries_for(*how, OPERATORS)?;
+        image::plugin(*how)?;
+    }
+    write(&out, &builds, choice)?;
     if let Ok(key) = var(KEY) {
         // A key may be a file or the address of a key service.
         let here = current_dir().map_err(|e| e.to_string())?.join(&key);
@@ -76,6 +82,26 @@ pub fn run(out: &str, choice: Choice<'_>) -> Result<(), String> {
     process::run(list.current_dir(&out))
 }
 
+/// Returns a build for each of these architectures, such as `amd64 arm64`. By default that is this machine's, and arm64.
+fn builds(architectures: &str) -> Result<Vec<Build>, String> {
+    let native = Build::Shipped.architecture();
+    let mut names: Vec<&str> = architectures.split_whitespace().collect();
+    if names.is_empty() {
+        names = vec![native];
+        if native == "amd64" {
+            names.push("arm64");
+        }
+    }
+    let builds = names.into_iter().map(|name| match name {
+        name if name == native => Ok(Build::Shipped),
+        "arm64" => cross::prerequisites().map(|()| Build::Arm64),
+        name => Err(format!(
+            "{ARCHITECTURES}: {name} can't be built on {native}"
+        )),
+    });
+    builds.collect()
+}
+
 fn is_new(out: &Path) -> Result<(), String> {
     if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
         let out = out.display();
@@ -85,11 +111,11 @@ fn is_new(out: &Path) -> Result<(), String> {
 }
 
 /// Writes the artifacts of programs that were built.
-pub fn write(out: &Path, how: Build, choice: Choice<'_>) -> Result<(), String> {
+pub fn write(out: &Path, builds: &[Build], choice: Choice<'_>) -> Result<(), String> {
     is_new(out)?;
     let release = Release {
         out,
-        how,
+        builds,
         choice: Choice {
             registry: choice.registry.trim_end_matches('/'),
             url: choice.url.trim_end_matches('/'),
@@ -130,38 +156,31 @@ impl Release<'_> {
         Ok(path)
     }
 
-    /// Writes an image and the SBOM for each operator.
+    /// Writes the image and the SBOM of each operator for each architecture, and an image for all of them.
     fn images(&self) -> Result<(), String> {
         let (images, lists) = (self.directory("images")?, self.directory("sbom")?);
         for operator in OPERATORS {
-            let file = images.join(format!("{}.tar", artifact(operator)));
-            self.has_no_paths(&paths::binaries(self.how).join(operator))?;
-            let name = self.image(operator);
-            let parts = image::pack_as(operator, self.how, &name, &file)?;
-            let list = self.spdx(operator, &parts);
-            put(
-                &lists.join(format!("{operator}-{VERSION}.spdx.json")),
-                &list,
-            )?;
+            let mut archives = Vec::new();
+            for how in self.builds {
+                let file = images.join(format!("{}.tar", artifact(operator, *how)));
+                check(&paths::binaries(*how).join(operator), *how)?;
+                let parts = image::pack_as(operator, *how, &self.image(operator), &file)?;
+                self.list(&lists, operator, *how, &parts)?;
+                archives.push(file);
+            }
+            let file = images.join(format!("{operator}-{VERSION}.tar"));
+            image::join(&archives, &self.image(operator), &file)?;
         }
         Ok(())
     }
 
-    /// Checks that a program is the same wherever it was built.
-    fn has_no_paths(&self, program: &Path) -> Result<(), String> {
-        let mut sources = image::sources();
-        if matches!(self.how, Build::Checked) {
-            // Assembly has debug information, which shipped programs don't.
-            sources.truncate(2);
-        }
-        for path in &sources {
-            let search = ["-qaF", &*path.to_string_lossy()];
-            if process::quiet(process::command("grep", search).arg(program)).is_ok() {
-                let (program, path) = (program.display(), path.display());
-                return Err(format!("{program} contains {path}"));
-            }
-        }
-        Ok(())
+    /// Writes the SBOM of a program.
+    fn list(&self, to: &Path, program: &str, how: Build, parts: &[Part]) -> Result<(), String> {
+        let name = artifact(program, how);
+        put(
+            &to.join(format!("{name}.spdx.json")),
+            &self.spdx(program, &name, parts),
+        )
     }
 
     /// The reference of an operator's image.
@@ -217,47 +236,47 @@ impl Release<'_> {
 
     /// Runs the generator of manifests.
     fn generated(&self, args: &[&str]) -> Result<(), String> {
-        if matches!(self.how, Build::Checked) {
-            let program = paths::binaries(self.how).join("training-manifests");
+        if self.builds.iter().any(|how| matches!(how, Build::Checked)) {
+            let program = paths::binaries(Build::Checked).join("training-manifests");
             return process::run(&mut process::command(program, args));
         }
         let run = ["run", "--locked", "-q", "-p", "training-manifests", "--"];
         process::run(process::command("cargo", run).args(args))
     }
 
-    /// Writes the plugin's archive, its SBOM, and its manifest for krew.
+    /// Writes the plugin's archive and its SBOM for each architecture, and its manifest for krew.
     fn plugin(&self) -> Result<(), String> {
-        let directory = self.directory("plugin")?;
-        let program = image::plugin_path(self.how);
-        self.has_no_paths(&program)?;
-        for (from, to) in [
-            (program, PLUGIN),
-            (paths::root().join("LICENSE"), "LICENSE"),
-        ] {
-            let to = directory.join(to);
-            fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
+        let (directory, lists) = (self.directory("plugin")?, self.directory("sbom")?);
+        let mut platforms = String::new();
+        for how in self.builds {
+            let program = image::plugin_path(*how);
+            check(&program, *how)?;
+            for (from, to) in [
+                (program, PLUGIN),
+                (paths::root().join("LICENSE"), "LICENSE"),
+            ] {
+                let to = directory.join(to);
+                fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
+            }
+            let linked = licences::write(PLUGIN, *how, &directory.join("THIRD-PARTY.txt"))?;
+            let file = format!("{}.tar.gz", artifact(PLUGIN, *how));
+            let parts = ["LICENSE", "THIRD-PARTY.txt", PLUGIN];
+            archive(&directory.join(&file), &directory, &parts)?;
+            for part in parts {
+                fs::remove_file(directory.join(part)).map_err(|e| format!("{part}: {e}"))?;
+            }
+            self.list(&lists, PLUGIN, *how, &linked)?;
+            let sum = sum(&directory.join(&file))?;
+            platforms += &platform(self.choice.url, *how, &file, &sum);
         }
-        let linked = licences::write(PLUGIN, &directory.join("THIRD-PARTY.txt"))?;
-        let file = format!("{}.tar.gz", artifact(PLUGIN));
-        let parts = ["LICENSE", "THIRD-PARTY.txt", PLUGIN];
-        archive(&directory.join(&file), &directory, &parts)?;
-        for part in parts {
-            fs::remove_file(directory.join(part)).map_err(|e| format!("{part}: {e}"))?;
-        }
-        let list = self.spdx(PLUGIN, &linked);
-        put(
-            &self.out.join(format!("sbom/{PLUGIN}-{VERSION}.spdx.json")),
-            &list,
-        )?;
         if self.choice.url.is_empty() {
             return Ok(());
         }
-        let krew = krew(self.choice.url, &file, &sum(&directory.join(&file))?);
-        put(&directory.join("trainyard.yaml"), &krew)
+        put(&directory.join("trainyard.yaml"), &krew(&platforms))
     }
 
     /// Returns a program's SBOM as SPDX 2.3.
-    fn spdx(&self, program: &str, parts: &[Part]) -> String {
+    fn spdx(&self, program: &str, name: &str, parts: &[Part]) -> String {
         let own = package("SPDXRef-program", program, VERSION, "Apache-2.0");
         let mut packages = vec![own];
         let mut relations = vec![relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-program")];
@@ -276,7 +295,6 @@ impl Release<'_> {
             packages.push(of);
             relations.push(relation("SPDXRef-program", "STATIC_LINK", &id));
         }
-        let name = format!("{program}-{VERSION}");
         let state = if self.commit.modified {
             "-modified"
         } else {
@@ -304,9 +322,19 @@ impl Release<'_> {
         let subjects = subjects
             .map(|(sum, file)| json!({ "name": file, "digest": { "sha256": sum } }))
             .collect::<Vec<_>>();
-        let rust = process::quiet(&mut process::command("rustc", ["--version"]))?;
-        let rust = rust.split_whitespace().nth(1).unwrap_or_default();
         let lock = sum(&paths::root().join("Cargo.lock"))?;
+        let mut sources = vec![
+            json!({ "name": "source", "digest": { "gitCommit": self.commit.id } }),
+            json!({ "name": "Cargo.lock", "digest": { "sha256": lock } }),
+        ];
+        for how in self.builds {
+            let rust = process::quiet(&mut process::command(how.compiler(), ["--version"]))?;
+            let rust = rust.split_whitespace().nth(1).unwrap_or_default();
+            let compiler = json!({
+                "name": format!("compiler for {}", how.architecture()), "uri": purl(licences::RUST, rust),
+            });
+            sources.push(compiler);
+        }
         let statement = json!({
             "_type": "https://in-toto.io/Statement/v1",
             "subject": subjects,
@@ -316,11 +344,7 @@ impl Release<'_> {
                     "buildType": "https://trainyard.dev/make-release/v1",
                     "externalParameters": { "registry": self.choice.registry, "url": self.choice.url },
                     "internalParameters": { "modified": self.commit.modified },
-                    "resolvedDependencies": [
-                        { "name": "source", "digest": { "gitCommit": self.commit.id } },
-                        { "name": "Cargo.lock", "digest": { "sha256": lock } },
-                        { "uri": purl(licences::RUST, rust) },
-                    ],
+                    "resolvedDependencies": sources,
                 },
                 "runDetails": { "builder": { "id": "https://trainyard.dev/make-release" } },
             },
@@ -329,17 +353,30 @@ impl Release<'_> {
     }
 }
 
-/// The name of a program's artifact for this machine.
-fn artifact(program: &str) -> String {
-    format!("{program}-{VERSION}-linux-{}", architecture())
+/// The name of a program's artifact.
+fn artifact(program: &str, how: Build) -> String {
+    format!("{program}-{VERSION}-linux-{}", how.architecture())
 }
 
-/// The architecture's name in images.
-fn architecture() -> &'static str {
-    match consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
+/// Checks that a program is the same wherever it was built, and that it starts.
+fn check(program: &Path, how: Build) -> Result<(), String> {
+    let mut sources = image::sources();
+    if matches!(how, Build::Checked) {
+        // Assembly has debug information, which shipped programs don't.
+        sources.truncate(2);
+    }
+    for path in &sources {
+        let search = ["-qaF", &*path.to_string_lossy()];
+        if process::quiet(process::command("grep", search).arg(program)).is_ok() {
+            let (program, path) = (program.display(), path.display());
+            return Err(format!("{program} contains {path}"));
+        }
+    }
+    match how {
+        Build::Arm64 => cross::start(program),
+        Build::Shipped | Build::Checked => {
+            process::quiet(process::command(program, ["--version"]).env_clear()).map(drop)
+        }
     }
 }
 
@@ -392,7 +429,7 @@ fn locked() -> Result<BTreeMap<(String, String), String>, String> {
 }
 
 /// Returns the plugin's manifest for krew, kubectl's plugin manager.
-fn krew(url: &str, file: &str, sum: &str) -> String {
+fn krew(platforms: &str) -> String {
     format!(
         "apiVersion: krew.googlecontainertools.github.com/v1alpha2
 kind: Plugin
@@ -405,16 +442,22 @@ spec:
     Shows why a training job or Spark application waits or failed, checks whether a cluster is ready for Trainyard's
     operators, and migrates from Kubeflow's operators.
   platforms:
-    - selector:
+{platforms}"
+    )
+}
+
+/// Returns an architecture's part of that manifest.
+fn platform(url: &str, how: Build, file: &str, sum: &str) -> String {
+    format!(
+        "    - selector:
         matchLabels:
           os: linux
           arch: {}
-      uri: {}/plugin/{file}
+      uri: {url}/plugin/{file}
       sha256: {sum}
       bin: {PLUGIN}
 ",
-        architecture(),
-        url,
+        how.architecture()
     )
 }
 
@@ -462,7 +505,7 @@ mod tests {
     fn an_sbom_has_versions_licences_and_checksums() {
         let release = Release {
             out: Path::new("/nowhere"),
-            how: Build::Shipped,
+            builds: &[Build::Shipped],
             choice: Choice::default(),
             commit: Commit {
                 id: "c0ffee".to_owned(),
@@ -471,8 +514,9 @@ mod tests {
             },
             crates: locked().unwrap(),
         };
-        let parts = licences::parts("jax-operator").unwrap();
-        let list: Value = serde_json::from_str(&release.spdx("jax-operator", &parts)).unwrap();
+        let parts = licences::parts("jax-operator", Build::Shipped).unwrap();
+        let list: Value =
+            serde_json::from_str(&release.spdx("jax-operator", "jax-operator-1", &parts)).unwrap();
         let packages = list["packages"].as_array().unwrap();
         let find = |name: &str| packages.iter().find(|p| p["name"] == name).unwrap();
         assert_eq!(find("jax-operator")["licenseDeclared"], "Apache-2.0");
@@ -525,7 +569,7 @@ mod tests {
     fn artifacts_never_replace_others() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("a"), "").unwrap();
-        let error = write(directory.path(), Build::Checked, Choice::default()).unwrap_err();
+        let error = write(directory.path(), &[Build::Checked], Choice::default()).unwrap_err();
         assert!(
             error.ends_with("is not empty; name a new directory with OUT"),
             "{error}"

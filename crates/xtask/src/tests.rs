@@ -277,7 +277,7 @@ fn release(run: &Run) -> Result<(), String> {
         registry: "registry.example",
         url: "https://example.com",
     };
-    release::write(&out, Build::Checked, choice)?;
+    release::write(&out, &[Build::Checked], choice)?;
     let check = ["--check", "--quiet", release::SUMS];
     run.run(process::command("sha256sum", check).current_dir(&out))?;
     fs::remove_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))
@@ -334,7 +334,8 @@ fn dockerfile(run: &Run) -> Result<(), String> {
     }
     let script = paths::root().join("e2e/image/prove-dockerfile");
     for operator in OPERATORS {
-        licences::write(operator, &licences::place(operator, Build::Checked))?;
+        let place = licences::place(operator, Build::Checked);
+        licences::write(operator, Build::Checked, &place)?;
         let binary = paths::binaries(Build::Checked).join(operator);
         run.run(&mut process::command(&script, [binary]))?;
     }

@@ -1,0 +1,77 @@
+//! Programs for arm64 from an amd64 machine: by the compiler of the checkout if it has the standard library for arm64, else by
+//! Debian's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{paths, process};
+
+/// The target triple.
+pub const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+/// The C compiler, which also links.
+const CC: &str = "aarch64-linux-gnu-gcc";
+/// Runs a program for arm64.
+const EMULATOR: &str = "qemu-aarch64-static";
+/// The compiler of the checkout, and Debian's.
+const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
+/// Installs what is missing.
+const INSTALL: &str = "dpkg --add-architecture arm64 && apt-get update -q && apt-get install -y -q --no-install-recommends \
+    rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static";
+
+/// Returns the compiler that has the standard library for arm64.
+pub fn compiler() -> Option<&'static str> {
+    let has = |rustc: &&str| {
+        let library = ["--print", "target-libdir", "--target", TRIPLE];
+        let library = process::quiet(&mut process::command(rustc, library));
+        library.is_ok_and(|path| Path::new(path.trim()).is_dir())
+    };
+    COMPILERS.into_iter().find(has)
+}
+
+fn has(program: &str) -> bool {
+    process::quiet(&mut process::command("which", [program])).is_ok()
+}
+
+/// Installs what is missing, or returns an error with the command that does.
+pub fn prerequisites() -> Result<(), String> {
+    let complete = || compiler().is_some() && has(CC);
+    if !complete() && process::may_install() {
+        process::run(&mut process::command("sh", ["-c", INSTALL]))?;
+    }
+    if complete() {
+        return Ok(());
+    }
+    Err(format!(
+        "a compiler or the standard library for arm64 is missing; set ARCHITECTURES=amd64, or install them: {INSTALL}"
+    ))
+}
+
+/// Cargo's target directory for arm64. Another compiler would replace what is built for this machine.
+pub fn target() -> PathBuf {
+    paths::target().join("cross")
+}
+
+/// Sets the compilers of a cargo command.
+pub fn set(cargo: &mut Command) {
+    cargo
+        .env("CARGO_BUILD_TARGET", TRIPLE)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CC)
+        .env("CC_aarch64_unknown_linux_gnu", CC)
+        .env("CARGO_TARGET_DIR", target());
+    if let Some(compiler) = compiler() {
+        cargo.env("RUSTC", compiler);
+    }
+}
+
+/// Starts a program under emulation, if there is an emulator.
+pub fn start(program: &Path) -> Result<(), String> {
+    if !has(EMULATOR) {
+        eprintln!(
+            "{} was not started: there is no {EMULATOR}",
+            program.display()
+        );
+        return Ok(());
+    }
+    let mut emulator = process::command(EMULATOR, [program]);
+    process::quiet(emulator.arg("--version")).map(drop)
+}
