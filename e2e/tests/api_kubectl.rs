@@ -257,14 +257,17 @@ async fn why_names_the_cause_in_its_first_line_and_wait_ends_with_the_failure() 
             "  x ".to_owned(),
             format!("{}: ", required_pod(&kind)),
             "not found".to_owned(),
-            "\n  > Check name and tag".to_owned(),
+            "\n  > Check the image's name and tag".to_owned(),
         ] {
             ensure!(outcome.out.contains(&part), "{part}: {outcome:?}");
         }
         let all = plugin.run(&["why"]).await?;
         ensure!(all.first_line().ends_with(&format!("  {cause}")), "{all:?}");
         let wide = plugin.run(&["why", "-o", "wide"]).await?;
-        ensure!(wide.out.contains("\n  > Check name and tag"), "{wide:?}");
+        ensure!(
+            wide.out.contains("\n  > Check the image's name and tag"),
+            "{wide:?}"
+        );
         for args in [&["top"] as &[&str], &["top", "-A"], &["top", "-o", "wide"]] {
             let top = plugin.run(args).await?;
             let row = |line: &str| line.starts_with(namespace) && line.contains(kind.name);

@@ -125,7 +125,7 @@ async fn pods_that_no_node_takes_are_said_after_a_while_and_not_at_once() -> Res
     }
     let message = until_stalled(&world, "Unschedulable").await?;
     assert!(
-        message.contains("1 Insufficient cpu. Free or add"),
+        message.contains("1 Insufficient cpu. Add the missing resources"),
         "{message}"
     );
     ends_well(&world).await?;

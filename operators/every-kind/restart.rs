@@ -208,10 +208,11 @@ fn f_61_a_pod_that_a_disruption_failed_is_replaced_free_of_charge_under_every_po
 
 /// The container of a failed pod that ran for this time.
 fn ran_for(seconds: i64, world: &crate::scene::KindWorld) -> Box<Trouble> {
-    let (now, ran) = (world.now, SignedDuration::from_secs(seconds));
+    // A gang's restart waits after a failure.
+    let ended = world.now - SignedDuration::from_secs(5);
     Box::new(Trouble {
-        since: Some(now),
-        ran_since: Some(now - ran),
+        since: Some(ended),
+        ran_since: Some(ended - SignedDuration::from_secs(seconds)),
         ..Trouble::default()
     })
 }

@@ -75,7 +75,7 @@ fn b_038_b_039_b_110_b_127_what_a_template_cannot_set_is_told() {
         (
             "/metadata",
             json!({"finalizers": ["e.com/f"]}),
-            "metadata.finalizers are not passed on",
+            "metadata.finalizers are ignored",
         ),
         ("/spec/hostNetwork", json!(true), "get in each other's way"),
         ("/spec/hostname", json!("mine"), "each pod has its own name"),

@@ -82,7 +82,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
             "!has(TEMPLATE.metadata) || (!has(TEMPLATE.metadata.name) && !has(TEMPLATE.metadata.namespace))",
         ),
         every(
-            "finalizers within a template are ignored; a deleted pod could not be replaced until they are removed",
+            "finalizers within a template are ignored; they would block the replacement of a deleted pod until they are removed",
             "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.finalizers)",
         ),
         every(

@@ -10,7 +10,7 @@ mod scene;
 
 use mpi_operator::Mpi;
 use scene::{give_up, give_up_at_limit, job};
-use training_core::{ObjectKind, PodPhase, Trouble};
+use training_core::{ObjectKind, PodPhase, Step, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};
 

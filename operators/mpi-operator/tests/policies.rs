@@ -94,7 +94,7 @@ fn b_038_b_039_names_owners_finalizers_and_our_labels_in_a_template_have_no_effe
                 "labels: training.kubeflow.org/operator-name is the operator's own",
                 "labels: training.kubeflow.org/job-role is the operator's own",
                 ": pods get their names from the job",
-                "finalizers are not passed on",
+                "finalizers are ignored",
             ] {
                 let path = format!("spec.mpiReplicaSpecs[{role}].template.metadata");
                 let is_it = |e: &&String| {

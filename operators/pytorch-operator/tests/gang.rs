@@ -654,7 +654,7 @@ fn a_queue_of_kueue_without_kueue_is_told() {
         world.gang.kueue = served;
         world.settle();
         let told = world.events().join("\n");
-        let text = "the job asks for the queue team, but the cluster does not serve Kueue";
+        let text = "the job requests the queue team, but the cluster does not serve Kueue";
         assert_eq!(told.contains(text), warned, "{told}");
     }
 }

@@ -51,7 +51,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "GangWaiting",
         severity: Severity::Warning,
-        meaning: "The scheduler has not admitted the job's gang, or the group of the job's former run still exists; the message is the scheduler's.",
+        meaning: "The scheduler has not admitted the job's gang, or the group of the job's former run still exists; the message says which.",
         hint: "Wait until other workloads end, or lower runPolicy.schedulingPolicy.minAvailable or minResources. For details, run kubectl describe podgroup. The job continues automatically.",
     },
     Entry {

@@ -157,7 +157,7 @@ impl Cause {
             ),
             Self::Unschedulable => (
                 "Unschedulable",
-                "No node has fit a pod for ten seconds; the message is the scheduler's.",
+                "A pod has been unschedulable for ten seconds; the message is the scheduler's.",
                 "Add the missing resources, or request less: resources, node selectors, affinity, tolerations; the job continues automatically",
             ),
             Self::SchedulingGated => (

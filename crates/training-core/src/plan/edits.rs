@@ -19,9 +19,8 @@ pub(super) fn request<J: TrainingJob>(cx: &JobCx<'_, J>) -> Option<u32> {
 }
 
 fn take<F: Framework>(framework: &F, cx: &JobCx<'_, F::Job>) -> TemplateHashes {
-    let scope = cx.restart_scope();
     let of_roles = cx.roles.iter().map(|role| {
-        let made = (role.template, scope.for_pod(role));
+        let made = (role.template, role.restart.for_pod());
         (role.key.clone(), Digest::of(&made))
     });
     let of_kind = framework.rendezvous(cx).into_iter();

@@ -31,9 +31,11 @@ pub fn batch<J: TrainingJob>(
     failures: Vec<RankFailure>,
     memory: &mut Memory,
 ) -> Vec<RankFailure> {
-    if cx.restart_scope() == RestartScope::Gang
-        || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS
-    {
+    let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
+    let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
+    let gang = cx.restart_scope() == RestartScope::Gang;
+    let together = gang && !have_not_begun(cx, &failures, &pods);
+    if together || memory.replicas.len() + failures.len() <= MOST_ATTEMPTS {
         return failures;
     }
     let gang = memory.gang_attempt;
@@ -88,21 +90,21 @@ pub fn retry<F: Framework>(
 ) {
     let pod = |f: &RankFailure| census.slot(f.role, f.index).and_then(|s| s.pod);
     let pods: Vec<&PodView> = failures.iter().filter_map(pod).collect();
-    let mut scope = cx.restart_scope();
-    if scope == RestartScope::Gang
-        && let Some(first) = just_failed(census, &pods, draft.now)
+    let gang = cx.restart_scope() == RestartScope::Gang;
+    let together = gang && !have_not_begun(cx, failures, &pods);
+    let undisturbed = failures.iter().all(|f| !f.disrupted) && !restart::is_requested(cx, draft);
+    if together
+        && undisturbed
+        && let Some(first) = just_failed(cx, census, &pods, draft.now)
     {
         return draft.requeue_after(first, GRACE);
     }
     let charged = failures.iter().filter(|f| !f.disrupted).count();
-    let mut cost = match scope {
-        RestartScope::Replica => u32::try_from(charged).unwrap_or(u32::MAX),
-        RestartScope::Gang => u32::from(charged > 0),
+    let cost = match gang {
+        true if together => u32::from(charged > 0),
+        true => 0,
+        false => u32::try_from(charged).unwrap_or(u32::MAX),
     };
-    if scope == RestartScope::Gang && have_not_begun(cx, failures, &pods) {
-        // As in a pod that the kubelet restarts: nobody else notices, and it is not counted.
-        (scope, cost) = (RestartScope::Replica, 0);
-    }
     let spent = draft.memory.counted_failures.saturating_add(cost);
     if let Some(limit) = cx.job.run_policy().backoff_limit.filter(|l| *l >= 0)
         && cost > 0
@@ -112,18 +114,17 @@ pub fn retry<F: Framework>(
         return fail(framework, cx, seen, &FailureCause::BackoffLimit, draft);
     }
     draft.memory.counted_failures = spent;
-    match scope {
-        RestartScope::Replica => next_attempts(cx, census, failures, draft),
-        RestartScope::Gang => {
-            restart::all(framework, cx, seen, draft);
-            // The first pod to fail is the likely culprit.
-            let first = pods.iter().min_by_key(|pod| ended(pod));
-            let reason = first.map_or(FailureReason::OTHER, |pod| FailureReason::of(pod));
-            draft.transitions.push(Transition::Restarted(reason));
-            let before = draft.memory.gang_restart.unwrap_or_default();
-            let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
-            draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
-        }
+    if together {
+        restart::all(framework, cx, seen, draft);
+        // The first pod to fail is the likely culprit.
+        let first = pods.iter().min_by_key(|pod| ended(pod));
+        let reason = first.map_or(FailureReason::OTHER, |pod| FailureReason::of(pod));
+        draft.transitions.push(Transition::Restarted(reason));
+        let before = draft.memory.gang_restart.unwrap_or_default();
+        let ran_long = pods.iter().any(|pod| ran_long(pod, draft.now));
+        draft.memory.gang_restart = Some(before.next(0, ran_long, draft.now));
+    } else {
+        next_attempts(cx, census, failures, draft);
     }
     remember(cx, pods, draft);
     remove_unreachable(cx, census, failures, draft);
@@ -142,16 +143,33 @@ pub fn retry<F: Framework>(
 /// just succeeded, and their kubelets report that in any order.
 const GRACE: i64 = 5;
 
-/// Returns when the first pod failed, if that was within the last seconds and another replica still runs. By a clock that is ahead, it
-/// was not.
-fn just_failed(census: &Census<'_>, failed: &[&PodView], now: Timestamp) -> Option<Timestamp> {
+/// Returns when the first pod failed, if that was within the last seconds, others still run, and a failure of those could be retried
+/// as well.
+fn just_failed<J: TrainingJob>(
+    cx: &JobCx<'_, J>,
+    census: &Census<'_>,
+    failed: &[&PodView],
+    now: Timestamp,
+) -> Option<Timestamp> {
     let first = failed.iter().map(|pod| ended(pod)).min()?;
-    let runs = |slot: &Slot<'_>| {
+    let runs = |slot: &&Slot<'_>| {
         let running = slot.pod.filter(|p| p.phase == PodPhase::Running);
         slot.state == SlotState::Live && running.is_some_and(|p| !p.terminating)
     };
+    let retries = |slot: &Slot<'_>| {
+        let role = cx.roles.iter().nth(slot.role);
+        role.is_some_and(|role| {
+            matches!(
+                role.restart,
+                RestartPolicy::OnFailure | RestartPolicy::Always
+            )
+        })
+    };
+    let mut running = census.slots.iter().filter(runs).peekable();
     let age = now.duration_since(first).as_secs();
-    ((0..GRACE).contains(&age) && census.slots.iter().any(runs)).then_some(first)
+    // A node's clock may be ahead.
+    let recent = (-GRACE..GRACE).contains(&age);
+    (recent && running.peek().is_some() && running.all(retries)).then_some(first)
 }
 
 /// Returns true if init containers failed, in pods that the kubelet would restart if they were no gang's.

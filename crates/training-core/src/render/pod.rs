@@ -132,7 +132,7 @@ pub fn advise(role: &RoleSpec<'_>, ignored_policy: Option<(&str, &str)>) -> Vec<
     let meta = template.metadata.clone().unwrap_or_default();
     if meta.finalizers.as_ref().is_some_and(|f| !f.is_empty()) {
         ignored(format!(
-            "{path}.metadata.finalizers are ignored: a deleted pod could not be replaced until they are removed"
+            "{path}.metadata.finalizers are ignored: they would block the replacement of a deleted pod until they are removed"
         ));
     }
     for key in keys::OWN {

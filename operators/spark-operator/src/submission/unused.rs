@@ -71,7 +71,9 @@ fn ignored(text: String) -> Note {
 /// What only the operator and Spark set on pods.
 fn not_passed_on(template: &str, field: &str) -> Option<String> {
     let why = match field.strip_prefix(template)? {
-        ".metadata.finalizers" => "a deleted pod could not be replaced until they are removed",
+        ".metadata.finalizers" => {
+            "they would block the replacement of a deleted pod until they are removed"
+        }
         ".metadata.ownerReferences" => "a pod belongs to its application, and goes with it",
         _ => return None,
     };

@@ -54,7 +54,7 @@ fn finalizers_and_owners_of_templates_are_told() {
         assert_eq!(
             all[0],
             format!(
-                "{at}.finalizers are not passed on: a deleted pod could not be replaced until they are removed"
+                "{at}.finalizers are not passed on: they would block the replacement of a deleted pod until they are removed"
             )
         );
         let owners = format!("{at}.ownerReferences are not passed on: ");
