@@ -86,7 +86,7 @@ pub fn shared(replica_map: &str) -> Vec<Check> {
             "!has(TEMPLATE.metadata) || !has(TEMPLATE.metadata.finalizers)",
         ),
         every(
-            "hostname and subdomain within a template are not passed on; each pod has its own name",
+            "hostname and subdomain within a template are ignored; each pod has its own name",
             "!has(TEMPLATE.spec.hostname) && !has(TEMPLATE.spec.subdomain) && !has(TEMPLATE.spec.hostnameOverride)",
         ),
         every(

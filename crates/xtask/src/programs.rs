@@ -51,6 +51,8 @@ pub struct How {
     pub threads: Option<usize>,
     /// The number of parallel programs.
     pub side_by_side: usize,
+    /// The targets of programs that run after the others, one by one.
+    pub apart: &'static [&'static str],
     /// A test that takes longer hangs.
     pub limit: Duration,
     /// Whether a failed test is rerun alone, to distinguish load from a defect. The run stays red.
@@ -65,6 +67,7 @@ impl Default for How {
             env: Vec::new(),
             threads: None,
             side_by_side: 1,
+            apart: &[],
             limit: Duration::from_mins(10),
             again: false,
             only: Vec::new(),
@@ -137,7 +140,11 @@ pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
             left.push_back((program, names));
         }
     }
-    run_lists(run, left, how)?;
+    let (apart, others): (VecDeque<_>, VecDeque<_>) = left
+        .into_iter()
+        .partition(|(program, _)| how.apart.contains(&program.target.as_str()));
+    let ended = run_lists(run, others, how, how.side_by_side);
+    ended.and(run_lists(run, apart, how, 1))?;
     if how.again {
         let cases = run.cases();
         let failed = cases.iter().filter(|c| c.failed() && !c.name.is_empty());
@@ -150,7 +157,12 @@ pub fn run(run: &Run, programs: &[Program], how: &How) -> Result<(), String> {
     Ok(())
 }
 
-fn run_lists(run: &Run, lists: VecDeque<(&Program, Vec<String>)>, how: &How) -> Result<(), String> {
+fn run_lists(
+    run: &Run,
+    lists: VecDeque<(&Program, Vec<String>)>,
+    how: &How,
+    side_by_side: usize,
+) -> Result<(), String> {
     let (left, errors) = (Mutex::new(lists), Mutex::new(Vec::new()));
     let next = || {
         left.lock()
@@ -158,7 +170,7 @@ fn run_lists(run: &Run, lists: VecDeque<(&Program, Vec<String>)>, how: &How) -> 
             .pop_front()
     };
     thread::scope(|scope| {
-        for _ in 0..how.side_by_side.max(1) {
+        for _ in 0..side_by_side.max(1) {
             scope.spawn(|| {
                 while let Some((program, names)) = next() {
                     if let Err(why) = to_the_end(run, program, names, how) {
@@ -450,15 +462,20 @@ mod tests {
     /// The part that the test plays when it runs itself.
     const PART: &str = "XTASK_TEST_PART";
 
-    /// Runs this program like any other, with a test that plays a part.
-    fn play(part: &str) -> Vec<(String, Verdict)> {
-        let program = Program {
-            name: "xtask".to_owned(),
-            target: "xtask".to_owned(),
+    /// Returns this program as another target.
+    fn itself(target: &str) -> Program {
+        Program {
+            name: target.to_owned(),
+            target: target.to_owned(),
             is_tests_only: false,
             path: std::env::current_exe().unwrap(),
             directory: crate::paths::root(),
-        };
+        }
+    }
+
+    /// Runs this program like any other, with a test that plays a part.
+    fn play(part: &str) -> Vec<(String, Verdict)> {
+        let program = itself("xtask");
         let how = How {
             env: vec![(PART, part.into())],
             // One by one, by name: the passing test has not started when the other ends the program.
@@ -516,6 +533,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn programs_that_run_apart_run_after_the_others() {
+        let how = How {
+            apart: &["apart"],
+            only: vec![PASSES.to_owned()],
+            ..How::default()
+        };
+        std::fs::create_dir_all(crate::stages::logs()).unwrap();
+        let stage = Run::new("xtask-apart", Share::ALL);
+        run(&stage, &["apart", "first", "second"].map(itself), &how).unwrap();
+        let cases = stage.cases();
+        let order: Vec<&str> = cases.iter().map(|case| case.program.as_str()).collect();
+        assert_eq!(order, ["first", "second", "apart"]);
     }
 
     #[test]

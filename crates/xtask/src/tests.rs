@@ -23,14 +23,13 @@ const NAME: &str = "test";
 pub const FAULTS: &str = "api_faults";
 /// The test program that kills at random; the sweep kills at every write.
 pub const CRASHES: &str = "api_crash";
-/// The test program that kills at every write.
-const SWEEP: &str = "api_sweep";
+/// The longest test programs. They start first, so that none runs alone at the end.
+const LONGEST: [&str; 3] = ["api_sweep", "pods_pytorch", "pods_spark"];
 /// The test programs that fill the cluster's node or restart operators.
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
 pub const SUBMIT: &str = "api_spark_submit";
-/// The comparison with recordings of the Go operators. It allows some seconds for each step, so no other test of its stage runs
-/// beside it.
+/// The comparison with recordings of the Go operators. It expects each step of a job within seconds, so it runs alone.
 pub const RECORDED: &str = "api_peers";
 /// The tests with running Go operators, for `make test-deep`.
 pub const PEERS: &str = "peers_live";
@@ -84,6 +83,9 @@ const STAGES: &[Stage] = &[
         clusters,
     ),
 ];
+
+/// How many tests with pods run in parallel in each program. They mostly wait, and coordinate their turns themselves.
+const THREADS: usize = 8;
 
 /// What the tests with pods need.
 const PODS: &[&str] = &["built", "node", "images", "kueue", "sdk"];
@@ -357,8 +359,10 @@ pub fn e2e(run: &Run, prefixes: &[&str], build: Build, mut how: How) -> Result<(
         cargo.args(["--test", &name]);
     }
     let mut programs = programs::build(run, &mut cargo)?;
-    // The longest starts first, so that it doesn't run alone at the end.
-    programs.sort_by_key(|program| (program.target != SWEEP, program.target.clone()));
+    programs.sort_by_key(|program| {
+        let target = program.target.clone();
+        (!LONGEST.contains(&target.as_str()), target)
+    });
     programs::run(run, &programs, &how)
 }
 
@@ -426,9 +430,8 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
         })
         // Other stages run these, by their full names.
         .filter(|name| {
-            let apart = |name: &str| {
-                [FAULTS, CRASHES, SUBMIT, RECORDED].contains(&name) || EXCLUSIVE.contains(&name)
-            };
+            let apart =
+                |name: &str| [FAULTS, CRASHES, SUBMIT].contains(&name) || EXCLUSIVE.contains(&name);
             if apart(name) {
                 return prefixes.contains(&name.as_str());
             }
@@ -450,36 +453,34 @@ fn e2e_programs(prefixes: &[&str]) -> Result<Vec<String>, String> {
 fn api(run: &Run) -> Result<(), String> {
     let how = |side_by_side| How {
         side_by_side,
+        apart: &[RECORDED],
         again: true,
         ..How::default()
     };
-    let others = if std::env::var_os(OWN).is_none() {
-        e2e(run, &["api_", "harness"], Build::Checked, how(2))
-    } else {
-        run.skip(
-            "e2e/harness",
-            &format!("it tests our own control plane and {OWN} is set"),
-        );
-        e2e(run, &["api_"], Build::Checked, how(1))
-    };
-    let compared = e2e(run, &[RECORDED], Build::Checked, how(1));
-    others.and(compared)
+    if std::env::var_os(OWN).is_none() {
+        return e2e(run, &["api_", "harness"], Build::Checked, how(2));
+    }
+    run.skip(
+        "e2e/harness",
+        &format!("it tests our own control plane and {OWN} is set"),
+    );
+    e2e(run, &["api_"], Build::Checked, how(1))
 }
 
 /// Runs the tests that need the cluster for themselves. The next stage continues with the cluster.
 fn exclusive(run: &Run) -> Result<(), String> {
-    on_cluster(run, &EXCLUSIVE, Build::Checked, 1)
+    on_cluster(run, &EXCLUSIVE, Build::Checked, (1, 1))
 }
 
 /// Runs the other tests with pods. They wait much of the time, also for the end of the last test of their program.
 fn pods(run: &Run) -> Result<(), String> {
-    let tested = on_cluster(run, &["pods_"], Build::Checked, 2);
+    let tested = on_cluster(run, &["pods_"], Build::Checked, (2, THREADS));
     remove_cluster().and(tested)
 }
 
 /// Runs tests on a new cluster with the operators, or on the user's.
 pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), String> {
-    let tested = on_cluster(run, programs, build, 1);
+    let tested = on_cluster(run, programs, build, (1, THREADS));
     remove_cluster().and(tested)
 }
 
@@ -490,12 +491,12 @@ fn remove_cluster() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the cluster unless it runs, deploys the operators and runs tests.
+/// Starts the cluster unless it runs, deploys the operators and runs tests: so many programs in parallel, and so many tests of each.
 fn on_cluster(
     run: &Run,
     programs: &[&str],
     build: Build,
-    side_by_side: usize,
+    (side_by_side, threads): (usize, usize),
 ) -> Result<(), String> {
     let cluster = cluster::up(NAME)?;
     // The user's own cluster may or may not have Kueue.
@@ -527,8 +528,7 @@ fn on_cluster(
         let how = How {
             env,
             limit,
-            // These tests mostly wait, and coordinate their turns themselves.
-            threads: Some(8),
+            threads: Some(threads),
             side_by_side,
             ..How::default()
         };

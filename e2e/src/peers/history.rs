@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -348,7 +349,7 @@ impl Recorder {
                 versions.entry(job.to_owned()).or_default().insert(version);
             }
         }
-        let masks = self.masks(&all);
+        let masks = self.masks(&all)?;
         let mut found: BTreeMap<String, Found> = BTreeMap::new();
         for (kind, object) in &all {
             let name = text(&object["metadata"]["name"]);
@@ -420,13 +421,8 @@ impl Recorder {
         self.owner(owner, all)
     }
 
-    fn masked(&self, from: &str, masks: &[(String, String)]) -> String {
-        let mut out = from.to_owned();
-        for (text, mask) in masks {
-            if out.contains(text.as_str()) {
-                out = out.replace(text.as_str(), mask);
-            }
-        }
+    fn masked(&self, from: &str, masks: &Masks) -> String {
+        let mut out = masks.texts.replace_all(from, &masks.masks);
         if self.jobs.kind == SPARK.name {
             out = recording::masked(&out);
             for (before, mask) in ADDRESSES {
@@ -436,26 +432,36 @@ impl Recorder {
         out
     }
 
-    /// Returns the texts that differ between runs, with their replacements.
-    fn masks(&self, all: &[(String, Value)]) -> Vec<(String, String)> {
-        let mut masks = vec![(self.namespace.clone(), "NAMESPACE".to_owned())];
+    /// Returns the texts that differ between runs.
+    fn masks(&self, all: &[(String, Value)]) -> Result<Masks> {
+        let mut masks = vec![(self.namespace.as_str(), "NAMESPACE".to_owned())];
         for (_, object) in all {
             let metadata = &object["metadata"];
-            masks.push((text(&metadata["uid"]).to_owned(), "UID".to_owned()));
+            masks.push((text(&metadata["uid"]), "UID".to_owned()));
             let submissions = [
                 &metadata["labels"][SUBMISSION],
                 &object["status"]["submissionID"],
             ];
             for submission in submissions.iter().filter_map(|id| id.as_str()) {
-                masks.push((submission.to_owned(), "SUBMISSION".to_owned()));
+                masks.push((submission, "SUBMISSION".to_owned()));
             }
             if let Some(prefix) = metadata["generateName"].as_str() {
-                let name = text(&metadata["name"]).to_owned();
-                masks.push((name, format!("{prefix}…")));
+                masks.push((text(&metadata["name"]), format!("{prefix}…")));
             }
         }
-        masks
+        masks.retain(|(text, _)| !text.is_empty());
+        let (texts, masks): (Vec<&str>, Vec<String>) = masks.into_iter().unzip();
+        let texts = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(texts)?;
+        Ok(Masks { texts, masks })
     }
+}
+
+/// Texts that differ between runs, and their replacements. A run has hundreds of them, so one search finds all.
+struct Masks {
+    texts: AhoCorasick,
+    masks: Vec<String>,
 }
 
 /// Replaces the digits and dots that follow `before`.

@@ -723,7 +723,7 @@ impl<'a> Look<'a> {
     /// Returns since when the launcher's Job has had no pod: since its start, or since its last pod failed. `None` if it has one, or
     /// if the time is unknown because a failed pod was deleted.
     fn without_pod_since(&self, batch: &BatchView) -> Option<Timestamp> {
-        // A pod beyond these has just ended or is the next one. A pod that is missing of them has been deleted.
+        // If more pods exist, one has just ended or is the next one. If fewer exist, one was deleted.
         let counted = self.launchers().count() == usize::try_from(failures(batch)).ok()?;
         let failed = |p: &BatchPod| p.pod.phase == PodPhase::Failed;
         if !counted || !self.launchers().all(failed) {

@@ -120,7 +120,7 @@ pub fn advise(role: &RoleSpec<'_>, ignored_policy: Option<(&str, &str)>) -> Vec<
         let named = [&spec.hostname, &spec.subdomain, &spec.hostname_override];
         if named.iter().any(|name| name.is_some()) {
             ignored(format!(
-                "{path}.spec: hostname and subdomain are not passed on; each pod has its own name"
+                "{path}.spec: hostname and subdomain are ignored; each pod has its own name"
             ));
         }
         if spec.host_network == Some(true) {

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use training_core::{Lifecycle, PodPhase, Step};
+use training_core::{Lifecycle, PodPhase, Step, Trouble};
 
 use super::{Fate, World};
 use crate::RESTART_REQUEST;
@@ -288,12 +288,20 @@ impl<F: Lifecycle> World<F> {
 
     /// Ends a pod's containers.
     pub fn end(&mut self, name: &str, phase: PodPhase, code: Option<i32>) {
-        let now = u32::try_from(self.now.as_second()).ok();
+        let (now, failed) = (self.now, phase == PodPhase::Failed);
+        let seconds = u32::try_from(now.as_second()).ok();
+        let trouble = Trouble {
+            reason: if code.is_some() { "Error" } else { "Evicted" }.to_owned(),
+            exit_code: code,
+            since: Some(now),
+            ..Trouble::default()
+        };
         self.change(name, |p| {
             p.phase = phase;
             p.ready = false;
             p.exit_code = code;
-            p.since = now.filter(|_| phase == PodPhase::Succeeded);
+            p.since = seconds.filter(|_| phase == PodPhase::Succeeded);
+            p.trouble = failed.then(|| Box::new(trouble));
         });
     }
 

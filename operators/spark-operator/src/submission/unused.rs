@@ -43,7 +43,7 @@ pub fn notes(cx: &Cx<'_>, properties: &Properties, scheduler_name: Option<&str>)
         let path = format!("spec.{}.template", role.as_str());
         unused.extend(replaced(template, &path, role));
         for field in template.unread(&path) {
-            match not_passed_on(&path, &field) {
+            match ignored_metadata(&path, &field) {
                 Some(text) => notes.push(ignored(text)),
                 None => unread.push(field),
             }
@@ -69,7 +69,7 @@ fn ignored(text: String) -> Note {
 }
 
 /// What only the operator and Spark set on pods.
-fn not_passed_on(template: &str, field: &str) -> Option<String> {
+fn ignored_metadata(template: &str, field: &str) -> Option<String> {
     let why = match field.strip_prefix(template)? {
         ".metadata.finalizers" => {
             "they would block the replacement of a deleted pod until they are removed"
@@ -77,7 +77,7 @@ fn not_passed_on(template: &str, field: &str) -> Option<String> {
         ".metadata.ownerReferences" => "a pod belongs to its application, and goes with it",
         _ => return None,
     };
-    Some(format!("{field} are not passed on: {why}"))
+    Some(format!("{field} are ignored: {why}"))
 }
 
 fn web(cx: &Cx<'_>) -> Vec<Row> {

@@ -54,10 +54,10 @@ fn finalizers_and_owners_of_templates_are_told() {
         assert_eq!(
             all[0],
             format!(
-                "{at}.finalizers are not passed on: they would block the replacement of a deleted pod until they are removed"
+                "{at}.finalizers are ignored: they would block the replacement of a deleted pod until they are removed"
             )
         );
-        let owners = format!("{at}.ownerReferences are not passed on: ");
+        let owners = format!("{at}.ownerReferences are ignored: ");
         assert!(all[1].starts_with(&owners), "{all:?}");
         assert_eq!(all.len(), 2, "{all:?}");
     }
