@@ -145,7 +145,9 @@ func TestAnIndexHasAnImageForEachArchitecture(t *testing.T) {
 	}
 	blob := func(d ociDescriptor, into any) {
 		t.Helper()
-		read(blobs+strings.TrimPrefix(d.Digest, "sha256:"), into)
+		name := blobs + strings.TrimPrefix(d.Digest, "sha256:")
+		equal(t, d.Digest, "sha256:"+sum(files[name]))
+		read(name, into)
 	}
 	var top, all ociManifest
 	read("index.json", &top)

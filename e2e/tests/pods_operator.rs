@@ -74,7 +74,8 @@ async fn may(client: &Client, right: (&str, &str, &str, &str)) -> Result<bool> {
 
 #[tokio::test]
 async fn mt_65_i_49_the_operator_is_restricted_and_may_do_only_what_it_needs() -> Result<()> {
-    let site = Site::open("rights", Weight::Light).await?;
+    // One test at a time: the other one kills the operator.
+    let site = Site::open("rights", Weight::Heavy).await?;
     let client = &site.client;
     let namespace = Api::<Namespace>::all(client.clone()).get(OPERATORS).await?;
     let labels = namespace.metadata.labels.unwrap_or_default();
@@ -131,7 +132,7 @@ fn uids(pods: &[Value]) -> BTreeMap<String, Value> {
 
 #[tokio::test]
 async fn a_running_job_outlives_its_operator() -> Result<()> {
-    let site = Site::open("outlives", Weight::Light).await?;
+    let site = Site::open("outlives", Weight::Heavy).await?;
     let running = pair("pt", shell(UNTIL_GO), shell(UNTIL_GO)).workers(2);
     let worker = "/spec/pytorchReplicaSpecs/Worker/template/spec";
     let running = running.set(worker, shell(UNTIL_GO)).build();

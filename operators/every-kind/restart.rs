@@ -416,6 +416,64 @@ fn a_gang_restarts_some_seconds_after_a_failure_unless_the_job_ends_meanwhile() 
 }
 
 #[test]
+fn a_gang_restarts_at_once_where_waiting_gains_nothing() {
+    type Change = fn(&mut KindWorld, &mut Trouble);
+    let rows: [(&str, i32, bool, Change); 8] = [
+        ("OnFailure", 1, true, |_, _| {}),
+        ("OnFailure", 1, true, |w, t| {
+            t.since = Some(w.now - SignedDuration::from_secs(4));
+        }),
+        ("OnFailure", 1, false, |w, t| {
+            t.since = Some(w.now - SignedDuration::from_secs(5));
+        }),
+        // A node's clock that is too far ahead.
+        ("OnFailure", 1, false, |w, t| {
+            t.since = Some(w.now + SignedDuration::from_secs(6));
+        }),
+        ("OnFailure", 1, false, |_, t| t.since = None),
+        ("OnFailure", 1, false, |w, _| {
+            w.change(worker(1), |p| p.disrupted = true);
+        }),
+        ("OnFailure", 1, false, |w, _| {
+            w.happen(Move::RequestRestart(1));
+        }),
+        // The other Worker would fail the job for good.
+        ("ExitCode", 137, false, |_, _| {}),
+    ];
+    for (row, (policy, code, waits, change)) in rows.into_iter().enumerate() {
+        let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");
+        let mut world = world(job.restart_policy("Worker", policy));
+        world.settle();
+        world.run_all();
+        world.settle();
+        let mut trouble = Trouble {
+            since: Some(world.now),
+            ..Trouble::default()
+        };
+        world.end(worker(1), PodPhase::Failed, Some(code));
+        change(&mut world, &mut trouble);
+        world.change(worker(1), |p| p.trouble = Some(Box::new(trouble)));
+        world.settle();
+        assert_eq!(world.memory().gang_attempt, u32::from(!waits), "row {row}");
+    }
+}
+
+#[test]
+fn a_gang_restarts_when_a_pod_fails_whose_sidecar_ended_last() {
+    let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");
+    let mut world = world(job.restart_policy("Worker", "OnFailure"));
+    world.settle();
+    let trouble = Trouble {
+        init: true,
+        ..Trouble::default()
+    };
+    world.change(worker(1), |p| p.trouble = Some(Box::new(trouble)));
+    world.end(worker(1), PodPhase::Failed, Some(0));
+    world.settle();
+    assert_eq!(world.memory().gang_attempt, 1);
+}
+
+#[test]
 fn a_gang_does_not_restart_when_an_init_container_fails_that_the_kubelet_would_restart() {
     for (policy, is_alone, counted) in [("OnFailure", true, 0), ("ExitCode", false, 1)] {
         let job = pt(2).annotation("trainyard.dev/restart-scope", "Gang");

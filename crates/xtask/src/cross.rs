@@ -12,8 +12,10 @@ pub const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 const CC: &str = "aarch64-linux-gnu-gcc";
 /// Runs a program for arm64.
 const EMULATOR: &str = "qemu-aarch64-static";
+/// Debian's compiler.
+pub const DEBIANS: &str = "/usr/bin/rustc";
 /// The compiler of the checkout, and Debian's.
-const COMPILERS: [&str; 2] = ["rustc", "/usr/bin/rustc"];
+const COMPILERS: [&str; 2] = ["rustc", DEBIANS];
 /// Installs what is missing.
 const INSTALL: &str = "dpkg --add-architecture arm64 && apt-get update -q && apt-get install -y -q --no-install-recommends \
     rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static";
@@ -35,7 +37,7 @@ fn has(program: &str) -> bool {
 /// Installs what is missing, or returns an error with the command that does.
 pub fn prerequisites() -> Result<(), String> {
     let complete = || compiler().is_some() && has(CC);
-    if !complete() && process::may_install() {
+    if !(complete() && has(EMULATOR)) && process::may_install() {
         process::run(&mut process::command("sh", ["-c", INSTALL]))?;
     }
     if complete() {

@@ -86,6 +86,7 @@ pub fn run(out: &str, choice: Choice<'_>) -> Result<(), String> {
 fn builds(architectures: &str) -> Result<Vec<Build>, String> {
     let native = Build::Shipped.architecture();
     let mut names: Vec<&str> = architectures.split_whitespace().collect();
+    names.sort_unstable();
     if names.is_empty() {
         names = vec![native];
         if native == "amd64" {
@@ -328,12 +329,8 @@ impl Release<'_> {
             json!({ "name": "Cargo.lock", "digest": { "sha256": lock } }),
         ];
         for how in self.builds {
-            let rust = process::quiet(&mut process::command(how.compiler(), ["--version"]))?;
-            let rust = rust.split_whitespace().nth(1).unwrap_or_default();
-            let compiler = json!({
-                "name": format!("compiler for {}", how.architecture()), "uri": purl(licences::RUST, rust),
-            });
-            sources.push(compiler);
+            let name = format!("compiler for {}", how.architecture());
+            sources.push(json!({ "name": name, "uri": compiler(*how)? }));
         }
         let statement = json!({
             "_type": "https://in-toto.io/Statement/v1",
@@ -342,7 +339,11 @@ impl Release<'_> {
             "predicate": {
                 "buildDefinition": {
                     "buildType": "https://trainyard.dev/make-release/v1",
-                    "externalParameters": { "registry": self.choice.registry, "url": self.choice.url },
+                    "externalParameters": {
+                        "registry": self.choice.registry,
+                        "url": self.choice.url,
+                        "architectures": self.builds.iter().map(|how| how.architecture()).collect::<Vec<_>>(),
+                    },
                     "internalParameters": { "modified": self.commit.modified },
                     "resolvedDependencies": sources,
                 },
@@ -380,9 +381,27 @@ fn check(program: &Path, how: Build) -> Result<(), String> {
     }
 }
 
+/// Returns the package URL of the compiler of a build.
+fn compiler(how: Build) -> Result<String, String> {
+    let rustc = how.compiler();
+    if rustc == cross::DEBIANS {
+        let query = ["-W", "-f=${Version}", "rustc-web"];
+        let version = process::quiet(&mut process::command("dpkg-query", query))?;
+        return Ok(format!("pkg:deb/debian/rustc-web@{}", encoded(&version)));
+    }
+    let version = process::quiet(&mut process::command(rustc, ["--version"]))?;
+    let version = version.split_whitespace().nth(1).unwrap_or_default();
+    Ok(purl(licences::RUST, version))
+}
+
+/// Returns a version as package URLs have it.
+fn encoded(version: &str) -> String {
+    version.replace('+', "%2B")
+}
+
 /// Returns the address of a part as a package URL.
 fn purl(name: &str, version: &str) -> String {
-    let version = version.replace('+', "%2B");
+    let version = encoded(version);
     match name {
         licences::RUST => format!("pkg:generic/rust@{version}"),
         licences::LIBC if version.is_empty() => "pkg:generic/glibc".to_owned(),

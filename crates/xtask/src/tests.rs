@@ -84,9 +84,6 @@ const STAGES: &[Stage] = &[
     ),
 ];
 
-/// How many tests with pods run in parallel in each program. They mostly wait, and coordinate their turns themselves.
-const THREADS: usize = 8;
-
 /// What the tests with pods need.
 const PODS: &[&str] = &["built", "node", "images", "kueue", "sdk"];
 
@@ -469,18 +466,18 @@ fn api(run: &Run) -> Result<(), String> {
 
 /// Runs the tests that need the cluster for themselves. The next stage continues with the cluster.
 fn exclusive(run: &Run) -> Result<(), String> {
-    on_cluster(run, &EXCLUSIVE, Build::Checked, (1, 1))
+    on_cluster(run, &EXCLUSIVE, Build::Checked, 1)
 }
 
 /// Runs the other tests with pods. They wait much of the time, also for the end of the last test of their program.
 fn pods(run: &Run) -> Result<(), String> {
-    let tested = on_cluster(run, &["pods_"], Build::Checked, (2, THREADS));
+    let tested = on_cluster(run, &["pods_"], Build::Checked, 2);
     remove_cluster().and(tested)
 }
 
 /// Runs tests on a new cluster with the operators, or on the user's.
 pub fn with_pods(run: &Run, programs: &[&str], build: Build) -> Result<(), String> {
-    let tested = on_cluster(run, programs, build, (1, THREADS));
+    let tested = on_cluster(run, programs, build, 1);
     remove_cluster().and(tested)
 }
 
@@ -491,12 +488,12 @@ fn remove_cluster() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts the cluster unless it runs, deploys the operators and runs tests: so many programs in parallel, and so many tests of each.
+/// Starts the cluster unless it runs, deploys the operators and runs tests.
 fn on_cluster(
     run: &Run,
     programs: &[&str],
     build: Build,
-    (side_by_side, threads): (usize, usize),
+    side_by_side: usize,
 ) -> Result<(), String> {
     let cluster = cluster::up(NAME)?;
     // The user's own cluster may or may not have Kueue.
@@ -528,7 +525,8 @@ fn on_cluster(
         let how = How {
             env,
             limit,
-            threads: Some(threads),
+            // These tests mostly wait, and coordinate their turns themselves.
+            threads: Some(8),
             side_by_side,
             ..How::default()
         };

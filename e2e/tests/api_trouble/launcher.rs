@@ -305,7 +305,7 @@ async fn a_launcher_beyond_the_quota_stalls_its_job_until_the_quota_is_raised() 
     kubelet.all_running(namespace, "pi").await?;
     let message = until_stalled(&world, "LauncherPodMissing").await?;
     ensure!(
-        message.starts_with("Job pi-launcher has had no pod for 30 s."),
+        message.starts_with("Job pi-launcher has created no pod for 30 s."),
         "{message}"
     );
     let raise = json!({ "spec": { "hard": { "pods": "5" } } });

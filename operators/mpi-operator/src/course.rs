@@ -714,7 +714,7 @@ impl<'a> Look<'a> {
             return draft.requeue_after(since, patience);
         }
         let text = format!(
-            "Job {0} has had no pod for {patience} s. kubectl describe job {0} shows why; usually a quota or a policy rejects it.",
+            "Job {0} has created no pod for {patience} s. kubectl describe job {0} shows why; usually a quota or a policy rejects it.",
             view.name
         );
         draft.stall.get_or_insert(("LauncherPodMissing", text));

@@ -153,7 +153,7 @@ const CATALOGUE: &[Entry] = &[
     Entry {
         reason: "LauncherPodMissing",
         severity: Severity::Warning,
-        meaning: "The launcher's Job of an MPIJob has had no pod for 30 s; before a retry, for 30 s more than the Job controller's own backoff. The Job controller creates the pod, and reports on the Job why it can't.",
+        meaning: "The launcher's Job of an MPIJob has created no pod for 30 s; before a retry, for 30 s more than the Job controller's own backoff. The Job controller creates the pod, and reports on the Job why it can't.",
         hint: "Run kubectl describe job: usually a quota, the Pod Security level or a policy rejects the pod. The job continues automatically.",
     },
     Entry {

@@ -172,7 +172,8 @@ fn just_failed<J: TrainingJob>(
     (recent && running.peek().is_some() && running.all(retries)).then_some(first)
 }
 
-/// Returns true if init containers failed, in pods that the kubelet would restart if they were no gang's.
+/// Returns true if init containers failed before the main containers started, in pods that the kubelet would restart if they were no
+/// gang's. Sidecars are init containers, too, and end after them.
 fn have_not_begun<J: TrainingJob>(
     cx: &JobCx<'_, J>,
     failures: &[RankFailure],
@@ -182,7 +183,8 @@ fn have_not_begun<J: TrainingJob>(
         let role = cx.roles.iter().nth(f.role);
         role.is_some_and(|role| role.restart == RestartPolicy::OnFailure)
     };
-    let initial = |pod: &&PodView| pod.trouble.as_deref().is_some_and(|t| t.init);
+    let initial =
+        |pod: &&PodView| pod.exit_code.is_none() && pod.trouble.as_deref().is_some_and(|t| t.init);
     failures.iter().all(restarts) && pods.len() == failures.len() && pods.iter().all(initial)
 }
 

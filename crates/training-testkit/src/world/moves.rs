@@ -8,6 +8,9 @@ use training_core::{Lifecycle, PodPhase, Step, Trouble};
 use super::{Fate, World};
 use crate::RESTART_REQUEST;
 
+/// Exit codes at the bounds of their meanings.
+const CODES: [u8; 7] = [1, 2, 127, 128, 137, 137, 143];
+
 /// One move. A number picks a pod, modulo the number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
@@ -17,6 +20,8 @@ pub enum Move {
     Finish(u8),
     /// A running pod fails: its main container exits with this code.
     Fail(u8, u8),
+    /// Does the same, and the kubelet reports the time.
+    FailNow(u8, u8),
     /// The kubelet evicts a pod: it fails without a container's exit code.
     Evict(u8),
     /// A pod is drained, preempted or evicted by a taint.
@@ -87,7 +92,8 @@ impl Move {
             23..=26 => Self::Deliver(pick % 3, more % 4, more / 4 % 4),
             28..=35 => Self::Run(pick),
             36..=37 => Self::Finish(pick),
-            38..=42 => Self::Fail(pick, [1, 2, 127, 128, 137, 137, 143][usize::from(more % 7)]),
+            38..=40 => Self::Fail(pick, CODES[usize::from(more % 7)]),
+            41..=42 => Self::FailNow(pick, CODES[usize::from(more % 7)]),
             43 => Self::Evict(pick),
             44..=45 => Self::Drain(pick),
             46 => Self::Restart(pick),
@@ -126,6 +132,7 @@ impl<F: Lifecycle> World<F> {
             Move::Fail(pick, code) => {
                 self.change_running(pick, PodPhase::Failed, Some(i32::from(code)));
             }
+            Move::FailNow(pick, code) => self.fail_now(pick, code),
             Move::Evict(pick) => self.change_running(pick, PodPhase::Failed, None),
             Move::Drain(pick) => {
                 if let Some(name) = self.pick(pick, |_| true) {
@@ -286,22 +293,28 @@ impl<F: Lifecycle> World<F> {
         }
     }
 
+    fn fail_now(&mut self, pick: u8, code: u8) {
+        if let Some(name) = self.pick(pick, |p| p == PodPhase::Running) {
+            let (code, now) = (Some(i32::from(code)), self.now);
+            self.end(&name, PodPhase::Failed, code);
+            let trouble = Trouble {
+                reason: "Error".to_owned(),
+                exit_code: code,
+                since: Some(now),
+                ..Trouble::default()
+            };
+            self.change(&name, |p| p.trouble = Some(Box::new(trouble)));
+        }
+    }
+
     /// Ends a pod's containers.
     pub fn end(&mut self, name: &str, phase: PodPhase, code: Option<i32>) {
-        let (now, failed) = (self.now, phase == PodPhase::Failed);
-        let seconds = u32::try_from(now.as_second()).ok();
-        let trouble = Trouble {
-            reason: if code.is_some() { "Error" } else { "Evicted" }.to_owned(),
-            exit_code: code,
-            since: Some(now),
-            ..Trouble::default()
-        };
+        let now = u32::try_from(self.now.as_second()).ok();
         self.change(name, |p| {
             p.phase = phase;
             p.ready = false;
             p.exit_code = code;
-            p.since = seconds.filter(|_| phase == PodPhase::Succeeded);
-            p.trouble = failed.then(|| Box::new(trouble));
+            p.since = now.filter(|_| phase == PodPhase::Succeeded);
         });
     }
 
