@@ -23,8 +23,8 @@ const NAME: &str = "test";
 pub const FAULTS: &str = "api_faults";
 /// The test program that kills at random; the sweep kills at every write.
 pub const CRASHES: &str = "api_crash";
-/// The longest test programs. They start first, so that none runs alone at the end.
-const LONGEST: [&str; 3] = ["api_sweep", "pods_pytorch", "pods_spark"];
+/// The test program that kills at every write.
+const SWEEP: &str = "api_sweep";
 /// The test programs that fill the cluster's node or restart operators.
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
@@ -356,10 +356,8 @@ pub fn e2e(run: &Run, prefixes: &[&str], build: Build, mut how: How) -> Result<(
         cargo.args(["--test", &name]);
     }
     let mut programs = programs::build(run, &mut cargo)?;
-    programs.sort_by_key(|program| {
-        let target = program.target.clone();
-        (!LONGEST.contains(&target.as_str()), target)
-    });
+    // The longest starts first, so that it doesn't run alone at the end.
+    programs.sort_by_key(|program| (program.target != SWEEP, program.target.clone()));
     programs::run(run, &programs, &how)
 }
 
