@@ -1,6 +1,7 @@
 //! Programs for arm64 from an amd64 machine: by the compiler of the checkout if it has the standard library for arm64, else by
 //! Debian's.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,6 +17,12 @@ const EMULATOR: &str = "qemu-aarch64-static";
 pub const DEBIANS: &str = "/usr/bin/rustc";
 /// The compiler of the checkout, and Debian's.
 const COMPILERS: [&str; 2] = ["rustc", DEBIANS];
+/// Debian's package of the C library. The cross compiler's own is older and gets no security updates.
+const LIBC: &str = "libc6-dev:arm64";
+/// Downloads it. It is not installed, because that upgrades other packages of the machine.
+const DOWNLOAD: &str = "apt-get download -q libc6-dev:arm64 && dpkg-deb -x *.deb . && dpkg-deb -f *.deb Version > version";
+/// Where the package has its libraries.
+const LIBRARIES: &str = "usr/lib/aarch64-linux-gnu";
 /// Installs what is missing.
 const INSTALL: &str = "dpkg --add-architecture arm64 && apt-get update -q && apt-get install -y -q --no-install-recommends \
     rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static";
@@ -41,11 +48,55 @@ pub fn prerequisites() -> Result<(), String> {
         process::run(&mut process::command("sh", ["-c", INSTALL]))?;
     }
     if complete() {
-        return Ok(());
+        return download_libc();
     }
     Err(format!(
         "a compiler or the standard library for arm64 is missing; set ARCHITECTURES=amd64, or install them: {INSTALL}"
     ))
+}
+
+/// Downloads Debian's C library, unless it is downloaded. Without Debian, the cross compiler's own is used.
+fn download_libc() -> Result<(), String> {
+    let directory = libc();
+    if !has("apt-get") || directory.join(LIBRARIES).is_dir() {
+        return Ok(());
+    }
+    let new = target().join("libc-new");
+    // They may be left from attempts that failed.
+    for left in [&new, &directory] {
+        let _ = fs::remove_dir_all(left);
+    }
+    fs::create_dir_all(&new).map_err(|e| format!("{}: {e}", new.display()))?;
+    let mut download = process::command("sh", ["-c", DOWNLOAD]);
+    process::run(download.current_dir(&new)).map_err(|why| {
+        format!("{LIBC} can't be downloaded: {why}; run `dpkg --add-architecture arm64 && apt-get update` first")
+    })?;
+    fs::rename(&new, &directory).map_err(|e| format!("{}: {e}", directory.display()))
+}
+
+/// The directory of Debian's C library.
+fn libc() -> PathBuf {
+    target().join("libc")
+}
+
+/// Returns the version of Debian's C library and the directory of its documents; `None` if the cross compiler's own is used.
+pub fn debians_libc() -> Option<(String, PathBuf)> {
+    let version = fs::read_to_string(libc().join("version")).ok()?;
+    Some((
+        version.trim().to_owned(),
+        libc().join("usr/share/doc/libc6-dev"),
+    ))
+}
+
+/// Returns rustc's flags for linking.
+pub fn flags() -> Vec<String> {
+    let libraries = libc().join(LIBRARIES);
+    if !libraries.is_dir() {
+        return Vec::new();
+    }
+    ["B", "L"]
+        .map(|flag| format!("-Clink-arg=-{flag}{}", libraries.display()))
+        .to_vec()
 }
 
 /// Cargo's target directory for arm64. Another compiler would replace what is built for this machine.

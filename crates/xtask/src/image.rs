@@ -19,6 +19,9 @@ pub const OPERATORS: &[&str] = &[
     "xgboost-operator",
 ];
 
+/// Cargo's variable for rustc's flags.
+const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+
 /// The kubectl plugin.
 pub const PLUGIN: &str = "kubectl-trainyard";
 
@@ -64,6 +67,7 @@ impl Build {
         let mut cargo = static_cargo(args);
         if let Self::Arm64 = self {
             cross::set(&mut cargo);
+            cargo.env(FLAGS, flags(cross::flags()));
         }
         cargo
     }
@@ -79,8 +83,9 @@ pub fn sources() -> Vec<PathBuf> {
 
 /// Returns rustc's flags for static programs, as Cargo encodes them. The programs contain no path of this machine, so that two
 /// checkouts give the same bytes.
-fn flags() -> String {
-    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+fn flags(others: Vec<String>) -> String {
+    let mut flags = others;
+    flags.push("-Ctarget-feature=+crt-static".to_owned());
     let remapped = sources().into_iter().enumerate();
     flags.extend(
         remapped.map(|(number, path)| {
@@ -95,7 +100,7 @@ pub fn static_cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     let mut cargo = process::command("cargo", args);
     cargo
         .env("CARGO_BUILD_TARGET", paths::triple())
-        .env("CARGO_ENCODED_RUSTFLAGS", flags());
+        .env(FLAGS, flags(Vec::new()));
     if let Ok(build) = process::quiet(&mut process::command(
         "git",
         ["rev-parse", "--short=12", "HEAD"],

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::image::Build;
-use crate::{paths, process};
+use crate::{cross, paths, process};
 
 /// The prefixes of licence file names, in upper case.
 const NAMES: [&str; 6] = [
@@ -180,10 +180,16 @@ fn toolchain(how: Build) -> Vec<Part> {
         paths.iter().filter_map(named).collect()
     };
     let copyright = |package: &&str| PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
-    let mut libc = some(&packages.iter().map(copyright).collect::<Vec<_>>());
-    libc.truncate(1);
+    let mut copyrights: Vec<PathBuf> = packages.iter().map(copyright).collect();
     let of_libc = ["-W", "-f=${Version}", packages[0]];
-    let of_libc = process::quiet(&mut process::command("dpkg-query", of_libc)).unwrap_or_default();
+    let mut of_libc =
+        process::quiet(&mut process::command("dpkg-query", of_libc)).unwrap_or_default();
+    if let (Build::Arm64, Some((version, documents))) = (how, cross::debians_libc()) {
+        of_libc = version;
+        copyrights.insert(0, documents.join("copyright"));
+    }
+    let mut libc = some(&copyrights);
+    libc.truncate(1);
     vec![
         Part {
             name: RUST.to_owned(),
