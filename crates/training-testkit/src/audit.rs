@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use memchr::memmem;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -133,15 +135,13 @@ impl AuditLog {
     /// All requests after a mark.
     pub async fn since(&self, from: Mark) -> Result<Vec<Entry>> {
         self.caught_up(|_| true).await?;
-        Ok(self.written(from)?.0)
+        Ok(self.written(from, "")?.0)
     }
 
     /// A user's requests after a mark.
     pub async fn by_user(&self, from: Mark, user: &str) -> Result<Vec<Entry>> {
         self.caught_up(|asks| asks == user).await?;
-        let (mut entries, _) = self.written(from)?;
-        entries.retain(|entry| entry.user == user);
-        Ok(entries)
+        Ok(self.written(from, user)?.0)
     }
 
     /// Waits for the lines of all requests that these users have sent so far.
@@ -186,10 +186,12 @@ impl AuditLog {
         }
     }
 
-    /// The lines written after a mark so far, and the mark after them.
-    fn written(&self, from: Mark) -> Result<(Vec<Entry>, Mark)> {
+    /// The requests that were logged after a mark so far, all or a user's, and the mark after them.
+    fn written(&self, from: Mark, user: &str) -> Result<(Vec<Entry>, Mark)> {
         let (text, next) = whole_lines(&self.path, from)?;
-        Ok((parse(&text)?, next))
+        let mut entries = parse(text.lines().filter(|line| contains(line, user)))?;
+        entries.retain(|entry| user.is_empty() || entry.user == user);
+        Ok((entries, next))
     }
 
     /// All requests of a user in a namespace so far, and the lines of those that were denied: MT-60.
@@ -199,17 +201,29 @@ impl AuditLog {
     }
 
     fn all_so_far(&self, user: &str, namespace: &str) -> Result<(Vec<Entry>, Vec<String>)> {
-        let (text, _) = whole_lines(&self.path, Mark::default())?;
-        // Searched as text: parsing every line would take longer than most tests.
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| line.contains(user) && line.contains(namespace))
-            .collect();
-        let mut entries = parse(&lines.join("\n"))?;
-        entries.retain(|entry| entry.user == user && entry.namespace == namespace);
+        let mut lines = self.lines_of(namespace)?;
+        lines.retain(|line| contains(line, user));
+        let mut entries = parse(lines.iter().map(String::as_str))?;
+        entries.retain(|entry| entry.user == user);
         let forbidden = "\"authorization.k8s.io/decision\":\"forbid\"";
-        let denied = lines.iter().filter(|line| line.contains(forbidden));
-        Ok((entries, denied.map(|line| (*line).to_owned()).collect()))
+        lines.retain(|line| line.contains(forbidden));
+        Ok((entries, lines))
+    }
+
+    /// Reads the lines about objects of a namespace.
+    fn lines_of(&self, namespace: &str) -> Result<Vec<String>> {
+        let places = {
+            let mut scan = self.scan.lock();
+            scan.advance(&self.path)?;
+            scan.namespaces.get(namespace).cloned().unwrap_or_default()
+        };
+        let file = File::open(&self.path)?;
+        let line = |(at, length): (u64, usize)| {
+            let mut line = vec![0; length];
+            file.read_exact_at(&mut line, at)?;
+            Ok(String::from_utf8(line)?)
+        };
+        places.into_iter().map(line).collect()
     }
 
     /// Waits until a user has sent no request that `counts` for `quiet`.
@@ -228,20 +242,18 @@ impl AuditLog {
         let mut since = Instant::now();
         loop {
             sleep(Duration::from_millis(50)).await;
-            let (entries, next) = self.written(at)?;
+            let (entries, next) = self.written(at, user)?;
             at = next;
-            let last = entries
-                .iter()
-                .rfind(|entry| entry.user == user && counts(entry));
+            let last = entries.iter().rfind(|entry| counts(entry));
             if last.is_some() {
                 since = Instant::now();
             }
             if since.elapsed() >= quiet {
                 // Late lines look like quiet.
                 self.caught_up(|asks| asks == user).await?;
-                let (entries, next) = self.written(at)?;
+                let (entries, next) = self.written(at, user)?;
                 at = next;
-                if !entries.iter().any(|e| e.user == user && counts(e)) {
+                if !entries.iter().any(&counts) {
                     return Ok(());
                 }
                 since = Instant::now();
@@ -263,19 +275,27 @@ struct Scan {
     open: HashMap<String, (u64, String)>,
     /// Line numbers of markers.
     markers: HashMap<String, u64>,
+    /// The lines about objects of each namespace: offset and length in bytes.
+    namespaces: HashMap<String, Vec<(u64, usize)>>,
 }
 
 impl Scan {
     fn advance(&mut self, log: &Path) -> Result<()> {
         let (text, next) = whole_lines(log, self.at)?;
         self.at = next;
+        let mut at = next.0 - text.len() as u64;
         for line in text.lines() {
             self.lines += 1;
             // Searched as text: parsing every line would take longer than most tests.
             let field = |name: &str| -> Option<&str> {
-                let (_, rest) = line.split_once(name)?;
-                rest.split('"').next()
+                let begin = memmem::find(line.as_bytes(), name.as_bytes())? + name.len();
+                line.get(begin..)?.split('"').next()
             };
+            if let Some(namespace) = field("\"namespace\":\"") {
+                let places = self.namespaces.entry(namespace.to_owned()).or_default();
+                places.push((at, line.len()));
+            }
+            at += line.len() as u64 + 1;
             let Some(id) = field("\"auditID\":\"") else {
                 continue;
             };
@@ -310,17 +330,21 @@ fn whole_lines(log: &Path, from: Mark) -> Result<(String, Mark)> {
         None => return Ok((String::new(), from)),
     };
     let whole = text.iter().rposition(end_of_line).map_or(0, |at| at + 1);
-    let lines = String::from_utf8_lossy(&text[begin..whole]).into_owned();
+    let lines = String::from_utf8(text[begin..whole].to_vec())?;
     Ok((lines, Mark(back + whole as u64)))
+}
+
+fn contains(line: &str, text: &str) -> bool {
+    memmem::find(line.as_bytes(), text.as_bytes()).is_some()
 }
 
 /// Parses the lines of a log, one entry per request.
 ///
 /// A watch counts when its response starts, everything else when its response is complete, so open watches count and none counts
 /// twice.
-pub fn parse(text: &str) -> Result<Vec<Entry>> {
+pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for line in text.lines().filter(|line| !line.is_empty()) {
+    for line in lines.into_iter().filter(|line| !line.is_empty()) {
         let raw: Raw =
             serde_json::from_str(line).with_context(|| format!("audit log line: {line}"))?;
         let counted = if raw.verb == "watch" {
@@ -408,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_watch_counts_once_and_a_refused_one_too() {
-        let entries = parse(LOG).unwrap();
+        let entries = parse(LOG.lines()).unwrap();
         let expected = Tally::expected(&[
             ("create pods", 1),
             ("watch pods", 2),
@@ -442,10 +466,10 @@ mod tests {
         let log = log(file.path());
         let line = LOG.lines().nth(1).unwrap();
         std::fs::write(file.path(), &line[..40]).unwrap();
-        let (entries, at) = log.written(Mark::default()).unwrap();
+        let (entries, at) = log.written(Mark::default(), "").unwrap();
         assert!(entries.is_empty());
         std::fs::write(file.path(), format!("{line}\n")).unwrap();
-        let (entries, at) = log.written(at).unwrap();
+        let (entries, at) = log.written(at, "").unwrap();
         assert_eq!(entries.len(), 1);
         assert_eq!(at, Mark(line.len() as u64 + 1));
     }
@@ -485,7 +509,7 @@ mod tests {
             Ok(())
         };
         log.catch_up(|asks| asks == "op", marked).await.unwrap();
-        let (mut entries, _) = log.written(Mark::default()).unwrap();
+        let (mut entries, _) = log.written(Mark::default(), "").unwrap();
         entries.retain(|entry| entry.user == user);
         entries.len()
     }
