@@ -375,15 +375,12 @@ fn a_gang_restarts_together_and_its_finished_replicas_run_again() {
     );
 }
 
-/// Fails a pod now, as its kubelet reports it: with the exit code of its main container, or of an init container.
-fn fail_now(world: &mut KindWorld, pod: &str, code: Option<i32>) {
-    let trouble = Trouble {
-        init: code.is_none(),
+/// What the kubelet reports of a container that failed now.
+fn failed_now(world: &KindWorld) -> Trouble {
+    Trouble {
         since: Some(world.now),
         ..Trouble::default()
-    };
-    world.change(pod, |p| p.trouble = Some(Box::new(trouble)));
-    world.end(pod, PodPhase::Failed, code);
+    }
 }
 
 #[test]
@@ -392,7 +389,8 @@ fn a_gang_restarts_some_seconds_after_a_failure_unless_the_job_ends_meanwhile() 
     world.settle();
     world.run_all();
     world.settle();
-    fail_now(&mut world, worker(1), Some(1));
+    let trouble = failed_now(&world);
+    world.fail_as(worker(1), Some(1), trouble);
     world.settle();
     world.view_all();
     let failed = world.now;
@@ -446,13 +444,9 @@ fn a_gang_restarts_at_once_where_waiting_gains_nothing() {
         world.settle();
         world.run_all();
         world.settle();
-        let mut trouble = Trouble {
-            since: Some(world.now),
-            ..Trouble::default()
-        };
-        world.end(worker(1), PodPhase::Failed, Some(code));
+        let mut trouble = failed_now(&world);
         change(&mut world, &mut trouble);
-        world.change(worker(1), |p| p.trouble = Some(Box::new(trouble)));
+        world.fail_as(worker(1), Some(code), trouble);
         world.settle();
         assert_eq!(world.memory().gang_attempt, u32::from(!waits), "row {row}");
     }
@@ -467,8 +461,7 @@ fn a_gang_restarts_when_a_pod_fails_whose_sidecar_ended_last() {
         init: true,
         ..Trouble::default()
     };
-    world.change(worker(1), |p| p.trouble = Some(Box::new(trouble)));
-    world.end(worker(1), PodPhase::Failed, Some(0));
+    world.fail_as(worker(1), Some(0), trouble);
     world.settle();
     assert_eq!(world.memory().gang_attempt, 1);
 }
@@ -480,7 +473,11 @@ fn a_gang_does_not_restart_when_an_init_container_fails_that_the_kubelet_would_r
         let mut world = world(job.restart_policy("Worker", policy));
         world.settle();
         let all = u32::try_from(world.pod_names().len()).unwrap();
-        fail_now(&mut world, worker(1), None);
+        let trouble = Trouble {
+            init: true,
+            ..failed_now(&world)
+        };
+        world.fail_as(worker(1), None, trouble);
         world.settle();
         assert_eq!(world.memory().counted_failures, counted, "{policy}");
         let recreated = if is_alone { 1 } else { all };

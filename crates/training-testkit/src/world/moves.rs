@@ -295,16 +295,20 @@ impl<F: Lifecycle> World<F> {
 
     fn fail_now(&mut self, pick: u8, code: u8) {
         if let Some(name) = self.pick(pick, |p| p == PodPhase::Running) {
-            let (code, now) = (Some(i32::from(code)), self.now);
-            self.end(&name, PodPhase::Failed, code);
             let trouble = Trouble {
                 reason: "Error".to_owned(),
-                exit_code: code,
-                since: Some(now),
+                exit_code: Some(i32::from(code)),
+                since: Some(self.now),
                 ..Trouble::default()
             };
-            self.change(&name, |p| p.trouble = Some(Box::new(trouble)));
+            self.fail_as(&name, Some(i32::from(code)), trouble);
         }
+    }
+
+    /// Fails a pod with the exit code of its main container, as its kubelet reports it.
+    pub fn fail_as(&mut self, name: &str, code: Option<i32>, trouble: Trouble) {
+        self.end(name, PodPhase::Failed, code);
+        self.change(name, |p| p.trouble = Some(Box::new(trouble)));
     }
 
     /// Ends a pod's containers.
