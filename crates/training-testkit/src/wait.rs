@@ -10,8 +10,10 @@ use tokio::time::{Instant, sleep};
 /// it.
 pub const HANG: Duration = Duration::from_mins(3);
 
-/// The poll interval: short compared with what tests wait for, long compared with the cost of a check.
+/// The shortest poll interval: short compared with what tests wait for, long compared with the cost of a check.
 const POLL: Duration = Duration::from_millis(20);
+/// The longest poll interval: many tests that wait at once must not keep the API server busy.
+const LONGEST_POLL: Duration = Duration::from_millis(100);
 
 /// The result of one check.
 #[derive(Debug)]
@@ -22,7 +24,8 @@ pub enum Seen<T> {
     NotYet(String),
 }
 
-/// Polls until the check succeeds; the error at the end of `limit` includes the last result.
+/// Polls until the check succeeds; the error at the end of `limit` includes the last result. The longer it waits, the less often it
+/// polls.
 ///
 /// An error of the check counts as "not yet", because a starting API server or a refusing proxy is normal in these tests.
 pub async fn eventually<T: Debug>(
@@ -30,17 +33,18 @@ pub async fn eventually<T: Debug>(
     limit: Duration,
     mut look: impl AsyncFnMut() -> Result<Seen<T>>,
 ) -> Result<T> {
-    let end = Instant::now() + limit;
+    let begin = Instant::now();
     loop {
         let last = match look().await {
             Ok(Seen::Yes(found)) => return Ok(found),
             Ok(Seen::NotYet(state)) => state,
             Err(error) => format!("{error:#}"),
         };
-        if Instant::now() >= end {
+        let waited = begin.elapsed();
+        if waited >= limit {
             bail!("waited {limit:?} in vain for {what}; last seen: {last}");
         }
-        sleep(POLL).await;
+        sleep((waited / 10).clamp(POLL, LONGEST_POLL)).await;
     }
 }
 
