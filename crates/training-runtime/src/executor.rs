@@ -3,16 +3,14 @@
 //! The index stores each answer at once, so that the next reconcile sees our own writes.
 
 mod autoscaler;
+mod concurrent;
 mod group;
 mod object;
 mod outcome;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
@@ -37,11 +35,10 @@ use crate::feed::slim::{
 };
 use crate::key::JobKey;
 
+pub use concurrent::{WINDOW, run};
 pub use outcome::{Done, Outcome, Refusal};
 use outcome::{Stopped, made_pod, made_service, refuse};
 
-/// Concurrent requests of one job. After a refusal the next reconcile begins with one request, then doubles.
-const WINDOW: usize = 16;
 /// Transient faults in a row that stop the remaining steps: one fault in a hundred must not stop a job of a thousand pods.
 const FAULTS: usize = 3;
 
@@ -116,47 +113,22 @@ impl Executor {
         &self.children
     }
 
-    /// Executes steps in order, several at a time. A refusal, or several faults in a row, stops the steps not yet begun; a failed delete
-    /// stops none.
+    /// Executes steps in order, several at a time; if `cautious`, one by one at first. A refusal, or several faults in a row, stops the
+    /// steps not yet begun; a failed delete stops none.
     pub async fn execute<J: Resource<DynamicType = ()>>(
         &self,
         job: &J,
         steps: &[Step],
         cautious: bool,
     ) -> Outcome {
-        let faults = Faults::default();
-        let mut results = Vec::with_capacity(steps.len());
-        let mut window = if cautious { 1 } else { WINDOW };
-        let mut from = 0;
-        while from < steps.len() && !faults.stop() {
-            // A full window needs no pause between batches.
-            let count = if window == WINDOW {
-                steps.len()
-            } else {
-                window
-            };
-            let until = from.saturating_add(count).min(steps.len());
-            // Over indices, not references: the compiler can't prove the closure general enough for references.
-            let part = stream::iter(from..until)
-                .map(|at| {
-                    let (faults, step) = (&faults, &steps[at]);
-                    async move {
-                        if faults.stop() {
-                            return None;
-                        }
-                        let result = self.step(job, step).await;
-                        faults.count(step, &result);
-                        Some((at, result))
-                    }
-                })
-                .buffer_unordered(window)
-                .filter_map(std::future::ready)
-                .collect::<Vec<_>>()
-                .await;
-            results.extend(part);
-            from = until;
-            window = (window * 2).min(WINDOW);
-        }
+        let mut faults = Faults::default();
+        let results = run(
+            steps.len(),
+            if cautious { 1 } else { WINDOW },
+            |at| self.step(job, &steps[at]),
+            |at, result| faults.stop(&steps[at], result),
+        )
+        .await;
         let mut outcome = Outcome::default();
         for (at, result) in results {
             match result {
@@ -507,30 +479,19 @@ impl Executor {
 
 /// Counts faults in a row.
 #[derive(Debug, Default)]
-struct Faults(AtomicUsize);
+struct Faults(usize);
 
 impl Faults {
-    /// Returns true if no further step may begin.
-    fn stop(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= FAULTS
-    }
-
-    fn count(&self, step: &Step, result: &Result<(), Stopped>) {
+    /// Counts the result of a step. Returns true if no further step may begin.
+    fn stop(&mut self, step: &Step, result: &Result<(), Stopped>) -> bool {
         match result {
-            Ok(()) | Err(Stopped::Found) => {
-                // Once stopped, stay stopped.
-                let reset = |n| (n < FAULTS).then_some(0);
-                let _ = self
-                    .0
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, reset);
-            }
+            Ok(()) | Err(Stopped::Found) => self.0 = 0,
             // It would come first in the next plan as well and block all later steps forever.
             Err(Stopped::Fault(fault)) if step.is_delete() && fault.is_of_the_object() => {}
-            Err(Stopped::Fault(fault)) if fault.is_isolated() => {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(_) => self.0.store(FAULTS, Ordering::Relaxed),
+            Err(Stopped::Fault(fault)) if fault.is_isolated() => self.0 += 1,
+            Err(_) => self.0 = FAULTS,
         }
+        self.0 >= FAULTS
     }
 }
 
@@ -557,13 +518,11 @@ mod tests {
         Step::DeleteService { name, uid }
     }
 
-    /// Whether the steps not yet begun are stopped after these results, of a delete or of another step.
+    /// Whether one of these results, of a delete or of another step, stops the steps not yet begun.
     fn stops(results: impl IntoIterator<Item = (Step, Result<(), Fault>)>) -> bool {
-        let faults = Faults::default();
-        for (step, result) in results {
-            faults.count(&step, &result.map_err(Stopped::Fault));
-        }
-        faults.stop()
+        let mut faults = Faults::default();
+        let mut results = results.into_iter();
+        results.any(|(step, result)| faults.stop(&step, &result.map_err(Stopped::Fault)))
     }
 
     #[test]
@@ -573,8 +532,6 @@ mod tests {
         assert!(!stops([fault(), fault()]));
         assert!(stops([fault(), fault(), fault()]));
         assert!(!stops([fault(), fault(), success(), fault(), fault()]));
-        // Results of requests under way don't start it again.
-        assert!(stops([fault(), fault(), fault(), success()]));
     }
 
     #[test]

@@ -1,9 +1,5 @@
 //! Executes steps as API calls.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use futures::StreamExt as _;
-use futures::stream;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PropagationPolicy};
 use kube::core::Request as Build;
@@ -13,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use training_core::Uid;
 use training_runtime::caller::{Asked, Caller, Deleted, Failure, encode};
+use training_runtime::executor::{WINDOW, run};
 use training_runtime::fault::{Absent, Denial, Fault};
 use training_runtime::feed::child::Child;
 use training_runtime::feed::index::Index;
@@ -24,9 +21,6 @@ use crate::course::look::{Owner, Pod, RunObject};
 use crate::course::seen::{Kind, Refusal, Refused};
 use crate::course::step::{Make, Step};
 use crate::label;
-
-/// The maximum number of concurrent requests of one application.
-const WINDOW: usize = 16;
 
 /// The outcome of steps.
 #[derive(Debug, Default)]
@@ -115,29 +109,18 @@ impl StepRunner<'_> {
             Step::DeleteApplication => 2,
             Step::Make(_) | Step::Change { .. } | Step::DeletePod { .. } | Step::Delete { .. } => 0,
         };
-        let stopped = AtomicBool::new(false);
         for now in 0..3 {
             let due: Vec<&Step> = steps.iter().filter(|s| turn(s) == now).collect();
-            // Over indices: the compiler can't prove the closure general enough for references.
-            let results = stream::iter(0..due.len())
-                .map(|at| {
-                    let (step, stopped) = (due[at], &stopped);
-                    async move {
-                        if stopped.load(Ordering::Relaxed) {
-                            return None;
-                        }
-                        let result = self.step(step).await;
-                        let beside = matches!(step, Step::CreateOptional(_));
-                        if !beside && !matches!(result, Ok(_) | Err(Stopped::Found)) {
-                            stopped.store(true, Ordering::Relaxed);
-                        }
-                        Some((at, result))
-                    }
-                })
-                .buffered(WINDOW)
-                .filter_map(std::future::ready)
-                .collect::<Vec<_>>()
-                .await;
+            let results = run(
+                due.len(),
+                WINDOW,
+                |at| self.step(due[at]),
+                |at, result| {
+                    let optional = matches!(due[at], Step::CreateOptional(_));
+                    !optional && !matches!(result, Ok(_) | Err(Stopped::Found))
+                },
+            )
+            .await;
             let mut found = false;
             for (at, result) in results {
                 let result = match (result, due[at]) {
