@@ -9,7 +9,7 @@ use futures::stream;
 pub const WINDOW: usize = 16;
 
 /// Runs the steps of a plan in order, several at a time: `first` at the beginning, then twice as many with each batch, at most
-/// [`WINDOW`]. After a result that `stops`, no further step begins; those that have begun end. Returns the results of all that have
+/// [`WINDOW`]. After a result that `is_last`, no further step begins; those that have begun end. Returns the results of all that have
 /// begun, in the order of the steps.
 ///
 /// Steps are indices: the compiler can't prove a closure general enough for references.
@@ -17,7 +17,7 @@ pub async fn run<T, E, F>(
     steps: usize,
     first: usize,
     step: impl Fn(usize) -> F,
-    mut stops: impl FnMut(usize, &Result<T, E>) -> bool,
+    mut is_last: impl FnMut(usize, &Result<T, E>) -> bool,
 ) -> Vec<(usize, Result<T, E>)>
 where
     F: Future<Output = Result<T, E>>,
@@ -44,7 +44,7 @@ where
             let Some((at, result)) = ended else {
                 continue;
             };
-            if stops(at, &result) {
+            if is_last(at, &result) {
                 stopped.store(true, Ordering::Relaxed);
             }
             results.push((at, result));
