@@ -21,7 +21,7 @@ const INTRODUCTION: &str = "\
 # Conformance
 
 ```sh
-cargo test -p tf-operator --test every_kind     # most of this page for one kind, in seconds, without a cluster
+cargo test -p tf-operator --test all every_kind::    # most of this page for one kind, in seconds, without a cluster
 make test                                       # all of it
 ```
 

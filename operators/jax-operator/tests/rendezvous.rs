@@ -1,12 +1,7 @@
 //! The variables of JAX processes, written by hand from the published contract, and how a job ends.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{Scene, WORKER, framework, jx, typed, world};
 use k8s_openapi::api::core::v1::Pod;
-use scene::{Scene, WORKER, framework, jx, typed, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::first_pods;
@@ -79,7 +74,7 @@ fn process_0_has_the_role_of_the_master() {
 fn the_job_succeeds_with_its_last_process() {
     let mut world = world(jx(2)).started();
     let of_worker =
-        |world: &scene::KindWorld| world.status_json()["replicaStatuses"]["Worker"].clone();
+        |world: &crate::scene::KindWorld| world.status_json()["replicaStatuses"]["Worker"].clone();
     let selector = "training.kubeflow.org/job-name=jx,training.kubeflow.org/operator-name=jaxjob-controller,training.kubeflow.org/replica-type=worker";
     assert_eq!(
         of_worker(&world),

@@ -1,15 +1,10 @@
 //! The life cycle of a job, reconcile by reconcile, in a simulated cluster.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-mod scene;
-
+use crate::scene::{give_up, give_up_at_limit, job};
 use mpi_operator::Mpi;
-use scene::{give_up, give_up_at_limit, job};
 use training_core::{ObjectKind, PodPhase, Step, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};

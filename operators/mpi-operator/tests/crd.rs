@@ -1,8 +1,5 @@
 //! The installed CRD in its two versions.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 

@@ -1,14 +1,9 @@
 //! Gangs of MPI jobs: their members, and the pods that carry the gang's label.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use serde_json::{Value, json};
 
-mod scene;
-
+use crate::scene::job;
 use mpi_operator::Mpi;
-use scene::job;
 use training_core::{Availabilities, ObjectKind, Provider, Step};
 use training_testkit::scene::Scene;
 use training_testkit::world::World;

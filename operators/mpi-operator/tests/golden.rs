@@ -1,8 +1,5 @@
 //! The published example, field by field, written by hand from the contract.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 

@@ -1,12 +1,7 @@
 //! Inputs of an `MPIJob`: how the operator validates what passes the API server, and what input must not cause.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::job;
 use mpi_operator::{MPIJob, Mpi};
-use scene::job;
 use serde_json::{Value, json};
 use training_core::{Availabilities, Provider, Step};
 use training_testkit::builders::MPI;
@@ -273,7 +268,7 @@ fn mt_06_mt_11_mt_12_priority_account_and_tokens_are_passed_on_as_to_any_pod() {
 fn mt_06_strict_mode_runs_no_launcher_with_a_priority_class_of_the_system() {
     for role in ["Launcher", "Worker"] {
         let path = format!("/spec/mpiReplicaSpecs/{role}/template/spec/priorityClassName");
-        let mut world = scene::world(scene::pi(1).set(&path, "system-node-critical"));
+        let mut world = crate::scene::world(crate::scene::pi(1).set(&path, "system-node-critical"));
         world.rules.strict = true;
         world.settle();
         assert_eq!(world.pod_names(), Vec::<String>::new(), "{role}");

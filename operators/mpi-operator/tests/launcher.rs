@@ -1,15 +1,10 @@
 //! What keeps a launcher's pod from starting or terminating: its init container, and its node.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::{Value, json};
 
-mod scene;
-
+use crate::scene::{give_up_at_limit, job};
 use mpi_operator::Mpi;
-use scene::{give_up_at_limit, job};
 use training_core::{Cause, ObjectKind, PodPhase, Trouble};
 use training_testkit::scene::Scene;
 use training_testkit::world::World;

@@ -1,18 +1,9 @@
 //! What run policies and pod templates mean where a Job runs the launcher: deadlines, the container that counts, and what of a
 //! template has no effect.
 
-// What fails here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "../../every-kind/lives.rs"]
-mod lives;
-mod scene;
-#[path = "../../every-kind/taken.rs"]
-mod taken;
-
+use crate::scene::{KindWorld, Scene, give_up, give_up_at_limit, job, pi};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mpi_operator::Mpi;
-use scene::{KindWorld, Scene, give_up, give_up_at_limit, job, pi};
 use serde_json::{Value, json};
 use training_core::{BatchEnd, ObjectKind, PodPhase, PodView, Trouble};
 use training_testkit::validation::MPI_VERSIONS;
@@ -40,8 +31,8 @@ fn templates(job: &mut Value, change: impl Fn(&mut Value)) {
 
 /// What a job's pods are made from, by name: its workers' own, and the template of the launcher's Job.
 fn pods(mut world: KindWorld) -> Vec<(String, Value)> {
-    let made = taken::made(&mut world);
-    let objects = made.iter().map(taken::object);
+    let made = crate::taken::made(&mut world);
+    let objects = made.iter().map(crate::taken::object);
     let pods = objects.filter_map(|object| {
         let name = object["metadata"]["name"].as_str()?.to_owned();
         match object["kind"].as_str()? {
@@ -408,7 +399,7 @@ fn b_129_a_deadline_within_a_template_is_its_pods_and_the_job_shows_it_as_the_re
 
 #[test]
 fn b_143_workers_that_are_added_get_pods_and_stand_in_the_host_file() {
-    let mut world = scene::world(pi(2).without("Worker")).started();
+    let mut world = crate::scene::world(pi(2).without("Worker")).started();
     assert_eq!(world.conditions(), ["Created=True", "Running=True"]);
     let worker = pi(2).build()["spec"]["mpiReplicaSpecs"]["Worker"].clone();
     world.edit(|job| job["spec"]["mpiReplicaSpecs"]["Worker"] = worker);

@@ -1,8 +1,5 @@
 //! Defaults, and validation errors.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use serde_json::{Value, json};
 
 use mpi_operator::api::Origin;

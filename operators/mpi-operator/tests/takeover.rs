@@ -1,14 +1,9 @@
 //! Jobs of `v1` that the training operator started: their launcher is a bare pod, and they have no keys.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use serde_json::{Value, json};
 
-mod scene;
-
+use crate::scene::job;
 use mpi_operator::Mpi;
-use scene::job;
 use training_core::{ObjectKind, PodPhase, Stored as _};
 use training_testkit::scene::Scene;
 use training_testkit::world::{Move, World};

@@ -1,12 +1,7 @@
 //! The variables of PaddlePaddle's processes in both modes, written by hand from the published contract, and how a job ends.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{KIND, MASTER, Scene, WORKER, collective, framework, pt, typed, world};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
-use scene::{KIND, MASTER, Scene, WORKER, collective, framework, pt, typed, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::{first_pods, placed};

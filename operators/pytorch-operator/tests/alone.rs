@@ -1,11 +1,6 @@
 //! Published behaviour that only PyTorch has: elasticity, its variables, its init container, Workers without a Master.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{MASTER, Scene, WORKER, el, framework, pt, typed, without_master, world};
+use crate::scene::{MASTER, Scene, WORKER, el, framework, pt, typed, without_master, world};
 use serde_json::{Value, json};
 use training_core::Step;
 use training_testkit::builders::Job;

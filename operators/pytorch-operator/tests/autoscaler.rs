@@ -1,11 +1,6 @@
 //! An elastic job with metrics has an autoscaler while it runs, and only then.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, el, pt, world};
+use crate::scene::{KindWorld, Scene, el, pt, world};
 use serde_json::{Value, json};
 use training_core::{Action as _, Blocked, Step};
 

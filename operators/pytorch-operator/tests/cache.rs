@@ -1,17 +1,11 @@
 //! The cache of jobs: as text, within a memory limit.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-mod server;
-
 use std::sync::Arc;
 
+use crate::scene::{pt, typed};
+use crate::server::{CHILD, JOB, JOBS, STATUS, worker_with};
 use pytorch_operator::PyTorchJob;
-use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, JOBS, STATUS, worker_with};
 use training_api::JobStatus;
 use training_runtime::cache::Cache;
 use training_runtime::controller::Reconciler as _;
@@ -223,7 +217,7 @@ async fn a_job_that_is_not_kept_is_read_when_it_is_reconciled() {
     list.with(200, &json!({ "items": [stored] }));
     let status = server.asked().await;
     assert_eq!(status.what, STATUS);
-    status.done(server::JOB);
+    status.done(crate::server::JOB);
     let mut made = Vec::new();
     while made.len() < 4 {
         let create = server.asked().await;
@@ -280,7 +274,7 @@ async fn a_job_whose_reconcile_panics_hears_of_it_also_where_it_is_not_in_memory
     for bytes in [1_000_000, 0] {
         let (mut worker, _) = worker_with(job("pt", "9", 10), &[], room(bytes));
         assert_eq!(worker.jobs.away(), usize::from(bytes == 0));
-        let (events, mut server) = server::events();
+        let (events, mut server) = crate::server::events();
         Arc::get_mut(&mut worker).unwrap().tools.events = events;
         let panic: tokio::task::JoinError = tokio::spawn(async { panic!("a defect") })
             .await

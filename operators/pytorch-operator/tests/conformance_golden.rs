@@ -1,13 +1,8 @@
 //! The two published examples in full: a job of one Master and two Workers, and an elastic one of Workers only. Every label, every
 //! variable in order, every port, and the status at each point of the life cycle, written by hand.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{KindWorld, Scene, el, pt, typed, world};
 use pytorch_operator::PyTorch;
-use scene::{KindWorld, Scene, el, pt, typed, world};
 use serde_json::{Value, json};
 use training_testkit::builders::Job;
 use training_testkit::scene::{first_objects, title};

@@ -1,11 +1,6 @@
 //! Edits of a running job: the operator reports what its pods can't follow, and changes no pod.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, el, pt, world};
+use crate::scene::{KindWorld, Scene, el, pt, world};
 use serde_json::{Value, json};
 use training_testkit::builders::Job;
 use training_testkit::world::Move;

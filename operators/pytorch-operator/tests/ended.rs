@@ -1,18 +1,12 @@
 //! Finished jobs: compressed in the cache, and reconciled as before.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-mod server;
-
 use std::sync::Arc;
 
+use crate::scene::{pt, typed};
+use crate::server::{CHILD, JOB, pod, worker};
 use kube::ResourceExt as _;
 use pytorch_operator::{PyTorch, PyTorchJob};
-use scene::{pt, typed};
 use serde_json::json;
-use server::{CHILD, JOB, pod, worker};
 use training_api::JobStatus;
 use training_core::Stored as _;
 use training_runtime::feed::{self, jobs::Jobs, slim};

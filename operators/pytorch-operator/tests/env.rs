@@ -1,13 +1,8 @@
 //! The environment of every role and rank, written by hand from the published contract.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{el, pt, typed, without_master};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use pytorch_operator::PyTorch;
-use scene::{el, pt, typed, without_master};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::first_pods;

@@ -1,11 +1,6 @@
 //! Gangs of PyTorchJobs: their group objects, the marks on pods, and the order of events.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, pt, typed, world};
+use crate::scene::{KindWorld, Scene, pt, typed, world};
 use serde_json::{Value, json};
 use training_core::provider::Setting;
 use training_core::{

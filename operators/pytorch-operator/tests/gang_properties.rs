@@ -1,15 +1,8 @@
 //! For any sequence of events: groups exist before pods, outlive restarts, and are deleted at the end.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "../../every-kind/histories.rs"]
-mod histories;
-mod scene;
-
-use histories::{cases, history};
+use crate::histories::{cases, history};
+use crate::scene::{el, pt, world};
 use proptest::prelude::*;
-use scene::{el, pt, world};
 use serde_json::json;
 use training_core::{Availabilities, Provider};
 use training_testkit::builders::Job;

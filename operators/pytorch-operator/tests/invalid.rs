@@ -1,11 +1,6 @@
 //! An invalid spec fails its job for good, with the name of the field, and without creating a pod.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{Scene, el, pt, typed, without_master, world};
+use crate::scene::{Scene, el, pt, typed, without_master, world};
 use serde_json::{Value, json};
 use training_core::Note;
 use training_testkit::builders::Job;
@@ -193,7 +188,7 @@ fn b_064_elasticity_needs_workers() {
         .as_object_mut()
         .unwrap()
         .remove("Worker");
-    let mut world: scene::KindWorld = training_testkit::world::World::new(
+    let mut world: crate::scene::KindWorld = training_testkit::world::World::new(
         pytorch_operator::PyTorch::default(),
         serde_json::from_value(job).unwrap(),
     );
@@ -241,7 +236,8 @@ fn a_job_that_becomes_invalid_while_it_runs_keeps_its_pods_until_it_is_fixed() {
     world.settle();
     let running = ["Stalled=True", "Created=True", "Running=True"];
     assert_eq!(world.conditions(), running);
-    let said = |world: &scene::KindWorld| world.status().conditions[0].message.clone().unwrap();
+    let said =
+        |world: &crate::scene::KindWorld| world.status().conditions[0].message.clone().unwrap();
     assert!(said(&world).starts_with("spec.nprocPerNode: \"0\" "));
     assert_eq!(world.writes, ["status"]);
     world.set("/spec/nprocPerNode", json!("-1"));

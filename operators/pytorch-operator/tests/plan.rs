@@ -1,12 +1,7 @@
 //! The objects of the smallest distributed job field by field, and its status over its life cycle.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{Scene, pt, typed, without_master, world};
 use pytorch_operator::PyTorch;
-use scene::{Scene, pt, typed, without_master, world};
 use serde_json::{Value, json};
 use training_core::{Observed, Transition, plan};
 use training_testkit::builders::Job;
@@ -271,7 +266,10 @@ fn a_job_without_a_master_succeeds_with_all_of_its_workers_and_says_its_namespac
 
 #[test]
 fn an_elastic_job_succeeds_with_its_first_worker() {
-    let mut world = world(scene::el(2, json!({"minReplicas": 1, "maxReplicas": 3})));
+    let mut world = world(crate::scene::el(
+        2,
+        json!({"minReplicas": 1, "maxReplicas": 3}),
+    ));
     world.settle();
     world.run_all();
     world.finish("el-worker-1");

@@ -1,23 +1,17 @@
 //! Objects of a job that the operator's watches don't show, because they lost its label or never had it: the operator finds them by
 //! name, without repeating requests.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-mod server;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::scene::{pt, typed};
+use crate::server::{CHILD, JOB, JOBS, PyTorchWorker, STATUS, Server, pod, worker};
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use kube_runtime::watcher;
 use pytorch_operator::{PyTorch, PyTorchJob};
-use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, JOBS, PyTorchWorker, STATUS, Server, pod, worker};
 use tokio::time::Instant;
 use tower_test::mock;
 use training_core::{Availability, GroupKind, PodView, Provider, ServiceView, Uid};
@@ -260,7 +254,7 @@ fn under_plugins(job: PyTorchJob) -> (Arc<PyTorchWorker>, Server) {
 
 /// A group as the operator created it, at this version.
 fn group(version: &str, digest: &Value) -> Value {
-    let mut metadata = server::master_of(JOB);
+    let mut metadata = crate::server::master_of(JOB);
     (metadata["name"], metadata["resourceVersion"]) = (json!("pt"), json!(version));
     if !digest.is_null() {
         metadata["annotations"] = json!({"trainyard.dev/gang": digest});

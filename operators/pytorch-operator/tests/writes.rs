@@ -1,21 +1,13 @@
 //! The operator's requests, their order, and their preconditions.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-mod server;
-#[path = "../../every-kind/taken.rs"]
-mod taken;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::scene::{pt, typed};
+use crate::server::{CHILD, JOB, JOBS, NOTHING, STATUS, Server, executor, pod, worker};
 use http::Method;
 use pytorch_operator::{PyTorch, PyTorchJob};
-use scene::{pt, typed};
 use serde_json::{Value, json};
-use server::{CHILD, JOB, JOBS, NOTHING, STATUS, Server, executor, pod, worker};
 use std::sync::Arc;
 use training_core::{Deletion, Step, Uid};
 use training_runtime::key::JobKey;
@@ -339,14 +331,14 @@ async fn a_replacement_waits_neither_for_counts_nor_for_the_watch() {
 }
 
 /// Returns all requests that are sent before any response.
-async fn outstanding(server: &mut Server) -> Vec<server::Asked> {
+async fn outstanding(server: &mut Server) -> Vec<crate::server::Asked> {
     let mut all = Vec::new();
     loop {
         let next = tokio::time::timeout(NOTHING, server.handle.next_request()).await;
         let Ok(Some((request, answer))) = next else {
             return all;
         };
-        all.push(server::Asked {
+        all.push(crate::server::Asked {
             what: format!("{} {}", request.method(), request.uri().path()),
             body: Value::Null,
             answer,
@@ -355,7 +347,7 @@ async fn outstanding(server: &mut Server) -> Vec<server::Asked> {
 }
 
 /// Responds that these objects were created, each with its own uid.
-fn made(asked: Vec<server::Asked>, next: &mut u128) {
+fn made(asked: Vec<crate::server::Asked>, next: &mut u128) {
     for asked in asked {
         *next += 1;
         asked.done(&training_core::Uid(*next).to_string());

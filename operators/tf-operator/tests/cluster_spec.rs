@@ -1,13 +1,8 @@
 //! `TF_CONFIG` byte by byte, written by hand from the published contract.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
 use std::collections::BTreeMap;
 
-use scene::{KIND, Scene, of, pt, typed, world};
+use crate::scene::{KIND, Scene, of, pt, typed, world};
 use serde_json::{Value, json};
 use tf_operator::TensorFlow;
 use training_core::Framework;
@@ -169,7 +164,7 @@ fn each_role_has_its_own_port_and_only_the_first_container_of_the_name_is_told()
          "env": [{"name": "TF_CONFIG", "value": "mine"}, {"name": "A", "value": "$(TF_CONFIG)"}]},
     ]);
     let job = pt(1).set(
-        &format!("{}/template/spec/containers", scene::WORKER),
+        &format!("{}/template/spec/containers", crate::scene::WORKER),
         containers,
     );
     let pods = pods(&TensorFlow::default(), job);
@@ -196,7 +191,7 @@ fn b_061_a_cluster_that_no_variable_can_hold_ends_the_job_before_any_pod() {
     assert_eq!(world.writes, ["status"]);
     // Dynamic workers need no list of each other.
     let job = of(&[("PS", 1), ("Worker", 5000)]).set("/spec/enableDynamicWorker", true);
-    let mut world = scene::world(job);
+    let mut world = crate::scene::world(job);
     world.reconcile();
     assert_eq!(world.conditions(), ["Created=True"]);
 }

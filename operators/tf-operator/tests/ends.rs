@@ -1,11 +1,6 @@
 //! How a TFJob ends: the published table of success policies, and the clean-up.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
-use scene::{KindWorld, Scene, of, world};
+use crate::scene::{KindWorld, Scene, of, world};
 use serde_json::json;
 use training_core::{Cause, PodPhase, Trouble};
 use training_testkit::builders::Job;
@@ -242,7 +237,7 @@ fn a_job_whose_deciding_role_has_no_replicas_is_said_to_never_end() {
 #[test]
 fn a_job_that_may_end_again_is_not_stalled_any_more() {
     let mut world = running(of(&[("PS", 1), ("Worker", 0)]));
-    world.set(&format!("{}/replicas", scene::WORKER), json!(1));
+    world.set(&format!("{}/replicas", crate::scene::WORKER), json!(1));
     world.settle();
     world.run_all();
     world.settle();
@@ -393,7 +388,7 @@ fn a_restart_is_over_although_a_worker_was_lost_for_good() {
 fn dynamic_workers_go_from_two_to_three_to_one_without_harm_to_the_others() {
     let mut world = running(of(&[("PS", 1), ("Worker", 2)]).set("/spec/enableDynamicWorker", true));
     world.writes.clear();
-    world.set(&format!("{}/replicas", scene::WORKER), json!(3));
+    world.set(&format!("{}/replicas", crate::scene::WORKER), json!(3));
     world.settle();
     world.run_all();
     world.settle();
@@ -401,7 +396,7 @@ fn dynamic_workers_go_from_two_to_three_to_one_without_harm_to_the_others() {
         world.pod_names(),
         ["tf-ps-0", "tf-worker-0", "tf-worker-1", "tf-worker-2"]
     );
-    world.set(&format!("{}/replicas", scene::WORKER), json!(1));
+    world.set(&format!("{}/replicas", crate::scene::WORKER), json!(1));
     world.settle();
     let gone: Vec<&String> = world
         .writes

@@ -1,12 +1,7 @@
 //! The variables of XGBoost and LightGBM, written by hand from the published contract, and which role decides how a job ends.
 
-// A panic here fails a test.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod scene;
-
+use crate::scene::{KIND, Scene, framework, pt, typed, world};
 use k8s_openapi::api::core::v1::Pod;
-use scene::{KIND, Scene, framework, pt, typed, world};
 use serde_json::json;
 use training_testkit::builders::Job;
 use training_testkit::scene::{first_pods, placed};
@@ -67,11 +62,11 @@ fn every_container_is_told_and_ports_of_the_users_are_used() {
     let containers = |ports: &serde_json::Value| json!([{"name": "log", "image": "l"}, {"name": "xgboost", "image": "i", "ports": ports}]);
     let job = pt(1)
         .set(
-            &format!("{}/template/spec/containers", scene::MASTER),
+            &format!("{}/template/spec/containers", crate::scene::MASTER),
             containers(&ports),
         )
         .set(
-            &format!("{}/template/spec/containers", scene::WORKER),
+            &format!("{}/template/spec/containers", crate::scene::WORKER),
             containers(&json!([])),
         );
     for pod in pods(job) {
@@ -93,7 +88,7 @@ fn the_master_speaks_for_the_job() {
 
 #[test]
 fn b_056_a_job_without_a_master_or_with_two_ends_with_the_field() {
-    let two = pt(1).set(&format!("{}/replicas", scene::MASTER), 2);
+    let two = pt(1).set(&format!("{}/replicas", crate::scene::MASTER), 2);
     for (job, field) in [
         (
             pt(1).without("Master"),

@@ -2,18 +2,18 @@
 
 use super::Mutation;
 
-/// Selects table tests of an operator, without its binary, so that little is rebuilt for each mutation.
+/// Selects modules of an operator's tests, without its binary, so that little is rebuilt for each mutation.
 macro_rules! table {
     ($($name:literal),+) => {
         table!(in "pytorch-operator": $($name),+)
     };
     (in $operator:literal: $($name:literal),+) => {
-        &["-p", $operator, "--no-default-features", $("--test", $name),+]
+        &["-p", $operator, "--no-default-features", "--test", "all", "--", $(concat!($name, "::")),+]
     };
 }
 
 /// The tests of the operator's HTTP requests.
-const WRITES: &[&str] = &["-p", "pytorch-operator", "--test", "writes"];
+const WRITES: &[&str] = &["-p", "pytorch-operator", "--test", "all", "--", "writes::"];
 const RUNTIME: &[&str] = &["-p", "training-runtime", "--lib"];
 const CORE: &[&str] = &["-p", "training-core", "--lib"];
 
@@ -50,7 +50,13 @@ const OF_HOSTS: &[&str] = &[
     "--",
     "hosts::",
 ];
-const OF_SPARK: &[&str] = table!(in "spark-operator": "spark");
+const OF_SPARK: &[&str] = &[
+    "-p",
+    "spark-operator",
+    "--no-default-features",
+    "--test",
+    "spark",
+];
 
 /// All mutations: first the executor, then the planner, then those of a kind.
 pub const MUTATIONS: &[Mutation] = &[
@@ -260,7 +266,7 @@ pub const MUTATIONS: &[Mutation] = &[
             "pytorch-operator",
             "--no-default-features",
             "--test",
-            "properties",
+            "all",
             "--",
             "cs8",
         ],
