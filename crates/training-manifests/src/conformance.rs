@@ -22,7 +22,7 @@ const INTRODUCTION: &str = "\
 
 ```sh
 cargo test -p tf-operator --test all every_kind::    # most of this page for one kind, in seconds, without a cluster
-make test                                       # all of it
+make test                                            # all of it
 ```
 
 This page lists, in our own words, the assertions in the tests of the Kubeflow training operator 1.9 for its kinds, of the MPI operator 0.8 for MPIJob,

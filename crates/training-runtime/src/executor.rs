@@ -35,7 +35,7 @@ use crate::feed::slim::{
 };
 use crate::key::JobKey;
 
-pub use concurrent::{WINDOW, run};
+pub use concurrent::{WINDOW, run_steps};
 pub use outcome::{Done, Outcome, Refusal};
 use outcome::{Stopped, made_pod, made_service, refuse};
 
@@ -113,7 +113,7 @@ impl Executor {
         &self.children
     }
 
-    /// Executes steps in order, several at a time; if `cautious`, one by one at first. A refusal, or several faults in a row, stops the
+    /// Executes steps in order, several at a time; if `cautious`, the first one alone. A refusal, or several faults in a row, stops the
     /// steps not yet begun; a failed delete stops none.
     pub async fn execute<J: Resource<DynamicType = ()>>(
         &self,
@@ -122,11 +122,11 @@ impl Executor {
         cautious: bool,
     ) -> Outcome {
         let mut faults = Faults::default();
-        let results = run(
+        let results = run_steps(
             steps.len(),
             if cautious { 1 } else { WINDOW },
             |at| self.step(job, &steps[at]),
-            |at, result| faults.stop(&steps[at], result),
+            |at, result| faults.count(&steps[at], result),
         )
         .await;
         let mut outcome = Outcome::default();
@@ -483,7 +483,7 @@ struct Faults(usize);
 
 impl Faults {
     /// Counts the result of a step. Returns true if no further step may begin.
-    fn stop(&mut self, step: &Step, result: &Result<(), Stopped>) -> bool {
+    fn count(&mut self, step: &Step, result: &Result<(), Stopped>) -> bool {
         match result {
             Ok(()) | Err(Stopped::Found) => self.0 = 0,
             // It would come first in the next plan as well and block all later steps forever.
@@ -522,7 +522,7 @@ mod tests {
     fn stops(results: impl IntoIterator<Item = (Step, Result<(), Fault>)>) -> bool {
         let mut faults = Faults::default();
         let mut results = results.into_iter();
-        results.any(|(step, result)| faults.stop(&step, &result.map_err(Stopped::Fault)))
+        results.any(|(step, result)| faults.count(&step, &result.map_err(Stopped::Fault)))
     }
 
     #[test]

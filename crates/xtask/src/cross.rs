@@ -19,8 +19,12 @@ pub const DEBIANS: &str = "/usr/bin/rustc";
 const COMPILERS: [&str; 2] = ["rustc", DEBIANS];
 /// Debian's package of the C library. The cross compiler's own is older and gets no security updates.
 const LIBC: &str = "libc6-dev:arm64";
-/// Downloads it. It is not installed, because that upgrades other packages of the machine.
-const DOWNLOAD: &str = "apt-get download -q libc6-dev:arm64 && dpkg-deb -x *.deb . && dpkg-deb -f *.deb Version > version";
+/// Downloads and unpacks it. It is not installed, because that upgrades other packages of the machine.
+const DOWNLOAD: &str = "apt-get download -q libc6-dev:arm64 && dpkg-deb -x *.deb .";
+/// Tells apt of it.
+const ADD: &str = "dpkg --add-architecture arm64 && apt-get update -q";
+/// Its directory has this prefix, then its version.
+const PREFIX: &str = "libc-";
 /// Where the package has its libraries.
 const LIBRARIES: &str = "usr/lib/aarch64-linux-gnu";
 /// Installs what is missing.
@@ -55,45 +59,67 @@ pub fn prerequisites() -> Result<(), String> {
     ))
 }
 
-/// Downloads Debian's C library, unless it is downloaded. Without Debian, the cross compiler's own is used.
+/// Downloads the version of Debian's C library that apt would install, unless it is downloaded. Where apt has none, the cross
+/// compiler's own is used.
 fn download_libc() -> Result<(), String> {
-    let directory = libc();
-    if !has("apt-get") || directory.join(LIBRARIES).is_dir() {
+    let mut version = candidate();
+    if version.is_none() && process::may_install() {
+        process::run(&mut process::command("sh", ["-c", ADD]))?;
+        version = candidate();
+    }
+    let former = libc();
+    let Some(version) = version else {
+        if former.is_none() {
+            eprintln!("apt has no {LIBC}: programs for arm64 get the cross compiler's C library");
+        }
+        return Ok(());
+    };
+    // Another version has another path, so that cargo links again.
+    let directory = target().join(format!("{PREFIX}{version}"));
+    if directory.is_dir() {
         return Ok(());
     }
-    let new = target().join("libc-new");
-    // They may be left from attempts that failed.
-    for left in [&new, &directory] {
-        let _ = fs::remove_dir_all(left);
+    let new = target().join("new-libc");
+    for old in former.iter().map(|(_, path)| path).chain([&new]) {
+        let _ = fs::remove_dir_all(old);
     }
     fs::create_dir_all(&new).map_err(|e| format!("{}: {e}", new.display()))?;
     let mut download = process::command("sh", ["-c", DOWNLOAD]);
     process::run(download.current_dir(&new)).map_err(|why| {
-        format!("{LIBC} can't be downloaded: {why}; run `dpkg --add-architecture arm64 && apt-get update` first")
+        format!("{LIBC} can't be downloaded: {why}; run `{ADD}` first, or set ARCHITECTURES=amd64")
     })?;
     fs::rename(&new, &directory).map_err(|e| format!("{}: {e}", directory.display()))
 }
 
-/// The directory of Debian's C library.
-fn libc() -> PathBuf {
-    target().join("libc")
+/// Returns the version of Debian's C library that apt would install.
+fn candidate() -> Option<String> {
+    let mut policy = process::command("apt-cache", ["policy", LIBC]);
+    let policy = process::quiet(policy.env("LC_ALL", "C")).ok()?;
+    let mut lines = policy.lines();
+    let version = lines.find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    (version != "(none)").then(|| version.to_owned())
+}
+
+/// Returns the version and the directory of Debian's C library.
+fn libc() -> Option<(String, PathBuf)> {
+    let entries = fs::read_dir(target()).ok()?;
+    entries.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some((name.strip_prefix(PREFIX)?.to_owned(), entry.path()))
+    })
 }
 
 /// Returns the version of Debian's C library and the directory of its documents; `None` if the cross compiler's own is used.
 pub fn debians_libc() -> Option<(String, PathBuf)> {
-    let version = fs::read_to_string(libc().join("version")).ok()?;
-    Some((
-        version.trim().to_owned(),
-        libc().join("usr/share/doc/libc6-dev"),
-    ))
+    libc().map(|(version, path)| (version, path.join("usr/share/doc/libc6-dev")))
 }
 
 /// Returns rustc's flags for linking.
 pub fn flags() -> Vec<String> {
-    let libraries = libc().join(LIBRARIES);
-    if !libraries.is_dir() {
+    let Some((_, path)) = libc() else {
         return Vec::new();
-    }
+    };
+    let libraries = path.join(LIBRARIES);
     ["B", "L"]
         .map(|flag| format!("-Clink-arg=-{flag}{}", libraries.display()))
         .to_vec()

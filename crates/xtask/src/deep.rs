@@ -253,7 +253,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// Runs fifty times as many random histories of a simulated world: every test in a program or module called `properties`.
+/// Runs fifty times as many random histories of a simulated world: every test in a program or module whose name ends in `properties`.
 fn histories(run: &Run) -> Result<(), String> {
     const NAME: &str = "properties";
     let mut args = vec!["test", "--locked", "--release", "--tests"];

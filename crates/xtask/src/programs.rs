@@ -454,8 +454,12 @@ impl Tests<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::deep::Share;
+    use crate::image::OPERATORS;
+    use crate::paths;
 
     const PASSES: &str = "table::tests::a_stage_of_tests_that_ran_none_has_failed";
     const PLAYS: &str = "programs::tests::what_fails_is_skipped_hangs_or_crashes_is_told_apart";
@@ -494,6 +498,28 @@ mod tests {
             .collect();
         ends.sort_by_key(|(name, _)| name != PASSES);
         ends
+    }
+
+    #[test]
+    fn every_file_with_tests_of_an_operator_is_in_its_program() {
+        let mut files = 0;
+        for operator in OPERATORS {
+            let tests = paths::root().join("operators").join(operator).join("tests");
+            let Ok(program) = fs::read_to_string(tests.join("all.rs")) else {
+                continue;
+            };
+            for entry in fs::read_dir(tests).unwrap().flatten() {
+                let name = entry.file_name().into_string().unwrap();
+                if let Some(module) = name.strip_suffix(".rs").filter(|module| *module != "all") {
+                    assert!(
+                        program.contains(&format!("mod {module};")),
+                        "{operator}: {name}"
+                    );
+                    files += 1;
+                }
+            }
+        }
+        assert!(files > 20, "{files}");
     }
 
     #[test]

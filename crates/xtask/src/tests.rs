@@ -183,7 +183,7 @@ fn unit(run: &Run) -> Result<(), String> {
     // The same random histories every time; `make test-deep` uses others.
     let how = How {
         env: vec![("PROPTEST_RNG_SEED", "1".into())],
-        // The longest test of a program runs alone at its end.
+        // Otherwise a processor idles while the longest test of a program ends.
         side_by_side: 2,
         ..How::default()
     };

@@ -13,6 +13,7 @@ mod inputs;
 mod launcher;
 #[path = "../../every-kind/lives.rs"]
 mod lives;
+#[cfg(feature = "bin")]
 mod policies;
 #[path = "../../every-kind/properties.rs"]
 mod properties;

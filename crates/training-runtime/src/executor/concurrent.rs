@@ -9,11 +9,11 @@ use futures::stream;
 pub const WINDOW: usize = 16;
 
 /// Runs the steps of a plan in order, several at a time: `first` at the beginning, then twice as many with each batch, at most
-/// [`WINDOW`]. After a result that `is_last`, no further step begins; those that have begun end. Returns the results of all that have
-/// begun, in the order of the steps.
+/// [`WINDOW`]. After a result that `is_last`, no further step begins; those that have begun end. `is_last` gets each result as soon as
+/// it is known. Returns the results of all steps that have begun, in the order of the steps.
 ///
 /// Steps are indices: the compiler can't prove a closure general enough for references.
-pub async fn run<T, E, F>(
+pub async fn run_steps<T, E, F>(
     steps: usize,
     first: usize,
     step: impl Fn(usize) -> F,
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs so many steps, the `wrong` ones of which stop the rest. Returns which have begun, and how many ran at once at most.
+    /// Runs so many steps, the `wrong` ones of which stop the rest. Returns those that have begun, and the most that ran at once.
     async fn begun(steps: usize, first: usize, wrong: &[usize]) -> (Vec<usize>, usize) {
         let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let step = async |at: usize| {
@@ -75,7 +75,7 @@ mod tests {
             running.fetch_sub(1, Ordering::Relaxed);
             if wrong.contains(&at) { Err(()) } else { Ok(()) }
         };
-        let results = run(steps, first, step, |_, result| result.is_err()).await;
+        let results = run_steps(steps, first, step, |_, result| result.is_err()).await;
         let begun = results.into_iter().map(|(at, _)| at).collect();
         (begun, most.into_inner())
     }

@@ -13,7 +13,15 @@ macro_rules! table {
 }
 
 /// The tests of the operator's HTTP requests.
-const WRITES: &[&str] = &["-p", "pytorch-operator", "--test", "all", "--", "writes::"];
+const WRITES: &[&str] = &[
+    "-p",
+    "pytorch-operator",
+    "--test",
+    "all",
+    "--",
+    "writes::",
+    "taken::",
+];
 const RUNTIME: &[&str] = &["-p", "training-runtime", "--lib"];
 const CORE: &[&str] = &["-p", "training-core", "--lib"];
 
@@ -39,8 +47,10 @@ const SPARK_MEMORY: &str = "operators/spark-operator/src/memory.rs";
 const SPARK_BEGIN: &str = "operators/spark-operator/src/course/begin.rs";
 const SPARK_FOLLOW: &str = "operators/spark-operator/src/course/follow.rs";
 const SPARK_EXECUTORS: &str = "operators/spark-operator/src/course/executors.rs";
-const OF_TF: &[&str] = table!(in "tf-operator": "cluster_spec", "ends", "every_kind");
-const OF_XGBOOST: &[&str] = table!(in "xgboost-operator": "rendezvous", "every_kind");
+const OF_TF: &[&str] =
+    table!(in "tf-operator": "cluster_spec", "ends", "every_kind", "lives", "masters");
+const OF_XGBOOST: &[&str] =
+    table!(in "xgboost-operator": "rendezvous", "every_kind", "lives", "masters");
 const OF_MPI: &[&str] = table!(in "mpi-operator": "course", "gang", "golden", "launcher", "setup");
 const OF_HOSTS: &[&str] = &[
     "-p",
@@ -121,7 +131,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/training-core/src/plan.rs",
         from: "indices.truncate(role.map_or(0, |(_, role)| role.replicas));",
         to: "",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "the lease is not checked before a request",
@@ -163,63 +173,63 @@ pub const MUTATIONS: &[Mutation] = &[
         file: PROGRESS,
         from: "draft.set(ConditionType::Succeeded, true, &reason, &message);",
         to: "",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a failure has no completion time",
         file: FAILING,
         from: "draft.complete();",
         to: "",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "the backoff budget is off by one",
         file: FAILING,
         from: "&& i64::from(spent) > i64::from(limit)",
         to: "&& i64::from(spent) >= i64::from(limit)",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "in-place restarts are forgotten with their pod",
         file: PROGRESS,
         from: "draft.memory.container_restarts.max(in_place)",
         to: "in_place",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a failure does not raise the attempt",
         file: RESTART,
         from: "attempt: attempt.saturating_add(1),",
         to: "attempt,",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a pod that a disruption failed fails the job under Never",
         file: RESTART,
         from: "if pod.disrupted {",
         to: "if false && pod.disrupted {",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "the backoff is never reset",
         file: RESTART,
         from: "settled: if ran_long { attempt } else { self.settled },",
         to: "settled: self.settled,",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "an invalid edit fails a running job",
         file: "crates/training-core/src/plan.rs",
         from: "let runs = draft.memory.started.is_some() && !resumes;",
         to: "let runs = false && draft.memory.started.is_some() && !resumes;",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a role that was removed from the spec keeps its counts",
         file: "crates/training-core/src/plan/counts.rs",
         from: "shown.active = of_type(PodPhase::Running);",
         to: "",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a webhook's refusal that looks like a validation error is final",
@@ -276,7 +286,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: SUSPENDED,
         from: "while the status says suspended.\n    draft.urgency(Urgency::First);",
         to: "while the status says suspended.\n    draft.urgency(Urgency::Parallel);",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "pods carry no attempt",
@@ -297,7 +307,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/training-core/src/model/census.rs",
         from: "if pod.phase.has_ended() && !pod.terminating {",
         to: "if pod.phase.has_ended() {",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "everything is cleaned up by default",
@@ -305,21 +315,21 @@ pub const MUTATIONS: &[Mutation] = &[
         from: r#"None | Some("None") => Self::None,"#,
         to: r#"Some("None") => Self::None,
             None => Self::All,"#,
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "the TTL is a second short",
         file: FINISHED,
         from: "let after = i64::from(ttl.max(0)) + 1;",
         to: "let after = i64::from(ttl.max(0));",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "the deadline causes no requeue",
         file: PROGRESS,
         from: "draft.requeue_after(started, seconds);",
         to: "let _ = (started, seconds);",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "replacements have no backoff",
@@ -333,21 +343,21 @@ pub const MUTATIONS: &[Mutation] = &[
         file: PROGRESS,
         from: "next.is_none()",
         to: "true",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "a succeeded replica is forgotten",
         file: "crates/training-core/src/plan.rs",
         from: ".insert(slot.index);",
         to: ";",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "jobs of another controller are planned",
         file: "crates/training-core/src/plan.rs",
         from: "job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job)",
         to: "job.meta().deletion_timestamp.is_some()",
-        tests: table!("every_kind"),
+        tests: table!("every_kind", "lives", "masters"),
     },
     Mutation {
         name: "TFJob: a job of one pod gets a cluster",

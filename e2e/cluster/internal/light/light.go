@@ -317,7 +317,7 @@ func (l *instance) up(ctx context.Context) error {
 			return err
 		}
 		// It has no clients, so it needs no port. Without a network, nobody
-		// needs the addresses of pods; they were a fifth of all requests.
+		// needs the addresses of pods; writing them took a fifth of all requests.
 		args := append(base.ControllerManagerArgs(pki, pki+"/controller-manager.kubeconfig"), "--secure-port=0",
 			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller")
 		if err := l.run(append(args, l.o.managerArgs...)...); err != nil {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use training_core::Uid;
 use training_runtime::caller::{Asked, Caller, Deleted, Failure, encode};
-use training_runtime::executor::{WINDOW, run};
+use training_runtime::executor::{WINDOW, run_steps};
 use training_runtime::fault::{Absent, Denial, Fault};
 use training_runtime::feed::child::Child;
 use training_runtime::feed::index::Index;
@@ -111,7 +111,7 @@ impl StepRunner<'_> {
         };
         for now in 0..3 {
             let due: Vec<&Step> = steps.iter().filter(|s| turn(s) == now).collect();
-            let results = run(
+            let results = run_steps(
                 due.len(),
                 WINDOW,
                 |at| self.step(due[at]),
