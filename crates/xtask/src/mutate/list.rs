@@ -22,6 +22,8 @@ const WRITES: &[&str] = &[
     "writes::",
     "taken::",
 ];
+/// The tests of every kind, for `PyTorchJob`.
+const EVERY_KIND: &[&str] = table!("every_kind", "lives", "masters");
 const RUNTIME: &[&str] = &["-p", "training-runtime", "--lib"];
 const CORE: &[&str] = &["-p", "training-core", "--lib"];
 
@@ -131,7 +133,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/training-core/src/plan.rs",
         from: "indices.truncate(role.map_or(0, |(_, role)| role.replicas));",
         to: "",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "the lease is not checked before a request",
@@ -173,63 +175,63 @@ pub const MUTATIONS: &[Mutation] = &[
         file: PROGRESS,
         from: "draft.set(ConditionType::Succeeded, true, &reason, &message);",
         to: "",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a failure has no completion time",
         file: FAILING,
         from: "draft.complete();",
         to: "",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "the backoff budget is off by one",
         file: FAILING,
         from: "&& i64::from(spent) > i64::from(limit)",
         to: "&& i64::from(spent) >= i64::from(limit)",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "in-place restarts are forgotten with their pod",
         file: PROGRESS,
         from: "draft.memory.container_restarts.max(in_place)",
         to: "in_place",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a failure does not raise the attempt",
         file: RESTART,
         from: "attempt: attempt.saturating_add(1),",
         to: "attempt,",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a pod that a disruption failed fails the job under Never",
         file: RESTART,
         from: "if pod.disrupted {",
         to: "if false && pod.disrupted {",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "the backoff is never reset",
         file: RESTART,
         from: "settled: if ran_long { attempt } else { self.settled },",
         to: "settled: self.settled,",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "an invalid edit fails a running job",
         file: "crates/training-core/src/plan.rs",
         from: "let runs = draft.memory.started.is_some() && !resumes;",
         to: "let runs = false && draft.memory.started.is_some() && !resumes;",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a role that was removed from the spec keeps its counts",
         file: "crates/training-core/src/plan/counts.rs",
         from: "shown.active = of_type(PodPhase::Running);",
         to: "",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a webhook's refusal that looks like a validation error is final",
@@ -286,7 +288,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: SUSPENDED,
         from: "while the status says suspended.\n    draft.urgency(Urgency::First);",
         to: "while the status says suspended.\n    draft.urgency(Urgency::Parallel);",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "pods carry no attempt",
@@ -307,7 +309,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: "crates/training-core/src/model/census.rs",
         from: "if pod.phase.has_ended() && !pod.terminating {",
         to: "if pod.phase.has_ended() {",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "everything is cleaned up by default",
@@ -315,21 +317,21 @@ pub const MUTATIONS: &[Mutation] = &[
         from: r#"None | Some("None") => Self::None,"#,
         to: r#"Some("None") => Self::None,
             None => Self::All,"#,
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "the TTL is a second short",
         file: FINISHED,
         from: "let after = i64::from(ttl.max(0)) + 1;",
         to: "let after = i64::from(ttl.max(0));",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "the deadline causes no requeue",
         file: PROGRESS,
         from: "draft.requeue_after(started, seconds);",
         to: "let _ = (started, seconds);",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "replacements have no backoff",
@@ -343,21 +345,21 @@ pub const MUTATIONS: &[Mutation] = &[
         file: PROGRESS,
         from: "next.is_none()",
         to: "true",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "a succeeded replica is forgotten",
         file: "crates/training-core/src/plan.rs",
         from: ".insert(slot.index);",
         to: ";",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "jobs of another controller are planned",
         file: "crates/training-core/src/plan.rs",
         from: "job.meta().deletion_timestamp.is_some() || is_managed_elsewhere::<F>(job)",
         to: "job.meta().deletion_timestamp.is_some()",
-        tests: table!("every_kind", "lives", "masters"),
+        tests: EVERY_KIND,
     },
     Mutation {
         name: "TFJob: a job of one pod gets a cluster",
