@@ -63,14 +63,30 @@ pub fn built(script: &str) -> Result<String, String> {
         .to_owned())
 }
 
+/// Returns a go command with the flags of our builds.
+pub fn go<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    command(crate::paths::root().join("e2e/go"), args)
+}
+
 /// Returns the path of a tool from crates.io, which it installs into the cache first if needed.
+///
+/// It is built without optimization: the tools run for seconds.
 pub fn cargo_tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf, String> {
     let root = crate::paths::cache().join(format!("{name}-{version}"));
     let tool = root.join("bin").join(name);
     if !tool.exists() {
-        let args = ["install", "--quiet", "--locked", name, "--version", version];
+        let args = [
+            "install",
+            "--quiet",
+            "--locked",
+            "--debug",
+            name,
+            "--version",
+            version,
+        ];
         quiet(
             command("cargo", args)
+                .env("CARGO_PROFILE_DEV_DEBUG", "false")
                 .args(options)
                 .arg("--root")
                 .arg(&root),

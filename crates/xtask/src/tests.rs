@@ -297,7 +297,7 @@ fn go(run: &Run) -> Result<(), String> {
     for (module, packages) in modules {
         let dir = paths::root().join(module);
         let vet = ["vet"].iter().chain(packages);
-        wrong.extend(run.run(process::command("go", vet).current_dir(&dir)).err());
+        wrong.extend(run.run(process::go(vet).current_dir(&dir)).err());
         wrong.extend(go_test(run, &dir, packages, &[]).err());
     }
     if wrong.is_empty() {
@@ -309,7 +309,7 @@ fn go(run: &Run) -> Result<(), String> {
 
 /// Runs Go tests and records their results. Go itself kills tests that hang.
 pub fn go_test(run: &Run, dir: &Path, args: &[&str], env: &[(&str, &Path)]) -> Result<(), String> {
-    let mut command = process::command("go", ["test", "-json"].iter().chain(args));
+    let mut command = process::go(["test", "-json"].iter().chain(args));
     command.current_dir(dir).envs(env.iter().copied());
     let (passed, log) = run.output(&mut command)?;
     let cases = cases::go(&log);
