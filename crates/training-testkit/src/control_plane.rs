@@ -8,7 +8,8 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -43,6 +44,8 @@ const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
 const HEAP_GROWTH: &str = "300";
 /// The path of the light mode's program, if built elsewhere.
 const NODE_VARIABLE: &str = "TRAINYARD_NODE";
+/// The file with the errors of the light mode's program, in the directory of the control plane.
+const LOG: &str = "light.log";
 
 /// The start timeout. Two seconds is normal; a concurrent build slows it down.
 const START: Duration = Duration::from_mins(3);
@@ -98,6 +101,8 @@ pub struct ControlPlane {
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
+    /// Set before we stop it.
+    stopping: Arc<AtomicBool>,
 }
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
@@ -268,7 +273,10 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
+        let mut failed = std::thread::panicking();
         if let Some(process) = &mut self.process {
+            failed |= matches!(process.child.try_wait(), Ok(Some(_)));
+            process.stopping.store(true, Ordering::Relaxed);
             drop(process.stdin.take());
             let end = Instant::now() + Duration::from_secs(10);
             while Instant::now() < end && !matches!(process.child.try_wait(), Ok(Some(_))) {
@@ -278,8 +286,8 @@ impl Drop for ControlPlane {
             let _ = process.child.kill();
             let _ = process.child.wait();
         }
-        // A failed test keeps the logs of its control plane.
-        if !std::thread::panicking() {
+        // The logs of a failed test or control plane stay.
+        if !failed {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
@@ -416,7 +424,7 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
         }
         command.arg("--user").arg(value);
     }
-    let log = fs::File::create(dir.join("light.log"))?;
+    let log = fs::File::create(dir.join(LOG))?;
     command
         .env("GOGC", HEAP_GROWTH)
         .stdin(Stdio::piped())
@@ -426,7 +434,13 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
     let stdin = child.stdin.take();
     let stdout = child.stdout.take().context("a child without output")?;
     // Created first, so that every error below ends the child too.
-    let mut process = Process { child, stdin };
+    let stopping = Arc::new(AtomicBool::new(false));
+    let mut process = Process {
+        child,
+        stdin,
+        stopping: stopping.clone(),
+    };
+    let directory = dir.to_owned();
     let (ready, is_ready) = oneshot::channel();
     std::thread::spawn(move || {
         let mut ready = Some(ready);
@@ -438,18 +452,25 @@ async fn spawn(dir: &Path, options: &Options) -> Result<Process> {
                 let _ = ready.send(());
             }
         }
+        // Tests only notice that their connections are lost.
+        if ready.is_none() && !stopping.load(Ordering::Relaxed) {
+            eprintln!("the control plane ended; {}", said(&directory));
+        }
     });
     let outcome = tokio::time::timeout(START, is_ready).await;
     if !matches!(outcome, Ok(Ok(()))) {
         let _ = process.child.kill();
         let _ = process.child.wait();
-        let log = fs::read_to_string(dir.join("light.log")).unwrap_or_default();
-        bail!(
-            "the control plane did not become ready; {} says:\n{log}",
-            dir.display()
-        );
+        bail!("the control plane did not become ready; {}", said(dir));
     }
     Ok(process)
+}
+
+/// The log of a control plane, for an error message.
+fn said(dir: &Path) -> String {
+    let path = dir.join(LOG);
+    let log = fs::read_to_string(&path).unwrap_or_default();
+    format!("{} says:\n{log}", path.display())
 }
 
 /// Builds the program of the light mode if it doesn't exist.

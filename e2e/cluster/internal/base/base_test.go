@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -51,6 +52,25 @@ func TestIssuedCertificateIsTrusted(t *testing.T) {
 	for _, name := range []string{"kubernetes.default.svc", "10.96.0.1"} {
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
 			t.Error(name, err)
+		}
+	}
+}
+
+func TestTailOfACrashBeginsWithItsCause(t *testing.T) {
+	stacks := strings.Repeat("goroutine 1 [running]:\n", 100)
+	for log, want := range map[string]string{
+		"a\nb\nc\nd\n": "    b\n    c\n    d\n",
+		"a\nfatal error: concurrent map writes\n\n" + stacks:       "    fatal error: concurrent map writes\n    \n    goroutine 1 [running]:\n",
+		"panic: no\n" + stacks:                                     "    panic: no\n    goroutine 1 [running]:\n    goroutine 1 [running]:\n",
+		"SIGSEGV: segmentation violation\nPC=0x0 m=0\n\n" + stacks: "    SIGSEGV: segmentation violation\n    PC=0x0 m=0\n    \n",
+		"": "    \n",
+	} {
+		path := t.TempDir() + "/log"
+		if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Tail(path, 3); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

@@ -2,23 +2,34 @@ package base
 
 import (
 	"os"
+	"slices"
 	"strings"
 )
 
-// Tail is the last lines of a file, indented, for an error message.
+// Tail is the last lines of a file, indented, for an error message. The log of a
+// Go program that crashed ends with the stacks of its goroutines; of it, Tail is
+// the first lines of the crash, which tell the cause.
 func Tail(path string, lines int) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return "    (no log: " + err.Error() + ")\n"
 	}
-	if len(data) > 1<<16 {
-		data = data[len(data)-1<<16:]
-	}
 	all := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-	if len(all) > lines {
-		all = all[len(all)-lines:]
+	first := max(0, len(all)-lines)
+	if crash := slices.IndexFunc(all, beginsCrash); crash >= 0 && crash < first {
+		first = crash
 	}
-	return "    " + strings.Join(all, "\n    ") + "\n"
+	return "    " + strings.Join(all[first:min(len(all), first+lines)], "\n    ") + "\n"
+}
+
+// beginsCrash tells whether the Go runtime starts to report a crash in a line.
+func beginsCrash(line string) bool {
+	for _, cause := range []string{"panic: ", "fatal error: ", "SIG"} {
+		if strings.HasPrefix(line, cause) {
+			return true
+		}
+	}
+	return false
 }
 
 // FirstLine is the first line of a tool's output, for an error message.
