@@ -1,8 +1,5 @@
 //! Jobs and worlds for the tests of this directory.
 
-// Each test file uses only part of this module.
-#![allow(dead_code)]
-
 use jax_operator::{JAX, JAXJob};
 use serde_json::json;
 use training_testkit::builders::{self, Kind};
@@ -25,8 +22,6 @@ pub const CHIEF_ROLE: &str = "Worker";
 pub const CHIEF_DECIDES: bool = false;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/jaxReplicaSpecs/Worker";
-/// JSON pointer to the image of the workers.
-pub const IMAGE: &str = "/spec/jaxReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The default restart policy.
 pub const RESTART: &str = "Never";
 /// The most workers with which one job is tested.

@@ -1,8 +1,5 @@
 //! Jobs and worlds for the tests of this directory.
 
-// Each test file uses only part of this module.
-#![allow(dead_code)]
-
 use serde_json::{Value, json};
 
 use mpi_operator::{MPIJob, Mpi};

@@ -1,8 +1,5 @@
 //! Jobs and worlds for the tests in this directory.
 
-// Every test file uses only a part of the scene.
-#![allow(dead_code)]
-
 use pytorch_operator::{PyTorch, PyTorchJob};
 use serde_json::{Value, json};
 use training_testkit::builders::{self, Kind, PYTORCH};
@@ -27,8 +24,6 @@ pub const CHIEF_ROLE: &str = "Master";
 pub const CHIEF_DECIDES: bool = true;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/pytorchReplicaSpecs/Worker";
-/// JSON pointer to the image of the workers.
-pub const IMAGE: &str = "/spec/pytorchReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The default restart policy.
 pub const RESTART: &str = "OnFailure";
 /// The number of workers in tests of large jobs.

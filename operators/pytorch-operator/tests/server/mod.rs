@@ -1,8 +1,5 @@
 //! A mock API server, and a worker that talks to it.
 
-// Every test file uses only a part of it.
-#![allow(dead_code)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

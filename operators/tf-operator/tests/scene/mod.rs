@@ -1,8 +1,5 @@
 //! Jobs and worlds for the tests of this directory.
 
-// Each test file uses only part of this module.
-#![allow(dead_code)]
-
 use serde_json::json;
 use tf_operator::{TFJob, TensorFlow};
 use training_testkit::builders::{self, Kind, TENSORFLOW};
@@ -25,8 +22,6 @@ pub const CHIEF_ROLE: &str = "Master";
 pub const CHIEF_DECIDES: bool = true;
 /// JSON pointer to the workers' replica spec.
 pub const WORKER: &str = "/spec/tfReplicaSpecs/Worker";
-/// JSON pointer to the image of the workers.
-pub const IMAGE: &str = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
 /// The default restart policy.
 pub const RESTART: &str = "Never";
 /// The most workers with which one job is tested. A longer list fits into no variable.
