@@ -16,6 +16,7 @@ use crate::training::Training;
 
 /// The arguments of an operator: the common ones and those of its framework.
 #[derive(Parser, Debug)]
+#[command(args_override_self = true)]
 pub struct Cli<A: Args> {
     /// The arguments of operators whose jobs consist of replicas.
     #[command(flatten)]
@@ -89,4 +90,23 @@ pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
         .build()
         .context("a runtime")?
         .block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_of_a_repeated_flag_counts() {
+        let args = [
+            "operator",
+            "--leader-elect",
+            "--leader-elect=false",
+            "--namespace=a",
+            "--namespace=b",
+        ];
+        let cli = Cli::<NoArgs>::try_parse_from(args).unwrap();
+        assert!(!cli.runtime.leader_elect);
+        assert_eq!(cli.runtime.namespaces(), ["a", "b"], "lists add up");
+    }
 }

@@ -22,7 +22,8 @@ const JOBS: &str = "MPIJobs";
     name = "mpi-operator",
     version,
     about,
-    args_conflicts_with_subcommands = true
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
 )]
 pub struct Cli {
     /// A command other than running the operator.
@@ -231,6 +232,12 @@ mod tests {
     #[test]
     fn the_arguments_fit_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_last_value_of_a_repeated_flag_counts() {
+        let cli = read(&["--leader-elect", "--leader-elect=false"]);
+        assert!(!cli.runtime.leader_elect);
     }
 
     #[test]

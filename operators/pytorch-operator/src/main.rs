@@ -33,6 +33,8 @@ mod tests {
         for dashes in ["-", "--"] {
             let args = [
                 "pytorch-operator".to_owned(),
+                // The Deployment may have the flag already: the last value counts.
+                format!("{dashes}pytorch-init-container-image=former"),
                 format!("{dashes}pytorch-init-container-image=img"),
                 format!("{dashes}pytorch-init-container-max-tries=3"),
                 format!("{dashes}pytorch-init-container-template-file=/x"),

@@ -27,7 +27,7 @@ const SCHEDULERS: [&str; 2] = ["volcano", "yunikorn"];
 
 /// Runs `SparkApplications` and `ScheduledSparkApplications` (sparkoperator.k8s.io/v1beta2)
 #[derive(Parser, Debug)]
-#[command(name = Spark::NAME, version, about)]
+#[command(name = Spark::NAME, version, about, args_override_self = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
 pub struct Cli {
     /// The flags common to all operators.
@@ -547,6 +547,12 @@ mod tests {
     #[test]
     fn the_arguments_fit_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_last_value_of_a_repeated_flag_counts() {
+        let cli = read(&["--leader-elect", "--leader-election=false"]);
+        assert!(!cli.runtime.leader_elect);
     }
 
     #[test]
