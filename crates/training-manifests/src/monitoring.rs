@@ -29,7 +29,7 @@ pub struct Alert {
 }
 
 /// Every alert.
-pub const ALERTS: [Alert; 11] = [
+pub const ALERTS: [Alert; 12] = [
     Alert {
         name: "TrainyardDown",
         expr: "absent(trainyard_leader)",
@@ -37,6 +37,14 @@ pub const ALERTS: [Alert; 11] = [
         severity: "critical",
         summary: "Prometheus scrapes no operator of Trainyard",
         action: "`kubectl get pods -A -l app.kubernetes.io/part-of=trainyard` shows whether the operators run. If they do, check that Prometheus selects the ServiceMonitor, and that the network policy lets Prometheus in.",
+    },
+    Alert {
+        name: "TrainyardOperatorDown",
+        expr: "group by (namespace, job) (last_over_time(trainyard_leader[1d])) unless group by (namespace, job) (trainyard_leader)",
+        hold: "5m",
+        severity: "critical",
+        summary: "Prometheus no longer scrapes {{ $labels.job }}: its jobs may not be reconciled",
+        action: "`kubectl -n NAMESPACE get pods -l app.kubernetes.io/part-of=trainyard` shows whether the operator runs. The alert ends a day after the last scrape, also if you removed the operator. It doesn't see an operator that Prometheus has never scraped.",
     },
     Alert {
         name: "TrainyardNoLeader",
