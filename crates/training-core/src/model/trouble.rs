@@ -158,7 +158,7 @@ impl Cause {
             Self::Unschedulable => (
                 "Unschedulable",
                 "A pod has been unschedulable for ten seconds; the message is the scheduler's.",
-                "Add the missing resources, or request less: resources, node selectors, affinity, tolerations; the job continues automatically",
+                "Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations) and submit the job again",
             ),
             Self::SchedulingGated => (
                 "SchedulingGated",
