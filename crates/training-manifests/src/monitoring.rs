@@ -44,7 +44,7 @@ pub const ALERTS: [Alert; 12] = [
         hold: "5m",
         severity: "critical",
         summary: "Prometheus no longer scrapes {{ $labels.job }}: its jobs may not be reconciled",
-        action: "`kubectl -n NAMESPACE get pods -l app.kubernetes.io/part-of=trainyard` shows whether the operator runs. The alert ends a day after the last scrape, also if you removed the operator. It doesn't see an operator that Prometheus has never scraped.",
+        action: "`kubectl -n NAMESPACE get pods -l app.kubernetes.io/part-of=trainyard` shows whether the operator runs. The alert ends a day after the last scrape, also if you removed the operator, or its label `job` has changed. It doesn't see an operator that Prometheus has never scraped.",
     },
     Alert {
         name: "TrainyardNoLeader",

@@ -47,7 +47,7 @@ fn a_job_that_waits_for_a_node_has_cause_pods_held_devices_and_remedy() {
             "pt  PyTorchJob  WAITING 6m  ready 2/3  Unschedulable",
             "  x Pod pt-worker-1: no node fits it: 0/8 nodes are available: 8 Insufficient nvidia.com/gpu",
             "    1 ready pod already holds 8 nvidia.com/gpu",
-            "  > Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations) and submit the job again",
+            "  > Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations), apply the job and restart it",
         ]
     );
     assert_documented("why ddp", &texts(&scene.report().lines()));

@@ -119,7 +119,7 @@ fn an_unschedulable_driver_has_a_remedy() {
         [
             "pi  SparkApplication  SUBMITTED 60s  executors 0/2  Unschedulable",
             "  x driver pod pi-driver: Unschedulable: 0/1 nodes are available",
-            "  > Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations) and submit the job again",
+            "  > Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations), apply the job and restart it",
         ]
     );
 }

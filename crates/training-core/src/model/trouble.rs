@@ -113,12 +113,12 @@ impl Cause {
             Self::InvalidImageName => (
                 "InvalidImageName",
                 "The kubelet can't read the name of a container's image.",
-                "Correct the image in the template and submit the job again",
+                "Correct the image in the template, apply the job and restart it",
             ),
             Self::ErrImageNeverPull => (
                 "ErrImageNeverPull",
                 "The image is not on the node, and imagePullPolicy is Never.",
-                "Load the image onto the nodes, or set another imagePullPolicy and submit the job again",
+                "Load the image onto the nodes, or set another imagePullPolicy, apply the job and restart it",
             ),
             Self::ImagePullBackOff => (
                 "ImagePullBackOff",
@@ -138,7 +138,7 @@ impl Cause {
             Self::RunContainerError => (
                 "RunContainerError",
                 "A container was created but can't be started, usually because the image doesn't have its command.",
-                "Check command, working directory and mounts in the template, and submit the job again",
+                "Check command, working directory and mounts in the template, apply the job and restart it",
             ),
             Self::CrashLoopBackOff => (
                 "CrashLoopBackOff",
@@ -158,7 +158,7 @@ impl Cause {
             Self::Unschedulable => (
                 "Unschedulable",
                 "A pod has been unschedulable for ten seconds; the message is the scheduler's.",
-                "Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations) and submit the job again",
+                "Add the missing resources, and the job continues automatically; or request less (resources, node selectors, affinity, tolerations), apply the job and restart it",
             ),
             Self::SchedulingGated => (
                 "SchedulingGated",
