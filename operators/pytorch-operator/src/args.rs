@@ -98,3 +98,35 @@ pub enum Command {
     /// Waits until a host name resolves; the init container of workers
     WaitForHost(wait::WaitArgs),
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_published_flags_are_accepted_in_both_spellings() {
+        for dashes in ["-", "--"] {
+            let args = [
+                "pytorch-operator".to_owned(),
+                // The Deployment may have the flag already: the last value counts.
+                format!("{dashes}pytorch-init-container-image=former"),
+                format!("{dashes}pytorch-init-container-image=img"),
+                format!("{dashes}pytorch-init-container-max-tries=3"),
+                format!("{dashes}pytorch-init-container-template-file=/x"),
+                format!("{dashes}leader-elect=true"),
+            ];
+            let cli = Cli::parse_from(training_runtime::cli::normalise_args(
+                args.into_iter().map(Into::into),
+            ));
+            assert_eq!(cli.pytorch_init_container_image, "img");
+            assert!(cli.runtime.leader_elect);
+        }
+    }
+}
