@@ -195,6 +195,8 @@ fn fingerprint<M: Model>(state: &M) -> u64 {
 /// The positions and values of versions and uids in a text.
 fn versions(words: &str) -> Vec<(usize, usize, u128)> {
     const UUID: usize = 36;
+    /// The first group of a UUID.
+    const GROUP: usize = 8;
     let bytes = words.as_bytes();
     let mut found = Vec::new();
     let mut at = 0;
@@ -203,7 +205,10 @@ fn versions(words: &str) -> Vec<(usize, usize, u128)> {
         let token = token.take_while(|b| b.is_ascii_alphanumeric()).count();
         let uid = || Uid::parse(words.get(at..at + UUID)?).map(|uid| (UUID, uid.0));
         let number = || Some((token, words.get(at..at + token)?.parse().ok()?));
-        match uid().or_else(number) {
+        // Most words are neither, and parsing all of them takes long.
+        let uid = (token == GROUP).then(uid).flatten();
+        let is_number = || bytes[at].is_ascii_digit();
+        match uid.or_else(|| is_number().then(number).flatten()) {
             Some((length, value)) => {
                 if value >= u128::from(FIRST_VERSION) {
                     found.push((at, at + length, value));

@@ -164,15 +164,20 @@ fn run_lists(
     side_by_side: usize,
 ) -> Result<(), String> {
     let (left, errors) = (Mutex::new(lists), Mutex::new(Vec::new()));
-    let next = || {
-        left.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+    // One takes the first programs, the others take the last ones, so that the first don't run side by side.
+    let next = |is_first: bool| {
+        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_first {
+            left.pop_front()
+        } else {
+            left.pop_back()
+        }
     };
     thread::scope(|scope| {
-        for _ in 0..side_by_side.max(1) {
-            scope.spawn(|| {
-                while let Some((program, names)) = next() {
+        for lane in 0..side_by_side.max(1) {
+            let (next, errors) = (&next, &errors);
+            scope.spawn(move || {
+                while let Some((program, names)) = next(lane == 0) {
                     if let Err(why) = to_the_end(run, program, names, how) {
                         let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
                         errors.push(format!("{}: {why}", program.name));

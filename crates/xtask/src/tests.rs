@@ -23,8 +23,8 @@ const NAME: &str = "test";
 pub const FAULTS: &str = "api_faults";
 /// The test program that kills at random; the sweep kills at every write.
 pub const CRASHES: &str = "api_crash";
-/// The test program that kills at every write.
-const SWEEP: &str = "api_sweep";
+/// The test programs that keep the processors busy the longest. They run one after another, beside the others, which wait more.
+const LONGEST: [&str; 2] = ["api_sweep", "api_tenants"];
 /// The test programs that fill the cluster's node or restart operators.
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
 /// The test program that runs the real `spark-submit`. It is separate because only it has to wait for the images.
@@ -358,8 +358,10 @@ pub fn e2e(run: &Run, prefixes: &[&str], build: Build, mut how: How) -> Result<(
         cargo.args(["--test", &name]);
     }
     let mut programs = programs::build(run, &mut cargo)?;
-    // The longest starts first, so that it doesn't run alone at the end.
-    programs.sort_by_key(|program| (program.target != SWEEP, program.target.clone()));
+    programs.sort_by_cached_key(|program| {
+        let at = LONGEST.iter().position(|name| *name == program.target);
+        (at.unwrap_or(LONGEST.len()), program.target.clone())
+    });
     programs::run(run, &programs, &how)
 }
 
