@@ -203,12 +203,12 @@ fn versions(words: &str) -> Vec<(usize, usize, u128)> {
     while at < bytes.len() {
         let token = bytes[at..].iter();
         let token = token.take_while(|b| b.is_ascii_alphanumeric()).count();
-        let uid = || Uid::parse(words.get(at..at + UUID)?).map(|uid| (UUID, uid.0));
-        let number = || Some((token, words.get(at..at + token)?.parse().ok()?));
         // Most words are neither, and parsing all of them takes long.
-        let uid = (token == GROUP).then(uid).flatten();
-        let is_number = || bytes[at].is_ascii_digit();
-        match uid.or_else(|| is_number().then(number).flatten()) {
+        let (may_be_uid, may_be_number) = (token == GROUP, bytes[at].is_ascii_digit());
+        let text = |length, may_be: bool| words.get(at..at + length).filter(|_| may_be);
+        let uid = || Uid::parse(text(UUID, may_be_uid)?).map(|uid| (UUID, uid.0));
+        let number = || Some((token, text(token, may_be_number)?.parse().ok()?));
+        match uid().or_else(number) {
             Some((length, value)) => {
                 if value >= u128::from(FIRST_VERSION) {
                     found.push((at, at + length, value));

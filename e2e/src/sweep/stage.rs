@@ -318,15 +318,15 @@ async fn until_like(
     diary: &Diary,
     undisturbed: &Ending,
 ) -> Result<()> {
+    let rests = || diary.last.get().elapsed() >= SHORT_QUIET && !diary.dying.get();
     eventually("the end of the undisturbed run", HANG, async || {
         tokio::time::sleep(PAUSE).await;
-        if diary.dying.get() || diary.last.get().elapsed() < SHORT_QUIET {
+        if !rests() {
             return Ok(Seen::NotYet("it still writes".into()));
         }
         let ending = take().await?;
         let difference = ending.difference(undisturbed, life.likeness(), diary.secrets.get());
-        let rests = diary.last.get().elapsed() >= SHORT_QUIET && !diary.dying.get();
-        Ok(if difference.is_empty() && rests {
+        Ok(if difference.is_empty() && rests() {
             Seen::Yes(())
         } else {
             Seen::NotYet(format!("\n{difference}"))
