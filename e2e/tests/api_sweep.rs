@@ -29,13 +29,13 @@ const LEAST_CLASSES: usize = 3;
 /// again.
 const WRITES_PER_MISSED: usize = 8;
 
-/// The kinds, and the life cycle of each for double kills, stale lists and failed reads.
+/// The kinds, and the life cycle of each for double kills, stale lists and failed reads: one of its short ones, which is known already.
 const EVERY_KIND: [(Kind, Life); 7] = [
     (PYTORCH, Life::Suspended),
-    (TENSORFLOW, Life::RetryableExit),
-    (XGBOOST, Life::Succeeds(CleanPods::All)),
-    (PADDLE, Life::Evicted),
-    (JAX, Life::Suspended),
+    (TENSORFLOW, Life::NodeLost),
+    (XGBOOST, Life::Suspended),
+    (PADDLE, Life::RetryableExit),
+    (JAX, Life::NodeLost),
     (MPI, Life::Mpi(MpiLife::Suspended)),
     (SPARK, Life::Spark(SparkLife::Retried)),
 ];
@@ -43,10 +43,19 @@ const EVERY_KIND: [(Kind, Life); 7] = [
 const FEW: usize = 4;
 /// Runs of all kinds together in a deep run.
 const PAIRS: usize = 500;
-/// Stages for a few runs.
-const FEW_STAGES: usize = 2;
-/// Stages for many runs.
+/// The stages of a tour in a deep run. A run mostly waits.
 const MANY_STAGES: usize = 6;
+/// The same in every test run: each starts an operator, and other tours run in parallel.
+const FEW_STAGES: usize = 3;
+
+/// The number of stages of a tour. Of the tours of all kinds, which run in parallel, each has one.
+fn stages(of_all_kinds: bool) -> usize {
+    match (is_deep(), of_all_kinds) {
+        (true, _) => MANY_STAGES,
+        (false, false) => FEW_STAGES,
+        (false, true) => 1,
+    }
+}
 
 fn seed() -> Result<u64> {
     match std::env::var(SEED) {
@@ -135,13 +144,7 @@ async fn sweep(kind: Kind, gangs: bool) -> Result<Option<(Figures, usize)>> {
         gangs,
         ..setting(kind, Successor::Itself)?
     };
-    // All kinds' gangs run in parallel.
-    let begun = if gangs && !is_deep() {
-        Tour::on(FEW_STAGES, setting).await?
-    } else {
-        Tour::begin(setting).await?
-    };
-    let Some(mut tour) = begun else {
+    let Some(mut tour) = Tour::begin(stages(gangs), setting).await? else {
         return Ok(None);
     };
     let (short, least) = short(kind);
@@ -183,7 +186,7 @@ async fn pairs(kind: Kind, successor: Successor) -> Result<Option<(Figures, usiz
     }) {
         return Ok(None);
     }
-    let Some(mut tour) = Tour::begin(setting(kind, successor)?).await? else {
+    let Some(mut tour) = Tour::begin(stages(false), setting(kind, successor)?).await? else {
         return Ok(None);
     };
     let least = if let Some(plan) = choice.as_ref().and_then(Choice::plan) {
@@ -253,15 +256,14 @@ async fn sample(of: Sample, kind: Kind, life: Life) -> Result<Option<(Figures, u
         let Some(plan) = plan.filter(|_| choice.kind() == kind) else {
             return Ok(None);
         };
-        let Some(mut tour) = Tour::on(1, setting).await? else {
+        let Some(mut tour) = Tour::begin(1, setting).await? else {
             return Ok(None);
         };
         tour.alone(plan).await?;
         return Ok(Some((tour.end().await?, 1)));
     }
     let deep = is_deep();
-    let stages = if deep { MANY_STAGES } else { FEW_STAGES };
-    let Some(mut tour) = Tour::on(stages, setting).await? else {
+    let Some(mut tour) = Tour::begin(stages(true), setting).await? else {
         return Ok(None);
     };
     let most = match of {

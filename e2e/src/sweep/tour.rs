@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
+use tokio::sync::Mutex;
 
 use super::change::Change;
 use super::crew::{Setting, Successor};
@@ -15,8 +17,6 @@ use super::point::{COUNTS, Cut, Key, Plan, Restart};
 use super::stage::{Run, Stage};
 use crate::lives::Life;
 
-/// The number of parallel stages: a run mostly waits.
-const STAGES: usize = 6;
 /// The number of undisturbed runs per life cycle: differences between them are normal.
 const UNDISTURBED: usize = 3;
 /// The number of runs after which a stage is replaced. Each start of an operator meets the jobs of all of its runs.
@@ -156,10 +156,21 @@ fn histories<'a>(orders: &'a [Vec<Key>], key: &Key) -> BTreeSet<BTreeSet<&'a Key
 }
 
 /// Returns true if one of the earlier life cycles has the write after the same changes.
-fn has_met(earlier: &[Learned], learned: &Learned, key: &Key) -> bool {
+fn has_met(earlier: &[Arc<Learned>], learned: &Learned, key: &Key) -> bool {
     let own = histories(&learned.orders, key);
     let mut earlier = earlier.iter();
     earlier.any(|other| !histories(&other.orders, key).is_disjoint(&own))
+}
+
+/// The life cycles that the tours of this process have run undisturbed, by the kind of their jobs, with gangs or not, and with all reads
+/// or not. The successor of an operator that nobody kills makes no difference.
+type Known = BTreeMap<(&'static str, bool, bool), Lessons>;
+type Lessons = Arc<Mutex<Vec<Arc<Learned>>>>;
+
+async fn known(setting: Setting) -> Lessons {
+    static KNOWN: Mutex<Known> = Mutex::const_new(Known::new());
+    let key = (setting.kind.name, setting.gangs, setting.reads);
+    KNOWN.lock().await.entry(key).or_default().clone()
 }
 
 /// A running sweep.
@@ -171,13 +182,8 @@ pub struct Tour {
 }
 
 impl Tour {
-    /// Creates the usual number of stages; `None` on a cluster with its own kubelet.
-    pub async fn begin(setting: Setting) -> Result<Option<Self>> {
-        Self::on(STAGES, setting).await
-    }
-
-    /// Creates so many stages.
-    pub async fn on(stages: usize, setting: Setting) -> Result<Option<Self>> {
+    /// Creates so many stages, which run in parallel; `None` on a cluster with its own kubelet.
+    pub async fn begin(stages: usize, setting: Setting) -> Result<Option<Self>> {
         let begun = Instant::now();
         let stages = join_all((0..stages).map(|_| Stage::start(setting))).await;
         let stages: Option<Vec<Stage>> = stages.into_iter().collect::<Result<_>>()?;
@@ -329,7 +335,7 @@ impl Tour {
         &mut self,
         mut plans: Vec<Plan>,
         most: usize,
-        learned: &[Learned],
+        learned: &[Arc<Learned>],
     ) -> Result<usize> {
         let spare = plans.split_off(most.min(plans.len()));
         let wanted = plans.len();
@@ -343,8 +349,24 @@ impl Tour {
         self.replay(vec![plan], Vec::new(), &learned).await
     }
 
-    /// Runs each life cycle undisturbed to learn its result and its writes.
-    async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
+    /// Runs each life cycle undisturbed to learn its result and its writes, unless another tour of such jobs has.
+    async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Arc<Learned>>> {
+        let known = known(self.setting).await;
+        // The others wait for these runs in place of their own.
+        let mut known = known.lock().await;
+        let new: Vec<Life> = lives
+            .iter()
+            .copied()
+            .filter(|life| !known.iter().any(|of| of.life == *life))
+            .collect();
+        let new = self.live_undisturbed(&new).await?;
+        known.extend(new.into_iter().map(Arc::new));
+        let of = |life: &Life| known.iter().find(|of| of.life == *life).cloned();
+        let all: Option<Vec<_>> = lives.iter().map(of).collect();
+        all.context("a life that nobody lived")
+    }
+
+    async fn live_undisturbed(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
         let work: Vec<(usize, Life)> = (0..UNDISTURBED)
             .flat_map(|_| lives.iter().copied().enumerate())
             .collect();
@@ -396,7 +418,7 @@ impl Tour {
         &mut self,
         plans: Vec<Plan>,
         spare: Vec<Plan>,
-        learned: &[Learned],
+        learned: &[Arc<Learned>],
     ) -> Result<()> {
         let (setting, figures) = (self.setting, &self.figures);
         let spare = &RefCell::new(VecDeque::from(spare));
