@@ -50,19 +50,22 @@ var Recipes = []Recipe{
 	{
 		Name: "trainyard/python:1",
 		Apt:  []string{"python3", "ca-certificates"},
-		Env: []string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			"LANG=C.UTF-8",
-			"PYTHONUNBUFFERED=1",
-		},
+		Env:  pythonEnv,
 	},
 	{
-		Name:  "trainyard/pytorch-cpu:1",
-		Suite: "trixie", // with PyTorch 2.6
+		// Of Debian 13, for newer versions than the host's own release has.
+		Name:  "trainyard/python13:1",
+		Suite: "trixie",
+		Apt:   []string{"python3", "ca-certificates"},
+		Env:   pythonEnv,
+	},
+	{
+		Name: "trainyard/pytorch-cpu:1",
+		From: "trainyard/python13:1", // with PyTorch 2.6
 		// scikit-learn is there for the digits data set that it ships; the last
 		// line is what Transformers needs.
 		Apt: []string{
-			"ca-certificates", "python3", "python3-torch", "python3-sklearn",
+			"python3-torch", "python3-sklearn",
 			"python3-filelock", "python3-fsspec", "python3-psutil", "python3-regex", "python3-requests", "python3-tqdm", "python3-yaml",
 		},
 		Pip: []string{
@@ -87,12 +90,7 @@ var Recipes = []Recipe{
 			"/usr/lib/python3/dist-packages/torch/bin/test_*",
 			"/usr/share/proj",
 		},
-		Env: []string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			"LANG=C.UTF-8",
-			"PYTHONUNBUFFERED=1",
-			"USE_LIBUV=0",
-		},
+		Env: []string{"USE_LIBUV=0"},
 		// Debian builds PyTorch without libuv, which torchrun uses by default.
 		// The variable turns it off, except in these files, which ignore it.
 		Edits: []Edit{
@@ -184,21 +182,18 @@ var Recipes = []Recipe{
 		Files: scripts("jax", "train.py"),
 	},
 	{
-		Name:  "trainyard/openmpi:1",
-		Suite: "trixie", // with Open MPI 5
-		Apt: []string{
-			"ca-certificates", "openmpi-bin", "openssh-client", "openssh-server", "python3", "python3-mpi4py", "python3-numpy",
-		},
+		Name:   "trainyard/openmpi:1",
+		From:   "trainyard/python13:1", // with Open MPI 5
+		Apt:    openMPI,
 		Remove: mpiRemoves,
 		Edits:  mpiUser,
 		Files:  mpiFiles(),
-		Env:    mpiEnv,
 	},
 	{
 		// Open MPI 4, for root, and with the usual port.
 		Name:   "trainyard/openmpi4:1",
 		From:   "trainyard/python:1",
-		Apt:    openMPI4,
+		Apt:    openMPI,
 		Remove: mpiRemoves,
 		Files:  mpiRootFiles(),
 	},
@@ -208,20 +203,20 @@ var Recipes = []Recipe{
 		// v1, which ran without an SSH server, have nothing better to offer.
 		Name:   "trainyard/openmpi4-debian:1",
 		From:   "trainyard/python:1",
-		Apt:    openMPI4,
+		Apt:    openMPI,
 		Remove: mpiRemoves,
 		Files:  mpiPrograms(),
 	},
 	{
 		// MPICH 4.2; that of Debian 12 hangs now and again.
 		Name:   "trainyard/mpich:1",
-		Suite:  "trixie",
-		Apt:    []string{"ca-certificates", "mpich", "openssh-client", "openssh-server", "python3", "python3-numpy"},
+		From:   "trainyard/python13:1",
+		Apt:    []string{"mpich", "openssh-client", "openssh-server", "python3-numpy"},
 		Pip:    []string{"mpi4py==4.1.2"},
 		Remove: mpiRemoves,
 		Edits:  mpiUser,
 		Files:  append(mpiFiles(), mpiEntrypoint),
-		Env:    append([]string{"MPI4PY_LIBMPI=libmpich.so.12"}, mpiEnv...),
+		Env:    []string{"MPI4PY_LIBMPI=libmpich.so.12"},
 
 		Entrypoint: []string{mpiEntrypoint.Dst},
 	},
@@ -294,6 +289,13 @@ var Recipes = []Recipe{
 	},
 }
 
+// pythonEnv is what published images of Python set.
+var pythonEnv = []string{
+	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	"LANG=C.UTF-8",
+	"PYTHONUNBUFFERED=1",
+}
+
 // scripts are examples of one framework, all of them in one directory of the
 // image, where they find each other.
 func scripts(framework string, names ...string) []File {
@@ -313,8 +315,8 @@ func withoutLibuv(name, argument string) Edit {
 	}
 }
 
-// openMPI4 are Open MPI of Debian 12, SSH and the bindings of Python.
-var openMPI4 = []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"}
+// openMPI is Open MPI, SSH and the bindings of Python.
+var openMPI = []string{"openmpi-bin", "openssh-client", "openssh-server", "python3-mpi4py", "python3-numpy"}
 
 // mpiUser is whom the pods of MPI jobs run as: SSH knows nobody without an
 // account.
@@ -323,12 +325,6 @@ var mpiUser = []Edit{{
 	Old:  "nobody:x:",
 	New:  "mpiuser:x:1000:1000::/home/mpiuser:/bin/sh\nnobody:x:",
 }}
-
-var mpiEnv = []string{
-	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-	"LANG=C.UTF-8",
-	"PYTHONUNBUFFERED=1",
-}
 
 // Compilers and headers, which nothing here is built with.
 var mpiRemoves = []string{

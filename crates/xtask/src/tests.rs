@@ -43,7 +43,6 @@ const STAGES: &[Stage] = &[
     stage("packages", &[], &[], |_| {
         cluster::prerequisites()?;
         sdk::prerequisites()?;
-        process::built("e2e/collector/build")?;
         process::built("e2e/prometheus/build").map(drop)
     }),
     stage("node", &[], &[], |_| {
@@ -54,8 +53,11 @@ const STAGES: &[Stage] = &[
     }),
     // A new cluster unpacks all images, which takes minutes; this runs in parallel with the builds.
     stage("content", &["node", "images"], &[], |_| content()),
-    // Two parallel builds of Kubernetes' packages would compete for the CPU, and most of the tests wait for the first.
-    stage("kueue", &[], &["node"], |_| kueue::built().map(drop)),
+    // Go compiles the packages of these only once if the node's build is over, and most of the tests wait for that.
+    stage("collector", &[], &["node"], |_| {
+        process::built("e2e/collector/build").map(drop)
+    }),
+    stage("kueue", &[], &["collector"], |_| kueue::built().map(drop)),
     stage("sdk", &["packages"], &[], |_| sdk::python().map(drop)),
     stage("format", &[], &[], |s| {
         cargo(s, &["fmt", "--all", "--check"])
@@ -70,7 +72,12 @@ const STAGES: &[Stage] = &[
     stage("release", &["built", "node"], &["manifests"], release),
     tests("go", &["node"], &[], go),
     stage("dockerfile", &["built", "packages"], &[], dockerfile),
-    tests("api", &["built", "node"], &["manifests", "dockerfile"], api),
+    tests(
+        "api",
+        &["built", "node", "collector"],
+        &["manifests", "dockerfile"],
+        api,
+    ),
     tests("faults", &["built", "node"], &["api"], faults),
     // These mostly wait, and don't disturb tests that have a control plane of their own.
     tests("exclusive", PODS, &["api", "content"], exclusive),
