@@ -41,7 +41,7 @@ pub const PYTORCH_OPERATOR: &str = "system:serviceaccount:trainyard-system:pytor
 /// The cluster to use instead of starting one.
 const KUBECONFIG_VARIABLE: &str = "TRAINYARD_KUBECONFIG";
 /// Go's `GOGC`: the API server collects garbage less often, because that took a tenth of its time. Unit: percent.
-const HEAP_GROWTH: &str = "300";
+const HEAP_GROWTH: &str = "500";
 /// The path of the light mode's program, if built elsewhere.
 const NODE_VARIABLE: &str = "TRAINYARD_NODE";
 /// The file with the errors of the light mode's program, in the directory of the control plane.
@@ -166,6 +166,11 @@ impl ControlPlane {
     /// What a test may do with it.
     pub fn can(&self) -> Can {
         self.can
+    }
+
+    /// True if it ends with this process or earlier.
+    pub fn is_temporary(&self) -> bool {
+        self.process.is_some()
     }
 
     /// A directory for test files; it is deleted with the control plane, or once it is old.

@@ -12,12 +12,14 @@ use serde_json::json;
 
 use crate::control_plane::{ADMIN, ControlPlane, client_from};
 
-/// A namespace that is deleted when the test ends, however it ends.
+/// A namespace for one test. It is deleted when the test ends, however it ends, unless its control plane soon ends as well: a deletion
+/// takes some 150 requests, two for each resource.
 #[derive(Debug)]
 pub struct Namespace {
     /// Its name: the prefix, the process id and a number.
     pub name: String,
-    kubeconfig: PathBuf,
+    /// What reaches its API server, if it is to be deleted.
+    kubeconfig: Option<PathBuf>,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -33,13 +35,19 @@ impl Namespace {
         Api::<Object>::all(client)
             .create(&PostParams::default(), &object)
             .await?;
+        // A deep run makes so many that they would fill the memory.
+        let stays = control_plane.is_temporary() && std::env::var_os("TRAINYARD_DEEP").is_none();
+        let kubeconfig = (!stays).then_some(kubeconfig);
         Ok(Self { name, kubeconfig })
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let (name, kubeconfig) = (self.name.clone(), self.kubeconfig.clone());
+        let Some(kubeconfig) = self.kubeconfig.take() else {
+            return;
+        };
+        let name = self.name.clone();
         // The test's runtime may be shutting down, and a destructor can't wait in it, so a thread with its own runtime does it. An
         // error here doesn't fail the test.
         let thread = std::thread::spawn(move || {
