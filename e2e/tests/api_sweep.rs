@@ -40,7 +40,7 @@ const EVERY_KIND: [(Kind, Life); 7] = [
     (SPARK, Life::Spark(SparkLife::Retried)),
 ];
 /// Runs of each kind in every test run.
-const FEW: usize = 4;
+const FEW: usize = 2;
 /// Runs of all kinds together in a deep run.
 const PAIRS: usize = 500;
 /// The stages of a tour in a deep run. A run mostly waits.
