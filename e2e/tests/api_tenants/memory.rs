@@ -46,15 +46,13 @@ fn burden_densely(job: &mut Value) {
 }
 
 /// Creates a large object. It takes the API server and etcd seconds of work: beside other tests, such a request may time out although
-/// the object is stored.
+/// the object is stored, and the client also retries it by itself.
 async fn store_large<T>(create: impl AsyncFn() -> Result<T>) -> Result<()> {
     const ATTEMPTS: u32 = 5;
     let mut attempt = 1;
     loop {
         match create().await {
-            Err(error) if attempt > 1 && format!("{error:#}").contains("AlreadyExists") => {
-                return Ok(());
-            }
+            Err(error) if format!("{error:#}").contains("AlreadyExists") => return Ok(()),
             Err(error)
                 if attempt < ATTEMPTS
                     && format!("{error:#}").contains("etcdserver: request timed out") => {}
@@ -71,9 +69,13 @@ fn some_kinds(some: &'static [Kind]) -> impl Iterator<Item = Kind> {
 
 /// Fails if the process's peak memory exceeded the limit.
 fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
+    assert_less(kind, operator, LIMIT)
+}
+
+fn assert_less(kind: &Kind, operator: &OperatorProcess, limit: u64) -> Result<()> {
     let (_, most) = operator.memory()?;
     eprintln!("{}: {} MiB at most", kind.name, most >> 20);
-    ensure!(most < LIMIT, "{}: {most} bytes", kind.name);
+    ensure!(most < limit, "{}: {most} bytes", kind.name);
     Ok(())
 }
 
@@ -116,7 +118,12 @@ impl Tenant {
 
 #[tokio::test]
 async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result<()> {
-    let workers = if is_deep() { 300 } else { 150 };
+    // Together, the pods take more than that.
+    let (workers, limit) = if is_deep() {
+        (300, LIMIT)
+    } else {
+        (75, LIMIT / 8 * 3)
+    };
     // One executor makes the pods of all these kinds.
     for kind in some_kinds(&[PYTORCH]).filter(|kind| *kind != SPARK) {
         let Some((large, calm, options)) = two(kind).await? else {
@@ -133,12 +140,12 @@ async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result
         eprintln!("a small job took {beside:.1?} instead of {before:.1?}: {times:.1} times");
         large.until_pods(usize::try_from(workers)? + 1).await?;
         large.until_quiet().await?;
-        assert_fits(&kind, &operator)?;
+        assert_less(&kind, &operator, limit)?;
         operator.kill()?;
         operator.restart().await?;
         canary(&calm, "after", 3 * pods).await?;
         large.until_quiet().await?;
-        assert_fits(&kind, &operator)?;
+        assert_less(&kind, &operator, limit)?;
         calm.assert_serves(&operator).await?;
     }
     Ok(())
@@ -147,7 +154,7 @@ async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result
 #[tokio::test]
 async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Result<()> {
     // Of all but two, each takes 40 MiB if it is kept.
-    let count = if is_deep() { 200 } else { 9 };
+    let count = if is_deep() { 200 } else { 6 };
     for kind in some_kinds(&[PYTORCH, SPARK]) {
         let Some((large, calm, options)) = two(kind).await? else {
             return Ok(());
