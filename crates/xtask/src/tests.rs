@@ -82,11 +82,12 @@ const STAGES: &[Stage] = &[
     // These mostly wait, and don't disturb tests that have a control plane of their own.
     tests("exclusive", PODS, &["api", "content"], exclusive),
     tests("submit", &["built", "node", "images"], &["faults"], submit),
-    tests("pods", PODS, &["exclusive", "submit", "content"], pods),
+    // Pods start slowly: alone, these tests leave a third of the processors idle.
+    tests("pods", PODS, &["exclusive", "faults", "content"], pods),
     tests(
         "clusters",
         &["built", "node", "images"],
-        &["pods"],
+        &["pods", "submit"],
         clusters,
     ),
 ];
