@@ -27,7 +27,7 @@ check: ## Format, lints, docs, dependencies, generated files
 test-unit: ## Unit, table and property tests
 	@$(XTASK) test built unit
 test-api: ## Tests against a real API server
-	@$(XTASK) test node built api faults
+	@$(XTASK) test node collector built api faults
 test-pods: ## Tests with real pods on a local cluster
 	@$(XTASK) test packages node images content kueue sdk built pods
 test-deep: ## Repeat much more often what test does once (DEEP=1/3 for a third of it)

@@ -53,15 +53,15 @@ var Recipes = []Recipe{
 		Env:  pythonEnv,
 	},
 	{
-		// Of Debian 13, for newer versions than the host's own release has.
-		Name:  "trainyard/python13:1",
+		// Debian 13, for newer packages than those of the host's release.
+		Name:  "trainyard/python-debian13:1",
 		Suite: "trixie",
 		Apt:   []string{"python3", "ca-certificates"},
 		Env:   pythonEnv,
 	},
 	{
 		Name: "trainyard/pytorch-cpu:1",
-		From: "trainyard/python13:1", // with PyTorch 2.6
+		From: "trainyard/python-debian13:1", // with PyTorch 2.6
 		// scikit-learn is there for the digits data set that it ships; the last
 		// line is what Transformers needs.
 		Apt: []string{
@@ -183,7 +183,7 @@ var Recipes = []Recipe{
 	},
 	{
 		Name:   "trainyard/openmpi:1",
-		From:   "trainyard/python13:1", // with Open MPI 5
+		From:   "trainyard/python-debian13:1", // with Open MPI 5
 		Apt:    openMPI,
 		Remove: mpiRemoves,
 		Edits:  mpiUser,
@@ -210,7 +210,7 @@ var Recipes = []Recipe{
 	{
 		// MPICH 4.2; that of Debian 12 hangs now and again.
 		Name:   "trainyard/mpich:1",
-		From:   "trainyard/python13:1",
+		From:   "trainyard/python-debian13:1",
 		Apt:    []string{"mpich", "openssh-client", "openssh-server", "python3-numpy"},
 		Pip:    []string{"mpi4py==4.1.2"},
 		Remove: mpiRemoves,
@@ -289,7 +289,7 @@ var Recipes = []Recipe{
 	},
 }
 
-// pythonEnv is what published images of Python set.
+// pythonEnv is the environment of the images with Python.
 var pythonEnv = []string{
 	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	"LANG=C.UTF-8",

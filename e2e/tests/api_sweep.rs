@@ -29,7 +29,8 @@ const LEAST_CLASSES: usize = 3;
 /// again.
 const WRITES_PER_MISSED: usize = 8;
 
-/// The kinds, and the life cycle of each for double kills, stale lists and failed reads: one of its short ones, which is known already.
+/// The kinds, and the life cycle of each for double kills, stale lists and failed reads. It is one of [`short`], so that double kills
+/// and stale lists reuse the undisturbed runs of the sweep of that kind.
 const EVERY_KIND: [(Kind, Life); 7] = [
     (PYTORCH, Life::Suspended),
     (TENSORFLOW, Life::NodeLost),
@@ -43,14 +44,14 @@ const EVERY_KIND: [(Kind, Life); 7] = [
 const FEW: usize = 2;
 /// Runs of all kinds together in a deep run.
 const PAIRS: usize = 500;
-/// The stages of a tour in a deep run. A run mostly waits.
+/// The number of stages of a tour in a deep run. A run mostly waits.
 const MANY_STAGES: usize = 6;
-/// The same in every test run: each starts an operator, and other tours run in parallel.
+/// The number of stages of a tour in `make test`. Each stage starts an operator, and other tours run in parallel.
 const FEW_STAGES: usize = 3;
 
-/// The number of stages of a tour. Of the tours of all kinds, which run in parallel, each has one.
-fn stages(of_all_kinds: bool) -> usize {
-    match (is_deep(), of_all_kinds) {
+/// The number of stages of a tour. In `make test`, a tour has one stage if its test runs a tour of every kind in parallel.
+fn stages(kinds_in_parallel: bool) -> usize {
+    match (is_deep(), kinds_in_parallel) {
         (true, _) => MANY_STAGES,
         (false, false) => FEW_STAGES,
         (false, true) => 1,

@@ -168,7 +168,7 @@ impl ControlPlane {
         self.can
     }
 
-    /// True if it ends with this process or earlier.
+    /// Returns true if this process started it, so that it ends with this process at the latest.
     pub fn is_temporary(&self) -> bool {
         self.process.is_some()
     }

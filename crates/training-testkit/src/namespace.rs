@@ -12,13 +12,13 @@ use serde_json::json;
 
 use crate::control_plane::{ADMIN, ControlPlane, client_from};
 
-/// A namespace for one test. It is deleted when the test ends, however it ends, unless its control plane soon ends as well: a deletion
-/// takes some 150 requests, two for each resource.
+/// A namespace for one test. It is deleted when the test ends, however it ends. Without `TRAINYARD_DEEP`, it stays on a control plane
+/// that this process started, which ends soon: a deletion takes some 150 requests, two for each resource.
 #[derive(Debug)]
 pub struct Namespace {
     /// Its name: the prefix, the process id and a number.
     pub name: String,
-    /// What reaches its API server, if it is to be deleted.
+    /// The kubeconfig file for the deletion; `None` if the namespace stays.
     kubeconfig: Option<PathBuf>,
 }
 

@@ -164,7 +164,8 @@ fn run_lists(
     side_by_side: usize,
 ) -> Result<(), String> {
     let (left, errors) = (Mutex::new(lists), Mutex::new(Vec::new()));
-    // One takes the first programs, the others take the last ones, so that the first don't run side by side.
+    // The first lane takes programs from the front, the others from the back, so that the first programs run in parallel only if no
+    // others are left.
     let next = |is_first: bool| {
         let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
         if is_first {

@@ -23,7 +23,7 @@ const NAME: &str = "test";
 pub const FAULTS: &str = "api_faults";
 /// The test program that kills at random; the sweep kills at every write.
 pub const CRASHES: &str = "api_crash";
-/// The test programs that keep the processors busy the longest. They run one after another, beside the others, which wait more.
+/// The test programs that keep the processors busy the longest. One lane runs them first, one after the other; the others mostly wait.
 const LONGEST: [&str; 2] = ["api_sweep", "api_tenants"];
 /// The test programs that fill the cluster's node or restart operators.
 const EXCLUSIVE: [&str; 2] = ["pods_gang", "pods_operator"];
@@ -53,11 +53,14 @@ const STAGES: &[Stage] = &[
     }),
     // A new cluster unpacks all images, which takes minutes; this runs in parallel with the builds.
     stage("content", &["node", "images"], &[], |_| content()),
-    // Go compiles the packages of these only once if the node's build is over, and most of the tests wait for that.
+    // These share packages with the node. They build after it, so that Go compiles the packages once, and the node, which most tests
+    // need, is ready first.
     stage("collector", &[], &["node"], |_| {
         process::built("e2e/collector/build").map(drop)
     }),
-    stage("kueue", &[], &["collector"], |_| kueue::built().map(drop)),
+    stage("kueue", &[], &["node", "collector"], |_| {
+        kueue::built().map(drop)
+    }),
     stage("sdk", &["packages"], &[], |_| sdk::python().map(drop)),
     stage("format", &[], &[], |s| {
         cargo(s, &["fmt", "--all", "--check"])
@@ -74,15 +77,15 @@ const STAGES: &[Stage] = &[
     stage("dockerfile", &["built", "packages"], &[], dockerfile),
     tests(
         "api",
-        &["built", "node", "collector"],
-        &["manifests", "dockerfile"],
+        &["built", "node"],
+        &["manifests", "dockerfile", "collector"],
         api,
     ),
     tests("faults", &["built", "node"], &["api"], faults),
     // These mostly wait, and don't disturb tests that have a control plane of their own.
     tests("exclusive", PODS, &["api", "content"], exclusive),
     tests("submit", &["built", "node", "images"], &["faults"], submit),
-    // Pods start slowly: alone, these tests leave a third of the processors idle.
+    // Runs beside `submit`: pods start slowly, and alone these tests leave a third of the processors idle.
     tests("pods", PODS, &["exclusive", "faults", "content"], pods),
     tests(
         "clusters",

@@ -26,7 +26,7 @@ const LONG_QUIET: Duration = Duration::from_millis(1_500);
 const POLL: Duration = Duration::from_millis(2);
 /// The number of requests that a failed run prints.
 const LAST_REQUESTS: usize = 60;
-/// The interval of comparisons. A comparison costs three lists or more, so it waits until the operator rests.
+/// The pause before each comparison. A comparison costs at least three lists, so none is made while the operator writes.
 const PAUSE: Duration = Duration::from_millis(80);
 
 /// The environment of runs. The jobs of earlier runs stay, so that each start of the operator meets
@@ -322,7 +322,7 @@ async fn until_like(
     eventually("the end of the undisturbed run", HANG, async || {
         tokio::time::sleep(PAUSE).await;
         if !rests() {
-            return Ok(Seen::NotYet("it still writes".into()));
+            return Ok(Seen::NotYet("the operator doesn't rest yet".into()));
         }
         let ending = take().await?;
         let difference = ending.difference(undisturbed, life.likeness(), diary.secrets.get());

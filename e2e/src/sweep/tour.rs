@@ -162,8 +162,8 @@ fn has_met(earlier: &[Arc<Learned>], learned: &Learned, key: &Key) -> bool {
     earlier.any(|other| !histories(&other.orders, key).is_disjoint(&own))
 }
 
-/// The life cycles that the tours of this process have run undisturbed, by the kind of their jobs, with gangs or not, and with all reads
-/// or not. The successor of an operator that nobody kills makes no difference.
+/// What undisturbed runs have shown, by kind, gangs and reads; the tours of this process share it. The successor is not in the key,
+/// because nobody kills the operator in these runs.
 type Known = BTreeMap<(&'static str, bool, bool), Lessons>;
 type Lessons = Arc<Mutex<Vec<Arc<Learned>>>>;
 
@@ -349,10 +349,11 @@ impl Tour {
         self.replay(vec![plan], Vec::new(), &learned).await
     }
 
-    /// Runs each life cycle undisturbed to learn its result and its writes, unless another tour of such jobs has.
+    /// Returns the results and writes of undisturbed runs of each life cycle. Makes only those runs that no tour with such a setting has
+    /// made.
     async fn learn(&mut self, lives: &[Life]) -> Result<Vec<Arc<Learned>>> {
         let known = known(self.setting).await;
-        // The others wait for these runs in place of their own.
+        // Holds the lock during the runs, so that other tours wait for them and don't repeat them.
         let mut known = known.lock().await;
         let new: Vec<Life> = lives
             .iter()
@@ -366,6 +367,7 @@ impl Tour {
         all.context("a life that nobody lived")
     }
 
+    /// Runs each life cycle undisturbed a few times.
     async fn live_undisturbed(&mut self, lives: &[Life]) -> Result<Vec<Learned>> {
         let work: Vec<(usize, Life)> = (0..UNDISTURBED)
             .flat_map(|_| lives.iter().copied().enumerate())

@@ -72,6 +72,7 @@ fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
     assert_less(kind, operator, LIMIT)
 }
 
+/// Fails if the process's peak memory reached this limit.
 fn assert_less(kind: &Kind, operator: &OperatorProcess, limit: u64) -> Result<()> {
     let (_, most) = operator.memory()?;
     eprintln!("{}: {} MiB at most", kind.name, most >> 20);
@@ -117,8 +118,8 @@ impl Tenant {
 }
 
 #[tokio::test]
-async fn a_job_of_hundreds_of_large_pods_fits_into_the_shipped_limit() -> Result<()> {
-    // Together, the pods take more than that.
+async fn a_job_of_many_large_pods_fits_into_the_shipped_limit() -> Result<()> {
+    // The pods together take more memory than this limit.
     let (workers, limit) = if is_deep() {
         (300, LIMIT)
     } else {
