@@ -12,7 +12,7 @@ use training_core::Uid;
 pub const FIRST_VERSION: u64 = 1_000_000_000;
 
 /// The default number of states that a test visits.
-pub const FEW_STATES: usize = 2_500;
+pub const FEW_STATES: usize = 1_500;
 
 /// Returns the number of states to visit: the default, or ten for each of the histories that `PROPTEST_CASES` sets.
 pub fn states() -> usize {
