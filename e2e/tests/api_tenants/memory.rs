@@ -171,8 +171,8 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
             run_policy(&kind, &mut job)["suspend"] = true.into();
             store_large(async || large.jobs.create(&job).await).await?;
         }
-        // Too small for one of these.
-        let operator = OperatorProcess::start(options.flag("job-cache-mib", "4")).await?;
+        // Too small for all of them: a densest one is a megabyte of text.
+        let operator = OperatorProcess::start(options.flag("job-cache-mib", "2")).await?;
         calm.create("pt").await?;
         calm.until_pods(pods_of(&kind)).await?;
         large.until_quiet().await?;
