@@ -13,6 +13,8 @@ pub const HANG: Duration = Duration::from_mins(3);
 /// The shortest poll interval: short compared with what tests wait for, long compared with the cost of a check. At 20 ms, a third of
 /// all requests of the crash sweep were checks.
 const POLL: Duration = Duration::from_millis(50);
+/// The interval of checks of a condition that must hold: a short violation must not fall between two of them.
+const CHECK: Duration = Duration::from_millis(20);
 /// The longest poll interval: many tests that wait at once must not keep the API server busy.
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
@@ -57,7 +59,7 @@ pub async fn holds_for(time: Duration, mut look: impl AsyncFnMut() -> Result<()>
         if Instant::now() >= end {
             return Ok(());
         }
-        sleep(POLL).await;
+        sleep(CHECK).await;
     }
 }
 

@@ -67,13 +67,8 @@ fn some_kinds(some: &'static [Kind]) -> impl Iterator<Item = Kind> {
     kinds().filter(move |kind| is_deep() || some.contains(kind))
 }
 
-/// Fails if the process's peak memory exceeded the limit.
-fn assert_fits(kind: &Kind, operator: &OperatorProcess) -> Result<()> {
-    assert_less(kind, operator, LIMIT)
-}
-
 /// Fails if the process's peak memory reached this limit.
-fn assert_less(kind: &Kind, operator: &OperatorProcess, limit: u64) -> Result<()> {
+fn assert_fits(kind: &Kind, operator: &OperatorProcess, limit: u64) -> Result<()> {
     let (_, most) = operator.memory()?;
     eprintln!("{}: {} MiB at most", kind.name, most >> 20);
     ensure!(most < limit, "{}: {most} bytes", kind.name);
@@ -141,12 +136,12 @@ async fn a_job_of_many_large_pods_fits_into_the_shipped_limit() -> Result<()> {
         eprintln!("a small job took {beside:.1?} instead of {before:.1?}: {times:.1} times");
         large.until_pods(usize::try_from(workers)? + 1).await?;
         large.until_quiet().await?;
-        assert_less(&kind, &operator, limit)?;
+        assert_fits(&kind, &operator, limit)?;
         operator.kill()?;
         operator.restart().await?;
         canary(&calm, "after", 3 * pods).await?;
         large.until_quiet().await?;
-        assert_less(&kind, &operator, limit)?;
+        assert_fits(&kind, &operator, limit)?;
         calm.assert_serves(&operator).await?;
     }
     Ok(())
@@ -176,7 +171,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
         calm.create("pt").await?;
         calm.until_pods(pods_of(&kind)).await?;
         large.until_quiet().await?;
-        assert_fits(&kind, &operator)?;
+        assert_fits(&kind, &operator, LIMIT)?;
         for n in resumed {
             let name = format!("large-{n}");
             large.jobs.merge(&name, &suspension(&kind, false)).await?;
@@ -184,7 +179,7 @@ async fn suspended_jobs_with_large_templates_fit_into_the_shipped_limit() -> Res
             large.jobs.merge(&name, &suspension(&kind, true)).await?;
             large.until_pods(0).await?;
         }
-        assert_fits(&kind, &operator)?;
+        assert_fits(&kind, &operator, LIMIT)?;
         let log = operator.log();
         ensure!(log.contains("cache of jobs is full"), "{}", kind.name);
         let index = if kind == SPARK {
@@ -235,7 +230,7 @@ async fn mt_33_large_objects_with_the_label_app_fit_into_the_shipped_limit() -> 
         tenant.until_pods(pods_of(&MPI)).await?;
     }
     large.until_quiet().await?;
-    assert_fits(&MPI, &operator)?;
+    assert_fits(&MPI, &operator, LIMIT)?;
     calm.assert_well(&operator).await?;
     large.assert_well(&operator).await
 }
