@@ -8,6 +8,7 @@ use e2e::World;
 use e2e::lives::{CleanPods, Life};
 use e2e::sweep::Ending;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use training_testkit::is_deep;
 use training_testkit::kubelet::lockstep;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::proxy::{Action, Call, Proxy, Rule};
@@ -248,10 +249,6 @@ async fn storm(jobs: usize, storm: Storm, lag: Option<Duration>) -> Result<()> {
         "{turns} turns of the writer with {changes} changes of the leader"
     );
     world.auditor.assert_clean().await
-}
-
-fn is_deep() -> bool {
-    std::env::var_os("TRAINYARD_DEEP").is_some()
 }
 
 #[tokio::test]

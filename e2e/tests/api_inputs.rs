@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use serde_json::{Value, json};
 use training_testkit::builders::{Job, KINDS, Kind, MPI, TRAINING, XGBOOST};
+use training_testkit::is_deep;
 use training_testkit::job::{condition, conditions, is_true};
 use training_testkit::kubelet::{State, lockstep};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
@@ -431,8 +432,7 @@ async fn b_026_a_job_applied_twice_is_one_job() -> Result<()> {
 
 /// How often a job is created again.
 fn rounds() -> usize {
-    let is_deep = std::env::var_os("TRAINYARD_DEEP").is_some();
-    if is_deep { 50 } else { 2 }
+    if is_deep() { 50 } else { 2 }
 }
 
 async fn a_job_deleted_and_made_again_and_again_waits_for_its_slow_pods(

@@ -24,6 +24,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde_json::{Map, Value, json};
 use training_testkit::builders::SPARK;
 use training_testkit::control_plane::{ADMIN, ControlPlane, Options, workspace};
+use training_testkit::is_deep;
 use training_testkit::operator::OperatorProcess;
 
 /// The images by Spark version.
@@ -277,7 +278,7 @@ async fn executors_are_those_of_the_go_operator() -> Result<()> {
         let name = life.name();
         ensure!(go.0.contains_key(name), "{name}: run make peer-recordings");
     }
-    if std::env::var_os("TRAINYARD_DEEP").is_none() {
+    if !is_deep() {
         // Each takes a JVM.
         let distinct = distinct(&go)?;
         go.0.retain(|name, _| distinct.contains(name));

@@ -7,9 +7,8 @@ use futures::{StreamExt as _, stream};
 use training_testkit::builders::{
     JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, TRAINING, XGBOOST,
 };
+use training_testkit::is_deep;
 
-/// All life cycles and cuts, instead of the short ones with the most dangerous cut.
-const DEEP: &str = "TRAINYARD_DEEP";
 /// Only these runs: a life cycle, `S-02`; one of another kind, `TFJob/S-02`; one cut of it, `S-02,C1`; or one run, as a failure prints
 /// it.
 const PLAN: &str = "TRAINYARD_PLAN";
@@ -63,10 +62,6 @@ fn seed() -> Result<u64> {
         Ok(text) => text.parse().with_context(|| format!("{SEED} is no number")),
         Err(_) => Ok(1),
     }
-}
-
-fn is_deep() -> bool {
-    std::env::var_os(DEEP).is_some()
 }
 
 /// The selected runs; `None` for all.

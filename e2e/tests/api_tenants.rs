@@ -18,6 +18,7 @@ use training_testkit::audit::{Entry, Mark};
 use training_testkit::auditor::Auditor;
 use training_testkit::builders::{EVERY_KIND, Kind, MPI, SPARK, application};
 use training_testkit::control_plane::{ADMIN, ControlPlane};
+use training_testkit::is_deep;
 use training_testkit::job::Jobs;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::{OperatorProcess, Options};
@@ -45,11 +46,6 @@ const QUIET: Duration = Duration::from_millis(1500);
 /// Every kind.
 fn kinds() -> impl Iterator<Item = Kind> {
     EVERY_KIND.into_iter()
-}
-
-/// Whether there is time for an attacker's numbers.
-fn is_deep() -> bool {
-    std::env::var_os("TRAINYARD_DEEP").is_some()
 }
 
 /// A small job of a kind.

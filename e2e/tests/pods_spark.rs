@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::pods::spark::{has_ended, state};
 use e2e::pods::{Site, Weight, after, example};
 use serde_json::json;
+use training_testkit::is_deep;
 
 #[path = "pods_spark/deps.rs"]
 mod deps;
@@ -20,11 +21,6 @@ mod published;
 mod schedules;
 #[path = "pods_spark/suspend.rs"]
 mod suspend;
-
-/// Whether to run what takes too long for every test run.
-fn is_deep() -> bool {
-    std::env::var_os("TRAINYARD_DEEP").is_some()
-}
 
 #[tokio::test]
 async fn the_example_learns_on_two_executors_whose_driver_made_them() -> Result<()> {

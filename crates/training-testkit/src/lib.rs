@@ -41,6 +41,11 @@ pub mod validation;
 pub mod wait;
 pub mod world;
 
+/// Returns true in `make test-deep`: tests then repeat more often, and use larger numbers.
+pub fn is_deep() -> bool {
+    std::env::var_os("TRAINYARD_DEEP").is_some()
+}
+
 /// The label with the operator's name on pods and services.
 pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";
 /// The label with the job's name on pods and services.

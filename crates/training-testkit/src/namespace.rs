@@ -11,8 +11,9 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::control_plane::{ADMIN, ControlPlane, client_from};
+use crate::is_deep;
 
-/// A namespace for one test. It is deleted when the test ends, however it ends. Without `TRAINYARD_DEEP`, it stays on a control plane
+/// A namespace for one test. It is deleted when the test ends, however it ends. Except in a deep run, it stays on a control plane
 /// that this process started, which ends soon: a deletion takes some 150 requests, two for each resource.
 #[derive(Debug)]
 pub struct Namespace {
@@ -36,7 +37,7 @@ impl Namespace {
             .create(&PostParams::default(), &object)
             .await?;
         // A deep run makes so many that they would fill the memory.
-        let stays = control_plane.is_temporary() && std::env::var_os("TRAINYARD_DEEP").is_none();
+        let stays = control_plane.is_temporary() && !is_deep();
         let kubeconfig = (!stays).then_some(kubeconfig);
         Ok(Self { name, kubeconfig })
     }

@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
 use training_testkit::builders::SPARK;
 use training_testkit::control_plane::ControlPlane;
+use training_testkit::is_deep;
 use training_testkit::proxy::{Action, Call, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
-use super::driver::{JOB, Phase, Trial, deep};
+use super::driver::{JOB, Phase, Trial};
 use super::life::{Life, Target};
 use super::table::{Cure, DEADLINE, Fault, News};
 
@@ -36,7 +37,7 @@ fn asked(trial: &Trial, (verb, resource): Target) -> usize {
 ///
 /// A deep run also hits the second and third request of each kind, where a phase has that many, in separate life cycles.
 pub async fn requests(life: Life, fault: &Fault) -> Result<()> {
-    let rounds = if deep() { 3 } else { 1 };
+    let rounds = if is_deep() { 3 } else { 1 };
     for nth in 1..=rounds {
         let Some(mut trial) = Trial::of(life, fault.name).await? else {
             return Ok(());

@@ -45,11 +45,6 @@ impl Phase {
     pub const ALL: [Self; 3] = [Self::Creating, Self::Running, Self::Finishing];
 }
 
-/// Whether faults hit again and again, as in `make test-deep`.
-pub fn deep() -> bool {
-    std::env::var_os("TRAINYARD_DEEP").is_some()
-}
-
 /// The test environment of one fault.
 pub struct Trial {
     /// The kind and the life cycle of the jobs.

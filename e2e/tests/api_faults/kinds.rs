@@ -4,15 +4,15 @@
 
 use anyhow::Result;
 use training_testkit::builders::{JAX, Kind, MPI, PADDLE, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::is_deep;
 
 use super::campaign::{all_requests, all_watches, requests, watches};
-use super::driver::deep;
 use super::life::Life;
 use super::table::{REQUESTS, WATCHES};
 
 async fn asked(kind: Kind) -> Result<()> {
     all_requests(Life(kind), &REQUESTS).await?;
-    if deep() {
+    if is_deep() {
         for fault in REQUESTS {
             requests(Life(kind), fault).await?;
         }
@@ -22,7 +22,7 @@ async fn asked(kind: Kind) -> Result<()> {
 
 async fn told(kind: Kind) -> Result<()> {
     all_watches(Life(kind), &WATCHES).await?;
-    if deep() {
+    if is_deep() {
         for news in WATCHES {
             watches(Life(kind), news).await?;
         }

@@ -18,13 +18,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use training_testkit::builders::{JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST};
+use training_testkit::is_deep;
 use training_testkit::job::{condition, is_finished};
 use training_testkit::operator::LEASE_NAMESPACE;
 use training_testkit::proxy::{Action, Answer, Call, Effect, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::{lasting, on};
-use super::driver::{JOB, Phase, Trial, deep};
+use super::driver::{JOB, Phase, Trial};
 use super::life::{Life, WORKERS};
 use super::status::{assert_paced, doubling, rarely, until_refused};
 use super::table::F_15;
@@ -134,7 +135,7 @@ async fn unreachable_for(kind: Kind, seconds: u64) -> Result<()> {
 }
 
 async fn unreachable(kind: Kind) -> Result<()> {
-    let times: &[u64] = if deep() { &[5, 60, 300] } else { &[5] };
+    let times: &[u64] = if is_deep() { &[5, 60, 300] } else { &[5] };
     for seconds in times {
         unreachable_for(kind, *seconds).await?;
     }
@@ -401,7 +402,7 @@ async fn f_23_a_token_that_is_refused_for_a_while_ends_no_process() -> Result<()
         return Ok(());
     };
     trial.run_phase(Phase::Creating).await?;
-    let time = Duration::from_secs(if deep() { 30 } else { 3 });
+    let time = Duration::from_secs(if is_deep() { 30 } else { 3 });
     for phase in [Phase::Running, Phase::Finishing] {
         let expired = refused(&trial, 401, "Unauthorized", "Unauthorized");
         trial.rule(std::slice::from_ref(&expired));
@@ -599,7 +600,7 @@ async fn f_28_a_store_without_space_costs_the_lease_and_invents_nothing() -> Res
     };
     trial.run_phase(Phase::Creating).await?;
     trial.until_canary().await?;
-    let time = Duration::from_secs(if deep() { 60 } else { 1 });
+    let time = Duration::from_secs(if is_deep() { 60 } else { 1 });
     for phase in [Phase::Running, Phase::Finishing] {
         let words = "etcdserver: mvcc: database space exceeded";
         let full = Answer::new(500, "InternalError", words);

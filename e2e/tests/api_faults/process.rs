@@ -12,13 +12,14 @@ use serde_json::Value;
 use training_testkit::builders::{
     JAX, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST, pytorch_job,
 };
+use training_testkit::is_deep;
 use training_testkit::job::counters;
 use training_testkit::operator::{LEASE_NAMESPACE, OperatorProcess};
 use training_testkit::proxy::{Action, Call, Change, Gate, Proxy, Rule};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::on;
-use super::driver::{JOB, Phase, Trial, deep};
+use super::driver::{JOB, Phase, Trial};
 use super::life::Life;
 use super::outage::LEASE;
 
@@ -283,7 +284,7 @@ async fn f_55_a_standby_whose_clock_is_fast_waits_its_time() -> Result<()> {
 /// The lease duration, renew deadline and retry period: as shipped in deep runs, otherwise in nearly the same ratio, so that several
 /// leases pass. Units: seconds.
 fn lease_times() -> [u64; 3] {
-    if deep() { [15, 10, 2] } else { [9, 6, 1] }
+    if is_deep() { [15, 10, 2] } else { [9, 6, 1] }
 }
 
 /// With a twentieth of a CPU, an idle leader keeps its lease, and a busy one creates nothing twice.
@@ -327,7 +328,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
         let before = stored(&trial, &lease).await?;
         standby_proxy.clear_records();
         holds_for(
-            Duration::from_secs(lasts * if deep() { 4 } else { 2 }),
+            Duration::from_secs(lasts * if is_deep() { 4 } else { 2 }),
             async || {
                 anyhow::ensure!(!standby.reports_leader(true).await?, "the lease was lost");
                 Ok(())
@@ -370,7 +371,7 @@ async fn f_54_a_twentieth_of_a_processor_costs_no_lease() -> Result<()> {
 async fn f_59_thousands_of_pods_and_jobs_at_the_start_fit_the_shipped_limit() -> Result<()> {
     // The memory limit of the shipped Deployment.
     const LIMIT: u64 = 256 << 20;
-    let number = if deep() { 2000 } else { 40 };
+    let number = if is_deep() { 2000 } else { 40 };
     let Some(mut trial) = Trial::set_up("f59").await? else {
         return Ok(());
     };

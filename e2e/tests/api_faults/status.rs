@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use training_testkit::builders::{
     EVERY_KIND, JAX, KINDS, Kind, MPI, PADDLE, PYTORCH, SPARK, TENSORFLOW, XGBOOST,
 };
+use training_testkit::is_deep;
 use training_testkit::job::{condition, counters, is_true};
 use training_testkit::proxy::{Action, Answer, Effect, Filter, Gate};
 use training_testkit::wait::{HANG, Seen, eventually, holds_for};
 
 use super::campaign::{lasting, on, requests};
-use super::driver::{JOB, Phase, Trial, WORKER, deep};
+use super::driver::{JOB, Phase, Trial, WORKER};
 use super::life::{Life, Target, WORKERS};
 use super::table::{
     F_10, F_10_MINUS, F_10_NONE, F_10_TEXT, F_11, F_12, F_13, F_14, F_15, F_16, F_18, F_18_STATUS,
@@ -182,7 +183,7 @@ pub fn assert_paced(trial: &Trial, code: u16, pause: impl Fn(usize) -> Duration)
 
 #[tokio::test]
 async fn f_13_a_server_that_stays_away_is_asked_slowly() -> Result<()> {
-    let for_long = Duration::from_secs(if deep() { 60 } else { 0 });
+    let for_long = Duration::from_secs(if is_deep() { 60 } else { 0 });
     // Three pods are created at once, so each of them is refused six times.
     let times = 18;
     lasting(LIFE, "f13long", writes, away, times, for_long, |trial| {
@@ -212,7 +213,7 @@ async fn f_15_a_conflict_of_a_status_is_decided_anew() -> Result<()> {
 
 #[tokio::test]
 async fn f_15_five_conflicts_and_conflicts_that_last_count_no_restart() -> Result<()> {
-    let time = Duration::from_secs(if deep() { 30 } else { 2 });
+    let time = Duration::from_secs(if is_deep() { 30 } else { 2 });
     lasting(LIFE, "f15long", status, conflict, 5, time, |_| Ok(())).await
 }
 

@@ -4,11 +4,12 @@ use anyhow::Result;
 use e2e::for_each_kind;
 use futures::future::try_join_all;
 use training_testkit::builders::{EVERY_KIND, KINDS, Kind, PYTORCH};
+use training_testkit::is_deep;
 use training_testkit::proxy::{Action, Gate, Rule};
 use training_testkit::wait::{HANG, Seen, eventually};
 
 use super::campaign::{on, watches};
-use super::driver::{JOB, Phase, Trial, WORKER, deep};
+use super::driver::{JOB, Phase, Trial, WORKER};
 use super::life::Life;
 use super::table::{
     F_30_SEVEN, F_30_THREE, F_30_TWO, F_31, F_32_FIVE, F_32_TWO, F_33_JOBS, F_33_PODS, F_34_1,
@@ -182,7 +183,7 @@ async fn f_33_news_of_pods_come_before_those_of_their_job() -> Result<()> {
 
 #[tokio::test]
 async fn f_34_news_are_late_while_writes_are_instant() -> Result<()> {
-    let late: &[&News] = if deep() {
+    let late: &[&News] = if is_deep() {
         &[&F_34_1, &F_34_10, &F_34_60]
     } else {
         &[&F_34_1, &F_34_4]

@@ -10,6 +10,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use training_testkit::builders::EVERY_KIND;
+use training_testkit::is_deep;
 use training_testkit::namespace::Namespace;
 use training_testkit::operator::OperatorProcess;
 use training_testkit::validation::MPI_VERSIONS;
@@ -269,7 +270,7 @@ fn path(file: &Path) -> String {
 
 #[tokio::test]
 async fn what_render_shows_is_what_the_operator_creates() -> Result<()> {
-    let deep = std::env::var_os("TRAINYARD_DEEP").is_some();
+    let deep = is_deep();
     let kinds: &[Kind] = if deep { &EVERY_KIND } else { &KINDS };
     let part = if deep { 1 } else { PART };
     for_each_kind(kinds.iter().copied(), async |kind| {

@@ -5,6 +5,7 @@ use e2e::look;
 use e2e::pods::spark::{Diary, Entry, assert_one_run_at_a_time, state, until_go};
 use e2e::pods::{Site, Weight};
 use serde_json::{Value, json};
+use training_testkit::is_deep;
 use training_testkit::wait::holds_for;
 
 use super::{QUEUE, Queue, STAYS, assert_as_admitted};
@@ -100,7 +101,7 @@ async fn an_application_gives_way_with_its_executors_and_runs_again_when_there_i
     ensure!(low["status"]["failedRuns"].is_null(), "{}", low["status"]);
 
     let mut all = vec![("high", 1), ("low", 2)];
-    if std::env::var_os("TRAINYARD_DEEP").is_some() {
+    if is_deep() {
         all.push(("next", 1));
     } else {
         // Watching it run as well would take half a minute.

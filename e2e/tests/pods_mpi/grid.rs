@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::look;
 use e2e::pods::{Site, Weight, eventually};
 use serde_json::{Value, json};
+use training_testkit::is_deep;
 use training_testkit::wait::Seen;
 
 use super::{
@@ -171,8 +172,7 @@ async fn until_failed_once(site: &Site, job: &str) -> Result<()> {
 
 /// Runs one story with these implementations, or in a deep run with more of them and repeatedly.
 async fn told(story: Story, of: &[Mpi], deep: &[Mpi]) -> Result<()> {
-    let is_deep = std::env::var_os("TRAINYARD_DEEP").is_some();
-    let (more, times) = if is_deep {
+    let (more, times) = if is_deep() {
         (deep, DEEP_TIMES)
     } else {
         (&[][..], 1)
