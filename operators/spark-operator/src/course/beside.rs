@@ -69,7 +69,7 @@ impl Course<'_> {
         all
     }
 
-    /// Creates missing objects of an existing driver, and records those that now exist.
+    /// Creates missing objects of a driver that may still need them.
     pub(super) fn complete(&mut self, driver: &Driver) {
         // The objects of a run that another operator started are unknown.
         if driver.digest.is_none() || driver.terminating {
@@ -94,6 +94,13 @@ impl Course<'_> {
             let all = take(&mut made).into_iter();
             let all = all.filter(|make| due.contains(&make.id()));
             self.plan.steps.extend(all.map(Step::CreateOptional));
+        }
+    }
+
+    /// Records the web UI's objects that exist, also of a driver that has ended: they may be a moment older than its end.
+    pub(super) fn record_web_ui(&mut self, driver: &Driver) {
+        if driver.digest.is_none() {
+            return;
         }
         let app = self.name();
         let info = &self.status.driver_info;

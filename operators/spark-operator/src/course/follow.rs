@@ -33,6 +33,7 @@ impl Course<'_> {
         if starts && driver.end.is_none() {
             self.complete(driver);
         }
+        self.record_web_ui(driver);
         let to = match (driver.phase, &driver.end) {
             (PodPhase::Running | PodPhase::Failed, Some(end)) if end.code == 0 => State::Succeeding,
             (PodPhase::Succeeded, _) => State::Succeeding,

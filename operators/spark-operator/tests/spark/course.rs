@@ -1331,6 +1331,27 @@ fn a_long_message_of_a_waiting_driver_keeps_the_remedy() {
 }
 
 #[test]
+fn the_web_ui_of_a_driver_that_ends_right_after_its_creation_is_recorded() {
+    let mut world = World::new(&[]);
+    let creates = world.plan().steps.len();
+    // The process is killed before it creates the Service of the web UI.
+    world.look(Some(creates));
+    world.look(None);
+    assert_eq!(world.state(), State::Submitted);
+    let service = |world: &World| world.status()["driverInfo"]["webUIServiceName"].clone();
+    world.driver().phase = PodPhase::Running;
+    world.look(None);
+    assert_eq!(
+        service(&world),
+        Value::Null,
+        "it is created in this reconcile"
+    );
+    world.driver_ends(0);
+    assert_eq!(world.state(), State::Completed);
+    assert_eq!(service(&world), "spark-pi-ui-svc");
+}
+
+#[test]
 fn what_somebody_removed_beside_a_driver_is_made_again_but_nothing_for_another_operator_s_run() {
     let mut world = seen_from_outside();
     world.settle();
