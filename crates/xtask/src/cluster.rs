@@ -74,8 +74,17 @@ pub fn prerequisites() -> Result<(), String> {
     process::run(&mut process::command(script, install))
 }
 
-/// Starts a cluster unless it is running; builds its prerequisites first.
+/// Starts a cluster with all workload images unless it is running; builds its prerequisites first.
 pub fn up(name: &str) -> Result<Cluster, String> {
+    start(name, &[])
+}
+
+/// Like [`up`], but with only these workload images.
+pub fn up_with(name: &str, images: &[&str]) -> Result<Cluster, String> {
+    start(name, images)
+}
+
+fn start(name: &str, images: &[&str]) -> Result<Cluster, String> {
     if let Some(own) = std::env::var_os(OWN) {
         eprintln!("cluster: {OWN} is set: using that cluster, starting none");
         return Ok(Cluster {
@@ -86,57 +95,44 @@ pub fn up(name: &str) -> Result<Cluster, String> {
     }
     prerequisites()?;
     // The two builds are independent; one compiles, the other unpacks.
-    let (node, images) = thread::scope(|s| {
-        let images = s.spawn(workloads);
+    let (node, archives) = thread::scope(|s| {
+        let archives = s.spawn(|| workloads(images));
         let node = process::built("e2e/cluster/build");
         (
             node,
-            images
+            archives
                 .join()
                 .unwrap_or_else(|_| Err("building the images panicked".to_owned())),
         )
     });
-    let (node, images) = (node?, images?);
-    start(name, &node, &images)
-}
-
-/// Starts a cluster from finished builds.
-pub fn start(name: &str, node: &str, images: &Images) -> Result<Cluster, String> {
+    let (node, archives) = (node?, archives?);
     let (state, cache) = (
         state(name).display().to_string(),
         paths::cache().display().to_string(),
     );
     let kubeconfig = kubeconfig(name);
-    let mut seed = vec!["cluster", "seed", "--cache", &cache, "--key", &images.key];
-    seed.extend(images.archives.iter().map(String::as_str));
-    process::run(&mut process::command(node, seed))?;
     let shown = kubeconfig.display().to_string();
-    let up = [
-        "cluster",
-        "up",
-        "--name",
-        name,
-        "--state",
-        &state,
-        "--cache",
-        &cache,
-        "--key",
-        &images.key,
-        "--kubeconfig",
-        &shown,
-    ];
-    process::run(&mut process::command(node, up))?;
+    let mut up = process::command(&node, ["cluster", "up", "--name", name]);
+    up.args(["--state", &state, "--cache", &cache, "--kubeconfig", &shown]);
+    if images.is_empty() {
+        // All images are unpacked once, for every cluster to come.
+        let key = key()?;
+        let mut seed = process::command(&node, ["cluster", "seed", "--cache", &cache]);
+        process::run(seed.args(["--key", &key]).args(archives))?;
+        up.args(["--key", &key]);
+    }
+    process::run(&mut up)?;
     let cluster = Cluster {
         name: Some(name.to_owned()),
         kubeconfig,
         node: node.into(),
     };
-    refresh(&cluster, &state)?;
+    import(&cluster, &state, images)?;
     Ok(cluster)
 }
 
-/// Updates the small last layers of the workload images: the seed holds only the large layers.
-fn refresh(cluster: &Cluster, state: &str) -> Result<(), String> {
+/// Imports the layers of workload images that a cluster lacks; no names mean all images. A seed lacks small layers that changed.
+fn import(cluster: &Cluster, state: &str, images: &[&str]) -> Result<(), String> {
     let ctr = |args: &[&str]| {
         let mut all = vec!["cluster", "exec", "--state", state, "--"];
         all.extend(args);
@@ -153,6 +149,7 @@ fn refresh(cluster: &Cluster, state: &str) -> Result<(), String> {
     );
     let list = list.display().to_string();
     let mut stream = process::command(tool, ["stream", "--cache", &cache, "--have", &list])
+        .args(images)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| format!("stream the images: {e}"))?;
@@ -168,28 +165,20 @@ fn refresh(cluster: &Cluster, state: &str) -> Result<(), String> {
     }
 }
 
-/// The workload images: their archives and the key of their large layers.
-#[derive(Clone, Debug)]
-pub struct Images {
-    key: String,
-    archives: Vec<String>,
-}
-
-/// Builds the workload images.
-pub fn workloads() -> Result<Images, String> {
+/// Builds workload images; no names mean all of them. Returns the paths of their archives.
+pub fn workloads(images: &[&str]) -> Result<Vec<String>, String> {
     let tool = process::built("e2e/image/build")?;
     let cache = paths::cache().display().to_string();
-    let archives = process::output(&mut process::command(
-        &tool,
-        ["workloads", "--cache", &cache],
-    ))?;
-    let key = process::output(&mut process::command(&tool, ["key", "--heavy"]))?
-        .trim()
-        .to_owned();
-    Ok(Images {
-        key,
-        archives: archives.lines().map(str::to_owned).collect(),
-    })
+    let mut build = process::command(&tool, ["workloads", "--cache", &cache]);
+    let archives = process::output(build.args(images))?;
+    Ok(archives.lines().map(str::to_owned).collect())
+}
+
+/// Returns the key of the large layers of all workload images.
+fn key() -> Result<String, String> {
+    let tool = process::built("e2e/image/build")?;
+    let key = process::output(&mut process::command(&tool, ["key", "--heavy"]))?;
+    Ok(key.trim().to_owned())
 }
 
 /// Removes every trace of a cluster.

@@ -139,7 +139,7 @@ pub fn run(name: &str) -> Result<(), String> {
         ));
     };
     let begun = Instant::now();
-    let cluster = prepare(last.operator)?;
+    let cluster = prepare(last.operator, &images(&demos)?)?;
     for demo in &demos {
         show(&cluster, demo)?;
     }
@@ -148,11 +148,28 @@ pub fn run(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a cluster with the operator.
-fn prepare(operator: &str) -> Result<Cluster, String> {
+/// Returns the workload images in the demos' files.
+fn images(demos: &[&Demo]) -> Result<Vec<String>, String> {
+    let mut images = Vec::new();
+    for file in demos.iter().flat_map(|demo| demo.files) {
+        let path = paths::root().join(file);
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let named = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("image: "));
+        images.extend(named.map(str::to_owned));
+    }
+    images.sort_unstable();
+    images.dedup();
+    Ok(images)
+}
+
+/// Starts a cluster with the operator and these workload images.
+fn prepare(operator: &str, images: &[String]) -> Result<Cluster, String> {
+    let images: Vec<&str> = images.iter().map(String::as_str).collect();
     let cluster = thread::scope(|s| {
         let binary = s.spawn(|| image::binaries(&[operator]));
-        let cluster = cluster::up(NAME);
+        let cluster = cluster::up_with(NAME, &images);
         binary
             .join()
             .unwrap_or_else(|_| Err("building the operator panicked".to_owned()))
@@ -403,4 +420,27 @@ To clean up:
 /// Prints progress.
 pub fn say(text: &str) {
     eprintln!("demo: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_needs_the_images_of_its_files_only() {
+        let of = |name: &str| {
+            let demos: Vec<&Demo> = DEMOS.iter().filter(|demo| demo.name == name).collect();
+            images(&demos).unwrap()
+        };
+        assert_eq!(of("pytorch"), ["trainyard/pytorch-cpu:1"]);
+        assert_eq!(of("mpi"), ["trainyard/openmpi:1"]);
+        assert_eq!(
+            of("spark"),
+            ["trainyard/spark:1"],
+            "two demos have one image"
+        );
+        for demo in &DEMOS {
+            assert_eq!(of(demo.name).len(), 1, "{}", demo.name);
+        }
+    }
 }

@@ -49,7 +49,7 @@ const STAGES: &[Stage] = &[
         process::built("e2e/cluster/build").map(drop)
     }),
     stage("images", &["packages"], &[], |_| {
-        cluster::workloads().map(drop)
+        cluster::workloads(&[]).map(drop)
     }),
     // A new cluster unpacks all images, which takes minutes; this runs in parallel with the builds.
     stage("content", &["node", "images"], &[], |_| content()),
